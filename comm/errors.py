@@ -1,0 +1,64 @@
+"""The one hierarchy of errors that windrow raises on purpose.
+
+    WindrowError
+    ├── DataError            a graph, a table or a file that the user brought is wrong
+    ├── RecipeError          an option is unknown, of the wrong type or contradicts another
+    ├── StoreError           something windrow wrote earlier is damaged, too new, or belongs to another run
+    └── CommunicationError   ranks disagree, are late or are gone
+        ├── CollectiveMismatchError
+        ├── DeadlineError
+        └── PeerFailedError
+
+Every message names the offending value and the cure.
+"""
+
+__all__ = [
+    "CollectiveMismatchError",
+    "CommunicationError",
+    "DataError",
+    "DeadlineError",
+    "PeerFailedError",
+    "RecipeError",
+    "StoreError",
+    "WindrowError",
+]
+
+
+class WindrowError(Exception):
+    """Base of every error that windrow raises on purpose.
+
+    Attributes:
+        on_every_rank: whether all ranks are known to raise this same error, so that it is printed once.
+    """
+
+    on_every_rank: bool = False
+
+
+class DataError(WindrowError, ValueError):
+    """Data that the user brought breaks a law; the message names the value, its place and the cure."""
+
+
+class RecipeError(WindrowError, ValueError):
+    """An option is unknown, of the wrong type, out of range, or contradicts another option."""
+
+
+class StoreError(WindrowError, ValueError):
+    """A partition store, checkpoint or run folder is damaged, of another version, or does not fit this run."""
+
+
+class CommunicationError(WindrowError, RuntimeError):
+    """Base of the errors between ranks."""
+
+
+class CollectiveMismatchError(CommunicationError):
+    """Ranks called different collectives, or the same one with arguments that must agree and do not."""
+
+    on_every_rank = True
+
+
+class DeadlineError(CommunicationError):
+    """A wait outlasted its deadline; the message names rank, stage and the peers that are missing."""
+
+
+class PeerFailedError(CommunicationError):
+    """Another rank of this job failed, so this one cannot go on."""

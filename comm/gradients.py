@@ -1,0 +1,136 @@
+"""Sum gradients over ranks while the backward pass still runs.
+
+As in PyTorch's DistributedDataParallel (Li et al., VLDB 2020): parameters are packed into buckets in reverse
+order of registration, which is roughly the order in which the backward pass finishes them; a bucket whose last
+gradient has come is all-reduced at once. Unlike there, a rank may skip parameters, or the whole backward pass
+(it had no seeds in this step): buckets always start in the same order, and `finish` starts what is left.
+"""
+
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+
+import torch
+from torch import Tensor, nn
+
+from windrow.comm.pending import Pending
+from windrow.comm.world import World
+
+__all__ = ["GradientReducer"]
+
+BUCKET_BYTES = 4 << 20
+"""Large enough that latency does not show, small enough that the first bucket starts early."""
+
+
+@dataclass
+class _Bucket:
+    flat: Tensor
+    views: list[Tensor]
+    missing: set[nn.Parameter] = field(default_factory=set)
+    pending: Pending[Tensor] | None = None
+
+
+class GradientReducer:
+    """Sums the gradients of a model's parameters over all ranks.
+
+    Use, in this order, at every step and on every rank::
+
+        reducer.start()          # gradients are zero from here on
+        loss.backward()          # or not, on a rank without seeds
+        reducer.finish()         # parameter.grad now holds the sum over all ranks
+        optimizer.step()
+
+    The loss must already be divided by the size of the global minibatch: gradients are summed, not averaged.
+    ``parameter.grad`` is a view into a bucket, so nothing is copied; never set it to None.
+
+    Args:
+        world: all its ranks hold the same parameters, in the same order.
+        parameters: those that require a gradient are reduced.
+        bucket_bytes: a bucket is closed once it holds this much.
+        stage: name of the traffic in errors and in the meter.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        parameters: Iterable[nn.Parameter],
+        *,
+        bucket_bytes: int = BUCKET_BYTES,
+        stage: str = "gradients",
+    ) -> None:
+        self._world = world
+        self._stage = stage
+        self._buckets: list[_Bucket] = []
+        self._bucket_of: dict[nn.Parameter, _Bucket] = {}
+        self._next = 0
+        trained = [parameter for parameter in parameters if parameter.requires_grad]
+        for group in _pack(list(reversed(trained)), bucket_bytes):
+            self._add_bucket(group)
+        self._hooks = [p.register_post_accumulate_grad_hook(self._on_gradient) for p in trained]
+
+    def start(self) -> None:
+        """Zero all gradients and expect a backward pass."""
+        assert all(bucket.pending is None for bucket in self._buckets), "finish() the last step first"
+        self._next = 0
+        for bucket in self._buckets:
+            bucket.flat.zero_()
+            bucket.missing = {p for p, owner in self._bucket_of.items() if owner is bucket}
+        for parameter, view in self._views():
+            parameter.grad = view
+
+    def finish(self) -> None:
+        """Wait until every gradient is the sum over all ranks. Collective.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        while self._next < len(self._buckets):
+            self._start_bucket()
+        for bucket in self._buckets:
+            assert bucket.pending is not None
+            bucket.pending.wait()
+            bucket.pending = None
+
+    def close(self) -> None:
+        """Remove the hooks from the parameters."""
+        for hook in self._hooks:
+            hook.remove()
+
+    def _add_bucket(self, parameters: list[nn.Parameter]) -> None:
+        first = parameters[0]
+        flat = torch.zeros(sum(p.numel() for p in parameters), dtype=first.dtype, device=first.device)
+        pieces = flat.split([p.numel() for p in parameters])
+        bucket = _Bucket(flat, [piece.view_as(p) for piece, p in zip(pieces, parameters, strict=True)])
+        self._buckets.append(bucket)
+        self._bucket_of.update(dict.fromkeys(parameters, bucket))
+
+    def _views(self) -> Iterable[tuple[nn.Parameter, Tensor]]:
+        views = (view for bucket in self._buckets for view in bucket.views)
+        return zip(self._bucket_of, views, strict=True)
+
+    def _on_gradient(self, parameter: nn.Parameter) -> None:
+        self._bucket_of[parameter].missing.discard(parameter)
+        while self._next < len(self._buckets) and not self._buckets[self._next].missing:
+            self._start_bucket()
+        # MPI moves data only inside its own calls, so each new gradient also pushes the earlier buckets on.
+        for bucket in self._buckets[: self._next]:
+            if bucket.pending is not None:
+                bucket.pending.test()
+
+    def _start_bucket(self) -> None:
+        bucket = self._buckets[self._next]
+        bucket.pending = self._world.start_all_reduce(bucket.flat, stage=self._stage)
+        self._next += 1
+
+
+def _pack(parameters: list[nn.Parameter], bucket_bytes: int) -> list[list[nn.Parameter]]:
+    """Split a list into consecutive groups of one dtype and device, each closed once it holds `bucket_bytes`."""
+    groups: list[list[nn.Parameter]] = []
+    room = 0
+    for parameter in parameters:
+        last = groups[-1][-1] if groups else None
+        if last is None or room <= 0 or (last.dtype, last.device) != (parameter.dtype, parameter.device):
+            groups.append([])
+            room = bucket_bytes
+        groups[-1].append(parameter)
+        room -= parameter.nbytes
+    return groups

@@ -1,0 +1,176 @@
+"""N ranks as threads of one process: the reference implementation, the test bed, and the world of size 1.
+
+Messages are cloned when sent, as if they had travelled, so a race on a buffer shows as it would over a wire.
+All ranks share the interpreter: this world is for correctness, not for speed.
+"""
+
+import threading
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Any, NoReturn, TypeVar
+
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import PeerFailedError
+from windrow.comm.pending import Request
+from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
+
+__all__ = ["Loopback"]
+
+T = TypeVar("T")
+
+
+@dataclass
+class _Hub:
+    """What the ranks share: messages on their way, and who has failed."""
+
+    size: int
+    changed: threading.Condition = field(default_factory=threading.Condition)
+    mailbox: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
+    """(operation number, sender, receiver) -> message"""
+    failed: dict[int, BaseException] = field(default_factory=dict)
+
+    def post(self, messages: dict[tuple[int, int, int], Tensor]) -> None:
+        with self.changed:
+            self.mailbox.update(messages)
+            self.changed.notify_all()
+
+    def fail(self, rank: int, error: BaseException) -> None:
+        with self.changed:
+            self.failed[rank] = error
+            self.changed.notify_all()
+
+
+class _Receive(Request):
+    """Waits for one message from each of some peers, then hands them over."""
+
+    def __init__(self, hub: _Hub, keys: dict[int, tuple[int, int, int]], take: Callable[[dict[int, Tensor]], None]):
+        self._hub = hub
+        self._keys = keys
+        self._take = take
+
+    def test(self) -> bool:
+        with self._hub.changed:
+            late = self.late_peers()
+            if late:
+                self._raise_if_gone(late)
+                return False
+            messages = {peer: self._hub.mailbox.pop(key) for peer, key in self._keys.items()}
+        self._take(messages)
+        return True
+
+    def late_peers(self) -> Sequence[int]:
+        return [peer for peer, key in self._keys.items() if key not in self._hub.mailbox]
+
+    def block(self, seconds: float) -> None:
+        with self._hub.changed:
+            if self.late_peers():
+                self._hub.changed.wait(seconds)
+
+    def _raise_if_gone(self, late: Sequence[int]) -> None:
+        gone = [peer for peer in late if peer in self._hub.failed]
+        if gone:
+            raise PeerFailedError(f"rank {gone[0]} failed: {self._hub.failed[gone[0]]!r}")
+
+
+class Loopback(World):
+    """One rank of a world of threads; make one with `run` or `single`."""
+
+    def __init__(self, hub: _Hub, rank: int, *, deadline_s: float, debug: bool) -> None:
+        super().__init__(rank, hub.size, deadline_s=deadline_s, debug=debug)
+        self._hub = hub
+        self._operations = 0
+
+    @staticmethod
+    def single() -> "Loopback":
+        """A world of one rank, in the calling thread."""
+        return Loopback(_Hub(1), 0, deadline_s=DEFAULT_DEADLINE_S, debug=False)
+
+    @staticmethod
+    def run(
+        size: int,
+        body: Callable[[World], T],
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        debug: bool = False,
+    ) -> list[T]:
+        """Run ``body(world)`` once per rank, each in its own thread.
+
+        Args:
+            size: number of ranks, at least 1.
+            body: what each rank does.
+            deadline_s: seconds that any wait may take.
+            debug: agree before each collective.
+
+        Returns:
+            What the bodies returned, in rank order.
+
+        Raises:
+            BaseException: the first failing rank's own error (not the `PeerFailedError` of those that waited for it).
+        """
+        hub = _Hub(size)
+        results: dict[int, T] = {}
+
+        def one_rank(rank: int) -> None:
+            world = Loopback(hub, rank, deadline_s=deadline_s, debug=debug)
+            try:
+                results[rank] = body(world)
+            except BaseException as error:  # noqa: BLE001  # it is raised again below, in the caller's thread
+                hub.fail(rank, error)
+
+        threads = [threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+        for thread in threads:
+            thread.start()
+        for thread in threads:
+            thread.join()
+        if hub.failed:
+            # The cause comes before the ranks that failed for want of it.
+            errors = list(hub.failed.values())
+            raise next((error for error in errors if not isinstance(error, PeerFailedError)), errors[0])
+        return [results[rank] for rank in range(size)]
+
+    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+        number = self._next_operation()
+        self._hub.post(
+            {(number, self.rank, peer): sent.clone() for peer, sent in enumerate(sends) if sent.numel()}
+        )
+        keys = {peer: (number, peer, self.rank) for peer, wanted in enumerate(receives) if wanted.numel()}
+
+        def take(messages: dict[int, Tensor]) -> None:
+            for peer, message in messages.items():
+                _as_bytes(receives[peer]).copy_(_as_bytes(message))
+
+        return _Receive(self._hub, keys, take)
+
+    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        number = self._next_operation()
+        peers = range(self.size)
+        self._hub.post({(number, self.rank, peer): tensor.clone() for peer in peers})
+        keys = {peer: (number, peer, self.rank) for peer in peers}
+
+        def take(messages: dict[int, Tensor]) -> None:
+            combine: dict[ReduceOp, Callable[..., Any]] = {
+                "sum": torch.add, "max": torch.maximum, "min": torch.minimum,
+            }
+            tensor.copy_(messages[0])
+            for peer in peers[1:]:
+                combine[op](tensor, messages[peer], out=tensor)
+
+        return _Receive(self._hub, keys, take)
+
+    def transport_device(self, device: torch.device) -> torch.device:
+        """Threads share all memory: a tensor travels from where it is."""
+        return device
+
+    def abort(self, code: int = 1) -> NoReturn:
+        """Fail this rank, and with it every rank that waits for it."""
+        raise SystemExit(code)
+
+    def _next_operation(self) -> int:
+        self._operations += 1
+        return self._operations
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)

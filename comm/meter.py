@@ -1,0 +1,161 @@
+"""What a rank sends and receives, counted; and where its time goes.
+
+A world counts into its `Meter` when it has one (``world.meter = Meter()``) and does nothing otherwise.
+All claims about traffic come from here. What stays on a rank is never counted.
+"""
+
+import threading
+import time
+from collections import Counter, defaultdict
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+
+import torch
+
+__all__ = ["Meter", "Stopwatch", "Traffic"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Traffic:
+    """An amount of traffic, by direction; amounts add up with ``+``.
+
+    Bytes are payload as it travelled (encoded), without headers. Over all ranks, sent and received are the same
+    traffic seen from its two ends: never add one to the other.
+    """
+
+    rows_sent: int = 0
+    """Rows sent to other ranks."""
+    bytes_sent: int = 0
+    """Bytes sent to other ranks."""
+    rows_received: int = 0
+    """Rows received from other ranks."""
+    bytes_received: int = 0
+    """Bytes received from other ranks."""
+    elements_reduced: int = 0
+    """Elements of the tensors reduced over all ranks, each tensor counted once."""
+    bytes_reduced: int = 0
+    """Bytes of those tensors; how often they travel is the affair of the library that reduces."""
+
+    def __add__(self, other: "Traffic") -> "Traffic":
+        """Add field by field."""
+        return Traffic(
+            rows_sent=self.rows_sent + other.rows_sent,
+            bytes_sent=self.bytes_sent + other.bytes_sent,
+            rows_received=self.rows_received + other.rows_received,
+            bytes_received=self.bytes_received + other.bytes_received,
+            elements_reduced=self.elements_reduced + other.elements_reduced,
+            bytes_reduced=self.bytes_reduced + other.bytes_reduced,
+        )
+
+
+class Meter:
+    """Counts rows and bytes per (stage, peer)."""
+
+    def __init__(self) -> None:
+        self._amounts: dict[tuple[str, int | None], Traffic] = {}
+
+    def record_sent(self, stage: str, peer: int, rows: int, num_bytes: int) -> None:
+        """Count rows sent to another rank; an empty message is none."""
+        if rows > 0:
+            self._add(stage, peer, Traffic(rows_sent=rows, bytes_sent=num_bytes))
+
+    def record_received(self, stage: str, peer: int, rows: int, num_bytes: int) -> None:
+        """Count rows received from another rank; an empty message is none."""
+        if rows > 0:
+            self._add(stage, peer, Traffic(rows_received=rows, bytes_received=num_bytes))
+
+    def record_reduced(self, stage: str, elements: int, num_bytes: int) -> None:
+        """Count a tensor reduced over all ranks, by its size here."""
+        self._add(stage, None, Traffic(elements_reduced=elements, bytes_reduced=num_bytes))
+
+    def totals(self, stage: str | None = None, *, peer: int | None = None) -> Traffic:
+        """Add up what was counted since the last `reset`.
+
+        Args:
+            stage: only this stage; None: all.
+            peer: only traffic with this rank; None: all, reductions included.
+
+        Returns:
+            The sum; zeros where nothing matches.
+        """
+        matching = (
+            amount
+            for (of_stage, of_peer), amount in self._amounts.items()
+            if stage in (None, of_stage) and peer in (None, of_peer)
+        )
+        return sum(matching, start=Traffic())
+
+    def table(self) -> dict[tuple[str, int | None], Traffic]:
+        """Everything since the last `reset`, in the order in which it first happened.
+
+        Returns:
+            One entry per (stage, peer); the peer of a reduction is None.
+        """
+        return dict(self._amounts)
+
+    def reset(self) -> None:
+        """Forget everything, at the start of an epoch say."""
+        self._amounts.clear()
+
+    def _add(self, stage: str, peer: int | None, amount: Traffic) -> None:
+        self._amounts[stage, peer] = self._amounts.get((stage, peer), Traffic()) + amount
+
+
+class Stopwatch:
+    """Seconds spent in each stage of a rank's work.
+
+    Stages may nest: the outer one includes the inner one. A stage inside itself counts once. Threads may measure at
+    the same time: their seconds add up, so stages that overlap can exceed the time that passed.
+
+    Args:
+        device: a GPU whose queued work belongs to the stage that queued it: it is waited for when a stage begins
+            and ends. That costs overlap; None or a CPU waits for nothing.
+    """
+
+    def __init__(self, device: torch.device | None = None) -> None:
+        self._device = device if device is not None and device.type == "cuda" else None
+        self._seconds: defaultdict[str, float] = defaultdict(float)
+        self._adding = threading.Lock()
+        self._open_here = _OpenStages()
+
+    @contextmanager
+    def measure(self, stage: str) -> Iterator[None]:
+        """Add the time spent inside the ``with`` block, also where it ends by an exception."""
+        depth = self._open_here.depth
+        if depth[stage]:
+            yield
+            return
+        depth[stage] += 1
+        self._synchronise()
+        start = time.perf_counter()
+        try:
+            yield
+        finally:
+            depth[stage] -= 1
+            self._synchronise()
+            elapsed = time.perf_counter() - start
+            with self._adding:
+                self._seconds[stage] += elapsed
+
+    @property
+    def seconds(self) -> dict[str, float]:
+        """A copy of the seconds of each finished stage since the last `reset`, in the order of first finish."""
+        with self._adding:
+            return dict(self._seconds)
+
+    def reset(self) -> None:
+        """Forget everything that is finished, at the start of an epoch say; open stages run on."""
+        with self._adding:
+            self._seconds.clear()
+
+    def _synchronise(self) -> None:
+        if self._device is not None:
+            torch.cuda.synchronize(self._device)
+
+
+class _OpenStages(threading.local):
+    """The stages that the current thread is inside of."""
+
+    def __init__(self) -> None:
+        self.depth: Counter[str] = Counter()

@@ -1,0 +1,139 @@
+"""Ranks that talk MPI, straight from the memory of their tensors. The only module that imports mpi4py."""
+
+import socket
+import sys
+from collections.abc import Sequence
+from typing import NoReturn
+
+import torch
+from mpi4py import MPI
+from torch import Tensor
+
+from windrow.comm.pending import Request
+from windrow.comm.rendezvous import Rendezvous, free_port
+from windrow.comm.splits import chunk_bounds
+from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
+
+__all__ = ["MPIWorld", "mpi_rendezvous"]
+
+LARGEST_MESSAGE_BYTES = 1 << 30
+"""MPI counts are 32-bit signed: longer messages travel in chunks of this size."""
+
+TAGS = 1 << 15
+"""Every MPI library offers at least this many tags (MPI 4.1, section 9.1.2)."""
+
+OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
+
+
+class _Requests(Request):
+    """MPI requests with the peer that each one waits for (None: all ranks)."""
+
+    def __init__(self, requests: list[MPI.Request], peers: list[int | None], size: int) -> None:
+        self._requests = requests
+        self._peers = peers
+        self._size = size
+
+    def test(self) -> bool:
+        return bool(MPI.Request.Testall(self._requests))
+
+    def late_peers(self) -> Sequence[int]:
+        late = {peer for request, peer in zip(self._requests, self._peers, strict=True) if not request.Test()}
+        return list(range(self._size)) if None in late else sorted(peer for peer in late if peer is not None)
+
+
+class MPIWorld(World):
+    """The ranks of an MPI communicator.
+
+    Messages are point-to-point, posted at once: a late peer can be named, and chunking is per message.
+
+    Args:
+        communicator: duplicated, so that the caller's own traffic on it cannot mix with ours; None: all ranks.
+        deadline_s: seconds that any wait may take.
+        debug: agree before each collective.
+        cuda_aware: whether this MPI library takes GPU memory; else CUDA tensors go through page-locked memory.
+        largest_message_bytes: longer messages are chunked.
+    """
+
+    def __init__(
+        self,
+        communicator: MPI.Intracomm | None = None,
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        debug: bool = False,
+        cuda_aware: bool = False,
+        largest_message_bytes: int = LARGEST_MESSAGE_BYTES,
+    ) -> None:
+        self._communicator = (communicator or MPI.COMM_WORLD).Dup()
+        super().__init__(
+            self._communicator.Get_rank(), self._communicator.Get_size(), deadline_s=deadline_s, debug=debug
+        )
+        self._cuda_aware = cuda_aware
+        self._largest_message_bytes = largest_message_bytes
+        self._operations = 0
+
+    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+        self._operations += 1
+        tag = self._operations % TAGS
+        requests: list[MPI.Request] = []
+        peers: list[int | None] = []
+        # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
+        for step in range(1, self.size):
+            peer = (self.rank - step) % self.size
+            for chunk in self._chunks(receives[peer]):
+                requests.append(self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tag))
+                peers.append(peer)
+        for step in range(1, self.size):
+            peer = (self.rank + step) % self.size
+            for chunk in self._chunks(sends[peer]):
+                requests.append(self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tag))
+                peers.append(peer)
+        return _Requests(requests, peers, self.size)
+
+    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        flat = tensor.view(-1)
+        bounds = chunk_bounds(flat.numel(), max(1, self._largest_message_bytes // tensor.element_size()))
+        requests = [
+            self._communicator.Iallreduce(MPI.IN_PLACE, _buffer(flat[start:stop]), op=OPERATIONS[op])
+            for start, stop in bounds
+        ]
+        return _Requests(requests, [None] * len(requests), self.size)
+
+    def transport_device(self, device: torch.device) -> torch.device:
+        """CPU memory, or the GPU's own where the MPI library is CUDA-aware."""
+        return device if self._cuda_aware else torch.device("cpu")
+
+    def abort(self, code: int = 1) -> NoReturn:
+        """End the job through MPI_Abort."""
+        _abort(code)
+
+    def close(self) -> None:
+        """Free the duplicated communicator. Collective."""
+        self._communicator.Free()
+
+    def _chunks(self, tensor: Tensor) -> list[object]:
+        flat = tensor.view(-1).view(torch.uint8)
+        bounds = chunk_bounds(flat.numel(), self._largest_message_bytes)
+        return [_buffer(flat[start:stop]) for start, stop in bounds]
+
+
+def _buffer(tensor: Tensor) -> object:
+    """What mpi4py reads as the tensor's memory: NumPy's view of it, or the CUDA array interface of a GPU tensor."""
+    return tensor if tensor.is_cuda else tensor.numpy()
+
+
+def mpi_rendezvous() -> Rendezvous:
+    """Agree through MPI where a torch.distributed job meets: the launcher stays mpirun or srun. Collective."""
+    communicator = MPI.COMM_WORLD
+    hosts = communicator.allgather(socket.gethostname())
+    host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
+    port = communicator.bcast(free_port(host) if communicator.Get_rank() == 0 else None)
+    return Rendezvous(
+        rank=communicator.Get_rank(), size=communicator.Get_size(), host=host, port=port, abort=_abort
+    )
+
+
+def _abort(code: int) -> NoReturn:
+    sys.stdout.flush()
+    sys.stderr.flush()
+    MPI.COMM_WORLD.Abort(code)
+    raise SystemExit(code)

@@ -1,0 +1,105 @@
+"""Handles of collectives in flight, and the one loop in the project that waits."""
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+from windrow.comm.errors import DeadlineError
+
+__all__ = ["Pending", "Request"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+SPINS_BEFORE_SLEEP = 200
+"""Polls before the waiting loop begins to sleep: about 0.1 ms, the latency of a small message."""
+
+LONGEST_SLEEP_S = 5e-4
+
+
+class Request(ABC):
+    """What a backend knows about one posted communication."""
+
+    @abstractmethod
+    def test(self) -> bool:
+        """Drive progress and say whether the communication is complete; cheap, never blocks."""
+
+    @abstractmethod
+    def late_peers(self) -> Sequence[int]:
+        """Ranks that this communication still waits for, as far as the backend can tell."""
+
+    def block(self, seconds: float) -> None:
+        """Give up the core for at most `seconds`, or until something may have changed."""
+        time.sleep(seconds)
+
+
+class Pending(Generic[T]):
+    """A collective in flight: `wait` for its result, or `test` whether it has come.
+
+    Created by `windrow.comm.World.start_*`. The buffers handed to the collective must stay untouched until
+    the handle is done. Not thread safe: the thread that started it finishes it.
+    """
+
+    def __init__(
+        self, request: Request, finish: Callable[[], T], *, description: str, deadline_s: float
+    ) -> None:
+        self._request: Request | None = request
+        self._finish = finish
+        self._result: T | None = None
+        self._description = description
+        self._deadline_s = deadline_s
+
+    def test(self) -> bool:
+        """Drive progress; True once the result is there. A backend may report False until `wait` is called."""
+        if self._request is not None and self._request.test():
+            self._complete()
+        return self._request is None
+
+    def wait(self) -> T:
+        """Wait for the result.
+
+        Returns:
+            The collective's result, the same object at every call.
+
+        Raises:
+            DeadlineError: the world's deadline passed; names rank, stage and the peers that are missing.
+            PeerFailedError: a peer is known to have failed.
+        """
+        started = time.monotonic()
+        polls = 0
+        while not self.test():
+            polls += 1
+            if polls <= SPINS_BEFORE_SLEEP:
+                os.sched_yield()
+                continue
+            waited = time.monotonic() - started
+            if waited > self._deadline_s:
+                raise self._late(waited)
+            assert self._request is not None
+            self._request.block(min(LONGEST_SLEEP_S, waited / 20))
+        return self._result  # type: ignore[return-value]  # T may itself be Optional, so no assert can narrow it
+
+    def then(self, transform: Callable[[T], U]) -> "Pending[U]":
+        """A handle for ``transform(result)``; from here on wait for that one, not for this."""
+        assert self._request is not None, "then() is called right after start, before test() or wait()"
+        return Pending(
+            self._request,
+            lambda: transform(self._finish()),
+            description=self._description,
+            deadline_s=self._deadline_s,
+        )
+
+    def _complete(self) -> None:
+        self._request = None
+        self._result = self._finish()
+
+    def _late(self, waited: float) -> DeadlineError:
+        assert self._request is not None
+        peers = ", ".join(map(str, self._request.late_peers())) or "unknown"
+        return DeadlineError(
+            f"{self._description}: still waiting for rank(s) {peers} after {waited:.1f} s "
+            f"(deadline {self._deadline_s:g} s). Either they are gone, or they issued other collectives "
+            f"(run with debug=true to see which), or they are slow (raise deadline_s)."
+        )

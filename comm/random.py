@@ -1,0 +1,83 @@
+"""Counter-based randomness: a value is a pure function of what it is for, never of who draws it or when.
+
+Every random number of the project is ``hash(key, id)`` with ``key = stream_key(seed, stream, epoch, step, ...)``.
+Nothing holds generator state, so nothing needs saving in a checkpoint beyond the position (epoch, step), and
+the same vertex draws the same numbers on 1, 2 or 4 ranks.
+
+The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
+Generators, OOPSLA 2014): a bijection of 64-bit integers in which every input bit flips every output bit with
+probability close to one half. ``windrow.comm.random_kernels`` holds the same functions for compiled code.
+"""
+
+from enum import IntEnum
+
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["Stream", "hash_ids", "mix64", "stream_key"]
+
+MASK = (1 << 64) - 1
+GOLDEN = 0x9E3779B97F4A7C15
+FIRST_MULTIPLIER = 0xBF58476D1CE4E5B9
+SECOND_MULTIPLIER = 0x94D049BB133111EB
+
+
+class Stream(IntEnum):
+    """What a random number is for: two uses never share a stream."""
+
+    SHUFFLE = 1
+    SAMPLE = 2
+    DROPOUT = 3
+    INITIALISE = 4
+    PARTITION = 5
+    SPLIT = 6
+
+
+def mix64(value: int) -> int:
+    """Mix one 64-bit integer (SplitMix64 finaliser).
+
+    Args:
+        value: any integer; its lowest 64 bits count.
+
+    Returns:
+        An integer in [0, 2**64).
+    """
+    value &= MASK
+    value = ((value ^ (value >> 30)) * FIRST_MULTIPLIER) & MASK
+    value = ((value ^ (value >> 27)) * SECOND_MULTIPLIER) & MASK
+    return value ^ (value >> 31)
+
+
+def stream_key(seed: int, *counters: int) -> int:
+    """Fold a seed and any number of counters into one 64-bit key.
+
+    Args:
+        seed: the run's seed.
+        counters: what the numbers are for, for example ``Stream.SAMPLE, epoch, step, hop``. Order matters.
+
+    Returns:
+        An integer in [0, 2**64).
+    """
+    key = mix64(seed + GOLDEN)
+    for counter in counters:
+        key = mix64(key ^ mix64(counter + GOLDEN))
+    return key
+
+
+def hash_ids(key: int, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
+    """Draw one 64-bit number for each id.
+
+    Args:
+        key: from `stream_key`.
+        ids: integer array of any shape.
+
+    Returns:
+        uint64 array of the same shape; element i is ``stream_key``-quality random and depends on (key, ids[i]) alone.
+    """
+    return _mix64_array(np.uint64(key) ^ _mix64_array(ids.astype(np.uint64) + np.uint64(GOLDEN)))
+
+
+def _mix64_array(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:
+    value = (value ^ (value >> np.uint64(30))) * np.uint64(FIRST_MULTIPLIER)
+    value = (value ^ (value >> np.uint64(27))) * np.uint64(SECOND_MULTIPLIER)
+    return value ^ (value >> np.uint64(31))

@@ -1,0 +1,117 @@
+"""Ranks that talk through torch.distributed: NCCL between GPUs, gloo between CPUs; also what TorchRec needs."""
+
+from collections.abc import Sequence
+from datetime import timedelta
+from typing import Literal, NoReturn
+
+import torch
+import torch.distributed as dist
+from torch import Tensor
+
+from windrow.comm.errors import PeerFailedError
+from windrow.comm.pending import Request
+from windrow.comm.rendezvous import Rendezvous
+from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
+
+__all__ = ["Backend", "TorchWorld"]
+
+Backend = Literal["gloo", "nccl"]
+
+OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
+
+SHORTEST_BLOCK_S = 0.05
+"""gloo's waits break the connection when they time out, so they are only used when polling cannot tell."""
+
+
+class _Works(Request):
+    """torch.distributed work handles with the peer that each one waits for (None: all ranks)."""
+
+    def __init__(self, works: list[dist.Work], peers: list[int | None], size: int, patience_s: float) -> None:
+        self._waiting = list(zip(works, peers, strict=True))
+        self._size = size
+        self._patience = timedelta(seconds=patience_s)
+
+    def test(self) -> bool:
+        self._waiting = [(work, peer) for work, peer in self._waiting if not work.is_completed()]
+        return not self._waiting
+
+    def late_peers(self) -> Sequence[int]:
+        peers = {peer for _, peer in self._waiting}
+        return list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
+
+    def block(self, seconds: float) -> None:
+        """gloo marks a point-to-point transfer as complete only when somebody waits for it, so wait for one."""
+        del seconds
+        work, peer = self._waiting[0]
+        try:
+            work.wait(self._patience)
+        except RuntimeError as error:
+            if "timed out" in str(error).lower():
+                return
+            raise PeerFailedError(f"lost the connection to rank {peer}: {error}") from error
+        self._waiting.pop(0)
+
+
+class TorchWorld(World):
+    """The ranks of the default torch.distributed process group, which it opens and closes.
+
+    Args:
+        backend: "gloo" for CPU tensors, "nccl" for CUDA tensors; tensors elsewhere are copied there and back.
+        rendezvous: where the ranks meet.
+        deadline_s: seconds that any wait may take.
+        debug: agree before each collective.
+
+    Opening is collective. One per process at a time: torch.distributed has one default group.
+    """
+
+    def __init__(
+        self,
+        backend: Backend,
+        rendezvous: Rendezvous,
+        *,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+        debug: bool = False,
+    ) -> None:
+        super().__init__(rendezvous.rank, rendezvous.size, deadline_s=deadline_s, debug=debug)
+        self._backend = backend
+        self._rendezvous = rendezvous
+        timeout = timedelta(seconds=deadline_s)
+        store = dist.TCPStore(
+            rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout
+        )
+        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout)
+
+    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+        operations: list[dist.P2POp] = []
+        for step in range(1, self.size):
+            source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
+            if receives[source].numel():
+                operations.append(dist.P2POp(dist.irecv, _as_bytes(receives[source]), source))
+            if sends[target].numel():
+                operations.append(dist.P2POp(dist.isend, _as_bytes(sends[target]), target))
+        works = dist.batch_isend_irecv(operations) if operations else []
+        # NCCL returns one handle for the whole batch.
+        peers = [op.peer for op in operations] if len(works) == len(operations) else [None] * len(works)
+        return _Works(works, peers, self.size, self.deadline_s)
+
+    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
+        return _Works([] if work is None else [work], [None] * (work is not None), self.size, self.deadline_s)
+
+    def transport_device(self, device: torch.device) -> torch.device:
+        """The CPU for gloo, this rank's GPU for NCCL."""
+        if self._backend == "gloo":
+            return torch.device("cpu")
+        return device if device.type == "cuda" else torch.device("cuda", torch.cuda.current_device())
+
+    def abort(self, code: int = 1) -> NoReturn:
+        """End the job through its launcher."""
+        self._rendezvous.abort(code)
+
+    def close(self) -> None:
+        """Leave and destroy the process group. Collective."""
+        dist.destroy_process_group()
+
+
+def _as_bytes(tensor: Tensor) -> Tensor:
+    return tensor.view(-1).view(torch.uint8)

@@ -1,0 +1,306 @@
+"""The ranks of a job, and the few collectives that everything else is written with.
+
+The law, as in MPI: every collective is issued by all ranks, in the same order. What must agree is said at
+each method; ``debug=True`` checks it before each call and raises the same error on every rank.
+
+A backend implements two transfers, `_post_exchange` (one optional message to and from each peer) and
+`_post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here.
+"""
+
+import pickle
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Any, Literal, TypeVar
+
+import torch
+from torch import Tensor
+
+from windrow.comm.agreement import check_agreement
+from windrow.comm.meter import Meter
+from windrow.comm.pending import Pending, Request
+from windrow.comm.staging import from_transport, to_transport
+
+__all__ = ["DEFAULT_DEADLINE_S", "ReduceOp", "World"]
+
+T = TypeVar("T")
+ReduceOp = Literal["sum", "max", "min"]
+
+DEFAULT_DEADLINE_S = 600.0
+"""Seconds that a wait may take: longer than any honest stage, short enough that a hung job ends by itself."""
+
+REDUCIBLE = (torch.float32, torch.float64, torch.int32, torch.int64)
+
+
+class World(ABC):
+    """The ranks of one job.
+
+    Implementations: `windrow.comm.loopback.Loopback` (threads of one process), `windrow.comm.mpi_world.MPIWorld`,
+    `windrow.comm.torch_world.TorchWorld` (gloo, NCCL). Open one with `windrow.comm.connect.connect`.
+    Collectives of one world must be issued from one thread.
+
+    Attributes:
+        rank: this process's number, 0 <= rank < size.
+        size: the number of ranks.
+        deadline_s: seconds that any wait may take before `DeadlineError`.
+        debug: whether ranks agree on (operation, stage, shape, dtype) before each collective.
+        meter: counts rows and bytes when set; None costs nothing.
+    """
+
+    def __init__(
+        self, rank: int, size: int, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
+    ) -> None:
+        self.rank = rank
+        self.size = size
+        self.deadline_s = deadline_s
+        self.debug = debug
+        self.meter: Meter | None = None
+
+    # What a backend provides.
+
+    @abstractmethod
+    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+        """Start sending ``sends[p]`` to and receiving ``receives[p]`` from every peer p; both ends know the sizes.
+
+        Entry ``rank`` of both is empty, and so may others be: an empty tensor is no message. All are contiguous
+        and on a device that `transport_device` accepts.
+        """
+
+    @abstractmethod
+    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        """Start reducing `tensor` (contiguous) in place over all ranks."""
+
+    @abstractmethod
+    def abort(self, code: int = 1) -> None:
+        """End every rank of the job now, with this exit status; the calling rank does not return."""
+
+    def transport_device(self, device: torch.device) -> torch.device:
+        """The device a tensor must be on to travel: `device` itself where the backend can send from there."""
+        del device
+        return torch.device("cpu")
+
+    def close(self) -> None:
+        """Release what the backend holds. Collective where the backend says so."""
+
+    # Tensors.
+
+    def start_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, stage: str) -> Pending[None]:
+        """Start one message to and from every peer, sizes known on both ends. Collective.
+
+        Args:
+            sends: one contiguous tensor per rank, rows first; entry ``rank`` is ignored; empty means no message.
+            receives: one contiguous tensor per rank to be filled; entry ``rank`` is ignored. Rank p's
+                ``receives[q]`` must have the byte count of rank q's ``sends[p]``.
+            stage: what this traffic is for, named in errors and in the meter; must agree.
+
+        Returns:
+            A handle; the buffers belong to the world until it is done.
+        """
+        self._agree("exchange", stage)
+        for peer, (sent, received) in enumerate(zip(sends, receives, strict=True)):
+            if self.meter is not None and peer != self.rank:
+                self.meter.record_sent(stage, peer, len(sent), sent.nbytes)
+                self.meter.record_received(stage, peer, len(received), received.nbytes)
+        nothing = torch.empty(0)
+        outgoing = [nothing if p == self.rank else self._outgoing(t) for p, t in enumerate(sends)]
+        incoming = [nothing if p == self.rank else self._incoming(t) for p, t in enumerate(receives)]
+
+        def finish() -> None:
+            for peer, (transport, wanted) in enumerate(zip(incoming, receives, strict=True)):
+                if peer != self.rank:
+                    from_transport(transport, wanted)
+
+        return self._pending(self._post_exchange(outgoing, incoming), finish, "exchange", stage)
+
+    def start_all_to_all(
+        self,
+        send: Tensor,
+        send_counts: Sequence[int],
+        receive_counts: Sequence[int],
+        *,
+        stage: str,
+        out: Tensor | None = None,
+    ) -> Pending[Tensor]:
+        """Start a ragged all-to-all of rows. Collective.
+
+        Args:
+            send: [sum(send_counts), ...] rows grouped by the rank they go to; contiguous, any dtype and device.
+                Row shape and dtype must agree on all ranks.
+            send_counts: rows for each rank.
+            receive_counts: rows from each rank; rank p's ``receive_counts[q]`` is rank q's ``send_counts[p]``
+                (`all_to_all_counts` tells).
+            stage: what this traffic is for; must agree.
+            out: [sum(receive_counts), ...] buffer to receive into; a new one if None.
+
+        Returns:
+            A handle whose result is [sum(receive_counts), ...], grouped by the rank the rows came from.
+
+        Raises:
+            ValueError: counts and rows do not match.
+            CollectiveMismatchError: in debug mode, where ranks disagree.
+        """
+        self._check_counts(send, send_counts, receive_counts)
+        self._agree("all_to_all", stage, row_shape=tuple(send.shape[1:]), dtype=str(send.dtype))
+        received_rows = sum(receive_counts)
+        received = send.new_empty((received_rows, *send.shape[1:])) if out is None else out
+        if len(received) != received_rows:
+            raise ValueError(f"out has {len(received)} rows, but {received_rows} are to be received")
+        sends = send.detach().contiguous().split(list(send_counts))
+        receives = received.split(list(receive_counts))
+        receives[self.rank].copy_(sends[self.rank])
+        exchange = self.start_exchange(sends, receives, stage=stage)
+        return exchange.then(lambda _: received)
+
+    def all_to_all(
+        self,
+        send: Tensor,
+        send_counts: Sequence[int],
+        receive_counts: Sequence[int],
+        *,
+        stage: str,
+        out: Tensor | None = None,
+    ) -> Tensor:
+        """`start_all_to_all` and wait for it."""
+        return self.start_all_to_all(send, send_counts, receive_counts, stage=stage, out=out).wait()
+
+    def start_all_to_all_counts(self, counts: Sequence[int], *, stage: str) -> Pending[list[int]]:
+        """Start telling every rank one number. Collective.
+
+        Args:
+            counts: one non-negative number for each rank.
+            stage: what the numbers are for; must agree.
+
+        Returns:
+            A handle whose result is the number that each rank had for this one.
+        """
+        ones = [1] * self.size
+        started = self.start_all_to_all(torch.tensor(counts, dtype=torch.int64), ones, ones, stage=stage)
+        return started.then(lambda received: [int(count) for count in received.tolist()])
+
+    def all_to_all_counts(self, counts: Sequence[int], *, stage: str) -> list[int]:
+        """`start_all_to_all_counts` and wait for it."""
+        return self.start_all_to_all_counts(counts, stage=stage).wait()
+
+    def start_all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum") -> Pending[Tensor]:
+        """Start reducing a tensor over all ranks, in place. Collective.
+
+        Args:
+            tensor: contiguous, float32, float64, int32 or int64; shape and dtype must agree on all ranks.
+            stage: what the sum is for; must agree.
+            op: "sum", "max" or "min", element by element; must agree.
+
+        Returns:
+            A handle whose result is `tensor`, bit for bit the same on every rank.
+
+        Raises:
+            TypeError: a dtype that MPI cannot add (convert to float32 first).
+            ValueError: a tensor that is not contiguous.
+            CollectiveMismatchError: in debug mode, where ranks disagree.
+        """
+        if tensor.dtype not in REDUCIBLE:
+            raise TypeError(f"all_reduce of {tensor.dtype}: convert to one of {', '.join(map(str, REDUCIBLE))}")
+        if not tensor.is_contiguous():
+            raise ValueError("all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()")
+        self._agree("all_reduce", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), op=op)
+        if self.meter is not None and self.size > 1:
+            self.meter.record_reduced(stage, tensor.numel(), tensor.nbytes)
+        target = tensor.detach()
+        transport = self._outgoing(target)
+
+        def finish() -> Tensor:
+            from_transport(transport, target)
+            return tensor
+
+        return self._pending(self._post_all_reduce(transport, op), finish, "all_reduce", stage)
+
+    def all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum") -> Tensor:
+        """`start_all_reduce` and wait for it."""
+        return self.start_all_reduce(tensor, stage=stage, op=op).wait()
+
+    def all_gather(self, tensor: Tensor, *, stage: str) -> list[Tensor]:
+        """Give every rank the rows of all ranks. Collective.
+
+        Args:
+            tensor: [n, ...] with any n on each rank; row shape and dtype must agree.
+            stage: what the rows are for; must agree.
+
+        Returns:
+            One tensor per rank, in rank order; cost: each rank sends its rows size - 1 times.
+        """
+        self._agree("all_gather", stage, row_shape=tuple(tensor.shape[1:]), dtype=str(tensor.dtype))
+        counts = self.all_to_all_counts([len(tensor)] * self.size, stage=stage)
+        mine = tensor.detach().contiguous()
+        gathered = [mine.new_empty((count, *mine.shape[1:])) for count in counts]
+        gathered[self.rank] = mine
+        self.start_exchange([mine] * self.size, gathered, stage=stage).wait()
+        return gathered
+
+    def broadcast(self, tensor: Tensor, *, root: int, stage: str) -> Tensor:
+        """Overwrite `tensor` on every rank with the root's. Collective.
+
+        Args:
+            tensor: contiguous; shape and dtype must agree.
+            root: the rank whose values win; must agree.
+            stage: what this is for; must agree.
+
+        Returns:
+            `tensor`. Cost: the root sends it size - 1 times (meant for set-up, not for steps).
+        """
+        self._agree("broadcast", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), root=root)
+        flat = tensor.detach().view(-1)
+        nothing = flat[:0]
+        is_root = self.rank == root
+        sends = [flat if is_root else nothing] * self.size
+        receives = [flat if not is_root and peer == root else nothing for peer in range(self.size)]
+        self.start_exchange(sends, receives, stage=stage).wait()
+        return tensor
+
+    # Objects, and points in time.
+
+    def all_gather_object(self, value: T, *, stage: str) -> list[T]:
+        """Give every rank the (small, picklable) objects of all ranks, in rank order. Collective."""
+        payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        return [pickle.loads(part.numpy().tobytes()) for part in self.all_gather(payload, stage=stage)]
+
+    def broadcast_object(self, value: T | None, *, root: int, stage: str) -> T:
+        """Give every rank the root's (small, picklable) object; other ranks' arguments are ignored. Collective."""
+        everyone: list[Any] = self.all_gather_object(value if self.rank == root else None, stage=stage)
+        result: T = everyone[root]
+        return result
+
+    def barrier(self, *, stage: str) -> None:
+        """Return once every rank has come here. Collective."""
+        self.all_to_all_counts([0] * self.size, stage=stage)
+
+    # Helpers.
+
+    def _pending(self, request: Request, finish: Callable[[], T], operation: str, stage: str) -> Pending[T]:
+        description = f"rank {self.rank} of {self.size}, {operation} in stage {stage!r}"
+        return Pending(request, finish, description=description, deadline_s=self.deadline_s)
+
+    def _outgoing(self, tensor: Tensor) -> Tensor:
+        return to_transport(tensor.detach(), self.transport_device(tensor.device))
+
+    def _incoming(self, tensor: Tensor) -> Tensor:
+        device = self.transport_device(tensor.device)
+        return tensor if tensor.device == device else torch.empty_like(tensor, device=device)
+
+    def _agree(self, operation: str, stage: str, **must_agree: object) -> None:
+        if not self.debug or self.size == 1:
+            return
+        # The check itself must travel unchecked and uncounted.
+        meter, self.meter, self.debug = self.meter, None, False
+        try:
+            check_agreement(self, {"operation": operation, "stage": stage, **must_agree})
+        finally:
+            self.meter, self.debug = meter, True
+
+    def _check_counts(self, send: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
+        if len(send_counts) != self.size or len(receive_counts) != self.size:
+            raise ValueError(
+                f"expected one count for each of {self.size} ranks, got {len(send_counts)} to send "
+                f"and {len(receive_counts)} to receive"
+            )
+        if sum(send_counts) != len(send) or min(send_counts) < 0 or min(receive_counts) < 0:
+            raise ValueError(
+                f"send_counts {list(send_counts)} must be non-negative and add up to the {len(send)} rows to send"
+            )

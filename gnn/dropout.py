@@ -1,0 +1,136 @@
+"""Dropout whose choices do not depend on which rank computes a row, nor on when.
+
+Whether column c of vertex v's row is kept is a pure function of (seed, epoch, step, layer, original id of
+v, c), with the mixing function of `windrow.comm.random`:
+
+    row key  = hash_ids(stream_key(seed, DROPOUT, epoch, step, layer), v)
+    bits     = mix64(row key ^ mix64(floor(c / 4) + GOLDEN))       one 64-bit word for four columns
+    kept     = 16 bits of the word, from bit 16 (c mod 4) up, are at least round(65536 p)
+
+So the probability is rounded to a multiple of 1/65536. What is kept is divided by 1 - p (after rounding)
+and the expectation stays x, as in Srivastava et al. (JMLR 2014). No mask is stored: the backward pass
+draws the same bits again.
+"""
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
+from windrow.gnn.dropout_kernels import drop_columns
+
+__all__ = ["DropoutContext", "drop"]
+
+_DECISIONS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class DropoutContext:
+    """What the choices of one training step depend on."""
+
+    seed: int
+    """The run's seed."""
+    epoch: int
+    """Epoch, from 0."""
+    step: int
+    """Step inside the epoch, from 0."""
+    row_ids: Tensor
+    """int64 [inputs], id of each row of the model's input in the user's numbering, on the rows' device.
+    The rows of later layers are prefixes of it, since destinations come first."""
+
+    def drop(self, x: Tensor, probability: float, *, layer: int) -> Tensor:
+        """Drop entries of `x`, whose rows belong to the first vertices of `row_ids`.
+
+        Args:
+            x: floating [rows, columns], rows at most `len(row_ids)`.
+            probability: chance of an entry to be dropped, in [0, 1).
+            layer: number of the place in the model where this happens; two places must not share one.
+
+        Returns:
+            [rows, columns]; `x` itself where the probability is 0.
+        """
+        if probability == 0:
+            return x
+        key = stream_key(self.seed, Stream.DROPOUT, self.epoch, self.step, layer)
+        return drop(x, probability, key=key, row_ids=self.row_ids[: x.shape[0]])
+
+
+def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor) -> Tensor:
+    """Counter-based dropout; the law stands at the top of this module.
+
+    Args:
+        x: floating [rows, columns].
+        probability: chance of an entry to be dropped, in [0, 1), rounded to a multiple of 1/65536.
+        key: from `stream_key`, in [0, 2**64).
+        row_ids: int64 [rows], on the device of `x`.
+
+    Returns:
+        [rows, columns], differentiable in `x`. Cost: one 64-bit hash for four entries, forward and backward.
+
+    Raises:
+        RecipeError: the probability is outside [0, 1) or rounds to 1.
+    """
+    threshold = round(probability * _DECISIONS)
+    if not 0 <= threshold < _DECISIONS:
+        raise RecipeError(f"dropout probability {probability} is outside [0, 1): choose one inside")
+    result: Tensor = _Drop.apply(x, row_ids, key, threshold)
+    return result
+
+
+class _Drop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+        ctx.save_for_backward(row_ids)
+        ctx.key, ctx.threshold = key, threshold
+        return _scale_or_zero(x.detach(), row_ids, key, threshold)
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        (row_ids,) = ctx.saved_tensors
+        return _scale_or_zero(upstream, row_ids, ctx.key, ctx.threshold), None, None, None
+
+
+def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+    if x.device.type != "cpu" or x.dtype != torch.float32:
+        return _scale_or_zero_anywhere(x, row_ids, key, threshold)
+    out = torch.empty_like(x, memory_format=torch.contiguous_format)
+    drop_columns(
+        x.contiguous().numpy(),
+        row_ids.numpy(),
+        np.uint64(key),
+        np.uint64(threshold),
+        np.float32(_DECISIONS / (_DECISIONS - threshold)),
+        out.numpy(),
+    )
+    return out
+
+
+def _scale_or_zero_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+    row_keys = _mix(_mix(row_ids + _signed(GOLDEN)) ^ _signed(key))
+    groups = _mix(torch.arange((x.shape[1] + 3) // 4, device=x.device) + _signed(GOLDEN))
+    words = _mix(row_keys.unsqueeze(1) ^ groups)
+    shifts = torch.arange(0, 64, 16, device=x.device)
+    decisions = (words.unsqueeze(2) >> shifts) & (_DECISIONS - 1)
+    kept = decisions.flatten(1)[:, : x.shape[1]] >= threshold
+    return x * (kept * (_DECISIONS / (_DECISIONS - threshold))).to(x.dtype)
+
+
+def _mix(value: Tensor) -> Tensor:
+    # int64 arithmetic wraps as uint64 does; only right shifts need their copies of the sign bit removed.
+    value = (value ^ _shift_right(value, 30)) * _signed(FIRST_MULTIPLIER)
+    value = (value ^ _shift_right(value, 27)) * _signed(SECOND_MULTIPLIER)
+    return value ^ _shift_right(value, 31)
+
+
+def _shift_right(value: Tensor, places: int) -> Tensor:
+    return (value >> places) & ((1 << (64 - places)) - 1)
+
+
+def _signed(value: int) -> int:
+    return value - (1 << 64) if value >= 1 << 63 else value

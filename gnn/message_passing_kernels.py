@@ -1,0 +1,114 @@
+"""Numba kernels behind `windrow.gnn.block` and `windrow.gnn.message_passing` for arrays in CPU memory."""
+
+import numba
+import numpy as np
+from numpy.typing import NDArray
+
+__all__ = ["counting_sort_by_source", "edge_dot", "segment_softmax", "segment_softmax_backward"]
+
+IntegerArray = NDArray[np.int32] | NDArray[np.int64]
+FloatArray = NDArray[np.float32] | NDArray[np.float64]
+
+
+def counting_sort_by_source(
+    indptr: NDArray[np.int64], indices: IntegerArray, num_sources: int
+) -> tuple[NDArray[np.int64], IntegerArray, IntegerArray]:
+    """Group edges by source, keeping their order inside a group.
+
+    Args:
+        indptr: int64 [destinations + 1].
+        indices: int32 or int64 [edges], sources.
+        num_sources: number of groups.
+
+    Returns:
+        Group boundaries int64 [num_sources + 1], then the destination of each edge and its position in
+        `indices`, both of `indices`' dtype, [edges]. Cost: two passes over the edges.
+    """
+    starts = np.zeros(num_sources + 1, dtype=np.int64)
+    destinations = np.empty_like(indices)
+    edge_ids = np.empty_like(indices)
+    _counting_sort(indptr, indices, starts, destinations, edge_ids)
+    return starts, destinations, edge_ids
+
+
+@numba.njit(cache=True, nogil=True)
+def _counting_sort(
+    indptr: NDArray[np.int64],
+    indices: IntegerArray,
+    starts: NDArray[np.int64],
+    destinations: IntegerArray,
+    edge_ids: IntegerArray,
+) -> None:
+    for edge in range(indices.shape[0]):
+        starts[indices[edge] + 1] += 1
+    for source in range(1, starts.shape[0]):
+        starts[source] += starts[source - 1]
+    cursor = starts[:-1].copy()
+    for destination in range(indptr.shape[0] - 1):
+        for edge in range(indptr[destination], indptr[destination + 1]):
+            place = cursor[indices[edge]]
+            cursor[indices[edge]] = place + 1
+            destinations[place] = destination
+            edge_ids[place] = edge
+
+
+@numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})
+def edge_dot(
+    indptr: NDArray[np.int64],
+    indices: IntegerArray,
+    sources: FloatArray,
+    destinations: FloatArray,
+    products: FloatArray,
+) -> None:
+    """Dot product of the two end points of every edge, head by head, into `products`.
+
+    Args:
+        indptr: int64 [destinations + 1].
+        indices: int32 or int64 [edges].
+        sources: [sources, heads, features].
+        destinations: [destinations, heads, features].
+        products: [edges, heads], overwritten.
+    """
+    for destination in range(indptr.shape[0] - 1):
+        for edge in range(indptr[destination], indptr[destination + 1]):
+            for head in range(sources.shape[1]):
+                source_row = sources[indices[edge], head]
+                destination_row = destinations[destination, head]
+                total = source_row[0] * destination_row[0]
+                for column in range(1, source_row.shape[0]):
+                    total += source_row[column] * destination_row[column]
+                products[edge, head] = total
+
+
+@numba.njit(cache=True, nogil=True)
+def segment_softmax(indptr: NDArray[np.int64], scores: FloatArray, weights: FloatArray) -> None:
+    """Softmax of `scores` [edges, heads] over the edges of each destination, into `weights`."""
+    for destination in range(indptr.shape[0] - 1):
+        start, stop = indptr[destination], indptr[destination + 1]
+        for head in range(scores.shape[1]):
+            if start == stop:
+                continue
+            largest = scores[start, head]
+            for edge in range(start + 1, stop):
+                largest = max(largest, scores[edge, head])
+            total = largest - largest
+            for edge in range(start, stop):
+                weights[edge, head] = np.exp(scores[edge, head] - largest)
+                total += weights[edge, head]
+            for edge in range(start, stop):
+                weights[edge, head] /= total
+
+
+@numba.njit(cache=True, nogil=True)
+def segment_softmax_backward(
+    indptr: NDArray[np.int64], weights: FloatArray, upstream: FloatArray, gradient: FloatArray
+) -> None:
+    """Gradient of `segment_softmax`: weights * (upstream - sum of weights * upstream), into `gradient`."""
+    for destination in range(indptr.shape[0] - 1):
+        start, stop = indptr[destination], indptr[destination + 1]
+        for head in range(weights.shape[1]):
+            total = weights.dtype.type(0)
+            for edge in range(start, stop):
+                total += weights[edge, head] * upstream[edge, head]
+            for edge in range(start, stop):
+                gradient[edge, head] = weights[edge, head] * (upstream[edge, head] - total)

@@ -1,0 +1,228 @@
+"""Stacks of layers: options in, a model with reproducible weights out."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import Stream, stream_key
+from windrow.gnn.block import Block
+from windrow.gnn.dropout import DropoutContext
+from windrow.gnn.layers.gat import GATLayer
+from windrow.gnn.layers.gcn import GCNLayer
+from windrow.gnn.layers.gin import GINLayer
+from windrow.gnn.layers.graphsage import GraphSAGELayer
+from windrow.gnn.layers.linear import make_linear
+
+__all__ = ["GNN", "ModelOptions", "build_model"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """Shape of a model."""
+
+    kind: Literal["graphsage", "gcn", "gat", "gin"] = "graphsage"
+    """Layer that passes messages."""
+    hidden: int = 128
+    """Columns of every hidden row."""
+    num_layers: int = 2
+    """Number of hops = layers that pass messages."""
+    dropout: float = 0.0
+    """Chance of a hidden entry to be dropped in training, in [0, 1)."""
+    activation: Literal["relu", "gelu"] = "relu"
+    """Function between layers."""
+    normalise: Literal["layer", "none"] = "none"
+    """"layer": layer normalisation of every hidden row. There is no batch normalisation: its statistics, and so
+    the answer, would depend on the number of ranks."""
+    residual: bool = False
+    """True: the pre-normalised residual blocks of Platonov et al., see `GNN`."""
+    heads: int = 4
+    """Attention heads of "gat"; must divide `hidden`. The others ignore it."""
+    gcn_normalisation: Literal["both", "right", "none"] = "both"
+    """Degree normalisation of "gcn", see `GCNLayer`. The others ignore it."""
+
+    def __post_init__(self) -> None:
+        """Check every value.
+
+        Raises:
+            RecipeError: a value is out of range or unknown.
+        """
+        _require_choice("kind", self.kind, ("graphsage", "gcn", "gat", "gin"))
+        _require_choice("activation", self.activation, ("relu", "gelu"))
+        _require_choice("normalise", self.normalise, ("layer", "none"))
+        _require_choice("gcn_normalisation", self.gcn_normalisation, ("both", "right", "none"))
+        for name, value in (("hidden", self.hidden), ("num_layers", self.num_layers), ("heads", self.heads)):
+            if value < 1:
+                raise RecipeError(f"model.{name} = {value}: choose at least 1")
+        if not 0 <= self.dropout < 1:
+            raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
+        if self.kind == "gat" and self.hidden % self.heads:
+            raise RecipeError(
+                f"model.hidden = {self.hidden} is no multiple of model.heads = {self.heads}: change one of them"
+            )
+
+
+def build_model(options: ModelOptions, *, in_features: int, out_features: int, seed: int) -> "GNN":
+    """Create a model whose weights depend on its arguments alone, not on torch's global generator.
+
+    Args:
+        options: shape of the model.
+        in_features: columns of the vertex features.
+        out_features: number of classes or labels; 1 for a binary task (a logit).
+        seed: the run's seed.
+    """
+    # torch.Generator takes signed 64-bit seeds.
+    key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)
+    return GNN(options, in_features, out_features, generator=torch.Generator().manual_seed(key))
+
+
+class GNN(nn.Module):
+    """A stack of message-passing layers, in one of two shapes.
+
+    Plain (`residual=False`), the layers straight after one another:
+
+        h <- drop(act(norm(layer(h))))           all but the last layer
+        output = layer(h)
+
+    Residual (Platonov et al.: A critical look at the evaluation of GNNs under heterophily, ICLR 2023), where
+    each layer is the first half of a two-layer feed-forward net:
+
+        h <- act(drop(W x))
+        h <- h + drop(W' act(drop(layer(norm(h)))))       every layer; h on the right: the destinations' rows
+        output = W'' norm(h)
+
+    A forward pass is `embed`, then `layer_forward` for each block, then `readout`. Exact inference runs the
+    same three for all vertices of the graph, one layer after the other. All three work on rows alone except
+    for the messages inside `layer_forward`, so any subset of destinations gives the same rows.
+    """
+
+    def __init__(
+        self, options: ModelOptions, in_features: int, out_features: int, *, generator: torch.Generator
+    ) -> None:
+        """Draw the weights; see `build_model`."""
+        super().__init__()
+        self.options = options
+        width = options.hidden
+        num_layers = options.num_layers
+        widths = [width if options.residual else in_features] + [width] * num_layers
+        if not options.residual:
+            widths[-1] = out_features
+        self.layers = nn.ModuleList(
+            _make_layer(
+                options, widths[i], widths[i + 1], last=i == num_layers - 1 and not options.residual,
+                generator=generator,
+            )
+            for i in range(num_layers)
+        )
+        num_norms = num_layers + 1 if options.residual else num_layers - 1
+        self.norms = nn.ModuleList(
+            nn.LayerNorm(width) if options.normalise == "layer" else nn.Identity() for _ in range(num_norms)
+        )
+        self.input_linear: nn.Module = nn.Identity()
+        self.output_linear: nn.Module = nn.Identity()
+        self.layer_linears = nn.ModuleList()
+        if options.residual:
+            self.input_linear = make_linear(in_features, width, generator=generator)
+            self.layer_linears.extend(
+                make_linear(width, width, generator=generator) for _ in range(num_layers)
+            )
+            self.output_linear = make_linear(width, out_features, generator=generator)
+
+    def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        """Compute the outputs of the last block's destinations.
+
+        Args:
+            blocks: one per layer, outermost hop first.
+            x: float [blocks[0].num_sources, in_features].
+            dropout: what dropout's choices depend on; None: nothing is dropped.
+
+        Returns:
+            [blocks[-1].num_destinations, out_features], logits.
+
+        Raises:
+            RecipeError: the number of blocks is not the number of layers.
+        """
+        if len(blocks) != self.options.num_layers:
+            raise RecipeError(
+                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: give one fanout per layer"
+            )
+        hidden = self.embed(x, dropout)
+        for index, block in enumerate(blocks):
+            hidden = self.layer_forward(index, block, hidden, dropout)
+        return self.readout(hidden)
+
+    def embed(self, x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        """Features to the first layer's input, row by row: [rows, in_features] -> [rows, *]."""
+        if not self.options.residual:
+            return x
+        embedded: Tensor = self.input_linear(x)
+        return self._activate(self._drop(embedded, dropout, 0))
+
+    def layer_forward(
+        self, index: int, block: Block, hidden: Tensor, dropout: DropoutContext | None = None
+    ) -> Tensor:
+        """One layer with everything up to the next one's input.
+
+        Args:
+            index: number of the layer, from 0.
+            block: the hop; any subset of destinations.
+            hidden: [block.num_sources, *], from `embed` or the layer before.
+            dropout: as in `forward`.
+
+        Returns:
+            [block.num_destinations, *].
+        """
+        layer = self.layers[index]
+        if self.options.residual:
+            messages: Tensor = layer(block, self.norms[index](hidden))
+            messages = self._activate(self._drop(messages, dropout, 2 * index + 1))
+            messages = self._drop(self.layer_linears[index](messages), dropout, 2 * index + 2)
+            return hidden[: block.num_destinations] + messages
+        output: Tensor = layer(block, hidden)
+        if index == self.options.num_layers - 1:
+            return output
+        return self._drop(self._activate(self.norms[index](output)), dropout, index)
+
+    def readout(self, hidden: Tensor) -> Tensor:
+        """Last layer's output to logits, row by row: [rows, *] -> [rows, out_features]."""
+        if not self.options.residual:
+            return hidden
+        output: Tensor = self.output_linear(self.norms[-1](hidden))
+        return output
+
+    def _activate(self, x: Tensor) -> Tensor:
+        return functional.relu(x) if self.options.activation == "relu" else functional.gelu(x)
+
+    def _drop(self, x: Tensor, dropout: DropoutContext | None, place: int) -> Tensor:
+        return x if dropout is None else dropout.drop(x, self.options.dropout, layer=place)
+
+
+def _make_layer(
+    options: ModelOptions, in_features: int, out_features: int, *, last: bool, generator: torch.Generator
+) -> nn.Module:
+    match options.kind:
+        case "graphsage":
+            return GraphSAGELayer(in_features, out_features, generator=generator)
+        case "gcn":
+            return GCNLayer(
+                in_features, out_features, normalisation=options.gcn_normalisation, generator=generator
+            )
+        case "gat":
+            return GATLayer(
+                in_features,
+                out_features,
+                heads=options.heads,
+                combine="mean" if last else "concatenate",
+                generator=generator,
+            )
+        case "gin":
+            return GINLayer(in_features, out_features, generator=generator)
+
+
+def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
+    if value not in choices:
+        raise RecipeError(f"model.{name} = {value!r} is unknown: choose one of {', '.join(choices)}")

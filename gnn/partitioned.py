@@ -1,0 +1,155 @@
+"""What one rank holds of a partitioned graph: all topology and labels, its own rows of the features.
+
+This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leaves the rank, and only input
+features travel. Ids are those of the partition, in which each part is one contiguous range.
+"""
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DataError
+from windrow.gnn.graph import Graph, Task
+from windrow.partition.book import PartitionBook
+from windrow.partition.store import PartitionStore
+
+__all__ = ["PartitionedGraph", "Split"]
+
+Split = Literal["train", "validation", "test"]
+
+
+@dataclass(frozen=True, kw_only=True)
+class PartitionedGraph:
+    """One rank's view of a partitioned graph."""
+
+    book: PartitionBook
+    """Which rank owns which ids, and the user's numbering."""
+    rank: int
+    """The part that this process holds."""
+    indptr: Tensor
+    """int64 [N + 1], whole."""
+    indices: Tensor
+    """int32 or int64 [E], whole."""
+    features: Tensor
+    """Floating point [rows of this part, F]."""
+    labels: Tensor
+    """[N] int64 or [N, C] float32, whole."""
+    train_ids: Tensor
+    """int64, whole, ids of the partition."""
+    validation_ids: Tensor
+    """int64, whole, ids of the partition."""
+    test_ids: Tensor
+    """int64, whole, ids of the partition."""
+    task: Task
+    """What the labels mean."""
+    num_classes: int
+    """Number of classes."""
+    fingerprint: str
+    """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
+
+    @staticmethod
+    def from_graph(graph: Graph, book: PartitionBook, rank: int) -> "PartitionedGraph":
+        """Cut one rank's view out of a graph in memory.
+
+        Args:
+            graph: in the user's order, with features and labels.
+            book: its partition.
+            rank: the part to keep.
+
+        Raises:
+            DataError: there are no features or no labels to train on.
+        """
+        if graph.features is None or graph.labels is None:
+            raise DataError("the graph has no features or no labels: training needs both")
+        relabelled = graph.relabel(book)
+        assert relabelled.features is not None
+        assert relabelled.labels is not None
+        start, stop = book.part_range(rank)
+        return PartitionedGraph(
+            book=book,
+            rank=rank,
+            indptr=relabelled.indptr,
+            indices=relabelled.indices,
+            features=relabelled.features[start:stop].clone(),
+            labels=relabelled.labels,
+            train_ids=relabelled.train_ids,
+            validation_ids=relabelled.validation_ids,
+            test_ids=relabelled.test_ids,
+            task=graph.task,
+            num_classes=graph.num_classes,
+            fingerprint=graph.fingerprint(),
+        )
+
+    @staticmethod
+    def open(path: Path, *, rank: int, size: int) -> "PartitionedGraph":
+        """Open one rank's view of a store that `windrow partition` wrote.
+
+        Whole arrays stay on disk and are mapped; this part's features are read into memory.
+
+        Args:
+            path: the store's folder.
+            rank: the part to hold.
+            size: number of ranks; must be the number of parts.
+
+        Raises:
+            StoreError: the store is missing, damaged, of another version, or has another number of parts.
+            DataError: the stored graph has no features or no labels.
+        """
+        store = PartitionStore.open(path, expect_parts=size)
+        if not {"features"} <= set(store.sharded_names) or "labels" not in store.shared_names:
+            raise DataError(f"the graph in {path} has no features or no labels: training needs both")
+        metadata = store.metadata
+        return PartitionedGraph(
+            book=store.book,
+            rank=rank,
+            indptr=_mapped(store.shared("indptr")),
+            indices=_mapped(store.shared("indices")),
+            features=torch.from_numpy(np.array(store.sharded("features", rank))),
+            labels=_mapped(store.shared("labels")),
+            train_ids=_mapped(store.shared("train_ids")),
+            validation_ids=_mapped(store.shared("validation_ids")),
+            test_ids=_mapped(store.shared("test_ids")),
+            task=cast(Task, metadata["task"]),
+            num_classes=int(cast(int, metadata["num_classes"])),
+            fingerprint=str(metadata["fingerprint"]),
+        )
+
+    @property
+    def num_vertices(self) -> int:
+        """N, over all parts."""
+        return self.indptr.numel() - 1
+
+    @property
+    def offsets(self) -> list[int]:
+        """[parts + 1], where each part's ids start."""
+        return [int(offset) for offset in self.book.offsets]
+
+    @property
+    def own_range(self) -> tuple[int, int]:
+        """First id of this part, and the one after its last."""
+        return self.book.part_range(self.rank)
+
+    @property
+    def original_ids(self) -> Tensor:
+        """int64 [N], the user's id of each id of the partition."""
+        return torch.from_numpy(self.book.new_to_old)
+
+    @property
+    def outputs(self) -> int:
+        """Numbers that a model gives for a vertex: one logit for a binary task, else one per class."""
+        return 1 if self.task == "binary" else self.num_classes
+
+    def split_ids(self, split: Split) -> Tensor:
+        """int64 ids of a split, over all parts, in the order in which they were given."""
+        ids: Tensor = getattr(self, f"{split}_ids")
+        return ids
+
+
+def _mapped(array: npt.NDArray[np.generic]) -> Tensor:
+    """A tensor over a mapped array. The mapping is copy-on-write, since torch has no read-only tensors."""
+    return torch.from_numpy(array)

@@ -1,0 +1,19 @@
+"""Graphs from files and from other libraries' objects, each returned as a validated `windrow.gnn.graph.Graph`."""
+
+from windrow.gnn.readers.dgl_graph import graph_from_dgl, to_dgl
+from windrow.gnn.readers.edge_list import read_edge_list_and_names
+from windrow.gnn.readers.metis_file import write_metis
+from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
+from windrow.gnn.readers.pyg import graph_from_pyg
+from windrow.gnn.readers.read import read_graph
+
+__all__ = [
+    "EdgeListOptions",
+    "GraphOptions",
+    "graph_from_dgl",
+    "graph_from_pyg",
+    "read_edge_list_and_names",
+    "read_graph",
+    "to_dgl",
+    "write_metis",
+]

@@ -1,0 +1,159 @@
+"""Graphs to and from DGL, the one place of this package that knows it."""
+
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DataError
+from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.build import SelfLoops
+from windrow.gnn.graph import Graph
+from windrow.gnn.labels import TaskOption
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.splits import SplitOptions, VertexSplit, split_from_masks
+
+__all__ = ["DGLNames", "graph_from_dgl", "read_dgl", "to_dgl"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DGLNames:
+    """Names of the vertex data in a DGL graph's ``ndata``; an absent one is taken as not there."""
+
+    features: str = "feat"
+    """Numbers [N, F]."""
+    labels: str = "label"
+    """Classes [N], or 0 and 1 [N, C]."""
+    train_mask: str = "train_mask"
+    """Boolean [N]."""
+    validation_mask: str = "val_mask"
+    """Boolean [N]."""
+    test_mask: str = "test_mask"
+    """Boolean [N]."""
+
+
+def graph_from_dgl(
+    graph: Any,  # noqa: ANN401 - a DGLGraph, whose library is optional and untyped
+    *,
+    names: DGLNames | None = None,
+    symmetrise: bool = False,
+    self_loops: SelfLoops = "keep",
+    deduplicate: bool = False,
+    task: TaskOption = "auto",
+    random_split: SplitOptions | None = None,
+    split_seed: int = 0,
+) -> Graph:
+    """Take over a DGL graph; by default with exactly its edges, repeated ones included.
+
+    Args:
+        graph: a homogeneous ``dgl.DGLGraph`` on any device.
+        names: names of its vertex data; None for DGL's usual ones.
+        symmetrise: see `windrow.gnn.build.csc_from_edges`.
+        self_loops: see `windrow.gnn.build.csc_from_edges`.
+        deduplicate: see `windrow.gnn.build.csc_from_edges`.
+        task: what the labels mean.
+        random_split: how a split is drawn where the graph has no masks; None for the defaults.
+        split_seed: seed of that split.
+
+    Returns:
+        A validated graph on the CPU.
+
+    Raises:
+        DataError: the graph is heterogeneous, has only some of the masks, or breaks a law.
+    """
+    if not graph.is_homogeneous:
+        raise DataError(
+            f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads graphs of "
+            "one type: convert it with dgl.to_homogeneous."
+        )
+    names = names or DGLNames()
+    sources, destinations = graph.edges()
+    data = {name: tensor.cpu() for name, tensor in graph.ndata.items()}
+    return assemble_graph(
+        sources.cpu(),
+        destinations.cpu(),
+        graph.num_nodes(),
+        features=data.get(names.features),
+        labels=data.get(names.labels),
+        split=_split(data, names),
+        symmetrise=symmetrise,
+        self_loops=self_loops,
+        deduplicate=deduplicate,
+        task=task,
+        random_split_options=random_split,
+        split_seed=split_seed,
+    )
+
+
+def read_dgl(options: GraphOptions) -> Graph:
+    """Read a file that ``dgl.save_graphs`` wrote, with DGL's usual names of vertex data.
+
+    Args:
+        options: `path` and the options of every format.
+
+    Returns:
+        A validated graph.
+
+    Raises:
+        DataError: the file is unreadable, holds several graphs, or breaks a law.
+    """
+    import dgl
+
+    try:
+        graphs, _ = dgl.load_graphs(options.path)
+    except Exception as error:
+        raise DataError(
+            f"{options.path}: DGL cannot read it ({error}); write it with dgl.save_graphs."
+        ) from error
+    if len(graphs) != 1:
+        raise DataError(f"{options.path}: holds {len(graphs)} graphs; save the one to be read by itself.")
+    return graph_from_dgl(
+        graphs[0],
+        symmetrise=options.symmetrise,
+        self_loops=options.self_loops,
+        deduplicate=True,
+        task=options.task,
+        random_split=options.random_split,
+        split_seed=options.split_seed,
+    )
+
+
+def to_dgl(graph: Graph) -> Any:  # noqa: ANN401 - a DGLGraph, whose library is optional and untyped
+    """Hand a graph to DGL with DGL's usual names of vertex data.
+
+    Args:
+        graph: the graph to hand over.
+
+    Returns:
+        A ``dgl.DGLGraph`` whose ``ndata`` holds what the graph has of feat, label, train_mask, val_mask, test_mask.
+    """
+    import dgl
+
+    eids = torch.empty(0, dtype=graph.indices.dtype)
+    topology = (graph.indptr.to(graph.indices.dtype), graph.indices, eids)
+    converted = dgl.graph(("csc", topology), num_nodes=graph.num_vertices)
+    names = DGLNames()
+    if graph.features is not None:
+        converted.ndata[names.features] = graph.features
+    if graph.labels is not None:
+        converted.ndata[names.labels] = graph.labels
+        for name, ids in (
+            (names.train_mask, graph.train_ids),
+            (names.validation_mask, graph.validation_ids),
+            (names.test_mask, graph.test_ids),
+        ):
+            mask = torch.zeros(graph.num_vertices, dtype=torch.bool)
+            mask[ids] = True
+            converted.ndata[name] = mask
+    return converted
+
+
+def _split(data: dict[str, Tensor], names: DGLNames) -> VertexSplit | None:
+    wanted = (names.train_mask, names.validation_mask, names.test_mask)
+    present = [name for name in wanted if name in data]
+    if not present:
+        return None
+    if len(present) < 3:
+        raise DataError(f"of the masks {wanted} the DGL graph has only {present}; give all three or none.")
+    return split_from_masks(*(data[name] for name in wanted))

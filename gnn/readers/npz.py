@@ -1,0 +1,186 @@
+"""Graphs in NumPy's npz files, in the layouts that data sets are published in.
+
+Arrays, by either name; only ``edges`` is required::
+
+    edges                                   [E, 2] source, destination
+    node_features | x | x_indptr x_indices x_data x_shape (sparse, CSR)
+    node_labels   | y                       [N] classes (-1 unknown) or [N, C] of 0 and 1
+    train_masks val_masks test_masks        boolean [splits, N] or [N]
+    train val test                          vertex ids
+"""
+
+import zipfile
+from collections.abc import Mapping
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DataError
+from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.features import dense_features, float_features
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.splits import VertexSplit, split_from_masks
+
+__all__ = ["load_arrays", "read_npz"]
+
+Arrays = Mapping[str, npt.NDArray[np.generic]]
+
+
+def read_npz(options: GraphOptions) -> Graph:
+    """Read a graph from an npz file; see the module for the arrays.
+
+    A file with labels and no split gets a random one. A file with neither features nor labels has as many
+    vertices as its largest id asks for.
+
+    Args:
+        options: `path`, `split`, `first_vertex_id` and the options of every format.
+
+    Returns:
+        A validated graph.
+
+    Raises:
+        DataError: the file is damaged, holds pickled objects, lacks an array, or breaks a law.
+    """
+    arrays = load_arrays(Path(options.path))
+    edges = _edges(options, arrays)
+    features = _features(options.path, arrays)
+    labels = _first_of(arrays, "node_labels", "y")
+    num_vertices = _num_vertices(edges, features, labels)
+    return assemble_graph(
+        edges[:, 0],
+        edges[:, 1],
+        num_vertices,
+        features=features,
+        labels=labels,
+        split=_split(options, arrays, num_vertices),
+        symmetrise=options.symmetrise,
+        self_loops=options.self_loops,
+        task=options.task,
+        random_split_options=options.random_split,
+        split_seed=options.split_seed,
+        describe_edge=lambda edge: f"{options.path}, row {edge} of edges",
+    )
+
+
+def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+    """Load every array of an npz file, and nothing that needs pickle.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Arrays by name.
+
+    Raises:
+        DataError: the file is no npz file, is damaged, or holds Python objects.
+    """
+    try:
+        file = np.load(path, allow_pickle=False)
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+        raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again.") from error
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez.")
+    arrays = {}
+    with file:
+        for name in file.files:
+            try:
+                arrays[name] = file[name]
+            except ValueError as error:
+                if "pickle" not in str(error):
+                    raise DataError(
+                        f"{path}: array {name!r} is damaged ({error}); fetch it again."
+                    ) from error
+                raise DataError(
+                    f"{path}: array {name!r} holds Python objects, which only pickle can load, and a pickle can "
+                    "run any code. Save it as numbers: convert it with .astype(...) before numpy.savez."
+                ) from error
+            except (OSError, EOFError, zipfile.BadZipFile, zipfile.zlib.error) as error:
+                raise DataError(f"{path}: array {name!r} is damaged ({error}); fetch it again.") from error
+    return arrays
+
+
+def _first_of(arrays: Arrays, *names: str) -> npt.NDArray[np.generic] | None:
+    return next((arrays[name] for name in names if name in arrays), None)
+
+
+def _edges(options: GraphOptions, arrays: Arrays) -> npt.NDArray[np.int64]:
+    if "edges" not in arrays:
+        raise DataError(
+            f"{options.path}: there is no array 'edges' among {sorted(arrays)}; add it, shape [E, 2]."
+        )
+    edges = arrays["edges"]
+    if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
+        raise DataError(
+            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers [E, 2]."
+        )
+    return edges.astype(np.int64) - options.first_vertex_id
+
+
+def _features(path: str, arrays: Arrays) -> Tensor | None:
+    dense = _first_of(arrays, "node_features", "x")
+    if dense is not None:
+        return float_features(dense)
+    if "x_indptr" not in arrays:
+        return None
+    missing = [name for name in ("x_indices", "x_data", "x_shape") if name not in arrays]
+    if missing:
+        raise DataError(
+            f"{path}: sparse features lack {missing}; save indptr, indices, data and shape together."
+        )
+    rows, columns = arrays["x_shape"].astype(np.int64).tolist()
+    try:
+        return dense_features(
+            arrays["x_indptr"].astype(np.int64),
+            arrays["x_indices"].astype(np.int64),
+            arrays["x_data"],
+            (rows, columns),
+        )
+    except DataError as error:
+        raise DataError(f"{path}: {error}") from error
+
+
+def _num_vertices(
+    edges: npt.NDArray[np.int64], features: Tensor | None, labels: npt.NDArray[np.generic] | None
+) -> int:
+    if features is not None:
+        return features.shape[0]
+    if labels is not None:
+        return int(labels.shape[0])
+    return int(edges.max(initial=-1)) + 1
+
+
+def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSplit | None:
+    for names in (("train_masks", "val_masks", "test_masks"), ("train", "val", "test")):
+        present = [name for name in names if name in arrays]
+        if not present:
+            continue
+        if len(present) < 3:
+            raise DataError(
+                f"{options.path}: of the splits {names} only {present} are there; save all three."
+            )
+        if names[0] == "train":
+            _refuse_other_split(options, 1)
+            lists = [torch.from_numpy(arrays[name].astype(np.int64)) for name in names]
+            return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+        masks = [np.atleast_2d(arrays[name]) for name in names]
+        for name, mask in zip(names, masks, strict=True):
+            if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):
+                raise DataError(
+                    f"{options.path}: {name} has shape {arrays[name].shape}; with {num_vertices} vertices it must "
+                    f"be [splits, {num_vertices}], and the same for all three."
+                )
+        _refuse_other_split(options, len(masks[0]))
+        return split_from_masks(*(torch.from_numpy(mask[options.split]) for mask in masks))
+    return None
+
+
+def _refuse_other_split(options: GraphOptions, num_splits: int) -> None:
+    if options.split >= num_splits:
+        raise DataError(
+            f"{options.path}: split {options.split} was asked for, but the file has {num_splits}; use 0 to "
+            f"{num_splits - 1}."
+        )

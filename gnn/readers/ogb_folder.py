@@ -1,0 +1,132 @@
+"""Node-property-prediction data sets of the Open Graph Benchmark, as they lie unpacked on disk::
+
+    raw/edge.csv.gz           source,destination            raw/data.npz        edge_index [2, E], num_nodes_list,
+    raw/num-node-list.csv.gz  N                       or                        node_feat
+    raw/node-feat.csv.gz      one row per vertex            raw/node-label.npz  node_label
+    raw/node-label.csv.gz     one row per vertex
+    split/<name>/train.csv.gz, valid.csv.gz, test.csv.gz    vertex ids
+
+The ogb package is not needed (Hu et al., Open Graph Benchmark, NeurIPS 2020).
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from windrow.comm.errors import DataError
+from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers.npz import load_arrays
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.readers.table_files import read_matrix
+from windrow.gnn.splits import VertexSplit
+
+__all__ = ["read_ogb_folder"]
+
+
+def read_ogb_folder(options: GraphOptions) -> Graph:
+    """Read an OGB folder of one homogeneous graph.
+
+    Args:
+        options: `path` of the folder, `split_name` and the options of every format. Directed data sets (ogbn-arxiv)
+            and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
+
+    Returns:
+        A validated graph.
+
+    Raises:
+        DataError: a file is missing, unreadable or breaks a law, or the folder holds several graphs.
+    """
+    folder = Path(options.path)
+    raw = folder / "raw"
+    binary = (raw / "data.npz").exists()
+    num_vertices, edges, features, labels = _read_binary(raw) if binary else _read_csv(raw)
+    return assemble_graph(
+        edges[:, 0],
+        edges[:, 1],
+        num_vertices,
+        features=features,
+        labels=labels,
+        split=_read_split(folder / "split", options.split_name),
+        symmetrise=options.symmetrise,
+        self_loops=options.self_loops,
+        task=options.task,
+        random_split_options=options.random_split,
+        split_seed=options.split_seed,
+        describe_edge=lambda edge: f"{raw / ('data.npz' if binary else 'edge.csv.gz')}, edge {edge + 1}",
+    )
+
+
+Raw = tuple[int, npt.NDArray[np.int64], npt.NDArray[Any] | None, npt.NDArray[Any] | None]
+
+
+def _read_csv(raw: Path) -> Raw:
+    edges = read_matrix(_existing(raw / "edge.csv.gz"), "int64")
+    if edges.shape[1] != 2:
+        raise DataError(f"{raw / 'edge.csv.gz'}: {edges.shape[1]} columns; an edge is source,destination.")
+    counts = read_matrix(_existing(raw / "num-node-list.csv.gz"), "int64")
+    features, labels = raw / "node-feat.csv.gz", raw / "node-label.csv.gz"
+    return (
+        _only_graph(raw / "num-node-list.csv.gz", counts.reshape(-1)),
+        edges,
+        read_matrix(features, "float32") if features.exists() else None,
+        read_matrix(labels, "float64") if labels.exists() else None,
+    )
+
+
+def _read_binary(raw: Path) -> Raw:
+    path, label_path = raw / "data.npz", raw / "node-label.npz"
+    arrays = load_arrays(path)
+    for name in ("edge_index", "num_nodes_list"):
+        if name not in arrays:
+            raise DataError(f"{path}: there is no array {name!r} among {sorted(arrays)}; fetch it again.")
+    edges = arrays["edge_index"].astype(np.int64)
+    if edges.ndim != 2 or edges.shape[0] != 2:
+        raise DataError(f"{path}: edge_index has shape {edges.shape}; it must be [2, E].")
+    labels = load_arrays(label_path) if label_path.exists() else {}
+    if label_path.exists() and "node_label" not in labels:
+        raise DataError(
+            f"{label_path}: there is no array 'node_label' among {sorted(labels)}; fetch it again."
+        )
+    num_vertices = _only_graph(path, arrays["num_nodes_list"].astype(np.int64))
+    return num_vertices, edges.T, arrays.get("node_feat"), labels.get("node_label")
+
+
+def _only_graph(path: Path, counts: npt.NDArray[np.int64]) -> int:
+    if counts.size != 1:
+        raise DataError(
+            f"{path}: {counts.size} graphs; windrow reads data sets of one graph, such as ogbn-arxiv."
+        )
+    return int(counts[0])
+
+
+def _read_split(folder: Path, name: str) -> VertexSplit | None:
+    names = sorted(entry.name for entry in folder.iterdir() if entry.is_dir()) if folder.is_dir() else []
+    if not names and not name:
+        return None
+    if name and name not in names:
+        raise DataError(f"{folder}: there is no split {name!r} among {names}; correct split_name.")
+    if not name and len(names) > 1:
+        raise DataError(f"{folder}: there are several splits, {names}; choose one as split_name.")
+    chosen = folder / (name or names[0])
+    train, validation, test = (_read_ids(chosen, part) for part in ("train", "valid", "test"))
+    return VertexSplit(train_ids=train, validation_ids=validation, test_ids=test)
+
+
+def _read_ids(folder: Path, part: str) -> torch.Tensor:
+    for path in (folder / f"{part}.csv.gz", folder / f"{part}.csv"):
+        if path.exists():
+            return torch.from_numpy(read_matrix(path, "int64").reshape(-1))
+    raise DataError(
+        f"{folder / part}.csv.gz: no such file; fetch it again. A split_dict.pt is a pickle, which can run any "
+        "code, and is not read: write its ids to train.csv, valid.csv and test.csv."
+    )
+
+
+def _existing(path: Path) -> Path:
+    if not path.exists():
+        raise DataError(f"{path}: no such file; is this the unpacked folder of an OGB data set?")
+    return path

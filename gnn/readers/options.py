@@ -1,0 +1,135 @@
+"""Options of the graph readers."""
+
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+from typing import Literal
+
+from windrow.comm.errors import RecipeError
+from windrow.gnn.build import SelfLoops
+from windrow.gnn.features import Standardise
+from windrow.gnn.labels import TaskOption
+from windrow.gnn.splits import SplitOptions
+
+__all__ = ["EdgeListOptions", "GraphFormat", "GraphOptions"]
+
+GraphFormat = Literal["auto", "npz", "edge-list", "metis", "ogb", "dgl"]
+"""How a graph is stored on disk; "auto" goes by the file's ending."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EdgeListOptions:
+    """Columns of an edge list and of the vertex file beside it (CSV or Parquet)."""
+
+    source_column: str = ""
+    """Column of the edges' sources; empty for the first column."""
+    destination_column: str = ""
+    """Column of the edges' destinations; empty for the second column."""
+    ids: Literal["rows", "integers", "names"] = "rows"
+    """What the two columns hold: "rows" numbers 0 to N - 1; "integers" any whole numbers; "names" any text. The
+    last two are numbered by `order`, or by their row in the vertex file."""
+    order: Literal["first-appearance", "sorted"] = "first-appearance"
+    """How "integers" and "names" are numbered without a vertex file: as met reading the rows, source before
+    destination; or ascending."""
+    vertex_file: str = ""
+    """CSV or Parquet file with one row per vertex; empty for none."""
+    vertex_id_column: str = ""
+    """Column of the vertex file that holds the ids; empty where row i is vertex i (with `ids` "rows")."""
+    feature_columns: tuple[str, ...] = ()
+    """Columns of features; empty for every column of the vertex file that has no other use."""
+    label_columns: tuple[str, ...] = ()
+    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for none."""
+    split_column: str = ""
+    """Column that says train, validation (or valid, val), test, or nothing; empty for a random split."""
+    delimiter: str = ""
+    """What separates CSV columns; empty for a tab in .tsv files and a comma in others."""
+    has_header: bool = True
+    """Whether a CSV file's first row names the columns; without it they are named f0, f1, ..."""
+    skip_rows: int = 0
+    """Lines before the header or first row of the edge list to pass over, such as comments."""
+
+    def __post_init__(self) -> None:
+        """Refuse contradictions.
+
+        Raises:
+            RecipeError: two options contradict each other, or one is out of range.
+        """
+        if self.ids not in ("rows", "integers", "names"):
+            raise RecipeError(f"ids is {self.ids!r}; use 'rows', 'integers' or 'names'.")
+        if self.order not in ("first-appearance", "sorted"):
+            raise RecipeError(f"order is {self.order!r}; use 'first-appearance' or 'sorted'.")
+        if len(self.delimiter) > 1 or self.skip_rows < 0:
+            raise RecipeError(
+                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 or more."
+            )
+        if self.vertex_file and self.ids != "rows" and not self.vertex_id_column:
+            raise RecipeError(
+                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set vertex_id_column."
+            )
+        used = [name for name in (self.vertex_id_column, *self.label_columns, self.split_column) if name]
+        if not self.vertex_file and (used or self.feature_columns):
+            raise RecipeError(
+                f"columns {[*used, *self.feature_columns]} belong to a vertex file; set vertex_file."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphOptions:
+    """Which graph to read, and what to make of it."""
+
+    path: str
+    """File, or folder of an OGB data set."""
+    format: GraphFormat = "auto"
+    """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet (edge list); .graph, .metis; .dgl, .bin; a
+    folder (OGB)."""
+    split: int = 0
+    """Which of a data set's several fixed splits to use."""
+    split_name: str = ""
+    """Which folder of splits of an OGB data set to use; empty for the only one."""
+    split_seed: int = 0
+    """Seed of the random split of a data set without fixed splits."""
+    random_split: SplitOptions = field(default_factory=SplitOptions)
+    """How a random split is drawn."""
+    symmetrise: bool = True
+    """Add the reverse of every edge: for undirected graphs, whose files list each edge once."""
+    self_loops: SelfLoops = "keep"
+    """Edges from a vertex to itself: "keep" as they come, "add" one to every vertex, or "remove"."""
+    standardise: Standardise = "none"
+    """Features: "none" as they are; "standard" each column to mean 0 and variance 1 over all vertices; "rows" each
+    row divided by the sum of its magnitudes."""
+    task: TaskOption = "auto"
+    """What the labels mean; "auto" reads it off them."""
+    first_vertex_id: int = 0
+    """The id that an npz file gives its first vertex: 0, or 1 in files that count from 1."""
+    edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
+    """Columns of an edge list."""
+
+    def __post_init__(self) -> None:
+        """Refuse values out of range.
+
+        Raises:
+            RecipeError: a value is out of range; the message names it.
+        """
+        if not self.path:
+            raise RecipeError("path of the graph is empty; name a file or folder.")
+        if self.split < 0 or self.first_vertex_id < 0:
+            raise RecipeError(
+                f"split is {self.split} and first_vertex_id {self.first_vertex_id}; use numbers from 0."
+            )
+
+    def resolved(self, folder: Path) -> "GraphOptions":
+        """Make every path absolute.
+
+        Args:
+            folder: what relative paths are relative to, for example the folder of a recipe.
+
+        Returns:
+            The same options with absolute paths.
+        """
+        vertex_file = self.edge_list.vertex_file
+        if vertex_file:
+            vertex_file = str((folder / vertex_file).resolve())
+        return replace(
+            self,
+            path=str((folder / self.path).resolve()),
+            edge_list=replace(self.edge_list, vertex_file=vertex_file),
+        )

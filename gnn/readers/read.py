@@ -1,0 +1,102 @@
+"""One door for every format on disk."""
+
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.gnn.features import standardise_features
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers.dgl_graph import read_dgl
+from windrow.gnn.readers.edge_list import read_edge_list
+from windrow.gnn.readers.metis_file import read_metis
+from windrow.gnn.readers.npz import read_npz
+from windrow.gnn.readers.ogb_folder import read_ogb_folder
+from windrow.gnn.readers.options import GraphOptions
+
+__all__ = ["format_of", "read_graph"]
+
+
+def read_graph(options: GraphOptions) -> Graph:
+    """Read a graph from disk.
+
+    Args:
+        options: which graph, and what to make of it.
+
+    Returns:
+        A validated graph, its features standardised as asked; where it has labels, it can be trained on.
+
+    Raises:
+        DataError: the path is missing or the data breaks a law; the message names file and place.
+        RecipeError: the format is unknown or an option does not fit it.
+    """
+    if not Path(options.path).exists():
+        raise DataError(f"{options.path}: no such file or folder; correct the path.")
+    reader = _reader(format_of(options))
+    try:
+        graph = reader(options)
+    except DataError as error:
+        if options.path in str(error):
+            raise
+        raise DataError(f"{options.path}: {error}") from error
+    if graph.features is None:
+        return graph
+    return replace(graph, features=standardise_features(graph.features, options.standardise))
+
+
+def format_of(options: GraphOptions) -> str:
+    """Settle the format, by the file's ending where it is "auto".
+
+    Args:
+        options: only `path` and `format` are used.
+
+    Returns:
+        "npz", "edge-list", "metis", "ogb" or "dgl".
+
+    Raises:
+        RecipeError: nothing is known about the ending.
+        DataError: the ending is that of a pickle.
+    """
+    if options.format != "auto":
+        return options.format
+    path = Path(options.path)
+    if path.is_dir():
+        return "ogb"
+    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if ending in (".pt", ".pth", ".pkl", ".pickle"):
+        raise DataError(
+            f"{path}: a {ending} file is a pickle, and loading one can run any code, so it is not opened. Load it "
+            "yourself where you trust it and pass the object to graph_from_pyg or graph_from_dgl, or save its "
+            "arrays with numpy.savez."
+        )
+    known = {
+        ".npz": "npz",
+        ".csv": "edge-list",
+        ".tsv": "edge-list",
+        ".csv.gz": "edge-list",
+        ".tsv.gz": "edge-list",
+        ".parquet": "edge-list",
+        ".graph": "metis",
+        ".metis": "metis",
+        ".dgl": "dgl",
+        ".bin": "dgl",
+    }
+    if ending not in known:
+        raise RecipeError(
+            f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', 'metis', "
+            "'ogb' or 'dgl'."
+        )
+    return known[ending]
+
+
+def _reader(name: str) -> Callable[[GraphOptions], Graph]:
+    readers: dict[str, Callable[[GraphOptions], Graph]] = {
+        "npz": read_npz,
+        "edge-list": read_edge_list,
+        "metis": read_metis,
+        "ogb": read_ogb_folder,
+        "dgl": read_dgl,
+    }
+    if name not in readers:
+        raise RecipeError(f"format is {name!r}; use 'auto' or one of {sorted(readers)}.")
+    return readers[name]

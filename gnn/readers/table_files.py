@@ -1,0 +1,171 @@
+"""CSV and Parquet files read in batches with pyarrow, so that a file larger than memory costs one batch at a time."""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import DataError
+
+__all__ = ["ColumnType", "TableStyle", "column_names", "iterate_batches", "read_matrix"]
+
+ColumnType = Literal["int64", "float32", "float64", "string"]
+"""The type a column must have or be convertible to without loss."""
+
+BLOCK_BYTES = 16 << 20
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TableStyle:
+    """How a CSV file is laid out; of no consequence for Parquet."""
+
+    delimiter: str = ""
+    """What separates columns; empty for a tab in .tsv files and a comma in others."""
+    has_header: bool = True
+    """Whether the first row names the columns; without it they are named f0, f1, ..."""
+    skip_rows: int = 0
+    """Lines to pass over before the header or first row."""
+
+
+def column_names(path: Path, style: TableStyle) -> list[str]:
+    """List the columns of a table.
+
+    Args:
+        path: CSV (also gzipped) or Parquet file.
+        style: layout of a CSV file.
+
+    Returns:
+        Names in the order of the file.
+
+    Raises:
+        DataError: the file is missing or is no such table.
+    """
+    if _is_parquet(path):
+        return list(_open_parquet(path).schema_arrow.names)
+    return list(_open_csv(path, style, {}).schema.names)
+
+
+def iterate_batches(
+    path: Path, columns: Mapping[str, ColumnType], style: TableStyle, *, missing_allowed: bool = False
+) -> Iterator[dict[str, Any]]:
+    """Read some columns of a table, batch by batch.
+
+    Args:
+        path: CSV (also gzipped) or Parquet file.
+        columns: the type of each column to read.
+        style: layout of a CSV file.
+        missing_allowed: whether a cell may be empty; it is null in the batch then.
+
+    Yields:
+        For each batch of rows, a ``pyarrow.Array`` by column.
+
+    Raises:
+        DataError: the file is missing, a column is not there, or a cell is empty or of another type; the message
+            names the file and the row, of which the first of data is 1.
+    """
+    import pyarrow as pa
+
+    present = column_names(path, style)
+    for name in columns:
+        if name not in present:
+            raise DataError(
+                f"{path}: there is no column {name!r}; the columns are {present}. Correct the name."
+            )
+    batches = _parquet_batches(path, columns) if _is_parquet(path) else _csv_batches(path, style, columns)
+    row = 1
+    try:
+        for batch in batches:
+            converted = {}
+            for name, kind in columns.items():
+                array = batch.column(batch.schema.get_field_index(name))
+                converted[name] = array.cast(pa.type_for_alias(kind))
+                if converted[name].null_count and not missing_allowed:
+                    position = int(np.flatnonzero(array.is_null().to_numpy(zero_copy_only=False))[0])
+                    raise DataError(f"{path}, row {row + position}: column {name!r} is empty; fill it in.")
+            yield converted
+            row += batch.num_rows
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{path}, at or after row {row}: {error}. Correct that row; every row needs the same columns, each of "
+            f"the type {dict(columns)}."
+        ) from error
+
+
+def read_matrix(path: Path, dtype: Literal["int64", "float32", "float64"]) -> npt.NDArray[Any]:
+    """Read a CSV file without header into a matrix.
+
+    Args:
+        path: CSV file (also gzipped).
+        dtype: of the matrix. An empty cell is NaN, and refused in integers.
+
+    Returns:
+        [rows, columns].
+
+    Raises:
+        DataError: as `iterate_batches`.
+    """
+    style = TableStyle(has_header=False)
+    types: dict[str, ColumnType] = dict.fromkeys(column_names(path, style), dtype)
+    parts = [
+        np.stack([column.to_numpy(zero_copy_only=False) for column in batch.values()], axis=1)
+        for batch in iterate_batches(path, types, style, missing_allowed=dtype != "int64")
+    ]
+    return np.concatenate(parts) if parts else np.empty((0, len(types)), dtype=dtype)
+
+
+def _is_parquet(path: Path) -> bool:
+    return path.suffix in (".parquet", ".pq")
+
+
+def _open_parquet(path: Path) -> Any:  # noqa: ANN401 - pyarrow is untyped
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path)
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(
+            f"{path}: no readable Parquet file ({error}); correct the path or write it again."
+        ) from error
+
+
+def _parquet_batches(path: Path, columns: Mapping[str, ColumnType]) -> Iterator[Any]:
+    yield from _open_parquet(path).iter_batches(columns=list(columns))
+
+
+def _csv_batches(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Iterator[Any]:
+    yield from _open_csv(path, style, columns)
+
+
+def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Any:  # noqa: ANN401 - as above
+    import pyarrow as pa
+    from pyarrow import csv
+
+    endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
+    delimiter = style.delimiter or ("\t" if endings[-1:] == [".tsv"] else ",")
+    convert = csv.ConvertOptions(
+        column_types={name: pa.type_for_alias(kind) for name, kind in columns.items()},
+        include_columns=list(columns),
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    read = csv.ReadOptions(
+        use_threads=False,
+        block_size=BLOCK_BYTES,
+        skip_rows=style.skip_rows,
+        autogenerate_column_names=not style.has_header,
+    )
+    try:
+        return csv.open_csv(
+            path,
+            read_options=read,
+            parse_options=csv.ParseOptions(delimiter=delimiter),
+            convert_options=convert,
+        )
+    except (OSError, pa.ArrowInvalid) as error:
+        raise DataError(
+            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter {delimiter!r}."
+        ) from error

@@ -1,0 +1,236 @@
+"""Multi-hop neighbour sampling: seeds in, a minibatch of blocks out.
+
+    fanouts = [2, 1]          frontier after each hop (local ids, first seen first)
+
+    seeds                     [ 0 1 ]
+    hop 0: 2 neighbours each  [ 0 1 | 2 3 4 ]        blocks[1]: 2 destinations, 5 sources
+    hop 1: 1 neighbour each   [ 0 1   2 3 4 | 5 6 ]  blocks[0]: 5 destinations, 7 sources
+
+The frontier is cumulative, as in PyG, DGL and SALIENT (Kaler et al., MLSys 2022): every hop expands all
+vertices found so far, because each layer needs the previous layer's row of a vertex itself as well.
+"""
+
+import threading
+from collections.abc import Sequence
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.random import Stream, stream_key
+from windrow.gnn.block import Block, Minibatch
+from windrow.gnn.sampler_kernels import (
+    count_edges,
+    draw_neighbors,
+    look_up_vertices,
+    number_vertices,
+    place_seeds,
+)
+
+__all__ = ["NeighborSampler"]
+
+_LARGEST_INT32 = 2**31 - 1
+
+
+class NeighborSampler:
+    """Samples neighbours uniformly without replacement, hop by hop.
+
+    `fanouts` counts hops from the seeds outwards: `fanouts[0]` is the number of neighbours of a seed. That is
+    PyG's order (`NeighborLoader(num_neighbors=fanouts)`) and the reverse of DGL's, whose
+    `NeighborSampler(fanouts[::-1])` counts layers of the model. A vertex with at most that many neighbours,
+    and every vertex where the fanout is -1, sends all of its neighbour list in its order. Entries of the
+    list are what is sampled: where a neighbour stands in it twice it may come out twice.
+
+    What a vertex samples, and in which order, depends only on (seed, epoch, step, hop, original id) and its
+    neighbour list: not on the rank, the other seeds or the thread.
+
+    `sample` may be called from several threads at once and holds the interpreter lock only between its
+    loops, so it runs beside training. Each thread keeps its own working memory: 4 bytes per vertex of the
+    graph and 32 per sampled vertex.
+    """
+
+    def __init__(
+        self,
+        indptr: Tensor,
+        indices: Tensor,
+        fanouts: Sequence[int],
+        *,
+        seed: int,
+        original_ids: Tensor | None = None,
+    ) -> None:
+        """Keep the graph by reference; it must not change afterwards.
+
+        Args:
+            indptr: int64 [N + 1], where each vertex's list of in-neighbours starts, on the CPU.
+            indices: int32 or int64 [E], the lists one after another; ids in 0..N - 1, which
+                `Graph.validate` checks, not this class.
+            fanouts: neighbours per vertex for each hop from the seeds outwards; at least 1, or -1 for all.
+            seed: the run's seed.
+            original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
+                ids are the user's.
+
+        Raises:
+            RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
+            DataError: an array has the wrong type, shape or device, or N is 2**31 - 1 or more.
+        """
+        _check_fanouts(fanouts)
+        _check_array("indptr", indptr, (torch.int64,))
+        _check_array("indices", indices, (torch.int32, torch.int64))
+        self.num_vertices = indptr.shape[0] - 1
+        if not 0 <= self.num_vertices < _LARGEST_INT32:
+            raise DataError(f"indptr has {indptr.shape[0]} entries; the sampler takes 1 to {_LARGEST_INT32}")
+        if original_ids is not None:
+            _check_array("original_ids", original_ids, (torch.int64,))
+            if original_ids.shape[0] != self.num_vertices:
+                raise DataError(
+                    f"original_ids has {original_ids.shape[0]} entries for {self.num_vertices} vertices: "
+                    "give one for each vertex, in the new numbering"
+                )
+        self.fanouts = tuple(fanouts)
+        self.seed = seed
+        self._indptr = indptr.numpy()
+        self._indices = indices.numpy()
+        self._original_ids = None if original_ids is None else original_ids.numpy()
+        self._largest_degree = int(np.diff(self._indptr).max(initial=0))
+        self._per_thread = threading.local()
+
+    def sample(self, seeds: Tensor, *, epoch: int, step: int) -> Minibatch:
+        """Sample the neighbourhood of `seeds`.
+
+        Args:
+            seeds: int64 [B], unique vertex ids; B may be 0.
+            epoch: counter of the randomness.
+            step: counter of the randomness: global step of the epoch, the same on all ranks.
+
+        Returns:
+            One block per hop in the order of layers, so `blocks[-1]` is hop 0; the indices of blocks are
+            int32. Local ids are in first-seen order, so the seeds are the first rows of every block.
+
+        Raises:
+            DataError: a seed is out of range or given twice.
+
+        Cost: O(vertices + edges sampled), independent of the size of the graph after a thread's first call.
+        """
+        _check_array("seeds", seeds, (torch.int64,))
+        workspace = self._workspace()
+        found = workspace.begin(seeds.numpy())
+        looked_up = 0
+        blocks: list[Block] = []
+        for hop, fanout in enumerate(self.fanouts):
+            look_up_vertices(
+                self._indptr,
+                self._original_ids,
+                workspace.frontier,
+                looked_up,
+                found,
+                workspace.starts,
+                workspace.degrees,
+                workspace.inner_hashes,
+            )
+            looked_up = found
+            block_indptr = np.empty(found + 1, np.int64)
+            num_edges = count_edges(workspace.degrees, found, fanout, block_indptr)
+            neighbors = np.empty(num_edges, np.int32)
+            draw_neighbors(
+                np.uint64(stream_key(self.seed, Stream.SAMPLE, epoch, step, hop)),
+                self._indices,
+                workspace.starts,
+                workspace.degrees,
+                workspace.inner_hashes,
+                block_indptr,
+                workspace.taken,
+                neighbors,
+            )
+            workspace.reserve(found + num_edges + 1)
+            num_sources = number_vertices(
+                neighbors, workspace.first_seen, workspace.base, workspace.frontier, found
+            )
+            blocks.append(
+                Block(
+                    num_sources=num_sources,
+                    num_destinations=found,
+                    indptr=torch.from_numpy(block_indptr),
+                    indices=torch.from_numpy(neighbors),
+                )
+            )
+            found = num_sources
+        workspace.found = found
+        input_ids = torch.from_numpy(workspace.frontier[:found].copy())
+        return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
+
+    def warm_up(self) -> None:
+        """Compile the loops for this graph's types (or load them from the cache) and allocate this thread's memory."""
+        self.sample(torch.arange(min(1, self.num_vertices)), epoch=0, step=0)
+
+    def _workspace(self) -> "_Workspace":
+        workspace: _Workspace | None = getattr(self._per_thread, "workspace", None)
+        if workspace is None:
+            workspace = _Workspace(self.num_vertices, self._largest_degree)
+            self._per_thread.workspace = workspace
+        return workspace
+
+
+class _Workspace:
+    """What one thread reuses from sample to sample."""
+
+    def __init__(self, num_vertices: int, largest_degree: int) -> None:
+        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
+        self.base = 1
+        self.found = 0
+        self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
+        self.frontier: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.starts: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.degrees: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.inner_hashes: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
+
+    def begin(self, seeds: npt.NDArray[np.int64]) -> int:
+        """Forget the last sample and place the seeds; returns their number."""
+        # An entry of `first_seen` is base + local id. Raising the base past all entries forgets them at no cost,
+        # until the numbers run out.
+        self.base += self.found
+        if self.base > _LARGEST_INT32 - len(self.first_seen):
+            self.first_seen.fill(0)
+            self.base = 1
+        self.found = len(seeds)
+        self.reserve(self.found)
+        refused = place_seeds(seeds, self.first_seen, self.base, self.frontier)
+        if refused >= 0:
+            raise _refusal(seeds, refused, len(self.first_seen))
+        return self.found
+
+    def reserve(self, num_vertices: int) -> None:
+        """Grow the arrays that are indexed by local id to hold `num_vertices`, keeping their contents."""
+        if num_vertices > len(self.frontier):
+            capacity = max(num_vertices, 2 * len(self.frontier))
+            self.frontier = np.resize(self.frontier, capacity)
+            self.starts = np.resize(self.starts, capacity)
+            self.degrees = np.resize(self.degrees, capacity)
+            self.inner_hashes = np.resize(self.inner_hashes, capacity)
+
+
+def _refusal(seeds: npt.NDArray[np.int64], position: int, num_vertices: int) -> DataError:
+    vertex = int(seeds[position])
+    if not 0 <= vertex < num_vertices:
+        return DataError(f"seed {vertex} at position {position} is not a vertex of 0..{num_vertices - 1}")
+    return DataError(
+        f"seed {vertex} stands at position {position} and earlier too: give each seed once, "
+        "for example torch.unique(seeds)"
+    )
+
+
+def _check_fanouts(fanouts: Sequence[int]) -> None:
+    if not fanouts or any(fanout < 1 and fanout != -1 for fanout in fanouts):
+        raise RecipeError(
+            f"fanouts {list(fanouts)}: give one number per hop from the seeds outwards, "
+            "each at least 1 or -1 for all neighbours"
+        )
+
+
+def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
+    if array.ndim != 1 or array.dtype not in dtypes or array.device.type != "cpu":
+        raise DataError(
+            f"{name} is {array.dtype} of shape {list(array.shape)} on {array.device}: "
+            f"give one dimension of {' or '.join(map(str, dtypes))} on the CPU"
+        )

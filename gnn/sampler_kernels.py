@@ -1,0 +1,251 @@
+"""Compiled loops of the neighbour sampler; see `windrow.gnn.sampler` for what they compute together.
+
+One hop is four passes, each free of branches that the processor cannot guess, so that many cache misses
+are under way at once:
+
+    look_up_vertices   list start, degree and hash of every vertex that the last hop found
+    count_edges        edges before each destination, hence the exact size of the block
+    draw_neighbors     vertex ids of the sampled neighbours
+    number_vertices    vertex ids -> local ids in first-seen order, new vertices appended to the frontier
+
+The draw: word i of a vertex is ``mix64(hash + i * golden)``, i = 1, 2, ... (SplitMix64 started at the vertex's
+hash), and a number below n is the high half of ``word * n`` (Lemire, Fast Random Integer Generation in an
+Interval, ACM TOMACS 2019, without the rejection: the bias is below n / 2**64 < 2**-32 for n < 2**32).
+"""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.random import GOLDEN
+from windrow.comm.random_kernels import mix64
+from windrow.gnn.prefetch_kernels import prefetch
+
+__all__ = [
+    "bounded",
+    "count_edges",
+    "draw_neighbors",
+    "look_up_vertices",
+    "number_vertices",
+    "place_seeds",
+]
+
+_GOLDEN = np.uint64(GOLDEN)
+_32 = np.uint64(32)
+_LOW_HALF = np.uint64(0xFFFFFFFF)
+_ONE = np.uint64(1)
+_SIX = np.uint64(6)
+_63 = np.uint64(63)
+_WORD_BITS = 64
+_AHEAD = 32
+_CHUNK = 64
+
+
+@numba.njit(inline="always", cache=True)
+def bounded(word: np.uint64, limit: np.uint64) -> np.uint64:
+    """Turn a random 64-bit word into a number below `limit`: the high half of their 128-bit product.
+
+    Args:
+        word: uniform in [0, 2**64).
+        limit: in [1, 2**32).
+
+    Returns:
+        A number in [0, limit), each with probability within 2**-64 of 1 / limit.
+    """
+    return ((word >> _32) * limit + (((word & _LOW_HALF) * limit) >> _32)) >> _32
+
+
+@numba.njit(cache=True, nogil=True)
+def place_seeds(
+    seeds: npt.NDArray[np.int64],
+    first_seen: npt.NDArray[np.int32],
+    base: int,
+    frontier: npt.NDArray[np.int64],
+) -> int:
+    """Start a frontier with the seeds.
+
+    Args:
+        seeds: int64 [B].
+        first_seen: int32 [N]; entry v becomes base + local id of v. Entries below base belong to earlier samples.
+        base: number that marks this sample.
+        frontier: int64 [at least B], receives the seeds.
+
+    Returns:
+        -1, or the position of the first seed that is out of range or repeats an earlier one.
+    """
+    num_vertices = len(first_seen)
+    for local in range(len(seeds)):
+        vertex = seeds[local]
+        if vertex < 0 or vertex >= num_vertices or first_seen[vertex] >= base:
+            return local
+        first_seen[vertex] = base + local
+        frontier[local] = vertex
+    return -1
+
+
+@numba.njit(cache=True, nogil=True)
+def look_up_vertices(
+    indptr: npt.NDArray[np.int64],
+    original_ids: npt.NDArray[np.int64] | None,
+    frontier: npt.NDArray[np.int64],
+    first: int,
+    last: int,
+    starts: npt.NDArray[np.int64],
+    degrees: npt.NDArray[np.int64],
+    inner_hashes: npt.NDArray[np.uint64],
+) -> None:
+    """Note what sampling needs to know of frontier vertices first..last-1; a cumulative frontier needs it once.
+
+    Args:
+        indptr: int64 [N + 1], start of each vertex's neighbour list.
+        original_ids: int64 [N], or None where ids are the original ones.
+        frontier: int64, vertex ids by local id.
+        first: local id to begin with.
+        last: local id to stop before.
+        starts: int64, receives the starts of the lists, by local id.
+        degrees: int64, receives their lengths.
+        inner_hashes: uint64, receives ``mix64(original id + golden)``, the part of `hash_id` that no key enters.
+    """
+    for local in range(first, last):
+        ahead = frontier[min(local + _AHEAD, last - 1)]
+        prefetch(indptr, ahead)
+        if original_ids is not None:
+            prefetch(original_ids, ahead)
+        vertex = frontier[local]
+        start = indptr[vertex]
+        starts[local] = start
+        degrees[local] = indptr[vertex + 1] - start
+        if original_ids is None:
+            inner_hashes[local] = mix64(np.uint64(vertex) + _GOLDEN)
+        else:
+            inner_hashes[local] = mix64(np.uint64(original_ids[vertex]) + _GOLDEN)
+
+
+@numba.njit(cache=True, nogil=True)
+def count_edges(
+    degrees: npt.NDArray[np.int64], num_destinations: int, fanout: int, block_indptr: npt.NDArray[np.int64]
+) -> int:
+    """Fill a block's row pointers.
+
+    Args:
+        degrees: int64, by local id.
+        num_destinations: how many local ids are expanded in this hop.
+        fanout: most neighbours taken of a vertex; -1 for all.
+        block_indptr: int64 [num_destinations + 1], receives the edges before each destination.
+
+    Returns:
+        Number of edges of the block.
+    """
+    total = 0
+    block_indptr[0] = 0
+    for local in range(num_destinations):
+        degree = degrees[local]
+        total += degree if fanout < 0 else min(degree, fanout)
+        block_indptr[local + 1] = total
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_neighbors(
+    key: np.uint64,
+    indices: npt.NDArray[np.integer],
+    starts: npt.NDArray[np.int64],
+    degrees: npt.NDArray[np.int64],
+    inner_hashes: npt.NDArray[np.uint64],
+    block_indptr: npt.NDArray[np.int64],
+    taken: npt.NDArray[np.uint64],
+    neighbors: npt.NDArray[np.int32],
+) -> None:
+    """Sample neighbours without replacement, every subset of a list with the same probability.
+
+    Floyd's algorithm (Bentley, Floyd: A sample of brilliance, CACM 1987): for last = n-k .. n-1 draw t in
+    [0, last] and take t, or last where t is taken already. A bitmap says what is taken: one register for lists
+    of up to 64 neighbours, `taken` for longer ones.
+
+    Args:
+        key: key of (seed, epoch, step, hop).
+        indices: int32 or int64 [E], neighbour lists.
+        starts: int64, start of each destination's list in `indices`.
+        degrees: int64, length of each destination's list.
+        inner_hashes: uint64, see `look_up_vertices`.
+        block_indptr: int64 [D + 1], see `count_edges`.
+        taken: uint64 [largest degree // 64 + 1], all zero before and after.
+        neighbors: int32 [edges], receives the vertex ids of the sampled neighbours, in the order of the draw.
+    """
+    num_destinations = len(block_indptr) - 1
+    for chunk in range(0, num_destinations, _CHUNK):
+        chunk_end = min(chunk + _CHUNK, num_destinations)
+        # First only positions, which need no memory but ask for it; one loop, as a call would count references.
+        for local in range(chunk, chunk_end):
+            start = starts[local]
+            degree = degrees[local]
+            first = block_indptr[local]
+            count = block_indptr[local + 1] - first
+            if count == degree:
+                prefetch(indices, start)
+                for draw in range(count):
+                    neighbors[first + draw] = draw
+                continue
+            state = mix64(key ^ inner_hashes[local])
+            first_limit = degree - count + 1
+            if degree <= _WORD_BITS:
+                word = np.uint64(0)
+                for draw in range(count):
+                    state += _GOLDEN
+                    limit = np.uint64(first_limit + draw)
+                    position = bounded(mix64(state), limit)
+                    position = limit - _ONE if (word >> position) & _ONE else position
+                    word |= _ONE << position
+                    prefetch(indices, start + np.int64(position))
+                    neighbors[first + draw] = position
+                continue
+            for draw in range(count):
+                state += _GOLDEN
+                limit = np.uint64(first_limit + draw)
+                position = bounded(mix64(state), limit)
+                is_taken = (taken[position >> _SIX] >> (position & _63)) & _ONE
+                position = limit - _ONE if is_taken else position
+                taken[position >> _SIX] |= _ONE << (position & _63)
+                prefetch(indices, start + np.int64(position))
+                neighbors[first + draw] = position
+            for edge in range(first, first + count):
+                taken[np.uint64(neighbors[edge]) >> _SIX] = 0
+        for local in range(chunk, chunk_end):
+            start = starts[local]
+            for edge in range(block_indptr[local], block_indptr[local + 1]):
+                neighbors[edge] = indices[start + neighbors[edge]]
+
+
+@numba.njit(cache=True, nogil=True)
+def number_vertices(
+    neighbors: npt.NDArray[np.int32],
+    first_seen: npt.NDArray[np.int32],
+    base: int,
+    frontier: npt.NDArray[np.int64],
+    found: int,
+) -> int:
+    """Replace vertex ids by local ids in first-seen order.
+
+    Args:
+        neighbors: int32 [edges], vertex ids, replaced by local ids.
+        first_seen: int32 [N], see `place_seeds`.
+        base: number that marks this sample.
+        frontier: int64 [at least found + edges + 1], vertex ids by local id; new ones are appended.
+        found: vertices in the frontier so far.
+
+    Returns:
+        Vertices in the frontier now.
+    """
+    last = len(neighbors) - 1
+    for edge in range(len(neighbors)):
+        prefetch(first_seen, neighbors[min(edge + _AHEAD, last)])
+        vertex = neighbors[edge]
+        local = first_seen[vertex] - base
+        is_new = local < 0
+        local = found if is_new else local
+        # Both writes happen every time: a branch here would be guessed wrong for every second edge.
+        frontier[found] = vertex
+        first_seen[vertex] = base + local
+        neighbors[edge] = local
+        found += is_new
+    return found

@@ -1,0 +1,158 @@
+"""A run's checkpoints: which are kept, which one is used, and whether it fits the run that asks for it.
+
+    checkpoints/epoch-00004-step-000000.ckpt      one of the last K
+    checkpoints/epoch-00005-step-000000.ckpt      the latest
+    checkpoints/epoch-00002-step-000000.ckpt      kept because it is the best so far
+
+Nothing here communicates: rank 0 saves, every rank may load.
+"""
+
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import StoreError
+from windrow.launch.atomic_file import PARTIAL_PATTERN
+from windrow.launch.checkpoint_file import CheckpointHeader, read_checkpoint, read_header, write_checkpoint
+
+__all__ = ["Checkpoint", "check_fits", "load_best", "load_latest", "save_checkpoint"]
+
+NAME = "epoch-{:05}-step-{:06}.ckpt"
+PATTERN = "epoch-*-step-*.ckpt"
+MOST_DIFFERENCES = 3
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Checkpoint:
+    """A checkpoint that was read and found intact."""
+
+    path: Path
+    """Its file."""
+    header: CheckpointHeader
+    """What it belongs to."""
+    state: dict[str, Any]
+    """What was saved, tensors on the CPU."""
+    damaged: tuple[str, ...] = ()
+    """Messages about newer checkpoints that were passed over; tell the user."""
+
+
+def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, Any], *, keep: int) -> Path:
+    """Write a checkpoint, then delete those that are no longer needed.
+
+    Args:
+        folder: made if it is not there.
+        header: position and belonging; the position makes the name.
+        state: tensors and plain values.
+        keep: how many of the latest to keep, at least 1; the best is kept beside them.
+
+    Returns:
+        The file written.
+
+    Raises:
+        StoreError: the disk is full or not writable; all earlier checkpoints are still there.
+    """
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make {folder}: {error.strerror}. Choose another run folder.") from error
+    path = folder / NAME.format(header.epoch, header.step)
+    write_checkpoint(path, header, state)
+    _delete_unneeded(folder, keep)
+    return path
+
+
+def load_latest(folder: Path) -> Checkpoint:
+    """Read the latest checkpoint that is intact.
+
+    Raises:
+        StoreError: there is none; the message says what is wrong with each.
+    """
+    damaged: list[str] = []
+    for path in _newest_first(folder):
+        try:
+            header, state = read_checkpoint(path)
+        except StoreError as error:
+            damaged.append(str(error))
+            continue
+        return Checkpoint(path=path, header=header, state=state, damaged=tuple(damaged))
+    reasons = "".join(f"\n  {message}" for message in damaged)
+    raise StoreError(f"no intact checkpoint in {folder}: start again without --resume.{reasons}")
+
+
+def load_best(folder: Path) -> Checkpoint:
+    """Read the checkpoint with the best validation metric.
+
+    Raises:
+        StoreError: none is marked as the best, or it is damaged.
+    """
+    path = _best(folder)
+    if path is None:
+        raise StoreError(f"no checkpoint in {folder} is marked as the best: was the run ever evaluated?")
+    header, state = read_checkpoint(path)
+    return Checkpoint(path=path, header=header, state=state)
+
+
+def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], graph_fingerprint: str) -> None:
+    """Refuse to go on with another recipe or another graph.
+
+    Args:
+        header: of the checkpoint.
+        recipe: the settings, of the run that resumes, that its weights depend on.
+        graph_fingerprint: of that run's graph.
+
+    Raises:
+        StoreError: names the first keys that differ, with both values, or says that the graph does.
+    """
+    differing = [
+        f"{key} was {_shown(old)} and is {_shown(new)}" for key, old, new in _differences(header.recipe, recipe)
+    ]
+    if differing:
+        more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""
+        raise StoreError(
+            f"the checkpoint belongs to another recipe: {'; '.join(differing[:MOST_DIFFERENCES])}{more}. "
+            "Resume with the recipe that the run began with (recipe.toml in its folder), or start a new run."
+        )
+    if header.graph_fingerprint != graph_fingerprint:
+        raise StoreError(
+            f"the checkpoint belongs to another graph: its fingerprint was {header.graph_fingerprint[:12]} and is "
+            f"{graph_fingerprint[:12]}. Resume with the partition store that the run began with, or start a new run."
+        )
+
+
+def _newest_first(folder: Path) -> list[Path]:
+    return sorted(folder.glob(PATTERN), reverse=True)
+
+
+def _best(folder: Path) -> Path | None:
+    for path in _newest_first(folder):
+        try:
+            if read_header(path).best:
+                return path
+        except StoreError:
+            continue
+    return None
+
+
+def _delete_unneeded(folder: Path, keep: int) -> None:
+    best = _best(folder)
+    for path in _newest_first(folder)[keep:]:
+        if path != best:
+            path.unlink(missing_ok=True)
+    for path in folder.glob(PARTIAL_PATTERN):
+        path.unlink(missing_ok=True)
+
+
+def _differences(
+    old: Mapping[str, Any], new: Mapping[str, Any], prefix: str = ""
+) -> Iterator[tuple[str, object, object]]:
+    for key in dict.fromkeys([*old, *new]):
+        before, after = old.get(key), new.get(key)
+        if isinstance(before, Mapping) and isinstance(after, Mapping):
+            yield from _differences(before, after, f"{prefix}{key}.")
+        elif before != after:
+            yield f"{prefix}{key}", before, after
+
+
+def _shown(value: object) -> str:
+    return "absent" if value is None else repr(value)

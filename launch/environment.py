@@ -1,0 +1,102 @@
+"""What a run or a benchmark ran on: package versions, hardware and the commit of the source."""
+
+import os
+import platform
+import subprocess
+from importlib.metadata import PackageNotFoundError, version
+from pathlib import Path
+
+import torch
+
+__all__ = [
+    "PACKAGES",
+    "describe",
+    "git_commit",
+    "hardware",
+    "hardware_line",
+    "package_versions",
+    "usable_cores",
+]
+
+PACKAGES = ("windrow", "torch", "numpy", "numba", "mpi4py", "dgl", "torch-geometric", "torchmetrics")
+"""The distributions whose versions a run records, where they are installed."""
+
+
+def package_versions() -> dict[str, str]:
+    """Versions of Python and of those of `PACKAGES` that are installed. Imports none of them."""
+    versions = {"python": platform.python_version()}
+    for name in PACKAGES:
+        try:
+            versions[name] = version(name)
+        except PackageNotFoundError:
+            continue
+    return versions
+
+
+def hardware() -> dict[str, str | int | list[str]]:
+    """The machine: processor model, cores that this process may use, memory in bytes, names of the GPUs."""
+    return {
+        "host": platform.node(),
+        "system": platform.platform(),
+        "processor": _processor_model(),
+        "cores": usable_cores(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": [torch.cuda.get_device_name(index) for index in range(torch.cuda.device_count())],
+    }
+
+
+def hardware_line() -> str:
+    """The machine in one line, without its host name: what a published benchmark result states."""
+    machine = hardware()
+    memory_gib = int(str(machine["memory_bytes"])) / 2**30
+    parts = [f"{machine['cores']} cores of {machine['processor']}", f"{memory_gib:.0f} GiB memory"]
+    gpus = machine["gpus"]
+    if isinstance(gpus, list) and gpus:
+        parts.append(", ".join(f"{gpus.count(name)} x {name}" for name in dict.fromkeys(gpus)))
+    return ", ".join(parts)
+
+
+def usable_cores() -> int:
+    """Cores that this process may run on: fewer than the machine's where the launcher binds to cores."""
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+def git_commit(folder: Path | None = None) -> str:
+    """The commit of a checkout, with "-modified" where tracked files differ from it.
+
+    Args:
+        folder: any folder of the checkout; the one of this file by default.
+
+    Returns:
+        The full hash; "unknown" where there is no git, no checkout or no commit yet.
+    """
+    place = folder or Path(__file__).resolve().parent
+    commit = _git(place, "rev-parse", "--verify", "HEAD")
+    if commit is None:
+        return "unknown"
+    return f"{commit}-modified" if _git(place, "status", "--porcelain", "--untracked-files=no") else commit
+
+
+def describe() -> dict[str, object]:
+    """Everything above as one dictionary that JSON can hold: the contents of a run's environment.json."""
+    return {"commit": git_commit(), "packages": package_versions(), "hardware": hardware()}
+
+
+def _git(folder: Path, *arguments: str) -> str | None:
+    try:
+        done = subprocess.run(
+            ["git", "-C", str(folder), *arguments], capture_output=True, text=True, timeout=10, check=True
+        )
+    except (OSError, subprocess.SubprocessError):
+        return None
+    return done.stdout.strip()
+
+
+def _processor_model(cpuinfo: Path = Path("/proc/cpuinfo")) -> str:
+    if cpuinfo.is_file():
+        for line in cpuinfo.read_text().splitlines():
+            if line.startswith("model name"):
+                return line.partition(":")[2].strip()
+    return platform.processor() or platform.machine()

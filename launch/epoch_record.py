@@ -1,0 +1,53 @@
+"""What is kept about one finished epoch: a line of metrics.jsonl, a row of the table, a point of the plot."""
+
+import dataclasses
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+__all__ = ["EpochRecord"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EpochRecord:
+    """Figures of one epoch, over all ranks together unless a field says otherwise."""
+
+    epoch: int
+    """Epochs finished, this one included: the first has 1."""
+    step: int
+    """Optimiser steps finished since the start of the run."""
+    loss: float
+    """Mean training loss over the epoch's seeds."""
+    learning_rate: float
+    """At the last step."""
+    metric: str
+    """What validation and test were measured by, for example "roc_auc"."""
+    validation: float | None = None
+    """The metric on the validation vertices; None in an epoch without evaluation."""
+    test: float | None = None
+    """The metric on the test vertices; None in an epoch without evaluation."""
+    seconds: float
+    """Wall-clock seconds of the epoch, evaluation included."""
+    stage_seconds: Mapping[str, float] = field(default_factory=dict)
+    """Seconds per stage on the slowest rank of that stage; stages that overlap add up to more than the epoch."""
+    rows_fetched: int = 0
+    """Rows that came from another rank."""
+    bytes_fetched: int = 0
+    """Bytes of those rows on the wire."""
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps(dataclasses.asdict(self))
+
+    @staticmethod
+    def from_json(line: str) -> "EpochRecord":
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: the line is no JSON object, or has not exactly the fields of a record.
+        """
+        values = json.loads(line)
+        try:
+            return EpochRecord(**values)
+        except TypeError as error:
+            raise ValueError(f"not the record of an epoch: {line[:100]!r}") from error

@@ -1,0 +1,69 @@
+"""The table that a run prints: one row at the end of each epoch, the header again now and then."""
+
+from collections.abc import Sequence
+
+from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.formatting import byte_size, count
+
+__all__ = ["EpochTable", "format_row"]
+
+WIDEST_EPOCH = 5
+NUMBER_WIDTH = 9
+ABSENT = "-"
+
+
+class EpochTable:
+    """Formats records as rows of one table.
+
+    The columns are fixed by the first record: epoch, loss, validation and test metric, seconds in all and per
+    stage, rows and bytes fetched.
+
+    Args:
+        repeat_header_every: rows between two headers.
+    """
+
+    def __init__(self, *, repeat_header_every: int = 20) -> None:
+        self._repeat_header_every = repeat_header_every
+        self._rows = 0
+        self._stages: tuple[str, ...] = ()
+        self._widths: list[int] = []
+
+    def lines(self, record: EpochRecord) -> list[str]:
+        """The lines to print for one epoch: the row, after a header where one is due."""
+        if self._rows == 0:
+            self._stages = tuple(record.stage_seconds)
+        header = self._header(record.metric)
+        self._widths = [max(len(name), width) for name, width in zip(header, self._minimum(), strict=True)]
+        lines = []
+        if self._rows % self._repeat_header_every == 0:
+            lines = [format_row(header, self._widths), format_row(["-" * width for width in self._widths], self._widths)]
+        self._rows += 1
+        return [*lines, format_row(self._cells(record), self._widths)]
+
+    def _header(self, metric: str) -> list[str]:
+        stages = [f"{stage} s" for stage in self._stages]
+        return ["epoch", "loss", f"val {metric}", f"test {metric}", "total s", *stages, "rows", "fetched"]
+
+    def _minimum(self) -> list[int]:
+        return [WIDEST_EPOCH, 8, 8, 8, 7, *[6 for _ in self._stages], 6, NUMBER_WIDTH]
+
+    def _cells(self, record: EpochRecord) -> list[str]:
+        return [
+            str(record.epoch),
+            f"{record.loss:.5f}",
+            _metric(record.validation),
+            _metric(record.test),
+            f"{record.seconds:.2f}",
+            *[f"{record.stage_seconds.get(stage, 0.0):.2f}" for stage in self._stages],
+            count(record.rows_fetched),
+            byte_size(record.bytes_fetched),
+        ]
+
+
+def format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+    """Cells aligned to the right in columns of the given widths, two spaces apart."""
+    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+
+
+def _metric(value: float | None) -> str:
+    return ABSENT if value is None else f"{value:.4f}"

@@ -1,0 +1,109 @@
+"""The record of a run, epoch by epoch: JSON lines for programs, TensorBoard for people."""
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.launch.atomic_file import write_atomically
+from windrow.launch.epoch_record import EpochRecord
+
+if TYPE_CHECKING:
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+__all__ = ["MetricsLog", "read_records"]
+
+
+class MetricsLog:
+    """Appends one record per epoch. Rank 0 alone makes one. A context manager.
+
+    Args:
+        path: the file of JSON lines.
+        tensorboard_folder: where event files go; None for none.
+        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since those
+            epochs are run again. 0 for a new run.
+
+    Raises:
+        RecipeError: TensorBoard is asked for and not installed.
+        StoreError: the file of an earlier run cannot be understood.
+    """
+
+    def __init__(self, path: Path, *, tensorboard_folder: Path | None = None, finished_epochs: int = 0) -> None:
+        self._writer = None if tensorboard_folder is None else _writer(tensorboard_folder, finished_epochs)
+        self._records = [record for record in read_records(path) if record.epoch <= finished_epochs]
+        write_atomically(path, b"".join(f"{record.to_json()}\n".encode() for record in self._records))
+        self._file = path.open("a", encoding="utf-8")
+
+    @property
+    def records(self) -> tuple[EpochRecord, ...]:
+        """All records of the run, those from before it was resumed included."""
+        return tuple(self._records)
+
+    def append(self, record: EpochRecord) -> None:
+        """Write one record; it is on its way to the disk when this returns."""
+        self._records.append(record)
+        self._file.write(record.to_json() + "\n")
+        self._file.flush()
+        if self._writer is not None:
+            for name, value in _scalars(record).items():
+                self._writer.add_scalar(name, value, record.epoch)
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._file.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> "MetricsLog":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> list[EpochRecord]:
+    """Read the records of a run.
+
+    Args:
+        path: a metrics.jsonl; need not exist.
+
+    Returns:
+        The records in order. A last line that a killed process left unfinished is passed over.
+
+    Raises:
+        StoreError: another line is not a record.
+    """
+    if not path.exists():
+        return []
+    *finished, unfinished = path.read_text(encoding="utf-8").split("\n")
+    records = []
+    for number, line in enumerate(finished, start=1):
+        try:
+            records.append(EpochRecord.from_json(line))
+        except ValueError as error:
+            raise StoreError(f"{path}, line {number}: {error}. Remove that line.") from error
+    return records
+
+
+def _writer(folder: Path, finished_epochs: int) -> "SummaryWriter":
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise RecipeError(
+            "[run] tensorboard = true, but TensorBoard is not installed: install tensorboard, or set it to false"
+        ) from error
+    return SummaryWriter(log_dir=str(folder), purge_step=finished_epochs + 1 if finished_epochs else None)
+
+
+def _scalars(record: EpochRecord) -> dict[str, float]:
+    named: dict[str, float | None] = {
+        "loss/train": record.loss,
+        f"{record.metric}/validation": record.validation,
+        f"{record.metric}/test": record.test,
+        "learning_rate": record.learning_rate,
+        "seconds/epoch": record.seconds,
+        **{f"seconds/{stage}": seconds for stage, seconds in record.stage_seconds.items()},
+        "fetched/rows": float(record.rows_fetched),
+        "fetched/bytes": float(record.bytes_fetched),
+    }
+    return {name: value for name, value in named.items() if value is not None}

@@ -1,0 +1,135 @@
+"""One folder per run: everything that a run leaves behind.
+
+    runs/tolokers-1/
+        recipe.toml          every setting of the run, defaults included
+        environment.json     versions, hardware and commit, one entry for each start of the run
+        metrics.jsonl        one line per epoch
+        tensorboard/         the same for TensorBoard
+        checkpoints/
+        summary.json         the figures at the end
+        plot.png             the curves
+
+Nothing here communicates: rank 0 makes and fills the folder, the others only read.
+"""
+
+import itertools
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import StoreError
+from windrow.launch.atomic_file import write_atomically
+from windrow.launch.environment import describe
+from windrow.launch.toml_file import write_toml
+
+__all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder"]
+
+
+@dataclass(frozen=True, slots=True)
+class RunFolder:
+    """The places inside a run folder; holds nothing open."""
+
+    path: Path
+    """The folder."""
+
+    @property
+    def recipe_file(self) -> Path:
+        """All settings of the run."""
+        return self.path / "recipe.toml"
+
+    @property
+    def environment_file(self) -> Path:
+        """What the run ran on: a list, one entry per start."""
+        return self.path / "environment.json"
+
+    @property
+    def metrics_file(self) -> Path:
+        """One line of JSON per epoch."""
+        return self.path / "metrics.jsonl"
+
+    @property
+    def tensorboard_folder(self) -> Path:
+        """Event files."""
+        return self.path / "tensorboard"
+
+    @property
+    def checkpoint_folder(self) -> Path:
+        """Checkpoints; see `windrow.launch.checkpoint`."""
+        return self.path / "checkpoints"
+
+    @property
+    def summary_file(self) -> Path:
+        """Figures at the end of the run."""
+        return self.path / "summary.json"
+
+    @property
+    def plot_file(self) -> Path:
+        """The curves as a picture."""
+        return self.path / "plot.png"
+
+    def record_environment(self) -> None:
+        """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
+        starts = json.loads(self.environment_file.read_text()) if self.environment_file.exists() else []
+        write_atomically(self.environment_file, _json([*starts, describe()]))
+
+    def write_summary(self, figures: Mapping[str, Any]) -> None:
+        """Write summary.json. Rank 0 alone calls it.
+
+        Args:
+            figures: what JSON can hold, units in the keys.
+        """
+        write_atomically(self.summary_file, _json(dict(figures)))
+
+
+def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
+    """The first of ``runs/<name>-1``, ``runs/<name>-2``, ... that does not exist.
+
+    Args:
+        name: usually the recipe's file name without ".toml".
+        parent: folder of runs.
+    """
+    return next(path for n in itertools.count(1) if not (path := parent / f"{name}-{n}").exists())
+
+
+def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
+    """Make a folder for a new run. Rank 0 alone calls it.
+
+    Args:
+        path: does not exist yet, or is an empty folder.
+        recipe: all settings as nested dictionaries; written as recipe.toml.
+
+    Raises:
+        StoreError: the folder is in use, or cannot be made.
+    """
+    if path.exists() and (not path.is_dir() or any(path.iterdir())):
+        raise StoreError(
+            f"{path} is already in use. Go on with its run by --resume {path}, or choose another --run-folder."
+        )
+    folder = RunFolder(path)
+    try:
+        path.mkdir(parents=True, exist_ok=True)
+        write_toml(folder.recipe_file, recipe)
+        folder.record_environment()
+    except OSError as error:
+        raise StoreError(
+            f"cannot make the run folder {path}: {error.strerror}. Choose another --run-folder."
+        ) from error
+    return folder
+
+
+def open_run_folder(path: Path) -> RunFolder:
+    """Find the folder of an earlier run.
+
+    Raises:
+        StoreError: there is no run in it.
+    """
+    folder = RunFolder(path)
+    if not folder.recipe_file.is_file():
+        raise StoreError(f"{path} holds no run (there is no recipe.toml in it): give the folder of a run to --resume.")
+    return folder
+
+
+def _json(value: object) -> bytes:
+    return (json.dumps(value, indent=2) + "\n").encode()

@@ -1,0 +1,193 @@
+"""Nested dictionaries (TOML tables) <-> frozen dataclasses: typed, with every refusal naming file, section, key, value and cure.
+
+    [training]                      @dataclass(frozen=True, kw_only=True, slots=True)
+    epochs = 20            <->      class TrainingOptions:
+    decay = "none"                      epochs: int
+                                        decay: float | None = 0.9
+
+TOML has no null: the word "none" stands for it, in fields that allow None.
+"""
+
+import dataclasses
+import difflib
+import typing
+from collections.abc import Mapping
+from pathlib import Path
+from types import NoneType, UnionType
+from typing import TYPE_CHECKING, Any, Literal, TypeVar, Union
+
+from windrow.comm.errors import RecipeError
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
+__all__ = ["NONE_WORD", "parse_settings", "settings_to_dict"]
+
+NONE_WORD = "none"
+"""What stands for None in a file."""
+
+Settings = TypeVar("Settings")
+
+
+@dataclasses.dataclass(frozen=True)
+class Place:
+    """Where a value stands, for messages, and the folder that its relative paths start from."""
+
+    source: str
+    base: Path
+    section: str = ""
+
+    def inside(self, key: str) -> "Place":
+        """The place of a table inside this one."""
+        return dataclasses.replace(self, section=f"{self.section}.{key}" if self.section else key)
+
+    def refuse(self, message: str) -> RecipeError:
+        """An error that begins with this place."""
+        return RecipeError(
+            f"{self.source}: [{self.section}] {message}" if self.section else f"{self.source}: {message}"
+        )
+
+
+def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: str, base: Path) -> Settings:
+    """Build a dataclass from a nested dictionary, checking every name and type.
+
+    Understands int, float (an integer is accepted), str, bool, Path, Literal, tuples, None, unions of these,
+    and nested dataclasses.
+
+    Args:
+        kind: the dataclass.
+        values: nested dictionary, for example from `read_toml`.
+        source: file that the values came from, for messages.
+        base: folder that relative paths start from.
+
+    Returns:
+        An instance of ``kind``; paths are absolute.
+
+    Raises:
+        RecipeError: an unknown key (with the nearest name), a missing one, a value of the wrong type, or what
+            a dataclass's own checks refuse.
+    """
+    return typing.cast(
+        Settings, _parse_table(typing.cast("type[DataclassInstance]", kind), values, Place(source, base))
+    )
+
+
+def settings_to_dict(settings: "DataclassInstance") -> dict[str, Any]:
+    """The inverse of `parse_settings`: nested dictionaries of what TOML and JSON can hold."""
+    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+
+
+def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) -> "DataclassInstance":
+    if not isinstance(values, Mapping):
+        raise place.refuse(f"must be a section with keys of its own, got {values!r}")
+    fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    for key in values:
+        if key not in fields:
+            raise place.refuse(_unknown_key(key, list(fields)))
+    for name, field in fields.items():
+        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
+            raise place.refuse(f"needs {'the section' if _is_table(field.type) else 'a value for'} {name!r}")
+    types = typing.get_type_hints(kind)
+    parsed = {key: _parse_value(types[key], value, key, place) for key, value in values.items()}
+    try:
+        return kind(**parsed)
+    except ValueError as error:
+        raise place.refuse(str(error)) from error
+
+
+def _parse_value(expected: Any, value: Any, key: str, place: Place) -> Any:
+    for member in _members(expected):
+        if dataclasses.is_dataclass(member) and isinstance(member, type):
+            return _parse_table(member, value, place.inside(key))
+        accepted, result = _convert(member, value, place)
+        if accepted:
+            return result
+    raise place.refuse(f"{key} = {value!r} has the wrong type: expected {_describe(expected)}")
+
+
+def _members(expected: Any) -> list[Any]:
+    """The alternatives of a union, the exact ones (literals, None) first."""
+    if typing.get_origin(expected) not in (Union, UnionType):
+        return [expected]
+    alternatives = [inner for member in typing.get_args(expected) for inner in _members(member)]
+    return sorted(
+        alternatives, key=lambda member: member is not NoneType and typing.get_origin(member) is not Literal
+    )
+
+
+def _convert(expected: Any, value: Any, place: Place) -> tuple[bool, Any]:
+    """Whether a value fits a type that is no union and no dataclass, and the value in that type."""
+    origin = typing.get_origin(expected)
+    if origin is Literal:
+        return any(
+            type(value) is type(choice) and value == choice for choice in typing.get_args(expected)
+        ), value
+    if origin is tuple:
+        return _convert_tuple(typing.get_args(expected), value, place)
+    if expected is NoneType:
+        return value is None or value == NONE_WORD, None
+    if expected is Path:
+        return (True, place.base.absolute() / value) if isinstance(value, str | Path) else (False, None)
+    if expected is float and type(value) is int:
+        return True, float(value)
+    if expected in (int, float, str, bool):
+        return type(value) is expected, value
+    raise TypeError(f"settings cannot hold fields of type {expected!r}")
+
+
+def _convert_tuple(inner: tuple[Any, ...], value: Any, place: Place) -> tuple[bool, Any]:
+    if not isinstance(value, list | tuple):
+        return False, None
+    types = [inner[0]] * len(value) if inner[1:] == (...,) else list(inner)
+    if len(types) != len(value):
+        return False, None
+    converted = []
+    for expected, item in zip(types, value, strict=True):
+        results = (_convert(member, item, place) for member in _members(expected))
+        accepted, result = next((pair for pair in results if pair[0]), (False, None))
+        if not accepted:
+            return False, None
+        converted.append(result)
+    return True, tuple(converted)
+
+
+def _describe(expected: Any) -> str:
+    origin = typing.get_origin(expected)
+    if origin in (Union, UnionType):
+        return " or ".join(_describe(member) for member in typing.get_args(expected))
+    if origin is Literal:
+        return "one of " + ", ".join(repr(choice) for choice in typing.get_args(expected))
+    if origin is tuple:
+        inner = typing.get_args(expected)
+        if inner[1:] == (...,):
+            return f"a list of {_describe(inner[0])}"
+        return f"a list of ({', '.join(_describe(item) for item in inner)})"
+    names = {
+        int: "an integer",
+        float: "a number",
+        str: "a string",
+        bool: "true or false",
+        Path: "a path (a string)",
+    }
+    return f'"{NONE_WORD}"' if expected is NoneType else names.get(expected, str(expected))
+
+
+def _unknown_key(key: str, known: list[str]) -> str:
+    nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
+    return f"has no key {key!r}. " + (
+        f"Did you mean {nearest[0]!r}?" if nearest else f"Its keys: {', '.join(known)}."
+    )
+
+
+def _is_table(expected: Any) -> bool:
+    return isinstance(expected, type) and dataclasses.is_dataclass(expected)
+
+
+def _plain(value: Any) -> Any:
+    if dataclasses.is_dataclass(value) and not isinstance(value, type):
+        return settings_to_dict(value)
+    if isinstance(value, tuple):
+        return [_plain(item) for item in value]
+    if isinstance(value, Path):
+        return str(value)
+    return NONE_WORD if value is None else value

@@ -1,0 +1,183 @@
+"""Compiled k-way Fiduccia-Mattheyses refinement.
+
+Sources: Fiduccia and Mattheyses, A linear-time heuristic for improving network partitions, DAC 1982 (moves with
+negative gain, undone back to the best prefix); Karypis and Kumar, Multilevel algorithms for multi-constraint graph
+partitioning, SC 1998 (every move keeps each constraint within its limit).
+
+Suffixes used below: N vertices, E stored edges, P parts, C constraints. ``connectivity[v, p]`` is the total weight
+of v's edges into part p, so the gain of moving v from part s to t is ``connectivity[v, t] - connectivity[v, s]``.
+"""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.random_kernels import hash_id
+from windrow.partition.balance_kernels import excess_change, fits, total_excess
+from windrow.partition.heap_kernels import push_or_update, remove
+
+__all__ = ["connect_parts", "move_vertex", "move_with_hill_climbing"]
+
+Ids = npt.NDArray[np.int32]
+Sums = npt.NDArray[np.int64]
+
+_TIE_BITS = 16
+_TIE_MASK = np.uint64((1 << _TIE_BITS) - 1)
+_NO_TARGET = -(1 << 40)
+_EXCESS_TOLERANCE = 1e-9
+
+
+@numba.njit(cache=True)
+def connect_parts(indptr: Sums, indices: Ids, edge_weights: Ids, assignment: Ids, num_parts: int) -> Ids:
+    """Weight of each vertex's edges into each part.
+
+    Args:
+        indptr: int64 [N + 1].
+        indices: int32 [E].
+        edge_weights: int32 [E].
+        assignment: int32 [N].
+        num_parts: P.
+
+    Returns:
+        int32 [N, P]. Cost O(N P + E).
+    """
+    connectivity = np.zeros((len(assignment), num_parts), np.int32)
+    for vertex in range(len(assignment)):
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            connectivity[vertex, assignment[indices[edge]]] += edge_weights[edge]
+    return connectivity
+
+
+@numba.njit(cache=True)
+def move_vertex(
+    indptr: Sums, indices: Ids, edge_weights: Ids, vertex_weights: Ids, assignment: Ids, connectivity: Ids,
+    part_weights: Sums, part_sizes: Sums, vertex: int, target: int,
+) -> None:  # fmt: skip
+    """Move one vertex and keep all sums true.
+
+    Args:
+        indptr: int64 [N + 1] of an undirected graph.
+        indices: int32 [E].
+        edge_weights: int32 [E].
+        vertex_weights: int32 [N, C].
+        assignment: int32 [N], changed.
+        connectivity: int32 [N, P], changed.
+        part_weights: int64 [P, C], changed.
+        part_sizes: int64 [P], changed.
+        vertex: the vertex.
+        target: the part it goes to. Cost O(degree + C).
+    """
+    source = assignment[vertex]
+    assignment[vertex] = target
+    part_sizes[source] -= 1
+    part_sizes[target] += 1
+    for constraint in range(vertex_weights.shape[1]):
+        part_weights[source, constraint] -= vertex_weights[vertex, constraint]
+        part_weights[target, constraint] += vertex_weights[vertex, constraint]
+    for edge in range(indptr[vertex], indptr[vertex + 1]):
+        connectivity[indices[edge], source] -= edge_weights[edge]
+        connectivity[indices[edge], target] += edge_weights[edge]
+
+
+@numba.njit(cache=True)
+def _best_target(
+    vertex_weights: Ids, assignment: Ids, connectivity: Ids, part_weights: Sums, limits: Sums, vertex: int
+) -> tuple[int, int]:
+    """Best adjacent part that the vertex fits into and the gain, or (-1, _NO_TARGET)."""
+    source = assignment[vertex]
+    best, best_gain = -1, _NO_TARGET
+    for part in range(connectivity.shape[1]):
+        if part == source or connectivity[vertex, part] == 0:
+            continue
+        gain = connectivity[vertex, part] - connectivity[vertex, source]
+        lighter = best >= 0 and gain == best_gain and part_weights[part, 0] < part_weights[best, 0]
+        if (gain > best_gain or lighter) and fits(vertex_weights, part_weights, limits, vertex, part):
+            best, best_gain = part, gain
+    return best, best_gain
+
+
+@numba.njit(cache=True)
+def move_with_hill_climbing(
+    indptr: Sums, indices: Ids, edge_weights: Ids, vertex_weights: Ids, assignment: Ids, connectivity: Ids,
+    part_weights: Sums, part_sizes: Sums, limits: Sums, move_limits: Sums, key: np.uint64, patience: int,
+) -> int:  # fmt: skip
+    """One Fiduccia-Mattheyses pass over the boundary, in place.
+
+    The vertex of highest gain moves first, also when the gain is negative; each vertex moves once at most; the
+    moves after the best prefix are undone. The pair (total excess, cut) never gets worse in lexicographic order.
+
+    Args:
+        indptr: int64 [N + 1] of an undirected graph.
+        indices: int32 [E].
+        edge_weights: int32 [E].
+        vertex_weights: int32 [N, C].
+        assignment: int32 [N], changed.
+        connectivity: int32 [N, P], kept true.
+        part_weights: int64 [P, C], kept true.
+        part_sizes: int64 [P], kept true; no part is emptied.
+        limits: int64 [C] that the result is judged by.
+        move_limits: int64 [C] that single moves keep; a little above `limits` lets exchanges happen.
+        key: random key; breaks ties between equal gains.
+        patience: moves without a new best prefix before the pass ends.
+
+    Returns:
+        By how much the cut fell (negative where the cut paid for balance).
+        Cost O(E + sum over moves of degree * (P + log N)).
+    """
+    num_vertices = len(assignment)
+    heap = np.empty(num_vertices, np.int32)
+    position = np.full(num_vertices, -1, np.int32)
+    priority = np.zeros(num_vertices, np.int64)
+    locked = np.zeros(num_vertices, np.bool_)
+    moved = np.empty(num_vertices, np.int32)
+    moved_from = np.empty(num_vertices, np.int32)
+    length = 0
+    for vertex in range(num_vertices):
+        target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
+        if target >= 0:
+            tie = np.int64(hash_id(key, np.uint64(vertex)) & _TIE_MASK)
+            length = push_or_update(heap, position, priority, length, vertex, (gain << _TIE_BITS) + tie)
+
+    gained, best_gained, count, best_count = 0, 0, 0, 0
+    excess = total_excess(part_weights, limits)
+    best_excess = excess
+    while length > 0 and count - best_count < patience:
+        vertex = heap[0]
+        target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
+        source = assignment[vertex]
+        if target < 0 or part_sizes[source] == 1:
+            length = remove(heap, position, priority, length, vertex)
+            continue
+        if gain < priority[vertex] >> _TIE_BITS:
+            tie = priority[vertex] & np.int64(_TIE_MASK)
+            length = push_or_update(heap, position, priority, length, vertex, (gain << _TIE_BITS) + tie)
+            continue
+        length = remove(heap, position, priority, length, vertex)
+        excess += excess_change(vertex_weights, part_weights, limits, vertex, source, target)
+        move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
+              vertex, target)  # fmt: skip
+        locked[vertex] = True
+        moved[count], moved_from[count] = vertex, source
+        count += 1
+        gained += gain
+        if excess < best_excess - _EXCESS_TOLERANCE or (
+            excess <= best_excess + _EXCESS_TOLERANCE and gained > best_gained
+        ):
+            best_excess, best_gained, best_count = min(excess, best_excess), gained, count
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            neighbour = indices[edge]
+            if locked[neighbour]:
+                continue
+            target, gain = _best_target(
+                vertex_weights, assignment, connectivity, part_weights, move_limits, neighbour
+            )
+            if target >= 0:
+                tie = np.int64(hash_id(key, np.uint64(neighbour)) & _TIE_MASK)
+                length = push_or_update(heap, position, priority, length, neighbour, (gain << _TIE_BITS) + tie)
+            elif position[neighbour] >= 0:
+                length = remove(heap, position, priority, length, neighbour)
+
+    for step in range(count - 1, best_count - 1, -1):
+        move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
+              moved[step], moved_from[step])  # fmt: skip
+    return best_gained

@@ -1,0 +1,79 @@
+"""Summed gradients against one process that sees every rank's data."""
+
+import torch
+from torch import nn
+
+from windrow.comm.gradients import GradientReducer
+from windrow.comm.loopback import Loopback
+
+
+def make_model() -> nn.Module:
+    with torch.random.fork_rng():
+        torch.manual_seed(0)
+        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+
+
+def data_of(rank: int, step: int) -> torch.Tensor:
+    return torch.linspace(-1, 1 + rank + step, 12).reshape(3, 4)
+
+
+def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
+    return model(data_of(rank, step)).square().sum()
+
+
+def test_sums_equal_one_process_with_all_the_data(spmd):
+    def body(world):
+        model, reference = make_model(), make_model()
+        reducer = GradientReducer(world, model.parameters(), bucket_bytes=100)
+        for step in range(3):
+            reducer.start()
+            loss_of(model, world.rank, step).backward()
+            reducer.finish()
+            reference.zero_grad()
+            sum(loss_of(reference, rank, step) for rank in range(world.size)).backward()
+            for mine, expected in zip(model.parameters(), reference.parameters(), strict=True):
+                torch.testing.assert_close(mine.grad, expected.grad, rtol=1e-5, atol=1e-6)
+        reducer.close()
+
+    spmd(body)
+
+
+def test_a_rank_may_skip_its_backward_pass_or_some_parameters(spmd):
+    def body(world):
+        model, reference = make_model(), make_model()
+        reducer = GradientReducer(world, model.parameters(), bucket_bytes=100)
+        reducer.start()
+        if world.rank == 0:
+            model[0](data_of(0, 0)).sum().backward()
+        reducer.finish()
+        reference[0](data_of(0, 0)).sum().backward()
+        for mine, expected in zip(model.parameters(), reference.parameters(), strict=True):
+            wanted = torch.zeros_like(mine) if expected.grad is None else expected.grad
+            torch.testing.assert_close(mine.grad, wanted)
+        reducer.close()
+
+    spmd(body)
+
+
+def test_reduction_starts_before_the_backward_pass_ends():
+    world = Loopback.single()
+    model = make_model()
+    reducer = GradientReducer(world, model.parameters(), bucket_bytes=1)
+    started = []
+    original = world.start_all_reduce
+    world.start_all_reduce = lambda *args, **kwargs: (started.append(1), original(*args, **kwargs))[1]
+    seen = []
+    model[0].weight.register_hook(lambda _: seen.append(len(started)))
+    reducer.start()
+    loss_of(model, 0, 0).backward()
+    assert seen[0] >= 4, "the four parameters behind the first layer are on their way when it gets its gradient"
+    reducer.finish()
+    assert len(started) == 6
+    reducer.close()
+
+
+def test_closing_removes_the_hooks():
+    model = make_model()
+    reducer = GradientReducer(Loopback.single(), model.parameters())
+    reducer.close()
+    loss_of(model, 0, 0).backward()

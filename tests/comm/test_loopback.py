@@ -1,0 +1,71 @@
+"""The world of threads; what it shares with the others is in test_world."""
+
+import threading
+
+import pytest
+import torch
+
+from windrow.comm.errors import DeadlineError, PeerFailedError
+from windrow.comm.loopback import Loopback
+
+
+def test_the_failing_ranks_own_error_is_raised_and_no_thread_is_left():
+    def body(world):
+        if world.rank == 2:
+            raise KeyError("the cause")
+        world.barrier(stage="wait for rank 2")
+
+    before = threading.active_count()
+    with pytest.raises(KeyError, match="the cause"):
+        Loopback.run(4, body)
+    assert threading.active_count() == before
+
+
+def test_waiting_for_a_failed_rank_names_it():
+    seen = []
+
+    def body(world):
+        if world.rank == 1:
+            raise ValueError("broken")
+        try:
+            world.barrier(stage="meeting")
+        except PeerFailedError as error:
+            seen.append(str(error))
+            raise
+
+    with pytest.raises(ValueError, match="broken"):
+        Loopback.run(2, body)
+    assert seen == ["rank 1 failed: ValueError('broken')"]
+
+
+def test_a_rank_that_never_comes_is_named_at_the_deadline():
+    def body(world):
+        if world.rank == 0:
+            world.barrier(stage="meeting")
+
+    with pytest.raises(
+        DeadlineError, match=r"rank 0 of 2, all_to_all in stage 'meeting': still waiting for rank\(s\) 1 after"
+    ):
+        Loopback.run(2, body, deadline_s=0.2)
+
+
+def test_a_sent_buffer_may_change_once_the_operation_has_started():
+    def body(world):
+        send = torch.full((2, 1), float(world.rank))
+        pending = world.start_all_to_all(send, [1, 1], [1, 1], stage="test")
+        send.fill_(-1)
+        return pending.wait().flatten().tolist()
+
+    results = Loopback.run(2, body)
+    assert [results[0][1], results[1][0]] == [1.0, 0.0]
+
+
+def test_single_is_a_world_of_one():
+    world = Loopback.single()
+    assert (world.rank, world.size) == (0, 1)
+    assert world.all_gather_object("me", stage="test") == ["me"]
+
+
+def test_abort_ends_this_rank():
+    with pytest.raises(SystemExit):
+        Loopback.single().abort(3)

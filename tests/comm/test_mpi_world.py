@@ -1,0 +1,55 @@
+"""What is special about MPI; the rest is in test_world."""
+
+import pytest
+import torch
+
+
+@pytest.mark.parallel([2, 4])
+def test_long_messages_travel_in_chunks():
+    from windrow.comm.mpi_world import MPIWorld
+
+    world = MPIWorld(deadline_s=60, largest_message_bytes=7)
+    counts = [5] * world.size
+    send = torch.arange(15 * world.size, dtype=torch.float64).reshape(-1, 3) + 1000 * world.rank
+    received = world.all_to_all(send, counts, counts, stage="test")
+    mine = torch.arange(15, dtype=torch.float64) + 15 * world.rank
+    for peer, part in enumerate(received.split(counts)):
+        assert torch.equal(part.flatten(), mine + 1000 * peer)
+    total = world.all_reduce(torch.arange(20), stage="test")
+    assert torch.equal(total, torch.arange(20) * world.size)
+    world.close()
+
+
+@pytest.mark.parallel(2)
+def test_a_late_rank_is_named_and_may_still_come():
+    from mpi4py import MPI
+
+    from windrow.comm.errors import DeadlineError
+    from windrow.comm.mpi_world import MPIWorld
+
+    world = MPIWorld(deadline_s=0.3 if MPI.COMM_WORLD.rank == 0 else 60)
+    nothing = torch.empty(0)
+    if world.rank == 0:
+        arrived = torch.zeros(1)
+        pending = world.start_exchange([nothing, nothing], [nothing, arrived], stage="features")
+        with pytest.raises(DeadlineError, match=r"rank 0 of 2, exchange in stage 'features': .* rank\(s\) 1 after"):
+            pending.wait()
+        MPI.COMM_WORLD.send("send at last", dest=1)
+        world.deadline_s = 60
+        world.barrier(stage="after the message")
+        assert arrived.item() == 7
+    else:
+        MPI.COMM_WORLD.recv(source=0)
+        world.start_exchange([torch.full((1,), 7.0), nothing], [nothing, nothing], stage="features").wait()
+        world.barrier(stage="after the message")
+    world.close()
+
+
+@pytest.mark.parallel(2)
+def test_torch_jobs_meet_through_mpi():
+    from windrow.comm.mpi_world import mpi_rendezvous
+
+    meeting = mpi_rendezvous()
+    assert meeting.size == 2
+    assert meeting.host == "127.0.0.1"
+    assert 0 < meeting.port < 65536

@@ -1,0 +1,47 @@
+"""What is special about torch.distributed; the rest is in test_world."""
+
+import os
+
+import pytest
+import torch
+
+from windrow.comm.rendezvous import Rendezvous, free_port
+from windrow.comm.torch_world import TorchWorld
+
+
+def test_a_world_of_one_without_any_launcher():
+    meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
+    world = TorchWorld("gloo", meeting, deadline_s=10)
+    assert world.all_reduce(torch.ones(2), stage="test").tolist() == [1, 1]
+    assert world.all_to_all(torch.ones(3, 2), [3], [3], stage="test").shape == (3, 2)
+    world.close()
+
+
+@pytest.mark.parallel(2)
+def test_a_lost_peer_is_named():
+    from windrow.comm.errors import CommunicationError
+    from windrow.comm.mpi_world import mpi_rendezvous
+
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=1)
+    if world.rank == 0:
+        with pytest.raises(CommunicationError, match="rank"):
+            world.start_exchange(
+                [torch.empty(0)] * 2, [torch.empty(0), torch.empty(5)], stage="never sent"
+            ).wait()
+    world.close()
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_nccl_moves_cuda_and_cpu_tensors():
+    meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
+    world = TorchWorld("nccl", meeting, deadline_s=60)
+    assert world.all_reduce(torch.ones(2, device="cuda"), stage="test").tolist() == [1, 1]
+    assert world.all_reduce(torch.ones(2), stage="test").device.type == "cpu"
+    world.close()
+
+
+def test_torchrun_environment_is_read(monkeypatch):
+    for name, value in {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "1234"}.items():
+        monkeypatch.setitem(os.environ, name, value)
+    meeting = Rendezvous.from_torchrun()
+    assert (meeting.rank, meeting.size, meeting.host, meeting.port) == (1, 3, "node7", 1234)

@@ -1,0 +1,62 @@
+"""windrow.launch.environment: plain, serialisable, and calm where something is absent."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from windrow.launch import environment
+
+
+def test_description_is_plain_json_and_names_the_essentials() -> None:
+    described = json.loads(json.dumps(environment.describe()))
+    assert set(described) == {"commit", "packages", "hardware"}
+    assert {"python", "torch", "numpy", "windrow"} <= set(described["packages"])
+    assert described["hardware"]["cores"] >= 1
+    assert described["hardware"]["memory_bytes"] > 2**20
+
+
+def test_a_package_that_is_not_installed_is_left_out(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment, "PACKAGES", ("numpy", "no-such-distribution"))
+    assert set(environment.package_versions()) == {"python", "numpy"}
+
+
+def test_hardware_line_has_no_host_name() -> None:
+    line = environment.hardware_line()
+    assert "cores of" in line
+    assert "GiB" in line
+    host = str(environment.hardware()["host"])
+    assert len(host) < 4 or host not in line
+
+
+def test_gpus_are_counted_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(environment.torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(environment.torch.cuda, "get_device_name", lambda index: "H200")
+    assert environment.hardware_line().endswith("2 x H200")
+
+
+def test_commit_is_unknown_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert environment.git_commit(tmp_path) == "unknown"
+    monkeypatch.setenv("PATH", str(tmp_path))
+    assert environment.git_commit() == "unknown"
+
+
+def test_commit_says_when_tracked_files_changed(tmp_path: Path) -> None:
+    def git(*arguments: str) -> None:
+        assert environment._git(tmp_path, *arguments) is not None
+
+    git("init")
+    (tmp_path / "file").write_text("one")
+    git("add", "file")
+    git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-m", "one")
+    clean = environment.git_commit(tmp_path)
+    assert len(clean) == 40
+    (tmp_path / "file").write_text("two")
+    assert environment.git_commit(tmp_path) == f"{clean}-modified"
+
+
+def test_processor_model_is_read_from_cpuinfo(tmp_path: Path) -> None:
+    listing = tmp_path / "cpuinfo"
+    listing.write_text("processor\t: 0\nmodel name\t: A fast one\n")
+    assert environment._processor_model(listing) == "A fast one"
+    assert environment._processor_model(tmp_path / "absent")

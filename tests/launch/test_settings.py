@@ -1,0 +1,138 @@
+"""windrow.launch.settings: what is refused, how it is worded, and that nothing is lost on the way."""
+
+import math
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import RecipeError
+from windrow.launch.settings import parse_settings, settings_to_dict
+from windrow.launch.toml_file import read_toml, write_toml
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Model:
+    kind: Literal["graphsage", "gcn"]
+    hidden: int = 64
+    dropout: float = 0.5
+    residual: bool = False
+
+    def __post_init__(self) -> None:
+        if not 0 <= self.dropout < 1:
+            raise RecipeError(f"dropout = {self.dropout} must be at least 0 and below 1")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Everything:
+    model: Model
+    fanouts: tuple[int, ...] = (10, 5)
+    pair: tuple[int, str] = (1, "a")
+    data: Path = Path("/data")
+    decay: float | None = 0.9
+    threads: int | Literal["auto"] = "auto"
+    cache: Path | None = None
+    note: str = ""
+    other: Model = field(default_factory=lambda: Model(kind="gcn"))
+
+
+def parse(values: dict[str, Any]) -> Everything:
+    return parse_settings(Everything, values, source="r.toml", base=Path("/base"))
+
+
+def test_values_arrive_with_their_types() -> None:
+    settings = parse(
+        {
+            "model": {"kind": "gcn", "dropout": 0},
+            "fanouts": [3],
+            "pair": [2, "b"],
+            "data": "x/y",
+            "decay": "none",
+            "threads": 4,
+        }
+    )
+    assert settings.model == Model(kind="gcn", dropout=0.0)
+    assert isinstance(settings.model.dropout, float)
+    assert settings.fanouts == (3,)
+    assert settings.pair == (2, "b")
+    assert settings.data == Path("/base/x/y")
+    assert settings.decay is None
+    assert settings.threads == 4
+    assert parse({"model": {"kind": "gcn"}, "data": "/abs"}).data == Path("/abs")
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"model": {"kind": "gcn", "hiden": 3}}, ["r.toml: [model]", "'hiden'", "Did you mean 'hidden'"]),
+        ({"modle": {}}, ["r.toml: has no key 'modle'", "'model'"]),
+        ({"model": {"kind": "gcn", "zzz": 3}}, ["no key 'zzz'", "Its keys: kind, hidden, dropout, residual"]),
+        ({}, ["needs the section 'model'"]),
+        ({"model": {}}, ["[model] needs a value for 'kind'"]),
+        ({"model": 3}, ["[model] must be a section", "3"]),
+        ({"model": {"kind": "gat"}}, ["kind = 'gat'", "one of 'graphsage', 'gcn'"]),
+        ({"model": {"kind": "gcn", "hidden": 1.5}}, ["hidden = 1.5", "an integer"]),
+        ({"model": {"kind": "gcn", "hidden": True}}, ["hidden = True", "an integer"]),
+        ({"model": {"kind": "gcn", "dropout": True}}, ["dropout = True", "a number"]),
+        ({"model": {"kind": "gcn", "dropout": "0.1"}}, ["dropout = '0.1'", "a number"]),
+        ({"model": {"kind": "gcn", "residual": 1}}, ["residual = 1", "true or false"]),
+        ({"model": {"kind": "gcn", "dropout": 2}}, ["r.toml: [model] dropout = 2.0 must be"]),
+        ({"model": {"kind": "gcn"}, "fanouts": 3}, ["fanouts = 3", "a list of an integer"]),
+        ({"model": {"kind": "gcn"}, "fanouts": [3, "x"]}, ["fanouts = [3, 'x']"]),
+        ({"model": {"kind": "gcn"}, "pair": [3]}, ["a list of (an integer, a string)"]),
+        ({"model": {"kind": "gcn"}, "data": 3}, ["data = 3", "a path"]),
+        ({"model": {"kind": "gcn"}, "threads": "many"}, ["threads = 'many'", "an integer or one of 'auto'"]),
+        ({"model": {"kind": "gcn"}, "decay": "non"}, ["decay = 'non'", 'a number or "none"']),
+    ],
+)
+def test_bad_values_are_refused_with_place_and_cure(values: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse(values)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_an_unsupported_field_type_is_the_programmers_error() -> None:
+    @dataclass
+    class Odd:
+        value: set[int]
+
+    with pytest.raises(TypeError, match="cannot hold fields of type"):
+        parse_settings(Odd, {"value": [1]}, source="r", base=Path())
+
+
+TEXT = st.text(st.characters(exclude_categories=["Cs"]), max_size=8).filter(lambda text: text != "none")
+MODELS = st.builds(
+    Model,
+    kind=st.sampled_from(["graphsage", "gcn"]),
+    hidden=st.integers(-(2**63), 2**63 - 1),
+    dropout=st.floats(0, 1, exclude_max=True),
+    residual=st.booleans(),
+)
+
+
+@given(
+    st.builds(
+        Everything,
+        model=MODELS,
+        fanouts=st.lists(st.integers(-1, 100)).map(tuple),
+        pair=st.tuples(st.integers(0, 9), TEXT),
+        decay=st.none() | st.floats(allow_nan=False),
+        threads=st.just("auto") | st.integers(0, 9),
+        cache=st.none() | st.just(Path("/some/where")),
+        note=TEXT,
+    )
+)
+def test_writing_and_reading_give_the_same_settings(
+    tmp_path_factory: pytest.TempPathFactory, settings: Everything
+) -> None:
+    path = tmp_path_factory.mktemp("toml") / "r.toml"
+    write_toml(path, settings_to_dict(settings))
+    assert parse_settings(Everything, read_toml(path), source="r", base=Path()) == settings
+
+
+def test_infinity_survives() -> None:
+    assert parse({"model": {"kind": "gcn"}, "decay": math.inf}).decay == math.inf
