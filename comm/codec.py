@@ -1,7 +1,7 @@
 """The form in which rows travel: a codec encodes them for the wire and decodes them on arrival.
 
-    rows float32 [3, 4]   --encode-->   wire float16 [3, 4]   ~~~~~>   wire   --decode-->   rows float32 [3, 4]
-    16 bytes a row                       8 bytes a row
+    rows float32 [3, 4]  --encode-->  wire float16 [3, 4]  ~~~~~>  wire  --decode-->  rows float32 [3, 4]
+    16 bytes a row                    8 bytes a row
 
 Both ends know the size of a message before it travels: a row of given shape and dtype always takes
 `Codec.wire_row_bytes` bytes. A codec has no state.
@@ -37,8 +37,8 @@ class Codec(ABC):
             rows: [n, ...] of a dtype that the codec takes, any device.
 
         Returns:
-            The wire: contiguous, n rows of ``wire_row_bytes`` bytes, on the same device. May share the memory of
-            `rows`, so neither may be written to before the message has gone.
+            The wire: contiguous, n rows of ``wire_row_bytes`` bytes, on the same device. May share the memory
+            of `rows`, so neither may be written to before the message has gone.
 
         Raises:
             TypeError: a dtype that the codec cannot encode.
@@ -61,10 +61,11 @@ class Codec(ABC):
         """Make room for rows to arrive.
 
         Args:
-            rows: [n, ...] contiguous; where the rows shall be decoded into. Only shape, dtype and device count.
+            rows: [n, ...] contiguous, to be decoded into. Only shape, dtype and device count.
 
         Returns:
-            A wire to be filled, as `encode` of such rows would give. May be `rows` itself, which `decode` knows.
+            A wire to be filled, as `encode` of such rows would give. May be `rows` itself, which `decode`
+            knows.
         """
 
     @abstractmethod
@@ -81,7 +82,9 @@ class Codec(ABC):
 
     @abstractmethod
     def check(self, rows: Tensor) -> None:
-        """Refuse rows that would not survive the wire. Call it once, where the rows are loaded; `encode` never does.
+        """Refuse rows that would not survive the wire.
+
+        Call it once, where the rows are loaded: `encode` never does.
 
         Args:
             rows: [n, ...].
@@ -164,9 +167,9 @@ class _RoundingCodec(Codec):
 class Fp16Codec(_RoundingCodec):
     """Rows travel as IEEE binary16: half the bytes of float32.
 
-    The error is at most 2**-11 of the value where 2**-14 <= abs(value) <= 65504, and 2**-25 below. Values from 65520
-    on become infinite, as IEEE 754 has it and as a loss of NaN will show; they are never clipped to a wrong finite
-    number. `check` refuses them where rows are known beforehand.
+    The error is at most 2**-11 of the value where 2**-14 <= abs(value) <= 65504, and 2**-25 below. Values
+    from 65520 on become infinite, as IEEE 754 has it and as a loss of NaN will show; they are never clipped
+    to a wrong finite number. `check` refuses them where rows are known beforehand.
     """
 
     _wire_dtype = torch.float16
@@ -176,8 +179,8 @@ class Fp16Codec(_RoundingCodec):
 class Bf16Codec(_RoundingCodec):
     """Rows travel as bfloat16, the upper half of float32: half the bytes, the same range.
 
-    The error is at most 2**-8 of the value where abs(value) >= 2**-126, and 2**-134 below. Only values within 2**-9 of
-    the largest float32 become infinite.
+    The error is at most 2**-8 of the value where abs(value) >= 2**-126, and 2**-134 below. Only values within
+    2**-9 of the largest float32 become infinite.
     """
 
     _wire_dtype = torch.bfloat16
@@ -199,7 +202,9 @@ def make_codec(name: CodecName) -> Codec:
     codecs: dict[str, type[Codec]] = {"fp32": Fp32Codec, "fp16": Fp16Codec, "bf16": Bf16Codec}
     if name not in codecs:
         nearest = difflib.get_close_matches(name, codecs, n=1, cutoff=0.0)[0]
-        raise RecipeError(f"no codec is called {name!r}; did you mean {nearest!r}? There are {', '.join(codecs)}")
+        raise RecipeError(
+            f"no codec is called {name!r}; did you mean {nearest!r}? There are {', '.join(codecs)}"
+        )
     return codecs[name]()
 
 

@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.codec import Codec, Fp32Codec
+from windrow.comm.row_stream import RowStream
 from windrow.comm.splits import group_by_owner
 from windrow.comm.world import World
 
@@ -58,6 +59,7 @@ class RowExchange:
         self._rows = rows
         self._codec: Codec = codec or Fp32Codec()
         self._stage = stage
+        self._stream = RowStream(world, rows, self._codec, stage=f"{stage}: rows")
 
     @property
     def num_rows(self) -> int:
@@ -69,12 +71,14 @@ class RowExchange:
         """Shape of one row."""
         return self._rows.shape[1:]
 
-    def fetch(self, ids: Tensor, *, unique: bool = False) -> Tensor:
+    def fetch(self, ids: Tensor, *, unique: bool = False, out: Tensor | None = None) -> Tensor:
         """Gather rows from wherever they live. Collective: every rank calls it, if with no ids.
 
         Args:
             ids: [n] int64, 0 <= id < num_rows, in any order; n may differ between ranks and be 0.
             unique: the caller knows that no id repeats, so the search for duplicates is skipped.
+            out: [n, ...] contiguous memory for the result, with `unique` only: large new memory costs as much time
+                as filling it, so a caller that fetches at every step keeps its own. None: new memory.
 
         Returns:
             [n, ...] rows in the order of `ids`, of the dtype and device of `rows`; what came from another rank is
@@ -87,32 +91,15 @@ class RowExchange:
         Cost: 8 + encoded row bytes on the wire for each distinct id of another rank.
         """
         if not unique:
+            assert out is None, "rows that repeat are copied out of distinct ones, so out would save nothing"
             distinct, inverse = torch.unique(ids, return_inverse=True)
             return self.fetch(distinct, unique=True)[inverse]
         order, counts = group_by_owner(ids, self._offsets)
         grouped = ids if order is None else ids[order]
-        wanted = list(grouped.split(counts))
-        asked = self._exchange_ids(wanted)
-
-        rank = self._world.rank
-        answers = [self._encoded(request) for request in asked]
-        fetched = self._rows.new_empty((len(ids), *self.row_shape))
-        slots = list(fetched.split(counts))
-        wires = [
-            self._codec.wire_buffer(slot) if peer != rank else answers[rank]
-            for peer, slot in enumerate(slots)
-        ]
-        arriving = self._world.start_exchange(answers, wires, stage=f"{self._stage}: rows")
-        torch.index_select(self._rows, 0, wanted[rank] - self._first, out=slots[rank])
-        arriving.wait()
-        for peer, (wire, slot) in enumerate(zip(wires, slots, strict=True)):
-            if peer != rank:
-                self._codec.decode(wire, out=slot)
-        if order is None:
-            return fetched
-        restored = torch.empty_like(fetched)
-        restored[order] = fetched
-        return restored
+        asked = self._exchange_ids(list(grouped.split(counts)))
+        fetched = self._rows.new_empty((len(ids), *self.row_shape)) if out is None else out
+        self._stream.move([request - self._first for request in asked], counts, order, fetched)
+        return fetched
 
     def push(self, ids: Tensor, gradients: Tensor) -> tuple[Tensor, Tensor]:
         """Send gradients of rows to the ranks that own them. Collective: every rank calls it, if with no ids.
@@ -155,9 +142,6 @@ class RowExchange:
         asked[rank] = wanted[rank]
         self._world.start_exchange(wanted, asked, stage=stage).wait()
         return asked
-
-    def _encoded(self, ids: Tensor) -> Tensor:
-        return self._codec.encode(self._rows.index_select(0, ids - self._first))
 
 
 def _sum_by_id(ids: Tensor, rows: Tensor) -> tuple[Tensor, Tensor]:

@@ -28,7 +28,7 @@ class _Hub:
     size: int
     changed: threading.Condition = field(default_factory=threading.Condition)
     mailbox: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
-    """(operation number, sender, receiver) -> message"""
+    """(number of the message between these two, sender, receiver) -> message"""
     failed: dict[int, BaseException] = field(default_factory=dict)
 
     def post(self, messages: dict[tuple[int, int, int], Tensor]) -> None:
@@ -80,7 +80,8 @@ class Loopback(World):
     def __init__(self, hub: _Hub, rank: int, *, deadline_s: float, debug: bool) -> None:
         super().__init__(rank, hub.size, deadline_s=deadline_s, debug=debug)
         self._hub = hub
-        self._operations = 0
+        self._sent = [0] * hub.size
+        self._received = [0] * hub.size
 
     @staticmethod
     def single() -> "Loopback":
@@ -131,11 +132,10 @@ class Loopback(World):
         return [results[rank] for rank in range(size)]
 
     def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
-        number = self._next_operation()
         self._hub.post(
-            {(number, self.rank, peer): sent.clone() for peer, sent in enumerate(sends) if sent.numel()}
+            {self._sending_to(peer): sent.clone() for peer, sent in enumerate(sends) if sent.numel()}
         )
-        keys = {peer: (number, peer, self.rank) for peer, wanted in enumerate(receives) if wanted.numel()}
+        keys = {peer: self._receiving_from(peer) for peer, wanted in enumerate(receives) if wanted.numel()}
 
         def take(messages: dict[int, Tensor]) -> None:
             for peer, message in messages.items():
@@ -144,10 +144,9 @@ class Loopback(World):
         return _Receive(self._hub, keys, take)
 
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
-        number = self._next_operation()
         peers = range(self.size)
-        self._hub.post({(number, self.rank, peer): tensor.clone() for peer in peers})
-        keys = {peer: (number, peer, self.rank) for peer in peers}
+        self._hub.post({self._sending_to(peer): tensor.clone() for peer in peers})
+        keys = {peer: self._receiving_from(peer) for peer in peers}
 
         def take(messages: dict[int, Tensor]) -> None:
             combine: dict[ReduceOp, Callable[..., Any]] = {
@@ -167,9 +166,13 @@ class Loopback(World):
         """Fail this rank, and with it every rank that waits for it."""
         raise SystemExit(code)
 
-    def _next_operation(self) -> int:
-        self._operations += 1
-        return self._operations
+    def _sending_to(self, peer: int) -> tuple[int, int, int]:
+        self._sent[peer] += 1
+        return self._sent[peer], self.rank, peer
+
+    def _receiving_from(self, peer: int) -> tuple[int, int, int]:
+        self._received[peer] += 1
+        return self._received[peer], peer, self.rank
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

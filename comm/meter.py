@@ -20,8 +20,8 @@ __all__ = ["Meter", "Stopwatch", "Traffic"]
 class Traffic:
     """An amount of traffic, by direction; amounts add up with ``+``.
 
-    Bytes are payload as it travelled (encoded), without headers. Over all ranks, sent and received are the same
-    traffic seen from its two ends: never add one to the other.
+    Bytes are payload as it travelled (encoded), without headers. Over all ranks, sent and received are the
+    same traffic seen from its two ends: never add one to the other.
     """
 
     rows_sent: int = 0
@@ -105,12 +105,12 @@ class Meter:
 class Stopwatch:
     """Seconds spent in each stage of a rank's work.
 
-    Stages may nest: the outer one includes the inner one. A stage inside itself counts once. Threads may measure at
-    the same time: their seconds add up, so stages that overlap can exceed the time that passed.
+    Stages may nest: the outer one includes the inner one. A stage inside itself counts once. Threads may
+    measure at the same time: their seconds add up, so stages that overlap can exceed the time that passed.
 
     Args:
-        device: a GPU whose queued work belongs to the stage that queued it: it is waited for when a stage begins
-            and ends. That costs overlap; None or a CPU waits for nothing.
+        device: a GPU whose queued work belongs to the stage that queued it: it is waited for when a stage
+            begins and ends. That costs overlap; None or a CPU waits for nothing.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -140,7 +140,7 @@ class Stopwatch:
 
     @property
     def seconds(self) -> dict[str, float]:
-        """A copy of the seconds of each finished stage since the last `reset`, in the order of first finish."""
+        """Seconds of each finished stage since the last `reset`, a copy, in the order of first finish."""
         with self._adding:
             return dict(self._seconds)
 

@@ -19,9 +19,6 @@ __all__ = ["MPIWorld", "mpi_rendezvous"]
 LARGEST_MESSAGE_BYTES = 1 << 30
 """MPI counts are 32-bit signed: longer messages travel in chunks of this size."""
 
-TAGS = 1 << 15
-"""Every MPI library offers at least this many tags (MPI 4.1, section 9.1.2)."""
-
 OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
@@ -69,23 +66,21 @@ class MPIWorld(World):
         )
         self._cuda_aware = cuda_aware
         self._largest_message_bytes = largest_message_bytes
-        self._operations = 0
 
     def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
-        self._operations += 1
-        tag = self._operations % TAGS
         requests: list[MPI.Request] = []
         peers: list[int | None] = []
+        # One tag is enough: MPI keeps the messages of a pair in order.
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
         for step in range(1, self.size):
             peer = (self.rank - step) % self.size
             for chunk in self._chunks(receives[peer]):
-                requests.append(self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tag))
+                requests.append(self._communicator.Irecv([chunk, MPI.BYTE], source=peer))
                 peers.append(peer)
         for step in range(1, self.size):
             peer = (self.rank + step) % self.size
             for chunk in self._chunks(sends[peer]):
-                requests.append(self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tag))
+                requests.append(self._communicator.Isend([chunk, MPI.BYTE], dest=peer))
                 peers.append(peer)
         return _Requests(requests, peers, self.size)
 

@@ -13,10 +13,12 @@ __all__ = ["Pending", "Request"]
 T = TypeVar("T")
 U = TypeVar("U")
 
-SPINS_BEFORE_SLEEP = 200
-"""Polls before the waiting loop begins to sleep: about 0.1 ms, the latency of a small message."""
+SPIN_S = 0.05
+"""Seconds of polling before the waiting loop begins to sleep, which is what an MPI library itself does for ever: a
+long message moves piece by piece, one piece for each poll."""
 
-LONGEST_SLEEP_S = 5e-4
+POLLS_PER_SLEEP = 32
+LONGEST_SLEEP_S = 1e-3
 
 
 class Request(ABC):
@@ -71,14 +73,14 @@ class Pending(Generic[T]):
         polls = 0
         while not self.test():
             polls += 1
-            if polls <= SPINS_BEFORE_SLEEP:
+            waited = time.monotonic() - started
+            if waited < SPIN_S or polls % POLLS_PER_SLEEP:
                 os.sched_yield()
                 continue
-            waited = time.monotonic() - started
             if waited > self._deadline_s:
                 raise self._late(waited)
             assert self._request is not None
-            self._request.block(min(LONGEST_SLEEP_S, waited / 20))
+            self._request.block(min(LONGEST_SLEEP_S, waited / 100))
         return self._result  # type: ignore[return-value]  # T may itself be Optional, so no assert can narrow it
 
     def then(self, transform: Callable[[T], U]) -> "Pending[U]":

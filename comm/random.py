@@ -58,9 +58,10 @@ def stream_key(seed: int, *counters: int) -> int:
     Returns:
         An integer in [0, 2**64).
     """
-    key = mix64(seed + GOLDEN)
+    # Seed, counters and ids are each mixed with a constant of their own: equal values must not cancel out.
+    key = mix64(seed ^ SECOND_MULTIPLIER)
     for counter in counters:
-        key = mix64(key ^ mix64(counter + GOLDEN))
+        key = mix64(key + mix64(counter ^ FIRST_MULTIPLIER))
     return key
 
 

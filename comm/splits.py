@@ -96,15 +96,16 @@ def group_by_owner(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, 
         offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
 
     Returns:
-        ``(order, counts)``: ``ids[order]`` holds counts[0] ids of rank 0, then counts[1] of rank 1, and so on.
-        ``order`` is [n] int64 on the device of `ids`, or None where the ids are grouped already (sorted ids are).
+        ``(order, counts)``: ``ids[order]`` holds counts[0] ids of rank 0, then counts[1] of rank 1, and so
+        on. ``order`` is [n] int64 on the device of `ids`, or None where the ids are grouped already (sorted
+        ids are).
 
     Raises:
         DataError: nobody owns an id; names the first such id and its position.
 
     Cost:
-        On the CPU one pass, and a second one (a counting sort) where the ids are not grouped; on a GPU a stable
-        sort and one wait for the device.
+        On the CPU one pass, and a second one (a counting sort) where the ids are not grouped; on a GPU a
+        stable sort and one wait for the device.
     """
     _check_dtype(ids)
     return (_group_on_cpu if ids.device.type == "cpu" else _group_with_torch)(ids, offsets)

@@ -23,8 +23,8 @@ def find_owners(
         counts: [ranks] of zeros; written.
 
     Returns:
-        ``(grouped, bad_position)``: whether owners never fall, and the first position whose id nobody owns, or -1
-        (where it is not -1 the rest is unfinished).
+        ``(grouped, bad_position)``: whether owners never fall, and the first position whose id nobody owns,
+        or -1 (where it is not -1 the rest is unfinished).
     """
     first, last = offsets[0], offsets[-1]
     grouped = True
@@ -33,7 +33,7 @@ def find_owners(
         number = ids[position]
         if number < first or number >= last:
             return False, position
-        # Binary search without a branch on the data, which the processor could not guess for ids in random order.
+        # Binary search without a branch on the data: for ids in random order no processor could guess it.
         low, length = 0, counts.size
         while length > 1:
             half = length >> 1

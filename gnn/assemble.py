@@ -1,4 +1,4 @@
-"""From edges and raw vertex data, as a file holds them, to a validated graph: the one way in for every reader."""
+"""From edges and raw vertex data, as files hold them, to a validated graph: the way in for every reader."""
 
 from collections.abc import Callable
 

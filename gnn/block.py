@@ -124,10 +124,11 @@ def _transpose(block: Block) -> Transpose:
             indices=torch.from_numpy(indices),
             edge_ids=torch.from_numpy(edge_ids),
         )
-    return _transpose_anywhere(block)
+    return transpose_anywhere(block)
 
 
-def _transpose_anywhere(block: Block) -> Transpose:
+def transpose_anywhere(block: Block) -> Transpose:
+    """`Block.transpose` in torch operations that every device has; the CPU has a faster kernel."""
     by_source, edge_ids = torch.sort(block.indices, stable=True)
     boundaries = torch.arange(block.num_sources + 1, device=block.device, dtype=by_source.dtype)
     return Transpose(

@@ -39,8 +39,8 @@ def csc_from_edges(
         num_vertices: N.
         symmetrise: add the reverse of every edge that is not a self-loop; for undirected graphs listed once.
         self_loops: what happens to edges from a vertex to itself.
-        deduplicate: keep one of several equal edges. Without it, an undirected edge listed in both directions and
-            symmetrised counts twice each way.
+        deduplicate: keep one of several equal edges. Without it, an undirected edge listed in both directions
+            and symmetrised counts twice each way.
         index_dtype: torch.int32 or torch.int64; None takes int32 wherever N fits, half the memory.
         describe_edge: names edge i in an error, for example by file and row.
 
@@ -48,7 +48,8 @@ def csc_from_edges(
         (indptr int64 [N + 1], indices `index_dtype` [edges]), as in `windrow.gnn.graph.Graph`.
 
     Raises:
-        DataError: an id is negative or not below N, the two lists differ in length, or N is over 3,037,000,499.
+        DataError: an id is negative or not below N, the two lists differ in length, or N is over
+            3,037,000,499.
         RecipeError: `index_dtype` is int32 and N does not fit, or is no integer type for indices.
 
     Cost:

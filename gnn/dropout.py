@@ -78,7 +78,7 @@ def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor) -> Tensor:
     threshold = round(probability * _DECISIONS)
     if not 0 <= threshold < _DECISIONS:
         raise RecipeError(f"dropout probability {probability} is outside [0, 1): choose one inside")
-    result: Tensor = _Drop.apply(x, row_ids, key, threshold)
+    result: Tensor = _Drop.apply(x, row_ids, key, threshold)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -98,7 +98,7 @@ class _Drop(torch.autograd.Function):
 
 def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
     if x.device.type != "cpu" or x.dtype != torch.float32:
-        return _scale_or_zero_anywhere(x, row_ids, key, threshold)
+        return drop_anywhere(x, row_ids, key, threshold)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     drop_columns(
         x.contiguous().numpy(),
@@ -111,7 +111,8 @@ def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tens
     return out
 
 
-def _scale_or_zero_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+def drop_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+    """The law in torch operations that every device has, for `threshold` = round(65536 p)."""
     row_keys = _mix(_mix(row_ids + _signed(GOLDEN)) ^ _signed(key))
     groups = _mix(torch.arange((x.shape[1] + 3) // 4, device=x.device) + _signed(GOLDEN))
     words = _mix(row_keys.unsqueeze(1) ^ groups)

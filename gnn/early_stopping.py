@@ -21,27 +21,30 @@ class EarlyStopping:
         best        .70   .74   .74   .74   .74
         should_stop  no    no    no    no   yes        4 - 1 = 3 epochs without anything better
 
-    A tie is not better, and neither is NaN. Every rank must be told the same values, so that all stop together.
+    A tie is not better, and neither is NaN. Every rank must be told the same values, so that all stop
+    together.
 
     Raises:
         RecipeError: an option is out of range.
     """
 
     patience: int | None
-    """Epochs without improvement after which to stop, at least 1; None: never stop, only remember the best."""
+    """Epochs without improvement after which to stop, at least 1; None: never stop."""
     min_delta: float = 0.0
     """An improvement is more than this much above the best value so far, in units of the metric."""
     best_value: float = -math.inf
     """The best value so far; minus infinity before the first."""
     best_epoch: int = -1
-    """Where the best value was reached; -1 before the first, so that patience also ends where nothing ever counts."""
+    """Where the best value was reached; -1 before the first (patience ends even if nothing ever counts)."""
     last_epoch: int = -1
     """The last epoch with a value; -1 before the first."""
 
     def __post_init__(self) -> None:
         """Check the options."""
         if self.patience is not None and self.patience < 1:
-            raise RecipeError(f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end")
+            raise RecipeError(
+                f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end"
+            )
         if not 0 <= self.min_delta < math.inf:
             raise RecipeError(f"min_delta = {self.min_delta}: must be a finite number, not negative")
 

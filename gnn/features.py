@@ -15,6 +15,9 @@ Standardise = Literal["none", "standard", "rows"]
 """As they are; each column to mean 0 and variance 1; or each row divided by the sum of its magnitudes."""
 
 
+COLUMNS_PER_CHUNK = 64
+
+
 def float_features(values: Tensor | npt.NDArray[np.generic]) -> Tensor:
     """Turn a matrix of numbers into float32 rows.
 
@@ -69,7 +72,8 @@ def dense_features(
     if not consistent:
         raise DataError(
             f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} "
-            f"columns, {values.size} values; write the matrix again, for example with scipy.sparse.csr_matrix."
+            f"columns, {values.size} values; write the matrix again, for example with "
+            "scipy.sparse.csr_matrix."
         )
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
         position = int(np.flatnonzero((indices.astype(np.int64) < 0) | (indices >= columns))[0])
@@ -91,9 +95,9 @@ def standardise_features(features: Tensor, how: Standardise) -> Tensor:
 
     Args:
         features: floats [N, F].
-        how: "none" returns them unchanged. "standard" gives each column mean 0 and variance 1; a constant column
-            becomes 0. "rows" divides each row by the sum of its magnitudes, as is usual for bags of words; a row
-            of zeros stays.
+        how: "none" returns them unchanged. "standard" gives each column mean 0 and variance 1; a constant
+            column becomes 0. "rows" divides each row by the sum of its magnitudes, as is usual for bags of
+            words; a row of zeros stays.
 
     Returns:
         Floats [N, F] of the same dtype.
@@ -104,11 +108,19 @@ def standardise_features(features: Tensor, how: Standardise) -> Tensor:
     if how == "none":
         return features
     if how == "standard":
-        variance, mean = torch.var_mean(features.double(), dim=0, correction=0)
-        constant = features.amin(dim=0) == features.amax(dim=0)
-        scale = torch.where(constant, 1.0, variance.sqrt())
-        return ((features - mean) / scale).masked_fill(constant, 0.0).to(features.dtype)
+        scaled = torch.empty_like(features)
+        for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
+            columns = slice(start, start + COLUMNS_PER_CHUNK)
+            scaled[:, columns] = _standard_columns(features[:, columns])
+        return scaled
     if how == "rows":
-        sums = features.abs().sum(dim=1, keepdim=True)
+        sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
         return features / torch.where(sums > 0, sums, 1.0)
     raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
+
+
+def _standard_columns(columns: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
+    constant = columns.amin(dim=0) == columns.amax(dim=0)
+    scale = torch.where(constant, 1.0, variance.sqrt())
+    return ((columns - mean) / scale).masked_fill(constant, 0.0).to(columns.dtype)

@@ -1,6 +1,7 @@
 """A whole graph in memory: topology, features, labels and splits.
 
-The topology is stored by destination (compressed sparse columns, CSC), because a vertex asks for its sources::
+The topology is stored by destination (compressed sparse columns, CSC), because a vertex asks for its
+sources::
 
     edges  1 -> 0,  2 -> 0,  0 -> 2            indptr   0  2  2  3
                                                indices  1  2  |  |  0
@@ -51,7 +52,8 @@ class Graph:
     features: Tensor | None
     """Floating point [N, F], or None."""
     labels: Tensor | None
-    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label", or None."""
+    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label",
+    or None."""
     train_ids: Tensor
     """int64; vertices whose labels are learnt from."""
     validation_ids: Tensor
@@ -92,8 +94,8 @@ class Graph:
     def relabel(self, book: VertexOrder) -> "Graph":
         """Renumber the vertices.
 
-        Each neighbour list keeps its order, and so do the lists of splits: entry i of either is the same vertex
-        before and after. What is sampled by position therefore does not depend on the numbering.
+        Each neighbour list keeps its order, and so do the lists of splits: entry i of either is the same
+        vertex before and after. What is sampled by position therefore does not depend on the numbering.
 
         Args:
             book: the new order; only ``new_to_old`` and ``old_to_new`` are read.

@@ -15,7 +15,7 @@ from windrow.gnn.block import Block
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 
-__all__ = ["infer_exactly"]
+__all__ = ["gather_predictions", "infer_exactly"]
 
 CHUNK_VERTICES = 1 << 16
 """Vertices whose layer output is computed at a time: bounds the memory for their sources' rows."""
@@ -75,3 +75,18 @@ def _chunk(graph: PartitionedGraph, start: int, stop: int) -> tuple[Block, Tenso
         source_degrees=graph.indptr.diff()[sources],
     )
     return block, sources
+
+
+def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) -> Tensor:
+    """Bring the rows of all ranks together, in the user's order of vertices. Collective.
+
+    Args:
+        world: all ranks call this.
+        graph: this rank's view.
+        own_rows: [rows of this part, ...] from `infer_exactly`; row shape and dtype must agree.
+
+    Returns:
+        [N, ...] on every rank; row v belongs to the vertex that the user calls v.
+    """
+    rows = torch.cat(world.all_gather(own_rows.cpu(), stage="predictions"))
+    return rows[torch.from_numpy(graph.book.old_to_new)]

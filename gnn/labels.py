@@ -22,8 +22,8 @@ def prepare_labels(
 ) -> tuple[Tensor, Task, int]:
     """Bring labels to the form that `windrow.gnn.graph.Graph` holds.
 
-    With "auto", several columns mean "multi-label", one column with no class above 1 means "binary", and any other
-    means "single-label".
+    With "auto", several columns mean "multi-label", one column with no class above 1 means "binary", and any
+    other means "single-label".
 
     Args:
         labels: [N] or [N, 1] class numbers from 0, where -1 or NaN is an unknown label; or [N, C] of 0 and 1.
@@ -54,8 +54,8 @@ def prepare_labels(
     if task == "binary" and largest > 1:
         vertex = int(np.flatnonzero(classes > 1)[0])
         raise DataError(
-            f"the label of vertex {vertex} is {classes[vertex]}; in task 'binary' a label is 0 or 1. Use task "
-            "'single-label' for more classes."
+            f"the label of vertex {vertex} is {classes[vertex]}; in task 'binary' a label is 0 or 1. Use "
+            "task 'single-label' for more classes."
         )
     if task == "binary" or (task == "auto" and largest <= 1):
         return from_numpy(classes), "binary", 2
@@ -79,7 +79,7 @@ def _class_numbers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     if fractional.size:
         vertex = int(fractional[0])
         raise DataError(
-            f"the label of vertex {vertex} is {values[vertex]}; a class is a whole number. Number the classes "
-            "0, 1, 2, ..."
+            f"the label of vertex {vertex} is {values[vertex]}; a class is a whole number. Number the "
+            "classes 0, 1, 2, ..."
         )
     return known.astype(np.int64)

@@ -39,7 +39,7 @@ def aggregate(
     Args:
         block: the bipartite graph; on the device of `x`.
         x: floating [num_sources, features], or [num_sources, heads, features].
-        reduce: "sum", or "mean" (the sum divided by the number of edges; a weight does not change the divisor).
+        reduce: "sum", or "mean": the sum divided by the number of edges, whatever their weights.
         edge_weights: [edges], or [edges, heads] where `x` has heads; dtype of `x`.
 
     Returns:
@@ -47,13 +47,16 @@ def aggregate(
         `edge_weights`. A destination without edges gets zeros.
         Cost: edges x features multiply-adds, the same again for each gradient.
     """
+    total: Tensor
     if edge_weights is None:
-        total: Tensor = _Sum.apply(x.flatten(1), block)
+        total = _Sum.apply(x.flatten(1), block)  # type: ignore[no-untyped-call]
         total = total.view(block.num_destinations, *x.shape[1:])
-    elif x.dim() == 2:
-        total = _WeightedSum.apply(x.unsqueeze(1), edge_weights.unsqueeze(1), block).squeeze(1)
+    elif edge_weights.dim() == 1:
+        one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
+        total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]
+        total = total.squeeze(1)
     else:
-        total = _WeightedSum.apply(x, edge_weights, block)
+        total = _WeightedSum.apply(x, edge_weights, block)  # type: ignore[no-untyped-call]
     if reduce == "sum":
         return total
     divisor = block.degrees.clamp(min=1).to(total.dtype)
@@ -71,7 +74,7 @@ def add_ends(block: Block, source_values: Tensor, destination_values: Tensor) ->
     Returns:
         [edges, heads]: source_values[u] + destination_values[v] for edge (u, v); differentiable in both.
     """
-    total: Tensor = _AddEnds.apply(source_values, destination_values, block)
+    total: Tensor = _AddEnds.apply(source_values, destination_values, block)  # type: ignore[no-untyped-call]
     return total
 
 
@@ -86,7 +89,7 @@ def edge_softmax(block: Block, scores: Tensor) -> Tensor:
         [edges, heads], positive, summing to one over each destination's edges; differentiable.
         Cost: three passes over the scores.
     """
-    weights: Tensor = _EdgeSoftmax.apply(scores, block)
+    weights: Tensor = _EdgeSoftmax.apply(scores, block)  # type: ignore[no-untyped-call]
     return weights
 
 

@@ -36,14 +36,14 @@ class ModelOptions:
     activation: Literal["relu", "gelu"] = "relu"
     """Function between layers."""
     normalise: Literal["layer", "none"] = "none"
-    """"layer": layer normalisation of every hidden row. There is no batch normalisation: its statistics, and so
-    the answer, would depend on the number of ranks."""
+    """`layer` normalises every hidden row. There is no batch normalisation: its statistics, and so the answer,
+    would depend on the number of ranks."""
     residual: bool = False
     """True: the pre-normalised residual blocks of Platonov et al., see `GNN`."""
     heads: int = 4
-    """Attention heads of "gat"; must divide `hidden`. The others ignore it."""
+    """Attention heads of `gat`; must divide `hidden`. The other kinds ignore it."""
     gcn_normalisation: Literal["both", "right", "none"] = "both"
-    """Degree normalisation of "gcn", see `GCNLayer`. The others ignore it."""
+    """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
 
     def __post_init__(self) -> None:
         """Check every value.
@@ -62,7 +62,7 @@ class ModelOptions:
             raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
         if self.kind == "gat" and self.hidden % self.heads:
             raise RecipeError(
-                f"model.hidden = {self.hidden} is no multiple of model.heads = {self.heads}: change one of them"
+                f"model.hidden = {self.hidden} is no multiple of model.heads = {self.heads}: change either"
             )
 
 
@@ -113,7 +113,10 @@ class GNN(nn.Module):
             widths[-1] = out_features
         self.layers = nn.ModuleList(
             _make_layer(
-                options, widths[i], widths[i + 1], last=i == num_layers - 1 and not options.residual,
+                options,
+                widths[i],
+                widths[i + 1],
+                last=i == num_layers - 1 and not options.residual,
                 generator=generator,
             )
             for i in range(num_layers)
@@ -148,7 +151,8 @@ class GNN(nn.Module):
         """
         if len(blocks) != self.options.num_layers:
             raise RecipeError(
-                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: give one fanout per layer"
+                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: "
+                "give one fanout per layer"
             )
         hidden = self.embed(x, dropout)
         for index, block in enumerate(blocks):

@@ -5,8 +5,10 @@ some steps before it is read lets tens of reads travel at once.
 """
 
 from collections.abc import Callable
-from typing import Any
+from typing import Any, cast
 
+import numpy as np
+import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
@@ -16,17 +18,9 @@ __all__ = ["prefetch"]
 _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
 
 
-@intrinsic  # type: ignore[misc]
-def prefetch(typing_context: Any, array: types.Array, position: types.Integer) -> tuple[Any, Callable[..., Any]]:
-    """Ask the processor to load an array entry into its caches; for use in compiled code only.
-
-    Has no other effect: a position outside the array is not read, and nothing fails.
-
-    Args:
-        array: one-dimensional contiguous array of any type.
-        position: entry that will be read soon.
-    """
-
+def _prefetch(
+    typing_context: object, array: types.Array, position: types.Integer
+) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
@@ -40,3 +34,14 @@ def prefetch(typing_context: Any, array: types.Array, position: types.Integer) -
         return context.get_dummy_value()
 
     return types.void(array, types.intp), generate
+
+
+prefetch = cast("Callable[[npt.NDArray[Any], int | np.integer], None]", intrinsic(_prefetch))
+"""Ask the processor to load an array entry into its caches; for use in compiled code only.
+
+It has no other effect: a position outside the array is not read, and nothing fails.
+
+Args:
+    array: one-dimensional contiguous array of any type.
+    position: entry that will be read soon.
+"""

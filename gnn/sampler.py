@@ -12,6 +12,7 @@ vertices found so far, because each layer needs the previous layer's row of a ve
 
 import threading
 from collections.abc import Sequence
+from typing import TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -32,6 +33,7 @@ from windrow.gnn.sampler_kernels import (
 __all__ = ["NeighborSampler"]
 
 _LARGEST_INT32 = 2**31 - 1
+_Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
 class NeighborSampler:
@@ -90,10 +92,15 @@ class NeighborSampler:
                 )
         self.fanouts = tuple(fanouts)
         self.seed = seed
-        self._indptr = indptr.numpy()
-        self._indices = indices.numpy()
-        self._original_ids = None if original_ids is None else original_ids.numpy()
+        self._indptr = indptr.contiguous().numpy()
+        self._indices = indices.contiguous().numpy()
+        self._original_ids = None if original_ids is None else original_ids.contiguous().numpy()
         self._largest_degree = int(np.diff(self._indptr).max(initial=0))
+        if self._largest_degree > _LARGEST_INT32:
+            raise DataError(
+                f"a vertex has {self._largest_degree} neighbours, the sampler takes {_LARGEST_INT32}: "
+                "deduplicate the edges"
+            )
         self._per_thread = threading.local()
 
     def sample(self, seeds: Tensor, *, epoch: int, step: int) -> Minibatch:
@@ -115,50 +122,52 @@ class NeighborSampler:
         """
         _check_array("seeds", seeds, (torch.int64,))
         workspace = self._workspace()
-        found = workspace.begin(seeds.numpy())
-        looked_up = 0
-        blocks: list[Block] = []
-        for hop, fanout in enumerate(self.fanouts):
-            look_up_vertices(
-                self._indptr,
-                self._original_ids,
-                workspace.frontier,
-                looked_up,
-                found,
-                workspace.starts,
-                workspace.degrees,
-                workspace.inner_hashes,
-            )
-            looked_up = found
-            block_indptr = np.empty(found + 1, np.int64)
-            num_edges = count_edges(workspace.degrees, found, fanout, block_indptr)
-            neighbors = np.empty(num_edges, np.int32)
-            draw_neighbors(
-                np.uint64(stream_key(self.seed, Stream.SAMPLE, epoch, step, hop)),
-                self._indices,
-                workspace.starts,
-                workspace.degrees,
-                workspace.inner_hashes,
-                block_indptr,
-                workspace.taken,
-                neighbors,
-            )
-            workspace.reserve(found + num_edges + 1)
-            num_sources = number_vertices(
-                neighbors, workspace.first_seen, workspace.base, workspace.frontier, found
-            )
-            blocks.append(
-                Block(
-                    num_sources=num_sources,
-                    num_destinations=found,
-                    indptr=torch.from_numpy(block_indptr),
-                    indices=torch.from_numpy(neighbors),
-                )
-            )
-            found = num_sources
-        workspace.found = found
-        input_ids = torch.from_numpy(workspace.frontier[:found].copy())
+        workspace.begin(seeds.contiguous().numpy())
+        blocks = [
+            self._sample_hop(workspace, stream_key(self.seed, Stream.SAMPLE, epoch, step, hop), fanout)
+            for hop, fanout in enumerate(self.fanouts)
+        ]
+        input_ids = torch.from_numpy(workspace.frontier[: workspace.found].copy())
         return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
+
+    def _sample_hop(self, workspace: "_Workspace", key: int, fanout: int) -> Block:
+        """Expand every vertex found so far."""
+        num_destinations = workspace.found
+        workspace.reserve_destinations(num_destinations)
+        look_up_vertices(
+            self._indptr,
+            self._original_ids,
+            workspace.frontier,
+            workspace.looked_up,
+            num_destinations,
+            workspace.starts,
+            workspace.degrees,
+            workspace.inner_hashes,
+        )
+        workspace.looked_up = num_destinations
+        block_indptr = np.empty(num_destinations + 1, np.int64)
+        num_edges = count_edges(workspace.degrees, num_destinations, fanout, block_indptr)
+        block_indices = np.empty(num_edges, np.int32)
+        draw_neighbors(
+            np.uint64(key),
+            self._indices,
+            workspace.starts,
+            workspace.degrees,
+            workspace.inner_hashes,
+            block_indptr,
+            workspace.taken,
+            block_indices,
+        )
+        workspace.reserve_frontier(num_destinations + num_edges)
+        workspace.found = number_vertices(
+            block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_destinations
+        )
+        return Block(
+            num_sources=workspace.found,
+            num_destinations=num_destinations,
+            indptr=torch.from_numpy(block_indptr),
+            indices=torch.from_numpy(block_indices),
+        )
 
     def warm_up(self) -> None:
         """Compile the loops for this graph's types (or load them from the cache) and allocate this thread's memory."""
@@ -176,38 +185,54 @@ class _Workspace:
     """What one thread reuses from sample to sample."""
 
     def __init__(self, num_vertices: int, largest_degree: int) -> None:
-        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
         self.base = 1
-        self.found = 0
+        """An entry of `first_seen` is base + local id; smaller entries are left from earlier samples."""
+        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
         self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
+        self.found = 0
+        """Vertices in the frontier."""
         self.frontier: npt.NDArray[np.int64] = np.empty(0, np.int64)
+        self.looked_up = 0
+        """How many of them have their list noted in the three arrays below."""
         self.starts: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.degrees: npt.NDArray[np.int64] = np.empty(0, np.int64)
         self.inner_hashes: npt.NDArray[np.uint64] = np.empty(0, np.uint64)
 
-    def begin(self, seeds: npt.NDArray[np.int64]) -> int:
-        """Forget the last sample and place the seeds; returns their number."""
-        # An entry of `first_seen` is base + local id. Raising the base past all entries forgets them at no cost,
-        # until the numbers run out.
+    def begin(self, seeds: npt.NDArray[np.int64]) -> None:
+        """Forget the last sample and make `seeds` the frontier."""
+        # Raising the base past all entries forgets them at no cost, until the numbers run out.
         self.base += self.found
         if self.base > _LARGEST_INT32 - len(self.first_seen):
             self.first_seen.fill(0)
             self.base = 1
-        self.found = len(seeds)
-        self.reserve(self.found)
+        self.looked_up = self.found = 0
+        self.reserve_frontier(len(seeds))
+        self.found = min(
+            len(seeds), len(self.first_seen)
+        )  # also where one is refused: its entries must be forgotten
         refused = place_seeds(seeds, self.first_seen, self.base, self.frontier)
         if refused >= 0:
             raise _refusal(seeds, refused, len(self.first_seen))
-        return self.found
 
-    def reserve(self, num_vertices: int) -> None:
-        """Grow the arrays that are indexed by local id to hold `num_vertices`, keeping their contents."""
-        if num_vertices > len(self.frontier):
-            capacity = max(num_vertices, 2 * len(self.frontier))
-            self.frontier = np.resize(self.frontier, capacity)
-            self.starts = np.resize(self.starts, capacity)
-            self.degrees = np.resize(self.degrees, capacity)
-            self.inner_hashes = np.resize(self.inner_hashes, capacity)
+    def reserve_frontier(self, most: int) -> None:
+        """Make room for `most` vertices, or all of the graph, and one that `number_vertices` writes past the end."""
+        most = min(most, len(self.first_seen)) + 1
+        if most > len(self.frontier):
+            self.frontier = _grown(self.frontier, self.found, most)
+
+    def reserve_destinations(self, number: int) -> None:
+        """Make room for what is noted of `number` destinations."""
+        if number > len(self.starts):
+            self.starts = _grown(self.starts, self.looked_up, number)
+            self.degrees = _grown(self.degrees, self.looked_up, number)
+            self.inner_hashes = _grown(self.inner_hashes, self.looked_up, number)
+
+
+def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_Scalar]:
+    """A larger array with the first `used` entries; twice as large, so that growing stays cheap."""
+    larger = np.empty(max(needed, 2 * len(array)), array.dtype)
+    larger[:used] = array[:used]
+    return larger
 
 
 def _refusal(seeds: npt.NDArray[np.int64], position: int, num_vertices: int) -> DataError:

@@ -18,6 +18,8 @@ SCHEDULE_KINDS = ("constant", "linear", "cosine")
 class ScheduleOptions:
     """How the learning rate changes from step to step.
 
+    The rate rises to its peak over the warm-up steps, then stays there or falls::
+
         1         ______                    "constant" stays at 1
                  /      ``--.._
         1/(w+1) /              ``--.__      final_fraction
@@ -25,7 +27,7 @@ class ScheduleOptions:
     """
 
     kind: ScheduleKind = "constant"
-    """What follows the warm-up; "cosine" without restarts is that of Loshchilov and Hutter, SGDR (ICLR 2017)."""
+    """What follows the warm-up; "cosine" is that of Loshchilov and Hutter, SGDR (ICLR 2017), no restarts."""
     warmup_steps: int = 0
     """Optimiser steps during which the rate rises along a line to its peak."""
     final_fraction: float = 0.0
@@ -61,8 +63,8 @@ def learning_rate_factor(options: ScheduleOptions, step: int, total_steps: int) 
         total_steps: optimiser steps of the whole run; the final fraction is reached after the last of them.
 
     Returns:
-        A factor in [0, 1], above 0 in the warm-up and 1 at ``step == warmup_steps``; steps past the end get the
-        factor of the end.
+        A factor in [0, 1], above 0 in the warm-up and 1 at ``step == warmup_steps``; steps past the end get
+        the factor of the end.
 
     Raises:
         RecipeError: the warm-up is longer than the run.

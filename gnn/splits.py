@@ -19,9 +19,9 @@ class SplitOptions:
     """How vertices are shared out among the three splits."""
 
     kind: Literal["per-class", "fractions"] = "per-class"
-    """"per-class": so many of each class, all others are test vertices, as is usual for citation and co-author
-    graphs (Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018); "fractions": shares of all labelled
-    vertices, whatever their class."""
+    """"per-class": so many of each class, all others are test vertices, as is usual for citation and
+    co-author graphs (Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018); "fractions": shares
+    of all labelled vertices, whatever their class."""
     train_per_class: int = 20
     """Training vertices of each class, with kind "per-class"."""
     validation_per_class: int = 30
@@ -41,14 +41,14 @@ class SplitOptions:
             raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
         if self.train_per_class < 1 or self.validation_per_class < 0:
             raise RecipeError(
-                f"train_per_class is {self.train_per_class} and validation_per_class {self.validation_per_class}; "
-                "use at least 1 and at least 0."
+                f"train_per_class is {self.train_per_class} and validation_per_class "
+                f"{self.validation_per_class}; use at least 1 and at least 0."
             )
         train, validation = self.train_fraction, self.validation_fraction
         if not (train > 0 and validation >= 0 and train + validation <= 1):
             raise RecipeError(
-                f"train_fraction is {train} and validation_fraction {validation}; use a share above 0 and one of "
-                "at least 0 that together make at most 1."
+                f"train_fraction is {train} and validation_fraction {validation}; use a share above 0 and "
+                "one of at least 0 that together make at most 1."
             )
 
 
@@ -130,8 +130,8 @@ def _per_class(
         if 0 < count < needed:
             raise DataError(
                 f"class {number} has {count} labelled vertices, but the split takes {needed} of each class "
-                f"({options.train_per_class} to train, {options.validation_per_class} to validate); take fewer, or "
-                "use a split of kind 'fractions'."
+                f"({options.train_per_class} to train, {options.validation_per_class} to validate); take "
+                "fewer, or use a split of kind 'fractions'."
             )
     by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
     place_in_class = np.arange(len(by_class)) - np.repeat(np.cumsum(counts) - counts, counts)

@@ -29,9 +29,9 @@ def power_law_graph(
     """Generate an undirected graph whose degrees follow a power law.
 
     Both ends of an edge are drawn independently, vertex of rank r with probability proportional to
-    r ** (-1 / (exponent - 1)), so that the number of vertices of degree k falls as k ** -exponent (Chung and Lu,
-    The Average Distances in Random Graphs with Given Expected Degrees, PNAS 2002). Self-loops and repeats are
-    drawn again. Ranks are shuffled, so that a vertex id tells nothing about its degree.
+    r ** (-1 / (exponent - 1)), so that the number of vertices of degree k falls as k ** -exponent (Chung and
+    Lu, The Average Distances in Random Graphs with Given Expected Degrees, PNAS 2002). Self-loops and repeats
+    are drawn again. Ranks are shuffled, so that a vertex id tells nothing about its degree.
 
     Args:
         num_vertices: N.
@@ -79,8 +79,9 @@ def community_graph(
 ) -> Graph:
     """Generate a graph of equal communities whose labels a graph network can learn (stochastic block model).
 
-    Vertex v belongs to community v modulo `num_classes`. Features are standard normal noise plus `signal` times a
-    random direction of the community: too weak to classify one vertex alone, clear once averaged over neighbours.
+    Vertex v belongs to community v modulo `num_classes`. Features are standard normal noise plus `signal`
+    times a random direction of the community: too weak to classify one vertex alone, clear once averaged over
+    neighbours.
 
     Args:
         num_vertices: N, at least `num_classes`.
@@ -101,9 +102,10 @@ def community_graph(
     """
     if num_classes < 2 or num_vertices < num_classes or average_degree < 0 or not 0 <= homophily <= 1:
         raise RecipeError(
-            f"num_vertices {num_vertices}, num_classes {num_classes}, average_degree {average_degree}, homophily "
-            f"{homophily}: use at least as many vertices as classes, at least 2 classes, a degree from 0 and a "
-            "share between 0 and 1."
+            f"num_vertices {num_vertices}, num_classes {num_classes}, average_degree {average_degree}, "
+            "homophily "
+            f"{homophily}: use at least as many vertices as classes, at least 2 classes, a degree from 0 "
+            "and a share between 0 and 1."
         )
     draws = np.arange(round(num_vertices * average_degree / 2))
     sources = _below(num_vertices, draws, seed, 2)
@@ -160,10 +162,12 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
         keys = _distinct(np.concatenate((keys, fresh[first != second])))
         if keys.size >= wanted:
             surplus = keys.size - wanted
-            dropped = np.argpartition(hash_ids(stream_key(seed, GENERATE, 9), keys), surplus)[:surplus]
+            draws = hash_ids(stream_key(seed, GENERATE, 9), keys)
+            dropped = np.argpartition(draws, min(surplus, keys.size - 1))[:surplus]
             return np.delete(keys, dropped)
     raise DataError(
-        f"{2 * wanted} edges with so skewed degrees do not fit among {num_vertices} vertices: {2 * keys.size} "
+        f"{2 * wanted} edges with so skewed degrees do not fit among {num_vertices} vertices: "
+        f"{2 * keys.size} "
         f"were found in {drawn} draws. Ask for fewer edges, more vertices or a larger exponent."
     )
 
@@ -172,7 +176,8 @@ def _distinct(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
     """Sort and drop repeats; several times faster than numpy.unique, which hashes."""
     keys.sort()
     first = np.concatenate((np.ones(min(keys.size, 1), dtype=bool), keys[1:] != keys[:-1]))
-    return keys[first]
+    distinct: npt.NDArray[np.int64] = keys[first]
+    return distinct
 
 
 def _rank(num_vertices: int, skew: float, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:

@@ -139,30 +139,31 @@ class MinibatchTrainer:
         """Steps in an epoch, the same on every rank."""
         return self._order.steps_per_epoch
 
-    def train_epoch(
-        self, epoch: int, *, first_step: int = 0, after_step: Callable[[int], None] | None = None
-    ) -> float:
+    def train_epoch(self, epoch: int, *, after_step: Callable[[], None] | None = None) -> float:
         """Run the steps of one epoch. Collective.
 
         Args:
             epoch: from 0; chooses the shuffle, the samples and the dropout.
-            first_step: where to begin, when an epoch is resumed.
-            after_step: called with the number of each finished step.
+            after_step: called after each step, for a progress bar say.
 
         Returns:
-            Mean loss over the seeds of the steps that were run, the same on every rank.
+            Mean loss over all training vertices, each as its step saw it; the same on every rank.
         """
         self.model.train()
         loss = torch.zeros((), dtype=torch.float64)
-        seeds = 0
-        for step in range(first_step, self.steps_per_epoch):
+        for step in range(self.steps_per_epoch):
             loss += self.train_step(epoch, step)
-            seeds += self._order.global_batch_size(epoch, step)
             if after_step is not None:
-                after_step(step)
+                after_step()
         with self.stopwatch.measure("wait"):
             self._world.all_reduce(loss, stage="loss")
-        return float(loss) / max(1, seeds)
+        return float(loss) / len(self.graph.train_ids)
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last step."""
+        rate: float = self._optimizer.param_groups[0]["lr"]
+        return rate
 
     def train_step(self, epoch: int, step: int) -> float:
         """Run one step. Collective.

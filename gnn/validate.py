@@ -13,7 +13,7 @@ if TYPE_CHECKING:
 
 __all__ = ["validate_graph"]
 
-ROWS_PER_CHUNK = 1 << 16
+NUMBERS_PER_CHUNK = 1 << 22
 
 
 def validate_graph(graph: "Graph", *, training: bool = True) -> None:
@@ -85,13 +85,13 @@ def _check_indptr(graph: "Graph") -> None:
     if falls.numel():
         row = int(falls[0])
         raise DataError(
-            f"indptr goes down from {int(indptr[row])} to {int(indptr[row + 1])} at vertex {row}; offsets may only "
-            "grow. Rebuild the graph with csc_from_edges."
+            f"indptr goes down from {int(indptr[row])} to {int(indptr[row + 1])} at vertex {row}; offsets "
+            "may only grow. Rebuild the graph with csc_from_edges."
         )
     if int(indptr[-1]) != graph.indices.numel():
         raise DataError(
-            f"indptr ends at {int(indptr[-1])} but there are {graph.indices.numel()} edges in indices; the two "
-            "must be equal. Rebuild the graph with csc_from_edges."
+            f"indptr ends at {int(indptr[-1])} but there are {graph.indices.numel()} edges in indices; the "
+            "two must be equal. Rebuild the graph with csc_from_edges."
         )
 
 
@@ -112,20 +112,23 @@ def _check_feature_rows(graph: "Graph", features: Tensor) -> None:
         raise DataError(f"features has shape {tuple(features.shape)}; give one row per vertex, [N, F].")
     if features.shape[0] != graph.num_vertices:
         raise DataError(
-            f"there are {features.shape[0]} rows of features for {graph.num_vertices} vertices; give exactly one "
-            "row per vertex, isolated vertices included."
+            f"there are {features.shape[0]} rows of features for {graph.num_vertices} vertices; give "
+            "exactly one row per vertex, isolated vertices included."
         )
 
 
 def _check_features_finite(features: Tensor) -> None:
-    for start in range(0, features.shape[0], ROWS_PER_CHUNK):
-        finite = torch.isfinite(features[start : start + ROWS_PER_CHUNK])
-        if not bool(finite.all()):
-            row, column = (~finite).nonzero()[0].tolist()
-            value = float(features[start + row, column])
+    if features.numel() == 0:
+        return
+    rows_per_chunk = max(1, NUMBERS_PER_CHUNK // features.shape[1])
+    for start in range(0, features.shape[0], rows_per_chunk):
+        chunk = features[start : start + rows_per_chunk]
+        smallest, largest = torch.aminmax(chunk)
+        if not bool(smallest.isfinite() & largest.isfinite()):
+            row, column = (~chunk.isfinite()).nonzero()[0].tolist()
             raise DataError(
-                f"feature column {column} of vertex {start + row} is {value}; features must be finite numbers. "
-                "Replace it, for example by the column's mean."
+                f"feature column {column} of vertex {start + row} is {float(chunk[row, column])}; features "
+                "must be finite numbers. Replace it, for example by the column's mean."
             )
 
 
@@ -136,8 +139,8 @@ def _check_label_rows(graph: "Graph", labels: Tensor) -> None:
         raise DataError(f"labels has shape {tuple(labels.shape)}; task {graph.task!r} needs {shape}.")
     if labels.shape[0] != graph.num_vertices:
         raise DataError(
-            f"there are {labels.shape[0]} labels for {graph.num_vertices} vertices; give one per vertex, -1 where "
-            "it is unknown."
+            f"there are {labels.shape[0]} labels for {graph.num_vertices} vertices; give one per vertex, -1 "
+            "where it is unknown."
         )
     if multi and labels.shape[1] != graph.num_classes:
         raise DataError(
@@ -151,8 +154,8 @@ def _check_label_values(graph: "Graph", labels: Tensor) -> None:
         if wrong.numel():
             row, column = wrong[0].tolist()
             raise DataError(
-                f"label column {column} of vertex {row} is {float(labels[row, column])}; in task 'multi-label' "
-                "a label is 0 or 1. Correct it, or leave the vertex out of the data."
+                f"label column {column} of vertex {row} is {float(labels[row, column])}; in task "
+                "'multi-label' a label is 0 or 1. Correct it, or leave the vertex out of the data."
             )
         return
     if graph.task == "binary" and graph.num_classes != 2:

@@ -1,1 +1,1 @@
-"""windrow.launch."""
+"""From a recipe to a trained model: command line, run folders, checkpoints, progress and plots."""

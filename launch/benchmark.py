@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+
 from windrow.launch.environment import git_commit, hardware_line
 
 __all__ = ["Aim", "Ratio", "conclude", "interleave", "ratio", "short_flag", "table"]

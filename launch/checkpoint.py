@@ -14,7 +14,12 @@ from typing import Any
 
 from windrow.comm.errors import StoreError
 from windrow.launch.atomic_file import PARTIAL_PATTERN
-from windrow.launch.checkpoint_file import CheckpointHeader, read_checkpoint, read_header, write_checkpoint
+from windrow.launch.checkpoint_file import (
+    CheckpointHeader,
+    read_checkpoint,
+    read_header,
+    write_checkpoint,
+)
 
 __all__ = ["Checkpoint", "check_fits", "load_best", "load_latest", "save_checkpoint"]
 
@@ -105,7 +110,8 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], graph_fin
         StoreError: names the first keys that differ, with both values, or says that the graph does.
     """
     differing = [
-        f"{key} was {_shown(old)} and is {_shown(new)}" for key, old, new in _differences(header.recipe, recipe)
+        f"{key} was {_shown(old)} and is {_shown(new)}"
+        for key, old, new in _differences(header.recipe, recipe)
     ]
     if differing:
         more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""

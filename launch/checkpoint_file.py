@@ -1,8 +1,8 @@
 """One checkpoint on disk: written atomically, and refused when a single bit of it is wrong.
 
-    windrow-checkpoint                   what it is
-    {"format_version": 1, "epoch": 4, ... "sha256": "9f..."}     a header of one line, for any tool to read
-    ...                                  torch.save of {"state": ...}, loaded with weights_only
+windrow-checkpoint                   what it is
+{"format_version": 1, "epoch": 4, ... "sha256": "9f..."}     a header of one line, for any tool to read
+...                                  torch.save of {"state": ...}, loaded with weights_only
 """
 
 import dataclasses
@@ -151,7 +151,9 @@ def _digest(described: Mapping[str, Any], payload: bytes | memoryview) -> str:
 
 
 def _damaged(path: Path, reason: str) -> StoreError:
-    return StoreError(f"{path}: this checkpoint is damaged: {reason}. Delete it, so that an older one is used.")
+    return StoreError(
+        f"{path}: this checkpoint is damaged: {reason}. Delete it, so that an older one is used."
+    )
 
 
 def _cannot_write(path: Path, num_bytes: int, error: OSError) -> StoreError:

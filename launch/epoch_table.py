@@ -36,7 +36,10 @@ class EpochTable:
         self._widths = [max(len(name), width) for name, width in zip(header, self._minimum(), strict=True)]
         lines = []
         if self._rows % self._repeat_header_every == 0:
-            lines = [format_row(header, self._widths), format_row(["-" * width for width in self._widths], self._widths)]
+            lines = [
+                format_row(header, self._widths),
+                format_row(["-" * width for width in self._widths], self._widths),
+            ]
         self._rows += 1
         return [*lines, format_row(self._cells(record), self._widths)]
 

@@ -27,7 +27,9 @@ class MetricsLog:
         StoreError: the file of an earlier run cannot be understood.
     """
 
-    def __init__(self, path: Path, *, tensorboard_folder: Path | None = None, finished_epochs: int = 0) -> None:
+    def __init__(
+        self, path: Path, *, tensorboard_folder: Path | None = None, finished_epochs: int = 0
+    ) -> None:
         self._writer = None if tensorboard_folder is None else _writer(tensorboard_folder, finished_epochs)
         self._records = [record for record in read_records(path) if record.epoch <= finished_epochs]
         write_atomically(path, b"".join(f"{record.to_json()}\n".encode() for record in self._records))

@@ -19,6 +19,8 @@ FEW_EPOCHS = 25
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
 """Okabe and Ito's palette, told apart by colour-blind readers too."""
 
+METRIC_NAMES = {"roc_auc": "ROC-AUC", "macro_f1": "macro-F1"}
+
 
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
     """Draw the curves.
@@ -42,12 +44,14 @@ def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> Non
         axes.xaxis.get_major_locator().set_params(integer=True)
         axes.grid(alpha=0.3, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title)
+    figure.suptitle(title, weight="bold")
     figure.savefig(path)
 
 
 def _draw_loss(axes: "Axes", records: Sequence[EpochRecord]) -> None:
-    axes.plot([r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records))
+    axes.plot(
+        [r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records)
+    )
     axes.set_title("Training loss")
     axes.set_ylabel("mean loss per training vertex")
 
@@ -65,10 +69,12 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
     axes.set_title("Not evaluated")
     if evaluated:
         best = max(evaluated, key=lambda record: record.validation or 0.0)
-        axes.axvline(best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}")
+        axes.axvline(
+            best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}"
+        )
         axes.set_title(_best_title(best))
-        axes.legend(loc="lower right", frameon=False)
-    axes.set_ylabel(name)
+        axes.legend(loc="lower right", edgecolor="none")
+    axes.set_ylabel(METRIC_NAMES.get(name, name))
 
 
 def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
@@ -80,7 +86,9 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         colour = COLOURS[index % len(COLOURS)]
         axes.bar(epochs, height, bottom=bottom, width=1.0, color=colour, label=stage, linewidth=0)
         bottom += height
-    axes.plot(epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch")
+    axes.plot(
+        epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch"
+    )
     axes.set_ylim(bottom=0)
     axes.set_title("Seconds per stage")
     axes.set_ylabel("seconds (each stage: its slowest rank)")
@@ -88,7 +96,11 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
 
 
 def _best_title(best: EpochRecord) -> str:
-    parts = [f"{name} {value:.4f}" for name, value in (("validation", best.validation), ("test", best.test)) if value]
+    parts = [
+        f"{name} {value:.4f}"
+        for name, value in (("validation", best.validation), ("test", best.test))
+        if value
+    ]
     return f"Best epoch: {', '.join(parts)}"
 
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Literal
 
 from windrow.comm.connect import BackendName
 from windrow.comm.errors import RecipeError
@@ -19,6 +20,8 @@ class RunOptions:
     """Run folder; None for ``runs/<recipe name>-<n>`` in the current folder."""
     backend: BackendName = "auto"
     """What ranks communicate through; "auto" follows the launcher."""
+    device: Literal["cpu", "cuda"] = "cpu"
+    """What the model computes on; "cuda" is this process's current GPU."""
     deadline_s: float = 300.0
     """Seconds that a rank waits for others before the run is ended with an error."""
     debug: bool = False
@@ -43,7 +46,9 @@ class RunOptions:
         if not self.deadline_s > 0:
             raise RecipeError(f"deadline_s = {self.deadline_s} must be above 0 seconds")
         if self.threads < 0:
-            raise RecipeError(f"threads = {self.threads} must be at least 1, or 0 for a fair share of the cores")
+            raise RecipeError(
+                f"threads = {self.threads} must be at least 1, or 0 for a fair share of the cores"
+            )
         for name in ("checkpoint_every_epochs", "keep_checkpoints"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"{name} = {getattr(self, name)} must be at least 1")

@@ -85,7 +85,7 @@ def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) 
         if key not in fields:
             raise place.refuse(_unknown_key(key, list(fields)))
     for name, field in fields.items():
-        if name not in values and field.default is field.default_factory is dataclasses.MISSING:
+        if name not in values and _is_required(field):
             raise place.refuse(f"needs {'the section' if _is_table(field.type) else 'a value for'} {name!r}")
     types = typing.get_type_hints(kind)
     parsed = {key: _parse_value(types[key], value, key, place) for key, value in values.items()}
@@ -177,6 +177,10 @@ def _unknown_key(key: str, known: list[str]) -> str:
     return f"has no key {key!r}. " + (
         f"Did you mean {nearest[0]!r}?" if nearest else f"Its keys: {', '.join(known)}."
     )
+
+
+def _is_required(field: "dataclasses.Field[Any]") -> bool:
+    return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
 def _is_table(expected: Any) -> bool:

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["merge_directions", "transpose"]
+__all__ = ["merge_directions", "relabel", "transpose"]
 
 Ids = npt.NDArray[np.integer]
 
@@ -72,3 +72,29 @@ def merge_directions(
             last = neighbour
         merged_indptr[vertex + 1] = filled
     return merged_indptr, merged[:filled].copy()
+
+
+@numba.njit(cache=True)
+def relabel(
+    indptr: Ids, indices: Ids, order: Ids, place: Ids
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Write a graph down in another vertex order. Cost O(N + E).
+
+    Args:
+        indptr: int64 [N + 1].
+        indices: int32 [E].
+        order: int64 [N]: ``order[i]`` is the vertex that becomes vertex i.
+        place: int64 [N]: the inverse of `order`.
+
+    Returns:
+        int64 [N + 1] and int32 [E].
+    """
+    new_indptr = np.zeros(len(indptr), np.int64)
+    new_indices = np.empty(len(indices), np.int32)
+    filled = 0
+    for new in range(len(order)):
+        for edge in range(indptr[order[new]], indptr[order[new] + 1]):
+            new_indices[filled] = place[indices[edge]]
+            filled += 1
+        new_indptr[new + 1] = filled
+    return new_indptr, new_indices

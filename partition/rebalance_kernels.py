@@ -3,7 +3,6 @@
 import numba
 import numpy as np
 import numpy.typing as npt
-
 from windrow.partition.balance_kernels import excess_change
 from windrow.partition.heap_kernels import push_or_update, remove
 from windrow.partition.refine_kernels import move_vertex

@@ -15,7 +15,6 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.partition.adjacency import Adjacency
 from windrow.partition.balance_kernels import total_excess, weigh_parts

@@ -11,7 +11,6 @@ of v's edges into part p, so the gain of moving v from part s to t is ``connecti
 import numba
 import numpy as np
 import numpy.typing as npt
-
 from windrow.comm.random_kernels import hash_id
 from windrow.partition.balance_kernels import excess_change, fits, total_excess
 from windrow.partition.heap_kernels import push_or_update, remove

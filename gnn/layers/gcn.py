@@ -27,9 +27,9 @@ class GCNLayer(nn.Module):
     where d_v is the in-degree of the destination and d_u the out-degree of the source in the block, both at
     least 1: equal to `dgl.nn.GraphConv(norm=normalisation)` on whole graphs and on sampled blocks.
 
-    Where the block knows `source_degrees` (d, degrees in the graph that was sampled, taken as symmetric),
-    "both" is c_uv = (d_v / k_v) / sqrt(d_u d_v) with k_v the number of sampled edges of v: the same on a whole
-    graph, an unbiased estimate of it on a sample, and independent of which seeds share the minibatch.
+    Where the block knows `source_degrees` (d, in the graph that was sampled, taken as symmetric),
+    "both" is c_uv = (d_v / k_v) / sqrt(d_u d_v) with k_v the number of sampled edges of v: the same on a
+    whole graph, an unbiased estimate of it on a sample, and independent of which seeds share the minibatch.
 
     A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without
     edges gets b. Shapes: x [num_sources, in_features] -> [num_destinations, out_features].

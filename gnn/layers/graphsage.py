@@ -11,7 +11,7 @@ __all__ = ["GraphSAGELayer"]
 
 
 class GraphSAGELayer(nn.Module):
-    """One GraphSAGE layer (Hamilton, Ying, Leskovec: Inductive Representation Learning on Large Graphs, 2017).
+    """One GraphSAGE layer (Hamilton et al.: Inductive Representation Learning on Large Graphs, NIPS 2017).
 
         y_v = W_self x_v + W_neighbor mean_{u in N(v)} x_u + b
 

@@ -27,9 +27,10 @@ def make_linear(
         bias: whether a vector is added.
         generator: where the numbers come from; it moves on. The global generator stays untouched.
     """
-    linear = nn.utils.skip_init(nn.Linear, in_features, out_features, bias=bias)
-    assert isinstance(linear, nn.Linear)
+    # On the meta device the constructor draws no numbers; both parameters are replaced right away.
+    with torch.device("meta"):
+        linear = nn.Linear(in_features, out_features, bias=bias)
     linear.weight = glorot(out_features, in_features, generator=generator)
     if bias:
-        nn.init.zeros_(linear.bias)
+        linear.bias = nn.Parameter(torch.zeros(out_features))
     return linear

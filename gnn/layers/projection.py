@@ -15,9 +15,7 @@ _GATHER_COST = 4.0
 on a core with AVX-512 and rows of 128 float32. It only chooses between two equal results."""
 
 
-def aggregate_projected(
-    block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]
-) -> Tensor:
+def aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]) -> Tensor:
     """Aggregate the rows of `x W^T` over each destination's sources.
 
     Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding.

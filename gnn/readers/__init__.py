@@ -1,4 +1,4 @@
-"""Graphs from files and from other libraries' objects, each returned as a validated `windrow.gnn.graph.Graph`."""
+"""Graphs from files and from other libraries' objects, each validated before it is returned."""
 
 from windrow.gnn.readers.dgl_graph import graph_from_dgl, to_dgl
 from windrow.gnn.readers.edge_list import read_edge_list_and_names

@@ -64,8 +64,8 @@ def graph_from_dgl(
     """
     if not graph.is_homogeneous:
         raise DataError(
-            f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads graphs of "
-            "one type: convert it with dgl.to_homogeneous."
+            f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads "
+            "graphs of one type: convert it with dgl.to_homogeneous."
         )
     names = names or DGLNames()
     sources, destinations = graph.edges()
@@ -126,7 +126,8 @@ def to_dgl(graph: Graph) -> Any:  # noqa: ANN401 - a DGLGraph, whose library is 
         graph: the graph to hand over.
 
     Returns:
-        A ``dgl.DGLGraph`` whose ``ndata`` holds what the graph has of feat, label, train_mask, val_mask, test_mask.
+        A ``dgl.DGLGraph`` whose ``ndata`` holds what the graph has of feat, label, train_mask, val_mask,
+        test_mask.
     """
     import dgl
 

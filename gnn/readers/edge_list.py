@@ -1,4 +1,6 @@
-"""Edge lists in CSV or Parquet, with an optional vertex file beside them::
+"""Edge lists in CSV or Parquet, with an optional vertex file beside them.
+
+::
 
     edges.csv           vertices.csv
     source,destination  id,age,income,class,split
@@ -46,8 +48,8 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         options: `path`, `edge_list` and the options of every format.
 
     Returns:
-        (graph, names): `names[v]` is the id of vertex v in the files, int64 [N] or, with `ids` "names", str [N]
-        (dtype object).
+        (graph, names): `names[v]` is the id of vertex v in the files, int64 [N] or, with `ids` "names", str
+        [N] (dtype object).
 
     Raises:
         DataError: a file is unreadable or breaks a law; the message names the file and the row.

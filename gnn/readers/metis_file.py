@@ -1,4 +1,6 @@
-"""Graphs in METIS's text format (METIS manual 5.1, section 4.1.1)::
+"""Graphs in METIS's text format (METIS manual 5.1, section 4.1.1).
+
+::
 
 % comment
 3 2          vertices, undirected edges, [format [number of vertex weights]]
@@ -9,6 +11,7 @@
 
 from array import array
 from collections.abc import Iterator
+from itertools import pairwise
 from pathlib import Path
 from typing import NoReturn
 
@@ -70,15 +73,15 @@ def read_metis(options: GraphOptions) -> Graph:
         line_numbers.append(line_number)
     if len(counts) != num_vertices:
         raise DataError(
-            f"{path}: the header says {num_vertices} vertices, but there are {len(counts)} lines of neighbours; "
-            "the file is cut short or its header is wrong."
+            f"{path}: the header says {num_vertices} vertices, but there are {len(counts)} lines of "
+            "neighbours; the file is cut short or its header is wrong."
         )
     sources = np.array(neighbours, dtype=np.int64) - 1
     destinations = np.repeat(np.arange(num_vertices), np.array(counts, dtype=np.int64))
     if sources.size != 2 * num_edges:
         raise DataError(
-            f"{path}: the header says {num_edges} edges, which makes {2 * num_edges} neighbours, but there are "
-            f"{sources.size}; list each edge at both ends, or correct the header."
+            f"{path}: the header says {num_edges} edges, which makes {2 * num_edges} neighbours, but there "
+            f"are {sources.size}; list each edge at both ends, or correct the header."
         )
     graph = assemble_graph(
         sources,
@@ -129,7 +132,7 @@ def write_metis(path: Path, graph: Graph) -> None:
     numbers = list(map(str, (graph.indices.long() + 1).tolist()))
     with path.open("w", encoding="ascii") as file:
         file.write(f"{graph.num_vertices} {graph.num_edges // 2}\n")
-        for start, stop in zip(offsets[:-1], offsets[1:], strict=True):
+        for start, stop in pairwise(offsets):
             file.write(" ".join(numbers[start:stop]) + "\n")
 
 
@@ -173,8 +176,8 @@ def _check_symmetric(
         _refuse(
             path,
             line_numbers[destination],
-            f"vertex {destination + 1} lists {source + 1}, but line {line_numbers[source]} of vertex {source + 1} "
-            f"does not list {destination + 1}; list each edge at both ends.",
+            f"vertex {destination + 1} lists {source + 1}, but line {line_numbers[source]} of vertex "
+            f"{source + 1} does not list {destination + 1}; list each edge at both ends.",
         )
 
 

@@ -10,8 +10,10 @@ Arrays, by either name; only ``edges`` is required::
 """
 
 import zipfile
+import zlib
 from collections.abc import Mapping
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import numpy.typing as npt
@@ -27,7 +29,7 @@ from windrow.gnn.splits import VertexSplit, split_from_masks
 
 __all__ = ["load_arrays", "read_npz"]
 
-Arrays = Mapping[str, npt.NDArray[np.generic]]
+Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def read_npz(options: GraphOptions) -> Graph:
@@ -66,7 +68,7 @@ def read_npz(options: GraphOptions) -> Graph:
     )
 
 
-def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
+def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     """Load every array of an npz file, and nothing that needs pickle.
 
     Args:
@@ -78,32 +80,31 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[np.generic]]:
     Raises:
         DataError: the file is no npz file, is damaged, or holds Python objects.
     """
+    with path.open("rb") as stream:
+        try:
+            file = np.load(stream, allow_pickle=False)
+        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
+            raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again.") from error
+        if not isinstance(file, np.lib.npyio.NpzFile):
+            raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez.")
+        with file:
+            return {name: _load_array(path, file, name) for name in file.files}
+
+
+def _load_array(path: Path, file: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     try:
-        file = np.load(path, allow_pickle=False)
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-        raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again.") from error
-    if not isinstance(file, np.lib.npyio.NpzFile):
-        raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez.")
-    arrays = {}
-    with file:
-        for name in file.files:
-            try:
-                arrays[name] = file[name]
-            except ValueError as error:
-                if "pickle" not in str(error):
-                    raise DataError(
-                        f"{path}: array {name!r} is damaged ({error}); fetch it again."
-                    ) from error
-                raise DataError(
-                    f"{path}: array {name!r} holds Python objects, which only pickle can load, and a pickle can "
-                    "run any code. Save it as numbers: convert it with .astype(...) before numpy.savez."
-                ) from error
-            except (OSError, EOFError, zipfile.BadZipFile, zipfile.zlib.error) as error:
-                raise DataError(f"{path}: array {name!r} is damaged ({error}); fetch it again.") from error
-    return arrays
+        array: npt.NDArray[Any] = file[name]
+    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
+        if isinstance(error, ValueError) and "pickle" in str(error):
+            raise DataError(
+                f"{path}: array {name!r} holds Python objects, which only pickle can load, and a pickle can "
+                "run any code. Save it as numbers: convert it with .astype(...) before numpy.savez."
+            ) from error
+        raise DataError(f"{path}: array {name!r} is damaged ({error}); fetch it again.") from error
+    return array
 
 
-def _first_of(arrays: Arrays, *names: str) -> npt.NDArray[np.generic] | None:
+def _first_of(arrays: Arrays, *names: str) -> npt.NDArray[Any] | None:
     return next((arrays[name] for name in names if name in arrays), None)
 
 
@@ -115,7 +116,8 @@ def _edges(options: GraphOptions, arrays: Arrays) -> npt.NDArray[np.int64]:
     edges = arrays["edges"]
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
         raise DataError(
-            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers [E, 2]."
+            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers "
+            "[E, 2]."
         )
     return edges.astype(np.int64) - options.first_vertex_id
 
@@ -144,7 +146,7 @@ def _features(path: str, arrays: Arrays) -> Tensor | None:
 
 
 def _num_vertices(
-    edges: npt.NDArray[np.int64], features: Tensor | None, labels: npt.NDArray[np.generic] | None
+    edges: npt.NDArray[np.int64], features: Tensor | None, labels: npt.NDArray[Any] | None
 ) -> int:
     if features is not None:
         return features.shape[0]
@@ -162,7 +164,7 @@ def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSp
             raise DataError(
                 f"{options.path}: of the splits {names} only {present} are there; save all three."
             )
-        if names[0] == "train":
+        if "train" in present:
             _refuse_other_split(options, 1)
             lists = [torch.from_numpy(arrays[name].astype(np.int64)) for name in names]
             return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
@@ -170,8 +172,8 @@ def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSp
         for name, mask in zip(names, masks, strict=True):
             if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):
                 raise DataError(
-                    f"{options.path}: {name} has shape {arrays[name].shape}; with {num_vertices} vertices it must "
-                    f"be [splits, {num_vertices}], and the same for all three."
+                    f"{options.path}: {name} has shape {arrays[name].shape}; with {num_vertices} vertices "
+                    f"it must be [splits, {num_vertices}], and the same for all three."
                 )
         _refuse_other_split(options, len(masks[0]))
         return split_from_masks(*(torch.from_numpy(mask[options.split]) for mask in masks))

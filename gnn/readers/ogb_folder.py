@@ -1,7 +1,9 @@
-"""Node-property-prediction data sets of the Open Graph Benchmark, as they lie unpacked on disk::
+"""Node-property-prediction data sets of the Open Graph Benchmark, as they lie unpacked on disk.
 
-    raw/edge.csv.gz           source,destination            raw/data.npz        edge_index [2, E], num_nodes_list,
-    raw/num-node-list.csv.gz  N                       or                        node_feat
+::
+
+    raw/edge.csv.gz           source,destination            raw/data.npz        edge_index [2, E],
+    num_nodes_list, raw/num-node-list.csv.gz  N                       or                        node_feat
     raw/node-feat.csv.gz      one row per vertex            raw/node-label.npz  node_label
     raw/node-label.csv.gz     one row per vertex
     split/<name>/train.csv.gz, valid.csv.gz, test.csv.gz    vertex ids
@@ -31,8 +33,8 @@ def read_ogb_folder(options: GraphOptions) -> Graph:
     """Read an OGB folder of one homogeneous graph.
 
     Args:
-        options: `path` of the folder, `split_name` and the options of every format. Directed data sets (ogbn-arxiv)
-            and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
+        options: `path` of the folder, `split_name` and the options of every format. Directed data sets
+            (ogbn-arxiv) and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
 
     Returns:
         A validated graph.
@@ -121,8 +123,8 @@ def _read_ids(folder: Path, part: str) -> torch.Tensor:
         if path.exists():
             return torch.from_numpy(read_matrix(path, "int64").reshape(-1))
     raise DataError(
-        f"{folder / part}.csv.gz: no such file; fetch it again. A split_dict.pt is a pickle, which can run any "
-        "code, and is not read: write its ids to train.csv, valid.csv and test.csv."
+        f"{folder / part}.csv.gz: no such file; fetch it again. A split_dict.pt is a pickle, which can run "
+        "any code, and is not read: write its ids to train.csv, valid.csv and test.csv."
     )
 
 

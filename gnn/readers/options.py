@@ -25,8 +25,8 @@ class EdgeListOptions:
     destination_column: str = ""
     """Column of the edges' destinations; empty for the second column."""
     ids: Literal["rows", "integers", "names"] = "rows"
-    """What the two columns hold: "rows" numbers 0 to N - 1; "integers" any whole numbers; "names" any text. The
-    last two are numbered by `order`, or by their row in the vertex file."""
+    """What the two columns hold: "rows" numbers 0 to N - 1; "integers" any whole numbers; "names" any text.
+    The last two are numbered by `order`, or by their row in the vertex file."""
     order: Literal["first-appearance", "sorted"] = "first-appearance"
     """How "integers" and "names" are numbered without a vertex file: as met reading the rows, source before
     destination; or ascending."""
@@ -37,7 +37,8 @@ class EdgeListOptions:
     feature_columns: tuple[str, ...] = ()
     """Columns of features; empty for every column of the vertex file that has no other use."""
     label_columns: tuple[str, ...] = ()
-    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for none."""
+    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for
+    none."""
     split_column: str = ""
     """Column that says train, validation (or valid, val), test, or nothing; empty for a random split."""
     delimiter: str = ""
@@ -59,11 +60,13 @@ class EdgeListOptions:
             raise RecipeError(f"order is {self.order!r}; use 'first-appearance' or 'sorted'.")
         if len(self.delimiter) > 1 or self.skip_rows < 0:
             raise RecipeError(
-                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 or more."
+                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 "
+                "or more."
             )
         if self.vertex_file and self.ids != "rows" and not self.vertex_id_column:
             raise RecipeError(
-                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set vertex_id_column."
+                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set "
+                "vertex_id_column."
             )
         used = [name for name in (self.vertex_id_column, *self.label_columns, self.split_column) if name]
         if not self.vertex_file and (used or self.feature_columns):
@@ -79,8 +82,8 @@ class GraphOptions:
     path: str
     """File, or folder of an OGB data set."""
     format: GraphFormat = "auto"
-    """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet (edge list); .graph, .metis; .dgl, .bin; a
-    folder (OGB)."""
+    """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet (edge list); .graph, .metis; .dgl, .bin;
+    a folder (OGB)."""
     split: int = 0
     """Which of a data set's several fixed splits to use."""
     split_name: str = ""
@@ -94,8 +97,8 @@ class GraphOptions:
     self_loops: SelfLoops = "keep"
     """Edges from a vertex to itself: "keep" as they come, "add" one to every vertex, or "remove"."""
     standardise: Standardise = "none"
-    """Features: "none" as they are; "standard" each column to mean 0 and variance 1 over all vertices; "rows" each
-    row divided by the sum of its magnitudes."""
+    """Features: "none" as they are; "standard" each column to mean 0 and variance 1 over all vertices; "rows"
+    each row divided by the sum of its magnitudes."""
     task: TaskOption = "auto"
     """What the labels mean; "auto" reads it off them."""
     first_vertex_id: int = 0

@@ -1,4 +1,4 @@
-"""Graphs from PyTorch Geometric's ``Data``, known by its attributes alone: the library need not be installed."""
+"""Graphs from PyTorch Geometric's ``Data``, known by its attributes: the library need not be installed."""
 
 from typing import Any
 
@@ -27,12 +27,12 @@ def graph_from_pyg(
 ) -> Graph:
     """Take over a ``torch_geometric.data.Data``; by default with exactly its edges, repeated ones included.
 
-    A ``Data`` saved by ``torch.save`` is a pickle, which can run any code when loaded; windrow therefore reads none.
-    Load it yourself where you trust it, and pass the object.
+    A ``Data`` saved by ``torch.save`` is a pickle, which can run any code when loaded; windrow therefore
+    reads none. Load it yourself where you trust it, and pass the object.
 
     Args:
-        data: has ``edge_index`` [2, E] and optionally ``num_nodes``, ``x``, ``y``, ``train_mask``, ``val_mask``,
-            ``test_mask`` (masks [N] or [N, splits]).
+        data: has ``edge_index`` [2, E] and optionally ``num_nodes``, ``x``, ``y``, ``train_mask``,
+            ``val_mask``, ``test_mask`` (masks [N] or [N, splits]).
         split: which column of masks [N, splits].
         symmetrise: see `windrow.gnn.build.csc_from_edges`; PyG's own data sets are symmetric already.
         self_loops: see `windrow.gnn.build.csc_from_edges`.

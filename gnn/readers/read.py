@@ -65,9 +65,10 @@ def format_of(options: GraphOptions) -> str:
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if ending in (".pt", ".pth", ".pkl", ".pickle"):
         raise DataError(
-            f"{path}: a {ending} file is a pickle, and loading one can run any code, so it is not opened. Load it "
-            "yourself where you trust it and pass the object to graph_from_pyg or graph_from_dgl, or save its "
-            "arrays with numpy.savez."
+            f"{path}: a {ending} file is a pickle, and loading one can run any code, so it is not opened. "
+            "Load it "
+            "yourself where you trust it and pass the object to graph_from_pyg or graph_from_dgl, or save "
+            "its arrays with numpy.savez."
         )
     known = {
         ".npz": "npz",
@@ -83,8 +84,8 @@ def format_of(options: GraphOptions) -> str:
     }
     if ending not in known:
         raise RecipeError(
-            f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', 'metis', "
-            "'ogb' or 'dgl'."
+            f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', "
+            "'metis', 'ogb' or 'dgl'."
         )
     return known[ending]
 

@@ -1,4 +1,4 @@
-"""CSV and Parquet files read in batches with pyarrow, so that a file larger than memory costs one batch at a time."""
+"""CSV and Parquet files read in batches with pyarrow: memory for one batch at a time."""
 
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
@@ -63,8 +63,8 @@ def iterate_batches(
         For each batch of rows, a ``pyarrow.Array`` by column.
 
     Raises:
-        DataError: the file is missing, a column is not there, or a cell is empty or of another type; the message
-            names the file and the row, of which the first of data is 1.
+        DataError: the file is missing, a column is not there, or a cell is empty or of another type; the
+            message names the file and the row, of which the first of data is 1.
     """
     import pyarrow as pa
 
@@ -89,8 +89,8 @@ def iterate_batches(
             row += batch.num_rows
     except pa.ArrowInvalid as error:
         raise DataError(
-            f"{path}, at or after row {row}: {error}. Correct that row; every row needs the same columns, each of "
-            f"the type {dict(columns)}."
+            f"{path}, at or after row {row}: {error}. Correct that row; every row needs the same columns, "
+            f"each of the type {dict(columns)}."
         ) from error
 
 
@@ -140,7 +140,9 @@ def _csv_batches(path: Path, style: TableStyle, columns: Mapping[str, ColumnType
     yield from _open_csv(path, style, columns)
 
 
-def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Any:  # noqa: ANN401 - as above
+def _open_csv(  # noqa: ANN401 - pyarrow is untyped
+    path: Path, style: TableStyle, columns: Mapping[str, ColumnType]
+) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -167,5 +169,6 @@ def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) 
         )
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
-            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter {delimiter!r}."
+            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter "
+            f"{delimiter!r}."
         ) from error

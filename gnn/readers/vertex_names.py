@@ -19,10 +19,12 @@ def number_names(
     Args:
         sources: a ``pyarrow.Array`` of names for each batch of edges.
         destinations: likewise, of the same lengths.
-        order: "first-appearance" counts in the order of the edges, source before destination; "sorted" ascending.
+        order: "first-appearance" counts in the order of the edges, source before destination; "sorted"
+            ascending.
 
     Returns:
-        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64 [E]).
+        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64
+        [E]).
 
     Cost:
         One hash table of all names.
@@ -72,10 +74,11 @@ def look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.int
     if found.null_count:
         row = pc.index(pc.is_null(found), True).as_py()
         raise DataError(
-            f"{place}, row {row + 1}: {values[row].as_py()!r} is not in the vertex file; add it there or remove "
-            "the edge."
+            f"{place}, row {row + 1}: {values[row].as_py()!r} is not in the vertex file; add it there or "
+            "remove the edge."
         )
-    return found.to_numpy().astype(np.int64)
+    numbers: npt.NDArray[np.int64] = found.to_numpy().astype(np.int64)
+    return numbers
 
 
 def _interleaved(length: int) -> npt.NDArray[np.int64]:

@@ -44,8 +44,8 @@ def read_vertex_table(options: EdgeListOptions) -> VertexTable:
         The rows in the order of the vertices: with `ids` "rows" that of the ids, else that of the file.
 
     Raises:
-        DataError: a column is missing, a cell has the wrong type, an id is missing or repeated, or a split has
-            another name than train, validation, valid, val, test.
+        DataError: a column is missing, a cell has the wrong type, an id is missing or repeated, or a split
+            has another name than train, validation, valid, val, test.
     """
     import pyarrow as pa
 
@@ -105,7 +105,8 @@ def _check_ids(path: Path, names: Any) -> None:  # noqa: ANN401 - pyarrow is unt
     if repeats.size:
         row = int(repeats[0])
         raise DataError(
-            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep one."
+            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep "
+            "one."
         )
 
 
@@ -114,8 +115,8 @@ def _order_of_rows(path: Path, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int
     if wrong.size:
         row = int(wrong[0])
         raise DataError(
-            f"{path}, row {row + 1}: vertex id {ids[row]} is not one of 0 to {len(ids) - 1}, though the file has "
-            f"{len(ids)} rows; number the vertices from 0, or set ids to 'integers'."
+            f"{path}, row {row + 1}: vertex id {ids[row]} is not one of 0 to {len(ids) - 1}, though the "
+            f"file has {len(ids)} rows; number the vertices from 0, or set ids to 'integers'."
         )
     return np.argsort(ids)
 

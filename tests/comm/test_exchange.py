@@ -98,9 +98,10 @@ def test_traffic_is_eight_bytes_and_a_row_for_each_distinct_remote_id():
         return world.meter
 
     meter = Loopback.run(2, body)[0]
-    assert meter.total("received", stage="rows: rows") == (2, 2 * COLUMNS * 2)
+    rows, ids = meter.totals("rows: rows"), meter.totals("rows: ids")
+    assert (rows.rows_received, rows.bytes_received) == (2, 2 * COLUMNS * 2)
     # One count and two ids, of eight bytes each.
-    assert meter.total("sent", stage="rows: ids") == (3, 3 * 8)
+    assert ids.bytes_sent == 3 * 8
 
 
 def test_ids_out_of_range_are_refused():

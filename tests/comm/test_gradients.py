@@ -8,9 +8,12 @@ from windrow.comm.loopback import Loopback
 
 
 def make_model() -> nn.Module:
-    with torch.random.fork_rng():
-        torch.manual_seed(0)
-        return nn.Sequential(nn.Linear(4, 8), nn.ReLU(), nn.Linear(8, 8), nn.ReLU(), nn.Linear(8, 2))
+    generator = torch.Generator().manual_seed(0)
+    layers = [nn.utils.skip_init(nn.Linear, rows, columns) for rows, columns in [(4, 8), (8, 8), (8, 2)]]
+    model = nn.Sequential(layers[0], nn.ReLU(), layers[1], nn.ReLU(), layers[2])
+    for parameter in model.parameters():
+        nn.init.uniform_(parameter, -1, 1, generator=generator)
+    return model
 
 
 def data_of(rank: int, step: int) -> torch.Tensor:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from windrow.comm.random import GOLDEN, Stream, hash_ids, mix64, stream_key
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, Stream, hash_ids, mix64, stream_key
 
 UNSIGNED = st.integers(0, 2**64 - 1)
 
@@ -52,7 +52,7 @@ def test_hash_ids_keeps_the_shape_and_takes_any_integer_type() -> None:
 def test_stream_key_folds_one_counter_at_a_time(seed: int, counters: list[int], last: int) -> None:
     key = stream_key(seed, *counters)
     assert 0 <= key < 2**64
-    assert stream_key(seed, *counters, last) == mix64(key ^ mix64(last + GOLDEN))
+    assert stream_key(seed, *counters, last) == mix64(key + mix64(last ^ FIRST_MULTIPLIER))
 
 
 def test_stream_key_tells_all_nearby_counters_apart() -> None:
@@ -71,7 +71,9 @@ def test_stream_key_tells_all_nearby_counters_apart() -> None:
 
 @pytest.mark.parametrize("shift", [0, 32, 56])
 def test_every_byte_of_the_hash_is_uniform(shift: int) -> None:
-    drawn = (hash_ids(stream_key(3, Stream.SHUFFLE), np.arange(256 * 400)) >> np.uint64(shift)) & np.uint64(255)
+    drawn = (hash_ids(stream_key(3, Stream.SHUFFLE), np.arange(256 * 400)) >> np.uint64(shift)) & np.uint64(
+        255
+    )
     counts = np.bincount(drawn.astype(np.int64), minlength=256)
     statistic = ((counts - 400) ** 2 / 400).sum()
     # 255 degrees of freedom: mean 255, standard deviation 22.6; five of them on each side.

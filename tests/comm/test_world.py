@@ -133,5 +133,6 @@ def test_meter_counts_rows_and_bytes_by_stage_and_peer():
         return world.meter
 
     for rank, meter in enumerate(Loopback.run(2, body)):
-        assert meter.total("sent", stage="features", peer=1 - rank) == (1, 16)
-        assert meter.total("received", stage="features") == (1, 16)
+        traffic = meter.totals("features", peer=1 - rank)
+        assert (traffic.rows_sent, traffic.bytes_sent) == (1, 16)
+        assert (traffic.rows_received, traffic.bytes_received) == (1, 16)

@@ -52,7 +52,10 @@ def test_bounded_is_the_high_half_of_the_product(word: int, limit: int) -> None:
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
 def test_draw_neighbors_equals_floyd_with_a_list(dtype: type, degrees: list[int], fanout: int) -> None:
     expected = [
-        [1000 * v + position for position in floyd(KEY, v, degree, degree if fanout < 0 else min(degree, fanout))]
+        [
+            1000 * v + position
+            for position in floyd(KEY, v, degree, degree if fanout < 0 else min(degree, fanout))
+        ]
         for v, degree in enumerate(degrees)
     ]
     assert draw(degrees, fanout, dtype) == expected
@@ -74,8 +77,8 @@ def test_every_position_and_every_pair_is_equally_likely(degree: int, fanout: in
             chosen[8 * key + vertex, np.array(picks) - 1000 * vertex] = 1
     counts = chosen.sum(0)
     share = fanout / degree
-    # Chi-square of one draw of `fanout` in `degree` without replacement has degree - 1 degrees of freedom once
-    # the variance is that of an indicator, share * (1 - share) * degree / (degree - 1) per vertex.
+    # A sample without replacement: the counts sum to a constant, so the statistic has degree - 1 degrees of
+    # freedom once it is divided by the variance of one indicator times degree / (degree - 1).
     variance = repeats * share * (1 - share) * degree / (degree - 1)
     statistic = ((counts - repeats * share) ** 2).sum() / variance
     assert abs(statistic - (degree - 1)) < 4.5 * np.sqrt(2 * (degree - 1))
@@ -101,7 +104,9 @@ def test_number_vertices_equals_a_dictionary(vertices: list[int], base: int) -> 
     assert found == len(numbers)
 
 
-@pytest.mark.parametrize(("seeds", "refused"), [([0, 4, 9], -1), ([], -1), ([2, -1], 1), ([10], 0), ([5, 6, 5], 2)])
+@pytest.mark.parametrize(
+    ("seeds", "refused"), [([0, 4, 9], -1), ([], -1), ([2, -1], 1), ([10], 0), ([5, 6, 5], 2)]
+)
 def test_place_seeds_points_at_the_first_bad_seed(seeds: list[int], refused: int) -> None:
     first_seen: npt.NDArray[np.int32] = np.full(10, 99, np.int32)
     frontier = np.empty(3, np.int64)

@@ -53,9 +53,18 @@ def dgl_graph(dgl: ModuleType, block: Block) -> Any:
     edges = ("csc", (block.indptr, block.indices.long(), torch.arange(block.num_edges)))
     if block.num_sources == block.num_destinations:
         return dgl.graph(edges, num_nodes=block.num_sources)
-    return dgl.create_block(
-        edges, num_src_nodes=block.num_sources, num_dst_nodes=block.num_destinations
-    )
+    return dgl.create_block(edges, num_src_nodes=block.num_sources, num_dst_nodes=block.num_destinations)
+
+
+@pytest.fixture
+def dgl_layer(dgl: ModuleType) -> Callable[..., Any]:
+    """A function that makes a layer of `dgl.nn`; it draws from torch's global generator, which is put back."""
+
+    def make(name: str, *arguments: object, **options: object) -> Any:
+        with torch.random.fork_rng(devices=[]):
+            return getattr(dgl.nn, name)(*arguments, **options)
+
+    return make
 
 
 @pytest.fixture
@@ -86,7 +95,8 @@ def assert_same_layer() -> Callable[..., None]:
         result.backward(upstream)
         expected.backward(upstream)
         for own, other in [(x_ours, x_theirs), *parameters]:
-            assert own.grad is not None and other.grad is not None
+            assert own.grad is not None
+            assert other.grad is not None
             torch.testing.assert_close(own.grad, other.grad.view_as(own), rtol=1e-5, atol=1e-5)
 
     return compare

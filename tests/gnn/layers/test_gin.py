@@ -1,7 +1,6 @@
 """GIN against DGL and against the dense formula."""
 
 from collections.abc import Callable
-from types import ModuleType
 from typing import Any
 
 import torch
@@ -9,23 +8,25 @@ from torch import nn
 
 from windrow.gnn.block import Block
 from windrow.gnn.layers.gin import GINLayer
+from windrow.gnn.layers.linear import make_linear
 
 
 def test_equals_dgl(
-    dgl: ModuleType,
+    dgl_layer: Callable[..., Any],
     dgl_graph: Any,
     block: Block,
     generator: torch.Generator,
     assert_same_layer: Callable[..., None],
 ) -> None:
     layer = GINLayer(7, 4, generator=generator)
-    first, second = nn.Linear(7, 4), nn.Linear(4, 4)
-    reference = dgl.nn.GINConv(nn.Sequential(first, nn.ReLU(), second), "sum", init_eps=0.3, learn_eps=True)
+    first, second = make_linear(7, 4, generator=generator), make_linear(4, 4, generator=generator)
+    mlp = nn.Sequential(first, nn.ReLU(), second)
+    reference = dgl_layer("GINConv", mlp, "sum", init_eps=0.3, learn_eps=True)
     with torch.no_grad():
         layer.epsilon.fill_(0.3)
     assert_same_layer(
         lambda x: layer(block, x),
-        lambda x: reference(dgl_graph, x if dgl_graph.is_block is False else (x, x[: block.num_destinations])),
+        lambda x: reference(dgl_graph, x),
         torch.randn(block.num_sources, 7, generator=generator),
         [
             (layer.epsilon, reference.eps),

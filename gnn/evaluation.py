@@ -1,0 +1,128 @@
+"""Measure a model on the validation and test vertices, all ranks together."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal
+
+import torch
+from torch import Tensor
+
+from windrow.comm.codec import make_codec
+from windrow.comm.errors import RecipeError
+from windrow.comm.exchange import RowExchange
+from windrow.comm.splits import near_equal_split
+from windrow.comm.world import World
+from windrow.gnn.inference import infer_exactly
+from windrow.gnn.metrics import Metric, default_metric, evaluate_predictions
+from windrow.gnn.models import GNN
+from windrow.gnn.partitioned import PartitionedGraph, Split
+from windrow.gnn.sampler import NeighborSampler
+
+__all__ = ["EvaluationOptions", "Evaluator"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class EvaluationOptions:
+    """How and when a model is measured."""
+
+    metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
+    """"auto": ROC-AUC for binary and multi-label tasks, accuracy for single-label ones."""
+
+    method: Literal["exact", "sampled"] = "exact"
+    """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
+
+    fanouts: tuple[int, ...] = ()
+    """Neighbours per hop of "sampled" evaluation, from the seeds outwards; empty: those of training."""
+
+    batch_size: int = 4096
+    """Seeds per step of "sampled" evaluation, over all ranks."""
+
+    every_epochs: int = 1
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+
+    patience_epochs: int = 0
+    """Stop when validation has not improved for this many epochs; 0: never."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
+            if getattr(self, name) < least:
+                raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
+
+
+class Evaluator:
+    """Measures models on one partitioned graph.
+
+    Args:
+        world: all its ranks make the same evaluator.
+        graph: this rank's view.
+        options: how to measure.
+        fanouts: those of training, for "sampled" evaluation that names none.
+        seed: the run's seed; what is sampled is the same at every evaluation.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        graph: PartitionedGraph,
+        options: EvaluationOptions,
+        *,
+        fanouts: Sequence[int],
+        seed: int,
+    ) -> None:
+        self._world = world
+        self._graph = graph
+        self._options = options
+        self.metric: Metric = default_metric(graph.task) if options.metric == "auto" else options.metric
+        self._sampler = NeighborSampler(
+            graph.indptr, graph.indices, options.fanouts or fanouts, seed=seed, original_ids=graph.original_ids
+        )
+        self._features = RowExchange(
+            world, graph.offsets, graph.features, codec=make_codec("fp32"), stage="evaluation"
+        )
+
+    @torch.no_grad()
+    def evaluate(self, model: GNN, splits: Sequence[Split] = ("validation", "test")) -> dict[Split, float]:
+        """Measure a model. Collective.
+
+        Args:
+            model: equal weights on all ranks; left in evaluation mode.
+            splits: which vertices to measure on.
+
+        Returns:
+            The metric on each split that has vertices, over all ranks, the same on every rank.
+        """
+        model.eval()
+        wanted = [split for split in splits if len(self._graph.split_ids(split)) > 0]
+        exact = infer_exactly(self._world, self._graph, model) if self._options.method == "exact" else None
+        start, stop = self._graph.own_range
+        values: dict[Split, float] = {}
+        for split in wanted:
+            ids = self._graph.split_ids(split)
+            own = ids[(ids >= start) & (ids < stop)]
+            logits = self._sampled_logits(model, ids, own) if exact is None else exact[own - start]
+            values[split] = self._measure(own, logits.cpu())
+        return values
+
+    def _measure(self, ids: Tensor, logits: Tensor) -> float:
+        all_ids = torch.cat(self._world.all_gather(ids, stage="evaluation ids"))
+        all_logits = torch.cat(self._world.all_gather(logits, stage="evaluation logits"))
+        return evaluate_predictions(self.metric, self._graph.task, all_logits, self._graph.labels[all_ids])
+
+    def _sampled_logits(self, model: GNN, ids: Tensor, own: Tensor) -> Tensor:
+        """Outputs of this rank's vertices of a split; all ranks take the same number of steps."""
+        largest = max(int(((ids >= a) & (ids < b)).sum()) for a, b in pairwise(self._graph.offsets))
+        per_rank = max(1, self._options.batch_size // self._world.size)
+        steps = -(-largest // per_rank)
+        device = next(model.parameters()).device
+        outputs = []
+        for step, (first, last) in enumerate(pairwise(near_equal_split(len(own), steps))):
+            minibatch = self._sampler.sample(own[first:last], epoch=0, step=step)
+            rows = self._features.fetch(minibatch.input_ids, unique=True).to(device)
+            outputs.append(model(minibatch.to(device).blocks, rows))
+        return torch.cat(outputs)

@@ -1,0 +1,178 @@
+"""How wrong predictions are (the loss) and how good (accuracy, macro-F1, ROC-AUC; all: higher is better).
+
+Logits are [n, C] for "single-label" and "multi-label", and [n] or [n, 1] for "binary", where they speak for
+class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column::
+
+    single-label, C = 3      labels  2 0      columns  0 0 1      scores: log-probability of each class
+                                                       1 0 0
+    multi-label, C = 3       as they are      columns  1 0 1      scores: logits
+                                                       0 0 1
+    binary                   labels  1 0      columns  0 1        scores: minus logit, logit
+                                                       1 0
+"""
+
+from typing import Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from windrow.comm.errors import DataError
+from windrow.gnn.graph import Task
+
+__all__ = ["Metric", "check_labels_can_be_scored", "default_metric", "evaluate_predictions", "loss_sum"]
+
+Metric = Literal["accuracy", "macro_f1", "roc_auc"]
+"""A measure of predictions; higher is better, 1 is perfect."""
+
+
+def default_metric(task: Task) -> Metric:
+    """The measure to choose where the user chose none.
+
+    Args:
+        task: of the graph.
+
+    Returns:
+        "accuracy" for "single-label"; "roc_auc" for the others, whose classes are seldom balanced, so that it
+        must not hang on a threshold.
+    """
+    return "accuracy" if task == "single-label" else "roc_auc"
+
+
+def loss_sum(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
+
+    Args:
+        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
+            entropy, mean over the classes.
+        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
+        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
+
+    Returns:
+        Scalar, differentiable in `logits`; 0 for no vertices.
+    """
+    if task == "single-label":
+        return F.cross_entropy(logits, labels, reduction="sum")
+    if task == "binary":
+        return F.binary_cross_entropy_with_logits(
+            logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum"
+        )
+    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+    return total / labels.shape[1]
+
+
+def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> None:
+    """Refuse labels for which a metric means nothing; call it on each split before training starts.
+
+    Args:
+        metric: what will be measured.
+        task: of the graph.
+        labels: [n] or [n, C], of all vertices that will be measured together.
+
+    Raises:
+        DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and no class has
+            both a            vertex that belongs to it and one that does not.
+    """
+    if len(labels) == 0:
+        raise DataError(f"no vertices to measure {metric} on: give the split at least one vertex")
+    if task != "multi-label" and int(labels.min()) < 0:
+        position = int((labels < 0).nonzero()[0])
+        raise DataError(
+            f"vertex {position} of {len(labels)} to measure {metric} on has no label ({int(labels[position])}): "
+            "leave it out of the split"
+        )
+    if metric == "roc_auc" and not bool((labels != labels[0]).any()):
+        raise DataError(
+            f"ROC-AUC has no meaning on {len(labels)} vertices that all have the same label "
+            f"({labels[0].tolist()}): choose another split or the metric accuracy"
+        )
+
+
+def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Tensor) -> float:
+    """Measure the predictions of all vertices, gathered in one place.
+
+    - accuracy: share of vertices whose class is right; for "multi-label", share of (vertex, class) pairs.
+    - macro_f1: mean F1 score of the classes (both, for "binary"). A class that no vertex has and none is
+      predicted to have is left out.
+    - roc_auc: mean area under the ROC curve of the classes, each against the rest (for "binary": the one
+      area). A class that all vertices have, or none, is left out.
+
+    A vertex is predicted to have the class with the largest logit, or each class with a logit above 0.
+
+    Args:
+        metric: what to measure.
+        task: of the graph.
+        logits: [n, C], or [n] or [n, 1] for "binary".
+        labels: [n] int64, or [n, C] of 0 and 1 for "multi-label"; on the device of `logits`.
+
+    Returns:
+        A number between 0 and 1.
+
+    Raises:
+        DataError: as `check_labels_can_be_scored`, or a logit is NaN or infinite: the training diverged.
+    """
+    check_labels_can_be_scored(metric, task, labels)
+    lost = ~logits.isfinite().reshape(len(logits), -1).all(1)
+    if bool(lost.any()):
+        raise DataError(
+            f"the prediction for vertex {int(lost.nonzero()[0])} of {len(logits)} is NaN or infinite: the training "
+            "diverged; lower the learning rate"
+        )
+    targets = _target_columns(task, logits, labels)
+    scores = _score_columns(task, logits)
+    if metric == "roc_auc":
+        # The two areas of a binary task are the same.
+        return _roc_auc(scores[:, 1:], targets[:, 1:]) if task == "binary" else _roc_auc(scores, targets)
+    predictions = scores > 0 if task == "multi-label" else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
+    if metric == "macro_f1":
+        return _macro_f1(predictions, targets)
+    return _accuracy(task, predictions, targets)
+
+
+def _target_columns(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    if task == "multi-label":
+        return labels > 0
+    return F.one_hot(labels, 2 if task == "binary" else logits.shape[1]) > 0
+
+
+def _score_columns(task: Task, logits: Tensor) -> Tensor:
+    # Double precision keeps apart what single precision would round to the same probability.
+    exact = logits.detach().double()
+    if task == "single-label":
+        return exact.log_softmax(1)
+    if task == "binary":
+        # Ties go to class 0, the first of equal columns: class 1 needs a logit above 0.
+        exact = exact.reshape(-1)
+        return torch.stack([-exact, exact], 1)
+    return exact
+
+
+def _accuracy(task: Task, predictions: Tensor, targets: Tensor) -> float:
+    from torchmetrics.functional.classification import binary_accuracy, multiclass_accuracy
+
+    if task == "multi-label":
+        return float(binary_accuracy(predictions.flatten().long(), targets.flatten().long()))
+    num_classes = max(2, targets.shape[1])
+    predicted, wanted = predictions.int().argmax(1), targets.int().argmax(1)
+    return float(multiclass_accuracy(predicted, wanted, num_classes=num_classes, average="micro"))
+
+
+def _macro_f1(predictions: Tensor, targets: Tensor) -> float:
+    from torchmetrics.functional.classification import binary_f1_score
+
+    occurs = (predictions | targets).any(0).nonzero().flatten().tolist()
+    scores = [float(binary_f1_score(predictions[:, c].long(), targets[:, c].long())) for c in occurs]
+    # Where no vertex has a class and none is predicted to, every prediction is right.
+    return sum(scores) / len(scores) if scores else 1.0
+
+
+def _roc_auc(scores: Tensor, targets: Tensor) -> float:
+    from torchmetrics.functional.classification import binary_auroc
+
+    areas = []
+    for column in (targets.any(0) & ~targets.all(0)).nonzero().flatten().tolist():
+        # Ranks between 0 and 1 have the same curve as the scores, and torchmetrics takes them as they are: it
+        # would squash logits by a sigmoid, which rounds large ones to the same value.
+        ranks = torch.unique(scores[:, column], return_inverse=True)[1].double() / len(scores)
+        areas.append(float(binary_auroc(ranks, targets[:, column].long())))
+    return sum(areas) / len(areas)

@@ -1,0 +1,175 @@
+"""Which training vertices are the seeds of which step, on which rank.
+
+Both schemes shuffle the training vertices anew in each epoch, and give every rank the same number of steps,
+``ceil(training vertices / batch_size)``, by construction: what is near-equally split is cut into exactly that
+many pieces. So there is no tiny last minibatch, and no vertex is dropped.
+
+"global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns.
+Which vertices form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle
+of its own vertices, as SALIENT++ does (Kaler et al., MLSys 2023, "federated"): a rank has as much work in one
+step as in the next, but another number of ranks makes other minibatches. 10 vertices, batches of at most 4,
+rank 0 owns a to f::
+
+    shuffled     d b a c h g e i f j
+    "global"     d b a | c h g | e i f j      rank 0   d b a | c | e f      rank 1   - | h g | i j
+    "local"                                   rank 0   d b | a c | e f      rank 1   h | g | i j
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Literal
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.comm.splits import group_by_owner, near_equal_split
+
+__all__ = ["SeedOrder", "SeedScheme", "check_every_part_has_training_vertices"]
+
+SeedScheme = Literal["global", "local"]
+"""Whether all training vertices are shuffled together, or those of each rank apart."""
+
+
+def check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
+    """Refuse a partition with a part that has nothing to train on.
+
+    Args:
+        offsets: [parts + 1] of the partition.
+        train_ids: [n] int64, ids of the partition.
+
+    Raises:
+        DataError: there is no training vertex at all; or names each part without one, and the cure.
+    """
+    if len(train_ids) == 0:
+        raise DataError("the training set is empty: give the graph at least one training vertex")
+    _, counts = group_by_owner(train_ids, offsets)
+    without = [part for part, count in enumerate(counts) if count == 0]
+    if without:
+        names = ", ".join(f"rank {part} ({offsets[part + 1] - offsets[part]} vertices)" for part in without)
+        raise DataError(
+            f"no training vertex on {names}, of {len(train_ids)} on all {len(counts)} ranks: partition again so that "
+            "the parts are balanced in training vertices, or into fewer parts"
+        )
+
+
+@dataclass(frozen=True, slots=True)
+class _Epoch:
+    """The seeds of one rank in one epoch, in order, and where each step begins."""
+
+    number: int
+    seeds: Tensor
+    bounds: list[int]
+
+
+class SeedOrder:
+    """The seeds of every step. A pure function of its arguments; only the last epoch asked for is kept.
+
+    Args:
+        train_ids: [n] int64, ids of the partition: the training vertices of all ranks, in any order, none
+            twice.
+        original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are
+            equal.
+        offsets: [ranks + 1], rank r owns the ids offsets[r] .. offsets[r + 1] - 1.
+        rank: whose seeds to give.
+        batch_size: the most seeds in a step, over all ranks; "local" rounds on each rank, so that a step may
+            have up to one more for each rank but one.
+        scheme: "global" or "local", see the top of this file.
+        seed: the run's seed.
+
+    Raises:
+        DataError: a rank has no training vertex.
+        RecipeError: the batch size or the scheme is not one that can be used.
+    """
+
+    def __init__(
+        self,
+        train_ids: Tensor,
+        original_ids: Tensor | None = None,
+        *,
+        offsets: Sequence[int],
+        rank: int,
+        batch_size: int,
+        scheme: SeedScheme = "global",
+        seed: int,
+    ) -> None:
+        if batch_size < 1:
+            raise RecipeError(f"batch_size = {batch_size}: must be at least 1")
+        if scheme not in ("global", "local"):
+            raise RecipeError(f"order of seeds {scheme!r}: must be 'global' or 'local'")
+        ranks = len(offsets) - 1
+        if scheme == "local" and batch_size < ranks:
+            raise RecipeError(
+                f"batch_size = {batch_size} over {ranks} ranks: order 'local' needs at least one seed per rank, so "
+                f"raise it to {ranks} or choose order 'global'"
+            )
+        check_every_part_has_training_vertices(offsets, train_ids)
+        self._train_ids = train_ids
+        self._originals = (train_ids if original_ids is None else original_ids[train_ids]).numpy()
+        self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()
+        self._scheme = scheme
+        self._seed = seed
+        self._steps = -(-len(train_ids) // batch_size)
+        self._global_bounds = _summed_bounds(train_ids, offsets, self._steps, scheme)
+        self._last: _Epoch | None = None
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch, the same on every rank."""
+        return self._steps
+
+    def seeds(self, epoch: int, step: int) -> Tensor:
+        """The seeds of this rank in one step.
+
+        Args:
+            epoch: from 0.
+            step: of the epoch, 0 <= step < steps_per_epoch.
+
+        Returns:
+            [b] int64, ids of the partition, all of this rank; b may be 0 where a minibatch has few vertices.
+
+        Cost:
+            One sort of all training vertices at the first call of an epoch, nothing after.
+        """
+        self._check_step(step)
+        if self._last is None or self._last.number != epoch:
+            self._last = self._shuffle(epoch)
+        return self._last.seeds[self._last.bounds[step] : self._last.bounds[step + 1]]
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Seeds of one step over all ranks: what a sum of losses over ranks is divided by.
+
+        Args:
+            epoch: from 0; all epochs are cut alike.
+            step: of the epoch, 0 <= step < steps_per_epoch.
+
+        Returns:
+            At least 1.
+        """
+        del epoch
+        self._check_step(step)
+        return self._global_bounds[step + 1] - self._global_bounds[step]
+
+    def _shuffle(self, epoch: int) -> _Epoch:
+        # Original ids, so that the order does not depend on the partition. Hashing with one key is
+        # one-to-one, so there are no ties, and the order does not depend on that of train_ids either.
+        order = np.argsort(hash_ids(stream_key(self._seed, Stream.SHUFFLE, epoch), self._originals))
+        places: npt.NDArray[np.intp] = self._owned[order].nonzero()[0]
+        seeds = self._train_ids[torch.from_numpy(order[places])]
+        if self._scheme == "local":
+            return _Epoch(epoch, seeds, near_equal_split(len(places), self._steps))
+        return _Epoch(epoch, seeds, np.searchsorted(places, self._global_bounds).tolist())
+
+    def _check_step(self, step: int) -> None:
+        assert 0 <= step < self._steps, f"step {step} of an epoch of {self._steps}"
+
+
+def _summed_bounds(train_ids: Tensor, offsets: Sequence[int], steps: int, scheme: SeedScheme) -> list[int]:
+    """Seeds over all ranks before each step, [steps + 1]."""
+    if scheme == "global":
+        return near_equal_split(len(train_ids), steps)
+    _, counts = group_by_owner(train_ids, offsets)
+    return [sum(bounds) for bounds in zip(*(near_equal_split(count, steps) for count in counts), strict=True)]

@@ -1,0 +1,120 @@
+"""``windrow partition``: split a graph among the ranks that will train on it."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.launcher import launched_rank, launched_size
+
+if TYPE_CHECKING:
+    from windrow.launch.partitioning import PartitionJob
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow partition examples/tolokers.toml
+  windrow partition examples/tolokers.toml --parts 4 --out stores/tolokers-4
+  windrow partition --graph edges.csv --parts 8 --out stores/mine --method fennel
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "partition",
+        help="split a graph and write a partition store",
+        description="Read a graph, split it into one part for each rank, and write a partition store. "
+        "One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe (*.toml) that names graph and store"
+    )
+    parser.add_argument(
+        "--graph", type=Path, metavar="PATH", help="graph to split, instead of a recipe; needs --out"
+    )
+    parser.add_argument(
+        "--out", type=Path, metavar="STORE", help="folder to write, instead of the recipe's store"
+    )
+    parser.add_argument(
+        "--parts", type=int, metavar="K", help="number of parts: one for each rank that will train"
+    )
+    parser.add_argument("--method", metavar="NAME", help="metis, fennel or random")
+    parser.add_argument("--seed", type=int, metavar="N", help="of everything random in the partitioner")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        dest="overrides",
+        help="change a setting of the recipe, for example graph.split=3; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: graph, recipe or store is not right.
+    """
+    if launched_size() > 1:
+        raise RecipeError(
+            f"windrow partition is the work of one process, but the launcher started {launched_size()}: "
+            "run it without mpirun"
+        )
+    from windrow.launch.partitioning import partition_to_store
+    from windrow.launch.progress import make_progress
+
+    job = _job(arguments)
+    with make_progress(rank=launched_rank()) as progress:
+        partition_to_store(job, overwrite=arguments.overwrite, progress=progress)
+    return 0
+
+
+def _job(arguments: argparse.Namespace) -> "PartitionJob":
+    from windrow.launch.partitioning import PartitionJob
+    from windrow.launch.recipe import load_recipe
+    from windrow.launch.settings import parse_settings
+    from windrow.launch.toml_file import with_overrides
+
+    if (arguments.recipe is None) == (arguments.graph is None):
+        raise RecipeError("name the graph to split: either a recipe, or --graph PATH with --out STORE")
+    if arguments.recipe is not None:
+        recipe = load_recipe(arguments.recipe, _overrides(arguments))
+        return PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
+    if arguments.out is None:
+        raise RecipeError("--graph needs --out STORE, the folder to write")
+    values = with_overrides({"graph": {"path": str(arguments.graph.absolute())}}, _overrides(arguments))
+    return parse_settings(PartitionJob, values, source="the command line", base=Path.cwd())
+
+
+def _overrides(arguments: argparse.Namespace) -> list[str]:
+    """The options of the command line as ``--set`` texts; they win over ``--set`` itself."""
+    given = {
+        "store": None if arguments.out is None else _quoted(str(arguments.out.absolute())),
+        "partition.num_parts": arguments.parts,
+        "partition.method": None if arguments.method is None else _quoted(arguments.method),
+        "partition.seed": arguments.seed,
+    }
+    return [*arguments.overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
+
+
+def _quoted(text: str) -> str:
+    """A TOML string, whatever the text looks like."""
+    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
+    return f'"{escaped}"'

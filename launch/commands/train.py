@@ -1,0 +1,107 @@
+"""``windrow train``: train as a recipe says, on every rank that the launcher started."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.launcher import launched_rank
+
+if TYPE_CHECKING:
+    from windrow.launch.training import TrainingResult
+
+__all__ = ["add_parser", "run", "summary_lines"]
+
+EXAMPLES = """\
+examples:
+  mpirun -n 2 windrow train examples/tolokers.toml
+  mpirun -n 2 windrow train examples/tolokers.toml --set training.epochs=5 --set sampler.fanouts=[10,10]
+  mpirun -n 2 windrow train --resume runs/tolokers-1
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "train",
+        help="train a model on a partitioned graph",
+        description="Train as a recipe says. Start one process for each part of the store with mpirun, srun or "
+        "torchrun; without a launcher it trains on one part.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "recipe",
+        type=Path,
+        nargs="?",
+        metavar="RECIPE",
+        help="recipe (*.toml); with --resume, the run's own where none is given",
+    )
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument(
+        "--resume", type=Path, metavar="RUN_FOLDER", help="go on with a run from its latest intact checkpoint"
+    )
+    place.add_argument("--run-folder", type=Path, metavar="DIR", help="folder for the new run")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        dest="overrides",
+        help="change a setting of the recipe, for example training.epochs=5; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it. Collective: every process that the launcher started calls it, with the same arguments.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: recipe, store or checkpoint is not right, or communication failed.
+    """
+    from windrow.launch.recipe import load_recipe
+    from windrow.launch.run_folder import open_run_folder
+    from windrow.launch.training import train
+
+    if arguments.recipe is not None:
+        path = arguments.recipe
+    elif arguments.resume is not None:
+        path = open_run_folder(arguments.resume).recipe_file
+    else:
+        raise RecipeError(
+            "name a recipe, for example examples/tolokers.toml, or a run to go on with by --resume"
+        )
+    recipe = load_recipe(path, arguments.overrides)
+    result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder)
+    if launched_rank() == 0:
+        print("\n".join(summary_lines(result)), flush=True)
+    return 0
+
+
+def summary_lines(result: "TrainingResult") -> list[str]:
+    """What is said at the end of a run.
+
+    Args:
+        result: its figures.
+    """
+    from windrow.launch.formatting import duration
+
+    lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]
+    figures = [
+        f"{split} {result.metric} {value:.4f}"
+        for split, value in (("validation", result.validation), ("test", result.test))
+        if value is not None
+    ]
+    if figures:
+        lines.append(f"best epoch {result.best_epoch}: {', '.join(figures)}")
+    return [*lines, f"everything about the run is in {result.run_folder}"]

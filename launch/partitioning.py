@@ -1,0 +1,157 @@
+"""From a graph on disk to a partition store: read, split, renumber, write."""
+
+import dataclasses
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from windrow.comm.errors import StoreError
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers import GraphOptions, read_graph
+from windrow.launch.formatting import duration
+from windrow.launch.progress import Progress
+from windrow.partition import (
+    PartitionBook,
+    PartitionOptions,
+    PartitionQuality,
+    available_memory_bytes,
+    check_memory,
+    estimate_memory,
+    measure_quality,
+    partition_with_options,
+    write_store,
+)
+
+__all__ = ["PartitionJob", "partition_to_store", "store_arrays"]
+
+CHUNK_ROWS = 1 << 14
+SHARES = 1000
+"""Units of a progress bar over a share from 0 to 1."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PartitionJob:
+    """The part of a recipe that concerns the partition store."""
+
+    store: Path
+    """Folder to write; appears whole or not at all."""
+    graph: GraphOptions
+    """Which graph."""
+    partition: PartitionOptions = field(default_factory=PartitionOptions)
+    """How to split it."""
+
+
+def partition_to_store(job: PartitionJob, *, overwrite: bool = False, progress: Progress) -> PartitionQuality:
+    """Partition a graph and write the store that training opens. One process does all of it.
+
+    Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
+
+    Args:
+        job: which graph, how to split it, where to write.
+        overwrite: replace an existing store.
+        progress: where to show all this.
+
+    Returns:
+        The quality of the partition.
+
+    Raises:
+        StoreError: the store exists and is not to be overwritten, or cannot be written.
+        DataError: the graph breaks a law, or too little memory is free.
+        RecipeError: an option is out of range.
+    """
+    options = job.partition
+    if job.store.exists() and not overwrite:
+        raise StoreError(f"{job.store} already exists: replace it by --overwrite, or choose another folder")
+    start = time.perf_counter()
+    progress.write(f"reading {job.graph.path}")
+    graph = read_graph(job.graph)
+    estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
+    progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
+    progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {estimate}")
+    check_memory(estimate, available_memory_bytes())
+    indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
+    train_ids, validation_ids = graph.train_ids.numpy(), graph.validation_ids.numpy()
+    stages = _Stages(progress)
+    assignment = partition_with_options(
+        indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
+    )
+    quality = measure_quality(
+        indptr, indices, assignment, options.num_parts, train_ids=train_ids, validation_ids=validation_ids
+    )
+    book = PartitionBook.from_assignment(assignment, options.num_parts)
+    shared, sharded = store_arrays(graph, book)
+    try:
+        write_store(
+            job.store,
+            book,
+            shared=shared,
+            sharded=sharded,
+            metadata={
+                "task": graph.task,
+                "num_classes": graph.num_classes,
+                "fingerprint": graph.fingerprint(),
+                "graph": dataclasses.asdict(job.graph),
+            },
+            quality=quality,
+            options=options,
+            overwrite=overwrite,
+            progress=stages,
+        )
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the store {job.store}: {error.strerror}. Free some space, or choose another folder."
+        ) from error
+    progress.finish()
+    progress.write(quality.table())
+    progress.write(f"wrote {job.store} in {duration(time.perf_counter() - start)}")
+    return quality
+
+
+def store_arrays(
+    graph: Graph, book: PartitionBook
+) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, Iterator[npt.NDArray[np.generic]]]]:
+    """What a store of a graph holds, in the order of the partition.
+
+    Args:
+        graph: in the user's order.
+        book: its partition.
+
+    Returns:
+        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels where there are
+        some; and, as chunks of rows so that there is no second copy in memory, the features where there are some.
+    """
+    topology = dataclasses.replace(graph, features=None).relabel(book)
+    shared = {
+        name: tensor.numpy()
+        for name in ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids")
+        if (tensor := getattr(topology, name)) is not None
+    }
+    sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}
+    return shared, sharded
+
+
+def _row_chunks(rows: torch.Tensor, book: PartitionBook) -> Iterator[npt.NDArray[np.generic]]:
+    for start in range(0, book.num_vertices, CHUNK_ROWS):
+        yield rows[torch.from_numpy(book.new_to_old[start : start + CHUNK_ROWS])].numpy()
+
+
+class _Stages:
+    """Shows (stage, share) reports as one bar per stage."""
+
+    def __init__(self, progress: Progress) -> None:
+        self._progress = progress
+        self._stage = ""
+        self._shown = 0
+
+    def __call__(self, stage: str, share: float) -> None:
+        if stage != self._stage:
+            self._stage, self._shown = stage, 0
+            self._progress.start(stage, SHARES)
+        reached = round(share * SHARES)
+        self._progress.advance(reached - self._shown)
+        self._shown = reached

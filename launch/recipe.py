@@ -1,0 +1,113 @@
+"""The recipe: every setting of a run in one TOML file, checked before any other process is involved.
+
+    store = "../stores/tolokers-2"    the partitioned graph, relative to this file
+    [graph]                           which graph            windrow.gnn.readers.options.GraphOptions
+    [partition]                       how it is split        windrow.partition.options.PartitionOptions
+    [model]                           the network            windrow.gnn.models.ModelOptions
+    [sampler]                         its minibatches        windrow.gnn.trainer.SamplerOptions
+    [training]                        how it learns          windrow.gnn.trainer.TrainingOptions
+    [evaluation]                      how it is measured     windrow.gnn.evaluation.EvaluationOptions
+    [run]                             where, with what seed  windrow.launch.run_options.RunOptions
+
+Each section is a dataclass beside the component that it configures.
+"""
+
+import dataclasses
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import RecipeError
+from windrow.gnn.evaluation import EvaluationOptions
+from windrow.gnn.models import ModelOptions
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.trainer import SamplerOptions, TrainingOptions
+from windrow.launch.run_options import RunOptions
+from windrow.launch.settings import parse_settings, settings_to_dict
+from windrow.launch.toml_file import read_toml, with_overrides
+from windrow.partition.options import PartitionOptions
+
+__all__ = ["Recipe", "load_recipe", "make_recipe"]
+
+DECISIVE_SECTIONS = ("model", "sampler", "training", "evaluation")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Recipe:
+    """Every setting of a run."""
+
+    name: str
+    """Names the run folder; the file's name without ".toml" where it is not given."""
+    store: Path
+    """Folder of the partitioned graph: written by ``windrow partition``, read by ``windrow train``."""
+    graph: GraphOptions
+    """Which graph."""
+    partition: PartitionOptions = field(default_factory=PartitionOptions)
+    """How it is split among the ranks."""
+    model: ModelOptions = field(default_factory=ModelOptions)
+    """The network."""
+    sampler: SamplerOptions = field(default_factory=SamplerOptions)
+    """How its minibatches are made."""
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    """How its weights are learnt."""
+    evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
+    """How and when it is measured."""
+    run: RunOptions = field(default_factory=RunOptions)
+    """Where and how the run happens."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns two sections.
+
+        Raises:
+            RecipeError: names both settings, their values and the cure.
+        """
+        hops, layers = len(self.sampler.fanouts), self.model.num_layers
+        if hops != layers:
+            raise RecipeError(
+                f"sampler.fanouts = {list(self.sampler.fanouts)} has {hops} hops, but model.num_layers = {layers}: "
+                "give one fanout for each layer, or change the number of layers"
+            )
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting as nested dictionaries that TOML can hold; paths are absolute."""
+        return settings_to_dict(self)
+
+    def decisive_settings(self) -> dict[str, Any]:
+        """The settings that the outcome depends on: a checkpoint is gone on from only under the same.
+
+        The graph is told by its fingerprint instead, so that a moved file is the same graph, and the partition is
+        left out, so that a run may go on with another number of ranks.
+        """
+        everything = self.settings()
+        return {"seed": self.run.seed, **{section: everything[section] for section in DECISIVE_SECTIONS}}
+
+
+def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
+    """Read and check a recipe.
+
+    Args:
+        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+
+    Raises:
+        RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range, or
+            contradicts another; the message names file, section, key, value and cure.
+    """
+    values = {"name": path.stem, **read_toml(path)}
+    return make_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
+
+
+def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe:
+    """Check a recipe that is already a nested dictionary.
+
+    Args:
+        values: as in the file.
+        source: where they come from, for messages.
+        base: folder that relative paths start from.
+
+    Raises:
+        RecipeError: as `load_recipe`.
+    """
+    recipe = parse_settings(Recipe, values, source=source, base=base)
+    return dataclasses.replace(recipe, graph=recipe.graph.resolved(base.absolute()))

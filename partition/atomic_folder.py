@@ -1,0 +1,84 @@
+"""A folder that appears whole or not at all."""
+
+import contextlib
+import os
+import secrets
+import shutil
+from collections.abc import Iterator
+from pathlib import Path
+
+from windrow.comm.errors import StoreError
+
+__all__ = ["atomic_folder"]
+
+
+@contextlib.contextmanager
+def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
+    """Fill a temporary folder beside `path`; when the block ends without an error, it becomes `path`.
+
+        NAME.tmp-<random>   being filled; left behind only by a writer that was killed
+        NAME.old-<random>   the store being replaced, between the two renames
+
+    Everything is flushed to the disk before the rename. Leftovers of killed writers are cleared first; a store
+    caught between the two renames is put back. Two writers must not fill one path at the same time.
+
+    Args:
+        path: the folder to create.
+        overwrite: replace a folder that is already there.
+
+    Yields:
+        The temporary folder, empty.
+
+    Raises:
+        StoreError: `path` exists and `overwrite` is false.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    _clear_leftovers(path)
+    if path.exists() and not overwrite:
+        raise StoreError(f"{path} already exists: choose another folder or overwrite it")
+    suffix = secrets.token_hex(6)
+    filling = path.with_name(f"{path.name}.tmp-{suffix}")
+    filling.mkdir()
+    try:
+        yield filling
+        _flush_tree(filling)
+        replaced = path.with_name(f"{path.name}.old-{suffix}")
+        if path.exists():
+            path.rename(replaced)
+        try:
+            filling.rename(path)
+        except OSError:
+            _put_back(replaced, path)
+            raise
+        _flush(path.parent)
+        shutil.rmtree(replaced, ignore_errors=True)
+    except BaseException:
+        shutil.rmtree(filling, ignore_errors=True)
+        raise
+
+
+def _put_back(replaced: Path, path: Path) -> None:
+    if replaced.exists():
+        replaced.rename(path)
+
+
+def _clear_leftovers(path: Path) -> None:
+    for entry in list(path.parent.iterdir()):
+        if entry.name.startswith(f"{path.name}.old-") and not path.exists():
+            entry.rename(path)
+        elif entry.name.startswith((f"{path.name}.old-", f"{path.name}.tmp-")):
+            shutil.rmtree(entry)
+
+
+def _flush_tree(folder: Path) -> None:
+    for entry in sorted(folder.rglob("*")):
+        _flush(entry)
+    _flush(folder)
+
+
+def _flush(path: Path) -> None:
+    descriptor = os.open(path, os.O_RDONLY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)

@@ -1,0 +1,109 @@
+"""What a part must hold its share of: the vertex weights of multi-constraint partitioning.
+
+SALIENT++ (Kaler et al., Communication-efficient graph neural networks with probabilistic neighborhood expansion
+analysis and caching, MLSys 2023) balances four weights, the default here:
+
+    train       1 for a training vertex
+    validation  1 for a validation vertex
+    other       1 for a vertex that is neither
+    degree      number of in-neighbours: memory and work of the part's topology
+    vertices    1 for every vertex (for graphs without a split)
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+from windrow.comm.errors import DataError, RecipeError
+
+__all__ = ["CONSTRAINTS", "SALIENT_CONSTRAINTS", "Constraints", "vertex_roles", "vertex_weights"]
+
+CONSTRAINTS = ("train", "validation", "other", "degree", "vertices")
+SALIENT_CONSTRAINTS = ("train", "validation", "other", "degree")
+TRAIN, VALIDATION, OTHER = 0, 1, 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Constraints:
+    """Named vertex weights; every column has a sum above 0."""
+
+    names: tuple[str, ...]
+    """One name for each column."""
+    weights: npt.NDArray[np.int32]
+    """[N, C]."""
+
+
+def vertex_roles(
+    num_vertices: int,
+    train_ids: npt.NDArray[np.integer] | None,
+    validation_ids: npt.NDArray[np.integer] | None,
+) -> npt.NDArray[np.uint8]:
+    """Say of each vertex whether it is for training, for validation or neither.
+
+    Args:
+        num_vertices: N.
+        train_ids: integer [T] or None.
+        validation_ids: integer [V] or None.
+
+    Returns:
+        uint8 [N]: 0 train, 1 validation, 2 other.
+
+    Raises:
+        DataError: an id is outside [0, N), or a vertex is in both.
+    """
+    roles = np.full(num_vertices, OTHER, np.uint8)
+    for name, ids, role in (("validation", validation_ids, VALIDATION), ("training", train_ids, TRAIN)):
+        if ids is None or len(ids) == 0:
+            continue
+        outside = np.flatnonzero((ids < 0) | (ids >= num_vertices))
+        if len(outside):
+            row = int(outside[0])
+            raise DataError(
+                f"{name} id {ids[row]} at row {row} is outside [0, {num_vertices}); remove it from the split"
+            )
+        if role == TRAIN and (roles[ids] == VALIDATION).any():
+            both = int(ids[roles[ids] == VALIDATION][0])
+            raise DataError(f"vertex {both} is both a training and a validation vertex; keep it in one of the two")
+        roles[ids] = role
+    return roles
+
+
+def vertex_weights(
+    indptr: npt.NDArray[np.int64],
+    *,
+    train_ids: npt.NDArray[np.integer] | None = None,
+    validation_ids: npt.NDArray[np.integer] | None = None,
+    balance: Sequence[str] = SALIENT_CONSTRAINTS,
+) -> Constraints:
+    """Build the weights that the partitioners balance.
+
+    Args:
+        indptr: int64 [N + 1] of the graph in CSC form.
+        train_ids: integer [T] or None.
+        validation_ids: integer [V] or None.
+        balance: names out of `CONSTRAINTS`; columns without any weight are left out.
+
+    Returns:
+        The named columns. Memory 4 N C bytes.
+
+    Raises:
+        RecipeError: an unknown or repeated name.
+        DataError: an id is outside [0, N), or a vertex is in both sets.
+    """
+    unknown = [name for name in balance if name not in CONSTRAINTS]
+    if unknown or len(set(balance)) != len(balance):
+        raise RecipeError(f"balance = {list(balance)}: expected different names out of {', '.join(CONSTRAINTS)}")
+    roles = vertex_roles(len(indptr) - 1, train_ids, validation_ids)
+    columns = {
+        "train": lambda: roles == TRAIN,
+        "validation": lambda: roles == VALIDATION,
+        "other": lambda: roles == OTHER,
+        "degree": lambda: np.diff(indptr),
+        "vertices": lambda: np.ones(len(roles), np.int32),
+    }
+    chosen = {name: columns[name]().astype(np.int32) for name in balance}
+    kept = {name: column for name, column in chosen.items() if column.any()}
+    if not kept:
+        kept = {"vertices": np.ones(len(roles), np.int32)}
+    return Constraints(names=tuple(kept), weights=np.stack(list(kept.values()), axis=1))

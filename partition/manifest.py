@@ -1,0 +1,125 @@
+"""The manifest of a partition store: what the folder holds, and how to tell that it still does."""
+
+import hashlib
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+from windrow.comm.errors import StoreError
+
+__all__ = ["CURE", "FORMAT_VERSION", "MANIFEST_NAME", "FileEntry", "Manifest", "checksum", "describe_file"]
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+CURE = "run `windrow partition` again to rebuild the store"
+CHUNK_BYTES = 1 << 22
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FileEntry:
+    """One array file."""
+
+    dtype: str
+    """NumPy's type string, for example "<f4"."""
+    shape: tuple[int, ...]
+    """Shape of the array."""
+    num_bytes: int
+    """Size of the file."""
+    sha256: str
+    """Checksum of the file, hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Manifest:
+    """What a store holds."""
+
+    windrow_version: str
+    """Version of windrow that wrote the store."""
+    num_vertices: int
+    """N."""
+    num_edges: int
+    """Stored edges; 0 when the store has no array named "indices"."""
+    num_parts: int
+    """P."""
+    options: dict[str, Any]
+    """How the graph was split: the fields of `PartitionOptions`."""
+    quality: dict[str, Any] | None
+    """`PartitionQuality.to_dict`, or None."""
+    metadata: dict[str, Any]
+    """Whatever the writer wants to find again: task, number of classes, split, fingerprint of the source."""
+    files: dict[str, FileEntry]
+    """Entries by path relative to the store, with forward slashes."""
+
+    def write(self, path: Path) -> None:
+        """Write the manifest as JSON.
+
+        Args:
+            path: the file.
+        """
+        document = {"format_version": FORMAT_VERSION, **asdict(self)}
+        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a manifest.
+
+        Args:
+            path: the file.
+
+        Returns:
+            The manifest.
+
+        Raises:
+            StoreError: there is none, it is no JSON, of another version, or lacks a field.
+        """
+        if not path.is_file():
+            raise StoreError(f"{path} is missing, so {path.parent} is no partition store: {CURE}")
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise StoreError(f"{path} is not JSON ({error}): {CURE}") from error
+        if not isinstance(document, dict):
+            raise StoreError(f"{path} holds a {type(document).__name__}, expected a JSON object: {CURE}")
+        version = document.pop("format_version", None)
+        if version != FORMAT_VERSION:
+            newer = isinstance(version, int) and version > FORMAT_VERSION
+            cure = f"use a newer windrow, or {CURE}" if newer else CURE
+            raise StoreError(f"{path} has format version {version}, this windrow reads {FORMAT_VERSION}: {cure}")
+        try:
+            files = {name: FileEntry(**{**f, "shape": tuple(f["shape"])}) for name, f in document.pop("files").items()}
+            return cls(files=files, **document)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error
+
+
+def checksum(path: Path) -> str:
+    """SHA-256 of a file.
+
+    Args:
+        path: the file.
+
+    Returns:
+        64 hexadecimal digits. Reads the file in chunks of 4 MiB.
+    """
+    digest = hashlib.sha256()
+    with path.open("rb") as file:
+        while chunk := file.read(CHUNK_BYTES):
+            digest.update(chunk)
+    return digest.hexdigest()
+
+
+def describe_file(path: Path) -> FileEntry:
+    """Make the entry of an array file that was just written.
+
+    Args:
+        path: a ``.npy`` file.
+
+    Returns:
+        Its entry; the checksum is of what can be read back.
+    """
+    with path.open("rb") as file:
+        np.lib.format.read_magic(file)
+        shape, _, dtype = np.lib.format.read_array_header_1_0(file)
+    return FileEntry(dtype=dtype.str, shape=shape, num_bytes=path.stat().st_size, sha256=checksum(path))

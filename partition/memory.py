@@ -1,0 +1,96 @@
+"""How much memory a partitioning will need, told before it starts."""
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from windrow.comm.errors import DataError
+from windrow.partition.options import PartitionOptions
+
+__all__ = ["MemoryEstimate", "available_memory_bytes", "check_memory", "estimate_memory"]
+
+METIS_BYTES_PER_EDGE = 88
+"""Peak per stored edge: DGL's and METIS's own 8-byte copies of the graph and of its coarse levels; measured."""
+METIS_BYTES_PER_VERTEX = 240
+"""Peak per vertex in METIS and the refinement's heaps, without the vertex weights."""
+MEMORY_INFO = Path("/proc/meminfo")
+CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CONTROL_GROUP_USE = Path("/sys/fs/cgroup/memory.current")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEstimate:
+    """Peak memory of a partitioning, beyond the process and the graph itself."""
+
+    parts: dict[str, int]
+    """Bytes by what they are for."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in self.parts.items())
+        return f"{_gigabytes(self.total_bytes)} ({parts})"
+
+
+def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
+    """Estimate the peak memory of `partition_with_options`.
+
+    Args:
+        num_vertices: N.
+        num_edges: stored edges E.
+        options: the method and what it balances.
+
+    Returns:
+        The estimate, beyond the arrays indptr and indices.
+    """
+    columns = max(len(options.balance), 1)
+    parts = {"assignment and vertex weights": num_vertices * (4 + 8 * columns)}
+    if options.method == "random":
+        parts["random order"] = 41 * num_vertices
+    if options.method == "metis" and options.num_parts > 1:
+        parts["undirected graph"] = 12 * num_edges
+        parts["METIS"] = METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
+        parts["results to combine"] = 4 * num_vertices * (options.restarts + options.num_parts)
+    return MemoryEstimate(parts=parts)
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that this process may still take: what the machine has free and its control group allows.
+
+    Returns:
+        Bytes, or None where the operating system does not say (not Linux).
+    """
+    if not MEMORY_INFO.is_file():
+        return None
+    fields = dict(line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line)
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    if CONTROL_GROUP_LIMIT.is_file() and CONTROL_GROUP_USE.is_file():
+        limit = CONTROL_GROUP_LIMIT.read_text(encoding="ascii").strip()
+        if limit != "max":
+            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii"))
+            available = min(available, max(int(limit) - used, 0))
+    return available
+
+
+def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
+    """Refuse a partitioning that will not fit.
+
+    Args:
+        estimate: from `estimate_memory`.
+        available_bytes: from `available_memory_bytes`; None skips the check.
+
+    Raises:
+        DataError: with the shortfall in bytes and the cure.
+    """
+    if available_bytes is None or estimate.total_bytes <= available_bytes:
+        return
+    raise DataError(
+        f"partitioning needs about {estimate}, {_gigabytes(available_bytes)} are free: short of "
+        f'{estimate.total_bytes - available_bytes} bytes; use method = "fennel", or a machine with more memory'
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

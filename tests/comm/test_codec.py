@@ -1,0 +1,140 @@
+"""Round trips of rows over the wire."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from hypothesis.extra.numpy import array_shapes, arrays
+
+from windrow.comm.codec import Bf16Codec, Fp16Codec, Fp32Codec, make_codec
+from windrow.comm.errors import DataError, RecipeError
+
+CODECS = [Fp32Codec(), Fp16Codec(), Bf16Codec()]
+ROUNDING = [Fp16Codec(), Bf16Codec()]
+
+
+def rows_of(limit):
+    """float32 rows of any shape, values up to a limit."""
+    shapes = array_shapes(min_dims=1, max_dims=3, min_side=0, max_side=5)
+    values = st.floats(-limit, limit, width=32)
+    return arrays(np.float32, shapes, elements=values).map(torch.from_numpy)
+
+
+def by_class(codec):
+    return type(codec).__name__
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=by_class)
+@settings(deadline=None)
+@given(rows=rows_of(60000.0))
+def test_the_wire_has_one_contiguous_row_of_known_size_per_row(codec, rows):
+    wire = codec.encode(rows)
+    assert wire.is_contiguous()
+    assert len(wire) == len(rows)
+    assert wire.nbytes == len(rows) * codec.wire_row_bytes(rows.shape[1:], rows.dtype)
+    buffer = codec.wire_buffer(rows)
+    assert (buffer.shape, buffer.dtype) == (wire.shape, wire.dtype)
+
+
+@settings(deadline=None)
+@given(rows_of(2.0**127))
+def test_fp32_gives_back_the_very_same_memory(rows):
+    codec = Fp32Codec()
+    assert codec.encode(rows).data_ptr() == rows.data_ptr()
+    assert codec.decode(codec.encode(rows)).data_ptr() == rows.data_ptr()
+    assert codec.decode(codec.wire_buffer(rows), out=rows) is rows
+
+
+def test_fp32_takes_any_dtype_and_copies_into_other_memory():
+    rows = torch.tensor([[1, 2], [3, 4]])
+    assert torch.equal(Fp32Codec().decode(Fp32Codec().encode(rows), out=torch.zeros_like(rows)), rows)
+    assert Fp32Codec().wire_row_bytes((2,), torch.int64) == 16
+
+
+@settings(deadline=None)
+@given(rows_of(65504.0))
+def test_fp16_error_is_within_its_bound(rows):
+    decoded = Fp16Codec().decode(Fp16Codec().encode(rows))
+    bound = (rows.double().abs() * 2.0**-11).clamp(min=2.0**-25)
+    assert decoded.dtype == torch.float32
+    assert bool(((decoded.double() - rows.double()).abs() <= bound).all())
+
+
+@settings(deadline=None)
+@given(rows_of(float(torch.finfo(torch.bfloat16).max)))
+def test_bf16_error_is_within_its_bound(rows):
+    decoded = Bf16Codec().decode(Bf16Codec().encode(rows))
+    bound = (rows.double().abs() * 2.0**-8).clamp(min=2.0**-134)
+    assert bool(((decoded.double() - rows.double()).abs() <= bound).all())
+
+
+@pytest.mark.parametrize("codec", ROUNDING, ids=by_class)
+@settings(deadline=None)
+@given(rows=rows_of(60000.0))
+def test_a_second_trip_changes_nothing(codec, rows):
+    once = codec.decode(codec.encode(rows))
+    assert torch.equal(codec.decode(codec.encode(once)), once)
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=by_class)
+@settings(deadline=None)
+@given(rows=rows_of(60000.0))
+def test_decoding_into_given_memory_equals_decoding_into_new(codec, rows):
+    wire = codec.encode(rows)
+    out = torch.full_like(rows, math.nan)
+    assert codec.decode(wire, out=out) is out
+    assert torch.equal(out, codec.decode(wire))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=by_class)
+def test_rows_with_gaps_in_memory_travel(codec):
+    rows = torch.arange(12.0).reshape(3, 4).t()
+    assert codec.encode(rows).is_contiguous()
+    assert torch.equal(codec.decode(codec.encode(rows)), rows)
+
+
+@pytest.mark.parametrize("codec", ROUNDING, ids=by_class)
+def test_integers_are_not_rounded_in_silence(codec):
+    with pytest.raises(TypeError, match=r"would spoil torch\.int64"):
+        codec.encode(torch.tensor([1]))
+
+
+def test_fp16_lets_large_values_overflow_and_check_refuses_them():
+    codec = Fp16Codec()
+    rows = torch.ones(70_000, 2)
+    rows[:, 0] = math.inf
+    rows[:, 1] = 65519.0
+    codec.check(rows)
+    rows[69_999, 1] = -65520.0
+    assert codec.decode(codec.encode(rows[69_999:])).tolist() == [[math.inf, -math.inf]]
+    with pytest.raises(
+        DataError, match=r"row 69999 holds -65520, which torch\.float16 cannot: it ends at 65504"
+    ):
+        codec.check(rows)
+
+
+def test_bf16_check_refuses_only_the_very_largest():
+    Bf16Codec().check(torch.tensor([3.39e38]))
+    with pytest.raises(DataError, match=r"row 0 holds 3.40282e\+38"):
+        Bf16Codec().check(torch.tensor([torch.finfo(torch.float32).max]))
+
+
+@pytest.mark.parametrize("codec", CODECS, ids=by_class)
+@pytest.mark.parametrize("shape", [(0,), (0, 3), (3, 0), (3,), (2, 3, 4)], ids=str)
+def test_check_takes_rows_of_any_shape(codec, shape):
+    codec.check(torch.ones(shape))
+
+
+def test_codecs_are_made_by_name():
+    made = [type(make_codec(name)) for name in ("fp32", "fp16", "bf16")]
+    assert made == [Fp32Codec, Fp16Codec, Bf16Codec]
+
+
+def test_a_misspelt_name_is_answered_with_the_nearest():
+    with pytest.raises(
+        RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are fp32"
+    ):
+        make_codec("float16")

@@ -1,0 +1,61 @@
+"""Joining a job, and what happens to the others when one rank fails: real jobs under mpirun."""
+
+import shutil
+import subprocess
+import sys
+import time
+
+import pytest
+
+from windrow.comm.connect import connect
+from windrow.comm.errors import DataError
+
+FAILING_JOB = """
+import time
+from windrow.comm.connect import connect
+from windrow.comm.errors import DataError
+with connect({backend!r}, deadline_s=60) as world:
+    world.barrier(stage="start")
+    if world.rank in {failing}:
+        raise {error}
+    world.barrier(stage="never reached by all")
+"""
+
+
+def run_job(ranks: int, source: str) -> tuple[subprocess.CompletedProcess[str], float]:
+    started = time.monotonic()
+    done = subprocess.run(
+        [shutil.which("mpirun"), "-n", str(ranks), sys.executable, "-P", "-c", source],
+        capture_output=True, text=True, timeout=100, check=False,
+    )
+    return done, time.monotonic() - started
+
+
+@pytest.mark.parametrize("backend", ["mpi", "gloo"])
+def test_one_failing_rank_prints_its_traceback_once_and_ends_all(backend):
+    source = FAILING_JOB.format(backend=backend, failing=[1], error="KeyError('the cause')")
+    done, seconds = run_job(3, source)
+    assert done.returncode != 0
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "rank 1 of 3 failed" in done.stderr
+    assert "KeyError: 'the cause'" in done.stderr
+    assert seconds < 40, "the others did not wait for the deadline"
+
+
+def test_an_error_on_all_ranks_is_printed_once_and_without_traceback_if_it_is_the_users():
+    done, _ = run_job(2, FAILING_JOB.format(backend="mpi", failing=[0, 1], error="DataError('feature 3 is NaN')"))
+    assert done.returncode == 2
+    assert done.stderr.count("feature 3 is NaN") == 1
+    assert "Traceback" not in done.stderr
+
+
+def test_without_a_launcher_the_world_is_this_process():
+    with connect() as world:
+        assert (world.rank, world.size) == (0, 1)
+        assert world.all_gather_object("me", stage="test") == ["me"]
+
+
+def test_an_error_in_a_world_of_one_is_simply_raised(capsys):
+    with pytest.raises(DataError, match="wrong"), connect("loopback"):
+        raise DataError("wrong")
+    assert capsys.readouterr().err == ""

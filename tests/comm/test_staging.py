@@ -1,0 +1,32 @@
+"""Copies between devices; on the CPU there must be none."""
+
+import pytest
+import torch
+
+from windrow.comm.staging import from_transport, to_transport
+
+CPU = torch.device("cpu")
+
+
+def test_a_tensor_that_is_there_already_is_not_copied():
+    tensor = torch.arange(4)
+    assert to_transport(tensor, CPU) is tensor
+    from_transport(tensor, tensor)
+    assert tensor.tolist() == [0, 1, 2, 3]
+
+
+def test_what_arrived_elsewhere_is_copied_to_where_it_is_wanted():
+    wanted = torch.zeros(4, dtype=torch.int64)
+    from_transport(torch.arange(4), wanted)
+    assert wanted.tolist() == [0, 1, 2, 3]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_tensors_go_through_page_locked_memory():
+    tensor = torch.arange(4, device="cuda")
+    transport = to_transport(tensor, CPU)
+    assert transport.is_pinned()
+    assert transport.tolist() == [0, 1, 2, 3]
+    wanted = torch.zeros_like(tensor)
+    from_transport(transport, wanted)
+    assert torch.equal(wanted, tensor)

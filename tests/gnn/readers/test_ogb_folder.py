@@ -1,0 +1,112 @@
+"""OGB folders, made as the benchmark lays them out."""
+
+import gzip
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windrow.comm.errors import DataError
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers.ogb_folder import read_ogb_folder
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.synthetic import community_graph
+
+pytest.importorskip("pyarrow")
+
+
+def write(path: Path, rows: np.ndarray) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    lines = "".join(",".join(map(repr, row)) + "\n" for row in np.atleast_2d(rows.T).T.tolist())
+    path.write_bytes(gzip.compress(lines.encode()))
+
+
+def make(folder: Path, graph: Graph, *, binary: bool = False) -> None:
+    destinations = np.repeat(np.arange(graph.num_vertices), graph.in_degrees.numpy())
+    edges = np.stack([graph.indices.numpy().astype(np.int64), destinations], axis=1)
+    edges = edges[edges[:, 0] < edges[:, 1]]
+    raw = folder / "raw"
+    raw.mkdir(parents=True)
+    if binary:
+        np.savez(
+            raw / "data.npz",
+            edge_index=edges.T,
+            num_nodes_list=np.array([graph.num_vertices]),
+            num_edges_list=np.array([len(edges)]),
+            node_feat=graph.features.numpy(),
+            node_year=np.zeros(graph.num_vertices),
+        )
+        np.savez(raw / "node-label.npz", node_label=graph.labels.numpy()[:, None].astype(np.float32))
+    else:
+        write(raw / "edge.csv.gz", edges)
+        write(raw / "num-node-list.csv.gz", np.array([graph.num_vertices]))
+        write(raw / "node-feat.csv.gz", graph.features.numpy())
+        write(raw / "node-label.csv.gz", graph.labels.numpy())
+    for name, ids in (("train", graph.train_ids), ("valid", graph.validation_ids), ("test", graph.test_ids)):
+        write(folder / "split" / "time" / f"{name}.csv.gz", ids.numpy())
+
+
+@pytest.fixture
+def graph() -> Graph:
+    return community_graph(40, 3, seed=8)
+
+
+@pytest.mark.parametrize("binary", [False, True])
+def test_the_same_graph_comes_out(tmp_path: Path, graph: Graph, binary: bool) -> None:
+    make(tmp_path, graph, binary=binary)
+    assert read_ogb_folder(GraphOptions(path=str(tmp_path))).fingerprint() == graph.fingerprint()
+
+
+def test_several_labels_per_vertex(tmp_path: Path) -> None:
+    graph = community_graph(40, 3, seed=8, task="multi-label")
+    make(tmp_path, graph)
+    assert read_ogb_folder(GraphOptions(path=str(tmp_path))).fingerprint() == graph.fingerprint()
+
+
+def test_plain_csv_splits_and_choice_of_split(tmp_path: Path, graph: Graph) -> None:
+    make(tmp_path, graph)
+    (tmp_path / "split" / "sales").mkdir()
+    for name, ids in (("train", "0\n"), ("valid", "1\n"), ("test", "2\n3\n")):
+        (tmp_path / "split" / "sales" / f"{name}.csv").write_text(ids)
+    chosen = read_ogb_folder(GraphOptions(path=str(tmp_path), split_name="sales"))
+    assert (chosen.train_ids.tolist(), chosen.test_ids.tolist()) == ([0], [2, 3])
+    with pytest.raises(
+        DataError, match=r"there are several splits, \['sales', 'time'\]; choose one as split_name"
+    ):
+        read_ogb_folder(GraphOptions(path=str(tmp_path)))
+    with pytest.raises(DataError, match=r"there is no split 'random' among \['sales', 'time'\]"):
+        read_ogb_folder(GraphOptions(path=str(tmp_path), split_name="random"))
+
+
+def test_broken_folders_are_refused(tmp_path: Path, graph: Graph) -> None:
+    with pytest.raises(
+        DataError, match=r"edge.csv.gz: no such file; is this the unpacked folder of an OGB data set"
+    ):
+        read_ogb_folder(GraphOptions(path=str(tmp_path)))
+    make(tmp_path, graph)
+    options = GraphOptions(path=str(tmp_path))
+    (tmp_path / "split" / "time" / "test.csv.gz").unlink()
+    with pytest.raises(DataError, match=r"test.csv.gz: no such file; .* split_dict.pt is a pickle"):
+        read_ogb_folder(options)
+    write(tmp_path / "raw" / "num-node-list.csv.gz", np.array([20, 20]))
+    with pytest.raises(DataError, match="2 graphs; windrow reads data sets of one graph"):
+        read_ogb_folder(options)
+    write(tmp_path / "raw" / "num-node-list.csv.gz", np.array([40]))
+    write(tmp_path / "split" / "time" / "test.csv.gz", graph.test_ids.numpy())
+    write(tmp_path / "raw" / "edge.csv.gz", np.array([[0, 1], [40, 2]]))
+    with pytest.raises(DataError, match=r"edge.csv.gz, edge 2: source 40 is not a vertex"):
+        read_ogb_folder(options)
+    write(tmp_path / "raw" / "edge.csv.gz", np.array([[0, 1, 2]]))
+    with pytest.raises(DataError, match="3 columns; an edge is source,destination"):
+        read_ogb_folder(options)
+
+
+def test_broken_binary_folders_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "raw").mkdir()
+    options = GraphOptions(path=str(tmp_path))
+    np.savez(tmp_path / "raw" / "data.npz", edge_index=np.zeros((2, 1), dtype=np.int64))
+    with pytest.raises(DataError, match="there is no array 'num_nodes_list' among"):
+        read_ogb_folder(options)
+    np.savez(tmp_path / "raw" / "data.npz", edge_index=np.zeros((3, 1)), num_nodes_list=np.array([1]))
+    with pytest.raises(DataError, match=r"edge_index has shape \(3, 1\); it must be \[2, E\]"):
+        read_ogb_folder(options)

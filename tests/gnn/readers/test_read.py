@@ -1,0 +1,83 @@
+"""One door for every format."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.gnn.readers.metis_file import write_metis
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.readers.read import format_of, read_graph
+from windrow.gnn.splits import SplitOptions
+from windrow.gnn.synthetic import power_law_graph
+
+
+@pytest.mark.parametrize(
+    ("path", "expected"),
+    [
+        ("a.npz", "npz"),
+        ("a.csv", "edge-list"),
+        ("a.v2.csv.gz", "edge-list"),
+        ("a.parquet", "edge-list"),
+        ("a.graph", "metis"),
+        ("a.metis", "metis"),
+        ("a.bin", "dgl"),
+    ],
+)
+def test_the_ending_tells_the_format(path: str, expected: str) -> None:
+    assert format_of(GraphOptions(path=path)) == expected
+    assert format_of(GraphOptions(path=path, format="npz")) == "npz"
+
+
+def test_a_folder_is_an_ogb_data_set(tmp_path: Path) -> None:
+    assert format_of(GraphOptions(path=str(tmp_path))) == "ogb"
+
+
+def test_unknown_formats_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"the ending '.xlsx' does not tell the format; set format to 'npz'"
+    ):
+        format_of(GraphOptions(path="a.xlsx"))
+    (tmp_path / "a").touch()
+    with pytest.raises(RecipeError, match="format is 'graphml'; use 'auto' or one of"):
+        read_graph(GraphOptions(path=str(tmp_path / "a"), format="graphml"))
+
+
+@pytest.mark.parametrize("ending", [".pt", ".pkl"])
+def test_a_pickle_is_never_opened(tmp_path: Path, ending: str) -> None:
+    path = tmp_path / f"data{ending}"
+    torch.save({"edge_index": torch.zeros(2, 1)}, path)
+    with pytest.raises(
+        DataError, match=r"is a pickle, and loading one can run any code, so it is not opened\. Load"
+    ):
+        read_graph(GraphOptions(path=str(path)))
+
+
+def test_a_missing_file_is_named() -> None:
+    with pytest.raises(DataError, match=r"nowhere.npz: no such file or folder; correct the path"):
+        read_graph(GraphOptions(path="nowhere.npz"))
+
+
+def test_each_format_reaches_its_reader(tmp_path: Path) -> None:
+    graph = power_law_graph(30, 100, seed=1)
+    write_metis(tmp_path / "g.graph", graph)
+    assert read_graph(GraphOptions(path=str(tmp_path / "g.graph"))).fingerprint() == graph.fingerprint()
+    (tmp_path / "g.csv").write_text("s,d\n0,1\n1,2\n")
+    assert read_graph(GraphOptions(path=str(tmp_path / "g.csv"))).num_edges == 4
+
+
+def test_features_are_standardised_and_every_error_names_the_file(tmp_path: Path) -> None:
+    path, split = str(tmp_path / "g.npz"), SplitOptions(kind="fractions")
+    features = np.array([[1.0, 4.0], [3.0, 2.0], [2.0, 0.0]])
+    arrays = {"edges": np.array([[0, 1]]), "y": np.array([0, 1, 0])}
+    np.savez(path, x=features, **arrays)
+    graph = read_graph(GraphOptions(path=path, standardise="standard", random_split=split))
+    assert torch.allclose(graph.features.mean(0), torch.zeros(2), atol=1e-6)
+    rows = read_graph(GraphOptions(path=path, standardise="rows", random_split=split))
+    assert rows.features.sum(1).tolist() == pytest.approx([1, 1, 1])
+    features[1, 1] = np.nan
+    np.savez(path, x=features, **arrays)
+    with pytest.raises(DataError, match=r"g.npz: feature column 1 of vertex 1 is nan"):
+        read_graph(GraphOptions(path=path, standardise="standard", random_split=split))

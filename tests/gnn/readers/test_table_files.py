@@ -1,0 +1,103 @@
+"""CSV and Parquet in batches."""
+
+import gzip
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windrow.comm.errors import DataError
+from windrow.gnn.readers import table_files
+from windrow.gnn.readers.table_files import TableStyle, column_names, iterate_batches, read_matrix
+
+pa = pytest.importorskip("pyarrow")
+STYLE = TableStyle()
+
+
+def rows(
+    path: Path, columns: dict[str, Any], style: TableStyle = STYLE, **options: bool
+) -> dict[str, list[Any]]:
+    result: dict[str, list[Any]] = {name: [] for name in columns}
+    for batch in iterate_batches(path, columns, style, **options):
+        for name, values in batch.items():
+            result[name] += values.to_pylist()
+    return result
+
+
+def test_csv_with_header(tmp_path: Path) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text("a,b,c\n1,x,0.5\n2,y,1\n")
+    assert column_names(path, STYLE) == ["a", "b", "c"]
+    assert rows(path, {"c": "float32", "a": "int64"}) == {"c": [0.5, 1.0], "a": [1, 2]}
+
+
+def test_tab_gzip_comments_and_no_header(tmp_path: Path) -> None:
+    path = tmp_path / "t.tsv.gz"
+    path.write_bytes(gzip.compress(b"# comment\n# another\n1\t2\n3\t4\n"))
+    style = TableStyle(has_header=False, skip_rows=2)
+    assert rows(path, {"f0": "int64", "f1": "string"}, style) == {"f0": [1, 3], "f1": ["2", "4"]}
+
+
+def test_parquet(tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    path = tmp_path / "t.parquet"
+    parquet.write_table(
+        pa.table({"a": pa.array([1, 2], pa.int16()), "b": ["x", None]}), path, row_group_size=1
+    )
+    assert column_names(path, STYLE) == ["a", "b"]
+    assert rows(path, {"a": "int64"}) == {"a": [1, 2]}
+    assert rows(path, {"b": "string"}, missing_allowed=True) == {"b": ["x", None]}
+    with pytest.raises(DataError, match="row 2: column 'b' is empty; fill it in"):
+        rows(path, {"b": "string"})
+    with pytest.raises(DataError, match="at or after row 1: Failed to parse"):
+        rows(path, {"b": "int64"}, missing_allowed=True)
+
+
+def test_several_blocks_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(table_files, "BLOCK_BYTES", 256)
+    path = tmp_path / "t.csv"
+    path.write_text("a\n" + "".join(f"{number}\n" for number in range(1000)))
+    assert len(list(iterate_batches(path, {"a": "int64"}, STYLE))) > 5
+    assert rows(path, {"a": "int64"})["a"] == list(range(1000))
+    path.write_text("a\n" + "".join(f"{number}\n" for number in range(1000)) + "x\n")
+    with pytest.raises(DataError, match=r"Row #1002: .*invalid value 'x'"):
+        rows(path, {"a": "int64"})
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
+        ("a,b\n1,2\n3,x\n", "Row #3: CSV conversion error to int64: invalid value 'x'"),
+        ("a,b\n1,2\n3,\n", "row 2: column 'b' is empty; fill it in."),
+        ("a\n1\n", "there is no column 'b'; the columns are ['a']. Correct the name."),
+        ("", "no readable CSV file (Empty CSV file)"),
+    ],
+)
+def test_broken_csv_is_refused_with_its_row(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "t.csv"
+    path.write_text(text)
+    with pytest.raises(DataError) as caught:
+        rows(path, {"a": "int64", "b": "int64"})
+    assert message in str(caught.value)
+    assert str(path) in str(caught.value)
+
+
+@pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
+def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+    with pytest.raises(DataError, match=r"no readable .* file"):
+        column_names(tmp_path / name, STYLE)
+
+
+def test_a_matrix_without_header(tmp_path: Path) -> None:
+    path = tmp_path / "m.csv.gz"
+    path.write_bytes(gzip.compress(b"1,2\n3,4\n5,6\n"))
+    assert np.array_equal(read_matrix(path, "int64"), [[1, 2], [3, 4], [5, 6]])
+    assert read_matrix(path, "float32").dtype == np.float32
+    path.write_bytes(gzip.compress(b"1,\n3,nan\n"))
+    assert np.isnan(read_matrix(path, "float64")).tolist() == [[False, True], [False, True]]
+    path.write_bytes(gzip.compress(b"1,\n3,4\n"))
+    with pytest.raises(DataError, match="row 1: column 'f1' is empty"):
+        read_matrix(path, "int64")

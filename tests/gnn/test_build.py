@@ -1,0 +1,97 @@
+"""Edges grouped by destination."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.gnn.build import csc_from_edges, edges_of
+
+EDGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)
+
+
+def reference(
+    edges: list[tuple[int, int]], num_vertices: int, symmetrise: bool, self_loops: str, deduplicate: bool
+) -> list[list[int]]:
+    """The slow, obvious way: one Python list per vertex."""
+    neighbours: list[list[int]] = [[] for _ in range(num_vertices)]
+    for source, destination in edges:
+        if source == destination and self_loops != "keep":
+            continue
+        neighbours[destination].append(source)
+        if symmetrise and source != destination:
+            neighbours[source].append(destination)
+    if self_loops == "add":
+        for vertex, sources in enumerate(neighbours):
+            sources.append(vertex)
+    return [sorted(set(sources) if deduplicate else sources) for sources in neighbours]
+
+
+@given(EDGES, st.booleans(), st.sampled_from(["keep", "add", "remove"]), st.booleans())
+def test_equals_the_reference(
+    edges: list[tuple[int, int]], symmetrise: bool, self_loops: str, deduplicate: bool
+) -> None:
+    array = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    indptr, indices = csc_from_edges(
+        array[:, 0], array[:, 1], 7, symmetrise=symmetrise, self_loops=self_loops, deduplicate=deduplicate
+    )
+    assert indptr.dtype == torch.int64
+    assert indices.dtype == torch.int32
+    lists = [indices[indptr[v] : indptr[v + 1]].tolist() for v in range(7)]
+    assert lists == reference(edges, 7, symmetrise, self_loops, deduplicate)
+
+
+@given(EDGES)
+def test_edges_of_is_the_inverse(edges: list[tuple[int, int]]) -> None:
+    array = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    built = csc_from_edges(array[:, 0], array[:, 1], 7, symmetrise=False, deduplicate=False)
+    sources, destinations = edges_of(*built)
+    assert sorted(zip(sources.tolist(), destinations.tolist(), strict=True)) == sorted(edges)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_index_dtype_can_be_chosen(dtype: torch.dtype) -> None:
+    indptr, indices = csc_from_edges(
+        torch.tensor([1, 2]), torch.tensor([0, 0]), 3, symmetrise=False, index_dtype=dtype
+    )
+    assert indices.dtype == dtype
+    assert (indptr.tolist(), indices.tolist()) == ([0, 2, 2, 2], [1, 2])
+
+
+def test_a_graph_without_vertices() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    indptr, indices = csc_from_edges(nothing, nothing, 0, symmetrise=True, self_loops="add")
+    assert (indptr.tolist(), indices.tolist()) == ([0], [])
+
+
+def test_an_id_out_of_range_is_named_with_its_place() -> None:
+    message = (
+        r"edge 1: source 9 is not a vertex; the graph has 5 vertices, numbered 0 to 4\. Correct the edge"
+    )
+    with pytest.raises(DataError, match=message):
+        csc_from_edges(np.array([0, 9]), np.array([1, 1]), 5, symmetrise=True)
+    with pytest.raises(DataError, match=r"row 2: destination -1 is not a vertex"):
+        csc_from_edges(
+            np.array([0, 0, 0]), np.array([1, 1, -1]), 5, symmetrise=True, describe_edge="row {}".format
+        )
+
+
+def test_lists_that_do_not_fit_are_refused() -> None:
+    with pytest.raises(DataError, match="there are 2 sources but 1 destinations; each edge needs both"):
+        csc_from_edges(np.array([0, 1]), np.array([1]), 5, symmetrise=True)
+    with pytest.raises(
+        DataError, match=r"list of sources has dtype float64 and shape .*; give one integer per edge"
+    ):
+        csc_from_edges(np.array([0.5]), np.array([1]), 5, symmetrise=True)
+
+
+def test_sizes_that_do_not_fit_are_refused() -> None:
+    nothing = np.empty(0, dtype=np.int64)
+    with pytest.raises(DataError, match="4000000000 vertices are too many: the limit is 3037000499"):
+        csc_from_edges(nothing, nothing, 4_000_000_000, symmetrise=True)
+    with pytest.raises(RecipeError, match=r"3000000000 vertices do not fit in int32; use .* torch\.int64"):
+        csc_from_edges(nothing, nothing, 3_000_000_000, symmetrise=True, index_dtype=torch.int32)
+    with pytest.raises(RecipeError, match=r"index_dtype is torch\.int16; use torch\.int32 or torch\.int64"):
+        csc_from_edges(nothing, nothing, 5, symmetrise=True, index_dtype=torch.int16)

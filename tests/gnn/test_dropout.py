@@ -1,0 +1,104 @@
+"""Dropout: its law, its independence of who computes a row, and its gradient."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import stream_key
+from windrow.gnn.dropout import DropoutContext, drop, drop_anywhere
+
+KEY = stream_key(3, 1, 4)
+
+
+@given(
+    rows=st.integers(0, 9),
+    columns=st.integers(1, 21),
+    probability=st.floats(0, 0.99),
+    key=st.integers(0, 2**64 - 1),
+    first_id=st.integers(0, 2**50),
+)
+@settings(deadline=None)
+def test_kernel_and_torch_operations_draw_the_same_bits(
+    rows: int, columns: int, probability: float, key: int, first_id: int
+) -> None:
+    x = torch.arange(1, rows * columns + 1, dtype=torch.float32).view(rows, columns)
+    row_ids = torch.arange(first_id, first_id + rows)
+    result = drop(x, probability, key=key, row_ids=row_ids)
+    expected = drop_anywhere(x, row_ids, key, round(probability * 65536))
+    assert torch.equal(result, expected)
+
+
+def test_share_and_mean_are_as_asked() -> None:
+    x = torch.ones(2000, 200)
+    for probability in (0.1, 0.5, 0.9):
+        result = drop(x, probability, key=KEY, row_ids=torch.arange(2000))
+        # 400,000 choices: five standard deviations are below 0.4 %.
+        assert abs(float((result == 0).float().mean()) - probability) < 0.004
+        assert abs(float(result.mean()) - 1) < 0.05
+        assert torch.allclose(result[result != 0], torch.tensor(1 / (1 - probability)), rtol=1e-3)
+
+
+def test_columns_and_rows_are_independent() -> None:
+    kept = (drop(torch.ones(4000, 64), 0.5, key=KEY, row_ids=torch.arange(4000)) != 0).double() - 0.5
+    columns = kept.T @ kept / len(kept) * 4
+    off_diagonal = columns - torch.diag(columns.diag())
+    # Correlations of 4000 fair coins: standard deviation 0.016.
+    assert off_diagonal.abs().max() < 0.08
+
+
+def test_a_row_is_the_same_wherever_it_stands() -> None:
+    row_ids = torch.tensor([8, 3, 11, 5])
+    x = torch.ones(4, 10)
+    together = drop(x, 0.5, key=KEY, row_ids=row_ids)
+    order = torch.tensor([2, 0])
+    assert torch.equal(drop(x[order], 0.5, key=KEY, row_ids=row_ids[order]), together[order])
+
+
+def test_gradient_passes_where_the_value_did() -> None:
+    x = torch.randn(6, 9, generator=torch.Generator().manual_seed(0), dtype=torch.float64, requires_grad=True)
+    row_ids = torch.arange(6)
+    assert torch.autograd.gradcheck(lambda x: drop(x, 0.5, key=KEY, row_ids=row_ids), (x,))
+    single = torch.ones(6, 9, requires_grad=True)
+    result = drop(single, 0.5, key=KEY, row_ids=row_ids)
+    result.backward(torch.ones_like(result).T.contiguous().T)
+    assert torch.equal(single.grad, result)  # type: ignore[arg-type]
+
+
+def context(*, seed: int = 1, epoch: int = 2, step: int = 3) -> DropoutContext:
+    return DropoutContext(seed=seed, epoch=epoch, step=step, row_ids=torch.arange(50))
+
+
+def test_every_counter_changes_the_choices() -> None:
+    x = torch.ones(50, 50)
+    results = [context().drop(x, 0.5, layer=0), context().drop(x, 0.5, layer=1)]
+    results += [other.drop(x, 0.5, layer=0) for other in (context(seed=9), context(epoch=9), context(step=9))]
+    for i, first in enumerate(results):
+        assert not any(torch.equal(first, second) for second in results[:i])
+    assert torch.equal(context().drop(x, 0.5, layer=0), results[0])
+
+
+def test_later_layers_use_a_prefix_of_the_rows() -> None:
+    x = torch.ones(50, 12)
+    all_rows = context().drop(x, 0.5, layer=0)
+    assert torch.equal(context().drop(x[:20], 0.5, layer=0), all_rows[:20])
+
+
+def test_probability_zero_returns_the_input() -> None:
+    x = torch.ones(50, 12)
+    assert context().drop(x, 0, layer=0) is x
+
+
+@pytest.mark.parametrize("probability", [-0.1, 1.0, 0.9999999])
+def test_refuses_probabilities_outside_the_range(probability: float) -> None:
+    with pytest.raises(RecipeError, match=f"dropout probability {probability}"):
+        drop(torch.ones(2, 2), probability, key=KEY, row_ids=torch.arange(2))
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_cuda_draws_the_same_bits() -> None:
+    x = torch.ones(100, 30)
+    row_ids = torch.arange(100) * 12345
+    expected = drop(x, 0.3, key=KEY, row_ids=row_ids)
+    assert torch.equal(drop(x.cuda(), 0.3, key=KEY, row_ids=row_ids.cuda()).cpu(), expected)

@@ -1,0 +1,166 @@
+"""Message passing against dense matrices and finite differences."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from windrow.gnn import message_passing
+from windrow.gnn.block import Block
+from windrow.gnn.message_passing import add_ends, aggregate, edge_softmax
+
+
+def make_block(
+    num_sources: int, num_destinations: int, num_edges: int, seed: int, dtype: torch.dtype
+) -> Block:
+    """A random hop whose last destination has no edges."""
+    generator = torch.Generator().manual_seed(seed)
+    destinations = torch.randint(0, max(1, num_destinations - 1), (num_edges,), generator=generator)
+    indptr = torch.zeros(num_destinations + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(destinations, minlength=num_destinations).cumsum(0)
+    indices = torch.randint(0, num_sources, (num_edges,), generator=generator, dtype=dtype)
+    return Block(num_sources=num_sources, num_destinations=num_destinations, indptr=indptr, indices=indices)
+
+
+def dense(block: Block, weights: Tensor) -> Tensor:
+    """Adjacency matrix [destinations, sources] with the sum of weights in each place."""
+    matrix = torch.zeros(block.num_destinations, block.num_sources, dtype=weights.dtype)
+    return matrix.index_put((block.edge_destinations, block.indices.long()), weights, accumulate=True)
+
+
+def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
+
+
+@given(
+    num_destinations=st.integers(1, 10),
+    more_sources=st.integers(0, 10),
+    num_edges=st.integers(0, 60),
+    features=st.integers(1, 20),
+    seed=st.integers(0, 1000),
+    dtype=st.sampled_from([torch.int32, torch.int64]),
+    reduce=st.sampled_from(["sum", "mean"]),
+    weighted=st.booleans(),
+)
+@settings(deadline=None, max_examples=60)
+def test_aggregate_equals_a_dense_product(
+    num_destinations: int,
+    more_sources: int,
+    num_edges: int,
+    features: int,
+    seed: int,
+    dtype: torch.dtype,
+    reduce: Literal["sum", "mean"],
+    weighted: bool,
+) -> None:
+    block = make_block(num_destinations + more_sources, num_destinations, num_edges, seed, dtype)
+    x = random(block.num_sources, features, seed=seed, dtype=torch.float32).requires_grad_()
+    weights = random(num_edges, seed=seed + 1, dtype=torch.float32).requires_grad_(weighted)
+    matrix = dense(block, weights if weighted else torch.ones(num_edges))
+    expected = matrix @ x
+    if reduce == "mean":
+        expected = expected / block.degrees.clamp(min=1).unsqueeze(1)
+    result = aggregate(block, x, reduce=reduce, edge_weights=weights if weighted else None)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+    inputs = [x, weights] if weighted else [x]
+    upstream = random(num_destinations, features, seed=seed + 2, dtype=torch.float32)
+    found = torch.autograd.grad(result, inputs, upstream)
+    wanted = torch.autograd.grad(expected, inputs, upstream)
+    torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
+
+
+def test_heads_are_aggregated_one_by_one() -> None:
+    block = make_block(9, 6, 30, 1, torch.int32)
+    x, weights = random(9, 3, 4), random(30, 3)
+    result = aggregate(block, x, edge_weights=weights)
+    for head in range(3):
+        torch.testing.assert_close(result[:, head], dense(block, weights[:, head]) @ x[:, head])
+    torch.testing.assert_close(
+        aggregate(block, x), aggregate(block, x.flatten(1)).view(6, 3, 4), rtol=0, atol=0
+    )
+
+
+GRADIENT_CASES: dict[str, Callable[[Block, Tensor, Tensor], Tensor]] = {
+    "sum": lambda block, x, w: aggregate(block, x),
+    "mean": lambda block, x, w: aggregate(block, x, reduce="mean"),
+    "weighted": lambda block, x, w: aggregate(block, x, edge_weights=w),
+    "softmax": lambda block, x, w: edge_softmax(block, w),
+    "ends": lambda block, x, w: add_ends(block, x.sum(-1), x[: block.num_destinations].sum(-1) * 2) * w,
+}
+
+
+@pytest.mark.parametrize("case", GRADIENT_CASES)
+@pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "any device"])
+def test_gradients_equal_finite_differences(
+    case: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if not kernels:
+        monkeypatch.setattr(message_passing, "_has_kernel", lambda tensor: False)
+    block = make_block(7, 5, 18, 3, torch.int64)
+    x, weights = random(7, 2, 3).requires_grad_(), random(18, 2, seed=4).requires_grad_()
+    assert torch.autograd.gradcheck(lambda x, w: GRADIENT_CASES[case](block, x, w), (x, weights))
+
+
+def test_edge_softmax_equals_softmax_of_each_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+    block = make_block(20, 8, 50, 2, torch.int32)
+    scores = random(50, 3, dtype=torch.float32) * 50
+    expected = torch.cat([part.softmax(0) for part in scores.split(block.degrees.tolist())])
+    torch.testing.assert_close(edge_softmax(block, scores), expected)
+    monkeypatch.setattr(message_passing, "_has_kernel", lambda tensor: False)
+    torch.testing.assert_close(edge_softmax(block, scores), expected)
+
+
+def test_add_ends_adds_the_values_at_both_ends() -> None:
+    block = make_block(9, 6, 30, 1, torch.int32)
+    at_source, at_destination = random(9, 2), random(6, 2)
+    expected = at_source[block.indices.long()] + at_destination[block.edge_destinations]
+    torch.testing.assert_close(add_ends(block, at_source, at_destination), expected, rtol=0, atol=0)
+
+
+def test_no_transpose_where_the_input_needs_no_gradient() -> None:
+    block = make_block(9, 6, 30, 1, torch.int32)
+    weights = random(30).requires_grad_()
+    aggregate(block, random(9, 4), edge_weights=weights).sum().backward()
+    assert weights.grad is not None
+    assert "_transpose" not in vars(block)
+
+
+def test_result_does_not_depend_on_the_number_of_threads() -> None:
+    block = make_block(3000, 2000, 20000, 1, torch.int32)
+    x = random(3000, 16, dtype=torch.float32)
+    threads = torch.get_num_threads()
+    try:
+        torch.set_num_threads(1)
+        single = aggregate(block, x)
+        torch.set_num_threads(2)
+        assert torch.equal(aggregate(block, x), single)
+    finally:
+        torch.set_num_threads(threads)
+
+
+@pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
+def test_half_precision_rows(dtype: torch.dtype) -> None:
+    block = make_block(9, 6, 30, 1, torch.int32)
+    x, scores = random(9, 2, 4, dtype=torch.float32), random(30, 2, dtype=torch.float32)
+    result = aggregate(block, x.to(dtype), edge_weights=edge_softmax(block, scores.to(dtype)))
+    assert result.dtype == dtype
+    expected = aggregate(block, x, edge_weights=edge_softmax(block, scores))
+    torch.testing.assert_close(result.float(), expected, rtol=0.05, atol=0.05)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("case", GRADIENT_CASES)
+def test_cuda_equals_cpu(case: str) -> None:
+    block = make_block(40, 25, 200, 3, torch.int32)
+    results = []
+    for device in ("cpu", "cuda"):
+        x = random(40, 2, 3).to(device).requires_grad_()
+        weights = random(200, 2, seed=4).to(device).requires_grad_()
+        result = GRADIENT_CASES[case](block.to(device), x, weights)
+        gradients = torch.autograd.grad(result.square().sum(), (x, weights), allow_unused=True)
+        results.append([part.cpu() for part in (result, *gradients) if part is not None])
+    torch.testing.assert_close(results[0], results[1])

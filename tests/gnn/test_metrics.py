@@ -1,0 +1,188 @@
+"""Losses and measures against definitions written out, vertex by vertex and pair by pair."""
+
+import math
+
+import pytest
+import torch
+import torch.nn.functional as F
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.comm.errors import DataError
+from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions, loss_sum
+
+TASKS = ["single-label", "binary", "multi-label"]
+
+
+@st.composite
+def predictions(draw):
+    """A task with logits that tie often, and labels; some classes may not occur."""
+    task = draw(st.sampled_from(TASKS))
+    n, num_classes = draw(st.integers(1, 12)), draw(st.integers(1, 4))
+    shape = {"binary": draw(st.sampled_from([(n,), (n, 1)]))}.get(task, (n, num_classes))
+
+    def numbers(low, high, size):
+        return torch.tensor(draw(st.lists(st.integers(low, high), min_size=size, max_size=size)))
+
+    logits = (numbers(-3, 3, math.prod(shape)) / 2).reshape(shape)
+    if task == "multi-label":
+        return task, logits, numbers(0, 1, n * num_classes).reshape(shape).float()
+    return task, logits, numbers(0, num_classes - 1 if task == "single-label" else 1, n)
+
+
+def slow_predicted_and_wanted(task, logits, labels):
+    """For each class: which vertices are predicted to have it, and which have it, as lists of bool."""
+    if task == "multi-label":
+        return (logits.t() > 0).tolist(), (labels.t() > 0).tolist()
+    if task == "binary":
+        predicted, classes = [int(logit > 0) for logit in logits.flatten().tolist()], range(2)
+    else:
+        predicted, classes = [row.index(max(row)) for row in logits.tolist()], range(logits.shape[1])
+    wanted = labels.tolist()
+    return [[p == c for p in predicted] for c in classes], [[w == c for w in wanted] for c in classes]
+
+
+def slow_accuracy(task, logits, labels):
+    predicted, wanted = slow_predicted_and_wanted(task, logits, labels)
+    pairs = [list(zip(p, w, strict=True)) for p, w in zip(predicted, wanted, strict=True)]
+    if task == "multi-label":
+        return sum(p == w for column in pairs for p, w in column) / labels.numel()
+    return sum(p and w for column in pairs for p, w in column) / len(labels)
+
+
+def slow_macro_f1(task, logits, labels):
+    scores = []
+    for predicted, wanted in zip(*slow_predicted_and_wanted(task, logits, labels), strict=True):
+        both = sum(p and w for p, w in zip(predicted, wanted, strict=True))
+        if sum(predicted) + sum(wanted) > 0:
+            scores.append(2 * both / (sum(predicted) + sum(wanted)))
+    return sum(scores) / len(scores) if scores else 1.0
+
+
+def slow_roc_auc(task, logits, labels):
+    """The share of (vertex with the class, vertex without) pairs in the right order; a tie is half right."""
+    scores = logits.double().log_softmax(1) if task == "single-label" else logits.reshape(len(labels), -1)
+    _, wanted = slow_predicted_and_wanted(task, logits, labels)
+    areas = []
+    for column, wanted_here in zip(
+        scores.t().tolist(), wanted[1:] if task == "binary" else wanted, strict=True
+    ):
+        positive = [s for s, w in zip(column, wanted_here, strict=True) if w]
+        negative = [s for s, w in zip(column, wanted_here, strict=True) if not w]
+        if positive and negative:
+            right = sum((p > q) + 0.5 * (p == q) for p in positive for q in negative)
+            areas.append(right / (len(positive) * len(negative)))
+    return sum(areas) / len(areas) if areas else None
+
+
+@settings(deadline=None)
+@given(predictions())
+def test_accuracy_equals_its_definition(case):
+    assert evaluate_predictions("accuracy", *case) == pytest.approx(slow_accuracy(*case), abs=1e-6)
+
+
+@settings(deadline=None)
+@given(predictions())
+def test_macro_f1_equals_its_definition(case):
+    assert evaluate_predictions("macro_f1", *case) == pytest.approx(slow_macro_f1(*case), abs=1e-6)
+
+
+@settings(deadline=None)
+@given(predictions())
+def test_roc_auc_equals_its_definition_or_is_refused(case):
+    expected = slow_roc_auc(*case)
+    if expected is None:
+        with pytest.raises(DataError, match="ROC-AUC has no meaning"):
+            evaluate_predictions("roc_auc", *case)
+    else:
+        assert evaluate_predictions("roc_auc", *case) == pytest.approx(expected, abs=1e-6)
+
+
+@pytest.mark.parametrize("scale", [1e-3, 1.0, 1e3])
+def test_roc_auc_of_a_binary_task_hangs_on_the_order_alone(scale):
+    """Logits within 0 and 1 are not taken for probabilities, and those whose sigmoid is 1 do not tie."""
+    logits = scale * torch.tensor([0.9, 0.8, 0.7, 0.6, 0.5, 0.4])
+    labels = torch.tensor([1, 1, 0, 1, 0, 0])
+    assert evaluate_predictions("roc_auc", "binary", logits, labels) == pytest.approx(8 / 9, abs=1e-6)
+    assert evaluate_predictions("accuracy", "binary", logits, labels) == pytest.approx(0.5)
+
+
+@pytest.mark.parametrize("task", TASKS)
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "roc_auc"])
+def test_perfect_predictions_score_one(task, metric):
+    labels = torch.tensor([[0.0, 1.0], [1.0, 0.0]]) if task == "multi-label" else torch.tensor([1, 0])
+    logits = torch.tensor([4.0, -4.0]) if task == "binary" else torch.tensor([[-4.0, 4.0], [4.0, -4.0]])
+    assert evaluate_predictions(metric, task, logits, labels) == 1.0
+
+
+def test_without_any_class_all_is_right():
+    assert evaluate_predictions("macro_f1", "multi-label", -torch.ones(2, 3), torch.zeros(2, 3)) == 1.0
+
+
+@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "roc_auc"])
+@pytest.mark.parametrize("bad", [math.nan, math.inf])
+def test_a_diverged_prediction_is_named(metric, bad):
+    with pytest.raises(
+        DataError, match="prediction for vertex 1 of 3 is NaN or infinite: the training diverged"
+    ):
+        evaluate_predictions(metric, "binary", torch.tensor([1.0, bad, 0.0]), torch.tensor([0, 1, 1]))
+
+
+def test_labels_that_cannot_be_scored_are_refused_beforehand():
+    with pytest.raises(DataError, match="no vertices to measure accuracy on"):
+        check_labels_can_be_scored("accuracy", "binary", torch.tensor([], dtype=torch.int64))
+    with pytest.raises(DataError, match=r"vertex 1 of 2 to measure macro_f1 on has no label \(-1\)"):
+        check_labels_can_be_scored("macro_f1", "single-label", torch.tensor([2, -1]))
+    with pytest.raises(DataError, match=r"2 vertices that all have the same label \(3\)"):
+        check_labels_can_be_scored("roc_auc", "single-label", torch.tensor([3, 3]))
+    with pytest.raises(DataError, match=r"all have the same label \(\[1.0, 0.0\]\)"):
+        check_labels_can_be_scored("roc_auc", "multi-label", torch.tensor([[1.0, 0.0], [1.0, 0.0]]))
+    check_labels_can_be_scored("accuracy", "single-label", torch.tensor([3, 3]))
+    check_labels_can_be_scored("roc_auc", "multi-label", torch.tensor([[1.0, 0.0], [1.0, 1.0]]))
+
+
+def test_every_task_has_a_default_metric():
+    assert [default_metric(task) for task in TASKS] == ["accuracy", "roc_auc", "roc_auc"]
+
+
+def slow_loss(task, logits, labels):
+    total = torch.zeros((), dtype=torch.float64)
+    for logit, label in zip(logits.double().reshape(len(labels), -1), labels, strict=True):
+        if task == "single-label":
+            total -= logit.softmax(0)[label].log()
+        else:
+            probability, wanted = logit.sigmoid(), label.reshape(-1).double()
+            total -= (wanted * probability.log() + (1 - wanted) * (1 - probability).log()).mean()
+    return total
+
+
+@settings(deadline=None)
+@given(predictions())
+def test_loss_equals_its_definition(case):
+    assert float(loss_sum(*case)) == pytest.approx(float(slow_loss(*case)), rel=1e-5, abs=1e-5)
+
+
+@settings(deadline=None)
+@given(predictions(), st.data())
+def test_losses_of_pieces_add_up_to_the_loss_of_all(case, data):
+    task, logits, labels = case
+    cut = data.draw(st.integers(0, len(labels)))
+    pieces = loss_sum(task, logits[:cut], labels[:cut]) + loss_sum(task, logits[cut:], labels[cut:])
+    torch.testing.assert_close(pieces, loss_sum(task, logits, labels))
+
+
+@pytest.mark.parametrize("task", TASKS)
+def test_a_rank_without_seeds_has_loss_zero_with_a_gradient(task):
+    logits = torch.empty((0, 1 if task == "binary" else 3), requires_grad=True)
+    labels = torch.empty((0, 3)) if task == "multi-label" else torch.empty(0, dtype=torch.int64)
+    loss = loss_sum(task, logits, labels)
+    loss.backward()
+    assert loss.item() == 0.0
+    assert logits.grad is not None
+
+
+def test_the_gradient_reaches_the_logits():
+    logits = torch.tensor([[0.5, -1.0]], requires_grad=True)
+    loss_sum("single-label", logits, torch.tensor([0])).backward()
+    assert logits.grad is not None
+    torch.testing.assert_close(logits.grad, F.softmax(logits.detach(), 1) - torch.tensor([[1.0, 0.0]]))

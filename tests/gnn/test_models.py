@@ -1,0 +1,212 @@
+"""Models: weights from the seed alone, subsets equal wholes, parity with DGL's stacks."""
+
+import itertools
+import warnings
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import pytest
+import torch
+from torch import Tensor
+from torch.nn import functional
+
+from windrow.comm.errors import RecipeError
+from windrow.gnn.block import Block
+from windrow.gnn.dropout import DropoutContext
+from windrow.gnn.models import GNN, ModelOptions, build_model
+
+KINDS: tuple[Literal["graphsage", "gcn", "gat", "gin"], ...] = ("graphsage", "gcn", "gat", "gin")
+EVERY_OPTION = [
+    ModelOptions(kind=kind, hidden=8, heads=2, normalise="layer" if residual else "none", residual=residual)
+    for kind, residual in itertools.product(KINDS, (False, True))
+]
+
+
+def option_name(options: ModelOptions) -> str:
+    return f"{options.kind}-{'residual' if options.residual else 'plain'}"
+
+
+def a_graph(num_vertices: int = 40, num_edges: int = 200) -> Block:
+    generator = torch.Generator().manual_seed(2)
+    destinations = torch.randint(0, num_vertices, (num_edges,), generator=generator)
+    indptr = torch.zeros(num_vertices + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(destinations, minlength=num_vertices).cumsum(0)
+    indices = torch.randint(0, num_vertices, (num_edges,), generator=generator)
+    return Block.whole(indptr, indices)
+
+
+def first_destinations(graph: Block, count: int) -> Block:
+    return Block(
+        num_sources=graph.num_sources,
+        num_destinations=count,
+        indptr=graph.indptr[: count + 1],
+        indices=graph.indices[: int(graph.indptr[count])],
+        source_degrees=graph.degrees,
+    )
+
+
+def features(num_vertices: int = 40) -> Tensor:
+    return torch.randn(num_vertices, 5, generator=torch.Generator().manual_seed(3))
+
+
+def dropout_context(step: int = 0) -> DropoutContext:
+    return DropoutContext(seed=0, epoch=0, step=step, row_ids=torch.arange(40))
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION, ids=option_name)
+def test_weights_depend_on_the_seed_alone(options: ModelOptions) -> None:
+    before = torch.random.get_rng_state()
+    first = build_model(options, in_features=5, out_features=3, seed=7)
+    second = build_model(options, in_features=5, out_features=3, seed=7)
+    other = build_model(options, in_features=5, out_features=3, seed=8)
+    assert torch.equal(torch.random.get_rng_state(), before)
+    for parameter, same in zip(first.parameters(), second.parameters(), strict=True):
+        assert torch.equal(parameter, same)
+        assert torch.isfinite(parameter).all()
+    pairs = zip(first.parameters(), other.parameters(), strict=True)
+    assert any(not torch.equal(parameter, changed) for parameter, changed in pairs)
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION, ids=option_name)
+def test_forward_is_embed_then_layers_then_readout(options: ModelOptions) -> None:
+    model = build_model(options, in_features=5, out_features=3, seed=7)
+    graph, x, context = a_graph(), features(), dropout_context()
+    blocks = [graph, first_destinations(graph, 9)]
+    expected = model(blocks, x, context)
+    hidden = model.embed(x, context)
+    for index, block in enumerate(blocks):
+        hidden = model.layer_forward(index, block, hidden, context)
+    assert torch.equal(model.readout(hidden), expected)
+    assert expected.shape == (9, 3)
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION, ids=option_name)
+def test_a_subset_of_destinations_gets_the_rows_of_the_whole(options: ModelOptions) -> None:
+    model = build_model(options, in_features=5, out_features=3, seed=7)
+    # Taken as a sample of itself, the whole graph must carry its degrees too, for GCN.
+    graph = first_destinations(a_graph(), 40)
+    whole = model([graph, graph], features())
+    some = model([graph, first_destinations(graph, 9)], features())
+    torch.testing.assert_close(some, whole[:9], rtol=1e-5, atol=1e-5)
+
+
+@pytest.mark.parametrize("options", EVERY_OPTION, ids=option_name)
+def test_every_parameter_gets_a_gradient(options: ModelOptions) -> None:
+    model = build_model(options, in_features=5, out_features=3, seed=7)
+    output: Tensor = model([a_graph()] * 2, features())
+    output.square().sum().backward()
+    assert all(parameter.grad is not None for parameter in model.parameters())
+
+
+@pytest.mark.parametrize("residual", [False, True])
+def test_dropout_needs_a_context_and_follows_it(residual: bool) -> None:
+    options = ModelOptions(hidden=8, dropout=0.5, residual=residual, activation="gelu")
+    model = build_model(options, in_features=5, out_features=3, seed=7)
+    blocks, x = [a_graph()] * 2, features()
+    quiet = model(blocks, x)
+    assert torch.equal(model(blocks, x), quiet)
+    noisy = model(blocks, x, dropout_context())
+    assert not torch.equal(noisy, quiet)
+    assert torch.equal(model(blocks, x, dropout_context()), noisy)
+    assert not torch.equal(model(blocks, x, dropout_context(step=1)), noisy)
+
+
+def plain_sage(model: GNN, adjacency: Tensor, x: Tensor) -> Tensor:
+    for index, layer in enumerate(model.layers):
+        x = layer.self_linear(x) + layer.neighbor_linear(adjacency @ x)  # type: ignore[operator]
+        if index < len(model.layers) - 1:
+            x = model.norms[index](x).relu()
+    return x
+
+
+def residual_sage(model: GNN, adjacency: Tensor, x: Tensor) -> Tensor:
+    x = functional.gelu(model.input_linear(x))
+    for norm, layer, linear in zip(model.norms, model.layers, model.layer_linears, strict=False):
+        h = norm(x)
+        h = layer.self_linear(h) + layer.neighbor_linear(adjacency @ h)  # type: ignore[operator]
+        x = x + linear(functional.gelu(h))
+    output: Tensor = model.output_linear(model.norms[-1](x))
+    return output
+
+
+@pytest.mark.parametrize(
+    ("options", "reference"),
+    [
+        (ModelOptions(hidden=8, num_layers=3, normalise="layer"), plain_sage),
+        (ModelOptions(hidden=8, residual=True, normalise="layer", activation="gelu"), residual_sage),
+    ],
+)
+def test_equals_the_formula_on_dense_matrices(options: ModelOptions, reference: Any) -> None:
+    model = build_model(options, in_features=5, out_features=3, seed=7)
+    graph, x = a_graph(), features()
+    adjacency = torch.zeros(40, 40)
+    adjacency.index_put_((graph.edge_destinations, graph.indices), torch.ones(()), accumulate=True)
+    adjacency = adjacency / graph.degrees.clamp(min=1).unsqueeze(1)
+    expected = reference(model, adjacency, x)
+    torch.testing.assert_close(model([graph] * options.num_layers, x), expected, rtol=1e-5, atol=1e-5)
+
+
+def dgl_sage_losses(dgl: Any, model: GNN, graph: Block, x: Tensor, labels: Tensor, steps: int) -> list[float]:
+    edges = ("csc", (graph.indptr, graph.indices, torch.arange(graph.num_edges)))
+    dgl_graph = dgl.graph(edges, num_nodes=graph.num_sources)
+    with torch.random.fork_rng(devices=[]):
+        layers = torch.nn.ModuleList([dgl.nn.SAGEConv(5, 8, "mean"), dgl.nn.SAGEConv(8, 3, "mean")])
+    with torch.no_grad():
+        for layer, own in zip(layers, model.layers, strict=True):
+            layer.get_parameter("fc_self.weight").copy_(own.get_parameter("self_linear.weight"))
+            layer.get_parameter("fc_self.bias").copy_(own.get_parameter("self_linear.bias"))
+            layer.get_parameter("fc_neigh.weight").copy_(own.get_parameter("neighbor_linear.weight"))
+    return losses(layers, lambda: layers[1](dgl_graph, layers[0](dgl_graph, x).relu()), labels, steps)
+
+
+def losses(module: torch.nn.Module, forward: Any, labels: Tensor, steps: int) -> list[float]:
+    optimizer = torch.optim.Adam(module.parameters(), lr=0.01)
+    found = []
+    for _ in range(steps):
+        loss = functional.cross_entropy(forward(), labels)
+        optimizer.zero_grad()
+        loss.backward()
+        optimizer.step()
+        found.append(loss.item())
+    return found
+
+
+def test_training_follows_dgl_step_by_step() -> None:
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")
+        dgl = pytest.importorskip("dgl")
+        pytest.importorskip("dgl.nn")
+    model = build_model(ModelOptions(hidden=8), in_features=5, out_features=3, seed=7)
+    graph, x = a_graph(), features()
+    labels = torch.arange(40) % 3
+    expected = dgl_sage_losses(dgl, model, graph, x, labels, 20)
+    found = losses(model, lambda: model([graph, graph], x), labels, 20)
+    assert found == pytest.approx(expected, rel=1e-5)
+    assert found[-1] < found[0]
+
+
+@pytest.mark.parametrize("blocks", [[], [a_graph()] * 3])
+def test_refuses_another_number_of_blocks(blocks: Sequence[Block]) -> None:
+    model = build_model(ModelOptions(hidden=8), in_features=5, out_features=3, seed=7)
+    with pytest.raises(RecipeError, match=f"{len(blocks)} blocks for a model of 2 layers"):
+        model(blocks, features())
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"kind": "sage"}, "model.kind = 'sage'"),
+        ({"activation": "tanh"}, "model.activation = 'tanh'"),
+        ({"normalise": "batch"}, "model.normalise = 'batch'"),
+        ({"gcn_normalisation": "left"}, "model.gcn_normalisation = 'left'"),
+        ({"hidden": 0}, "model.hidden = 0"),
+        ({"num_layers": 0}, "model.num_layers = 0"),
+        ({"heads": 0}, "model.heads = 0"),
+        ({"dropout": 1.0}, r"model.dropout = 1.0"),
+        ({"dropout": -0.5}, r"model.dropout = -0.5"),
+        ({"kind": "gat", "hidden": 10, "heads": 4}, "model.hidden = 10 is no multiple of model.heads = 4"),
+    ],
+)
+def test_refuses_bad_options(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ModelOptions(**changes)

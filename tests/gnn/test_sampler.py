@@ -1,0 +1,288 @@
+"""The sampler against a slow one in plain Python, and the laws that training relies on."""
+
+import threading
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.random import GOLDEN, Stream, hash_ids, mix64, stream_key
+from windrow.gnn.block import Minibatch
+from windrow.gnn.sampler import NeighborSampler
+
+Lists = list[list[int]]
+
+
+def random_lists(num_vertices: int, largest_degree: int, seed: int) -> Lists:
+    """Neighbour lists with repeated entries, empty lists and a few hubs."""
+    generator = np.random.default_rng(seed)
+    degrees = generator.integers(0, largest_degree + 1, num_vertices)
+    degrees[:: max(num_vertices // 3, 1)] *= 8
+    return [generator.integers(0, num_vertices, degree).tolist() for degree in degrees]
+
+
+def csc(lists: Lists, dtype: torch.dtype = torch.int64) -> tuple[Tensor, Tensor]:
+    lengths = torch.tensor([0, *map(len, lists)])
+    return lengths.cumsum(0), torch.tensor([source for list_ in lists for source in list_], dtype=dtype)
+
+
+def reference(
+    lists: Lists,
+    fanouts: list[int],
+    seeds: list[int],
+    *,
+    seed: int,
+    epoch: int,
+    step: int,
+    original: list[int],
+) -> tuple[list[int], list[tuple[int, int, list[int], list[int]]]]:
+    """Frontier and, hop by hop, (sources, destinations, indptr, indices)."""
+    local_ids = {vertex: local for local, vertex in enumerate(seeds)}
+    hops = []
+    for hop, fanout in enumerate(fanouts):
+        key = stream_key(seed, Stream.SAMPLE, epoch, step, hop)
+        destinations = list(local_ids)
+        indptr, indices = [0], []
+        for vertex in destinations:
+            degree = len(lists[vertex])
+            positions = list(range(degree))
+            if 0 <= fanout < degree:
+                state = int(hash_ids(key, np.array([original[vertex]]))[0])
+                positions = []
+                for draw in range(fanout):
+                    last = degree - fanout + draw
+                    position = mix64(state + (draw + 1) * GOLDEN) * (last + 1) >> 64
+                    positions.append(last if position in positions else position)
+            neighbours = [lists[vertex][position] for position in positions]
+            indices += [local_ids.setdefault(neighbour, len(local_ids)) for neighbour in neighbours]
+            indptr.append(len(indices))
+        hops.append((len(local_ids), len(destinations), indptr, indices))
+    return list(local_ids), hops
+
+
+def as_lists(minibatch: Minibatch) -> tuple[list[int], list[tuple[int, int, list[int], list[int]]]]:
+    return minibatch.input_ids.tolist(), [
+        (block.num_sources, block.num_destinations, block.indptr.tolist(), block.indices.tolist())
+        for block in reversed(minibatch.blocks)
+    ]
+
+
+def sampled(minibatch: Minibatch, hop: int) -> dict[int, list[int]]:
+    """Vertex ids that each destination of a hop sampled, in order."""
+    block = minibatch.blocks[-1 - hop]
+    ids = minibatch.input_ids.tolist()
+    indptr, indices = block.indptr.tolist(), block.indices.tolist()
+    return {
+        ids[v]: [ids[source] for source in indices[indptr[v] : indptr[v + 1]]]
+        for v in range(block.num_destinations)
+    }
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.integers(1, 60),
+    st.integers(0, 40),
+    st.lists(st.sampled_from([-1, 1, 2, 5, 15, 80]), min_size=1, max_size=3),
+    st.integers(0, 2**32),
+    st.data(),
+)
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_sample_equals_the_slow_reference(
+    dtype: torch.dtype,
+    num_vertices: int,
+    largest_degree: int,
+    fanouts: list[int],
+    seed: int,
+    data: st.DataObject,
+) -> None:
+    lists = random_lists(num_vertices, largest_degree, seed)
+    original = np.random.default_rng(seed).permutation(num_vertices).tolist()
+    sampler = NeighborSampler(*csc(lists, dtype), fanouts, seed=seed, original_ids=torch.tensor(original))
+    for step in range(3):
+        seeds = data.draw(st.lists(st.integers(0, num_vertices - 1), unique=True))
+        minibatch = sampler.sample(torch.tensor(seeds, dtype=torch.int64), epoch=4, step=step)
+        expected = reference(lists, fanouts, seeds, seed=seed, epoch=4, step=step, original=original)
+        assert as_lists(minibatch) == expected
+        assert minibatch.seeds.tolist() == seeds
+        assert minibatch.input_ids.dtype == torch.int64
+        assert all(block.indices.dtype == torch.int32 for block in minibatch.blocks)
+
+
+def test_neighbours_are_true_distinct_entries_and_as_many_as_asked() -> None:
+    lists = [sorted(set(list_)) for list_ in random_lists(300, 30, seed=1)]
+    sampler = NeighborSampler(*csc(lists), [7, 4, -1], seed=5)
+    minibatch = sampler.sample(torch.arange(20, 60), epoch=0, step=0)
+    for hop, fanout in enumerate([7, 4, 10**9]):
+        for vertex, neighbours in sampled(minibatch, hop).items():
+            assert set(neighbours) <= set(lists[vertex])
+            assert len(set(neighbours)) == len(neighbours) == min(len(lists[vertex]), fanout)
+    ids = minibatch.input_ids
+    assert ids[:40].equal(minibatch.seeds)
+    assert len(ids.unique()) == len(ids) == minibatch.blocks[0].num_sources
+    for outer, inner in zip(minibatch.blocks, minibatch.blocks[1:], strict=False):
+        assert outer.num_destinations == inner.num_sources
+
+
+def test_entries_of_a_multigraph_stay_apart() -> None:
+    minibatch = NeighborSampler(*csc([[1, 1, 1], []]), [3], seed=0).sample(torch.tensor([0]), epoch=0, step=0)
+    assert minibatch.blocks[0].indices.tolist() == [1, 1, 1]
+    minibatch = NeighborSampler(*csc([[1] * 90, []]), [5], seed=0).sample(torch.tensor([0]), epoch=0, step=0)
+    assert minibatch.blocks[0].indices.tolist() == [1] * 5
+
+
+def test_a_vertex_samples_the_same_alone_in_a_half_and_in_the_whole_batch() -> None:
+    lists = random_lists(400, 60, seed=2)
+    sampler = NeighborSampler(*csc(lists), [6, 3], seed=9)
+    seeds = torch.from_numpy(np.random.default_rng(0).permutation(400)[:100])
+    whole = sampler.sample(seeds, epoch=1, step=2)
+    parts = [
+        sampler.sample(part, epoch=1, step=2) for part in (seeds[:50], seeds[50:], seeds[7:8], seeds.flip(0))
+    ]
+    for hop in range(2):
+        expected = sampled(whole, hop)
+        for part in parts:
+            assert all(expected[vertex] == neighbours for vertex, neighbours in sampled(part, hop).items())
+
+
+def test_every_counter_of_the_randomness_matters() -> None:
+    graph = csc([list(range(1000))] * 1000)
+    seeds = torch.arange(10)
+
+    def draw(seed: int, epoch: int, step: int, shift: int = 0) -> list[int]:
+        sampler = NeighborSampler(*graph, [20], seed=seed, original_ids=torch.arange(1000) + shift)
+        return sampler.sample(seeds, epoch=epoch, step=step).input_ids.tolist()
+
+    first = draw(0, 0, 0)
+    assert draw(0, 0, 0) == first
+    assert all(draw(*other) != first for other in [(1, 0, 0), (0, 1, 0), (0, 0, 1), (0, 0, 0, 1000)])
+    minibatch = NeighborSampler(*graph, [20, 20], seed=0).sample(seeds, epoch=0, step=0)
+    assert sampled(minibatch, 0)[3] != sampled(minibatch, 1)[3]
+    assert sampled(minibatch, 0)[3] != sampled(minibatch, 0)[4]
+
+
+def test_a_renumbered_graph_gives_the_same_sample_under_other_names() -> None:
+    lists = random_lists(200, 40, seed=3)
+    new_to_old = np.random.default_rng(4).permutation(200)
+    old_to_new = np.argsort(new_to_old)
+    renumbered = [[int(old_to_new[source]) for source in lists[old]] for old in new_to_old]
+    seeds = torch.arange(0, 200, 9)
+    plain = NeighborSampler(*csc(lists), [8, 3], seed=1).sample(seeds, epoch=3, step=8)
+    sampler = NeighborSampler(*csc(renumbered), [8, 3], seed=1, original_ids=torch.from_numpy(new_to_old))
+    renamed = sampler.sample(torch.from_numpy(old_to_new)[seeds], epoch=3, step=8)
+    assert torch.from_numpy(new_to_old)[renamed.input_ids].equal(plain.input_ids)
+    assert as_lists(renamed)[1] == as_lists(plain)[1]
+
+
+def test_no_seeds_give_empty_blocks() -> None:
+    minibatch = NeighborSampler(*csc([[1], [0]]), [2, 2], seed=0).sample(
+        torch.tensor([], dtype=torch.int64), epoch=0, step=0
+    )
+    assert as_lists(minibatch) == ([], [(0, 0, [0], []), (0, 0, [0], [])])
+
+
+def test_a_graph_without_vertices_or_edges_can_be_sampled() -> None:
+    empty = NeighborSampler(
+        torch.zeros(1, dtype=torch.int64), torch.tensor([], dtype=torch.int32), [2], seed=0
+    )
+    empty.warm_up()
+    edgeless = NeighborSampler(*csc([[], [], []]), [2, -1], seed=0)
+    minibatch = edgeless.sample(torch.tensor([2, 0]), epoch=0, step=0)
+    assert as_lists(minibatch) == ([2, 0], [(2, 2, [0, 0, 0], [])] * 2)
+
+
+def test_working_memory_survives_refused_seeds_and_running_out_of_numbers() -> None:
+    lists = random_lists(50, 10, seed=6)
+    sampler = NeighborSampler(*csc(lists), [3, 3], seed=2)
+    seeds = torch.arange(0, 50, 5)
+    expected = as_lists(sampler.sample(seeds, epoch=0, step=0))
+    with pytest.raises(DataError):
+        sampler.sample(torch.tensor([4, 5, 4]), epoch=0, step=0)
+    assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
+    sampler._workspace().base = 2**31 - 130
+    for _ in range(5):
+        assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
+    assert sampler._workspace().base < 300
+
+
+def test_threads_sample_what_one_thread_samples() -> None:
+    sampler = NeighborSampler(*csc(random_lists(2000, 30, seed=7)), [5, 5], seed=2)
+    batches = torch.from_numpy(np.random.default_rng(1).permutation(2000)).split(100)
+    expected = [as_lists(sampler.sample(batch, epoch=0, step=i)) for i, batch in enumerate(batches)]
+    drawn: dict[int, object] = {}
+
+    def work(first: int) -> None:
+        for i in range(first, len(batches), 3):
+            drawn[i] = as_lists(sampler.sample(batches[i], epoch=0, step=i))
+
+    threads = [threading.Thread(target=work, args=(first,)) for first in range(3)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert [drawn[i] for i in range(len(batches))] == expected
+
+
+def test_strided_tensors_are_accepted() -> None:
+    lists = random_lists(40, 10, seed=8)
+    indptr, indices = csc(lists)
+    sampler = NeighborSampler(indptr, torch.stack([indices, indices], 1)[:, 0], [3], seed=0)
+    every_other = torch.arange(40)[::2]
+    expected = NeighborSampler(indptr, indices, [3], seed=0).sample(every_other.clone(), epoch=0, step=0)
+    assert as_lists(sampler.sample(every_other, epoch=0, step=0)) == as_lists(expected)
+
+
+@pytest.mark.parametrize(
+    ("seeds", "message"),
+    [
+        (torch.tensor([3, 1, 3]), "seed 3 stands at position 2"),
+        (torch.tensor([0, -1]), "seed -1 at position 1"),
+        (torch.tensor([5]), "seed 5 at position 0 is not a vertex of 0..4"),
+        (torch.tensor([1], dtype=torch.int32), "seeds is torch.int32"),
+        (torch.tensor([[1]]), r"shape \[1, 1\]"),
+    ],
+)
+def test_bad_seeds_are_refused(seeds: Tensor, message: str) -> None:
+    sampler = NeighborSampler(*csc([[1]] * 5), [2], seed=0)
+    with pytest.raises(DataError, match=message):
+        sampler.sample(seeds, epoch=0, step=0)
+
+
+@pytest.mark.parametrize("fanouts", [[], [0], [5, -2]])
+def test_bad_fanouts_are_refused(fanouts: list[int]) -> None:
+    with pytest.raises(RecipeError, match="fanouts"):
+        NeighborSampler(*csc([[0]]), fanouts, seed=0)
+
+
+def test_bad_arrays_are_refused() -> None:
+    indptr, indices = csc([[0], [0, 1]])
+    with pytest.raises(DataError, match=r"indices is torch\.float32"):
+        NeighborSampler(indptr, indices.float(), [1], seed=0)
+    with pytest.raises(DataError, match=r"indptr is torch\.int32"):
+        NeighborSampler(indptr.int(), indices, [1], seed=0)
+    with pytest.raises(DataError, match="indptr has 0 entries"):
+        NeighborSampler(indptr[:0], indices, [1], seed=0)
+    with pytest.raises(DataError, match="original_ids has 3 entries for 2 vertices"):
+        NeighborSampler(indptr, indices, [1], seed=0, original_ids=torch.arange(3))
+
+
+def test_sampling_a_real_graph_with_heavy_hubs(shared_data: Path) -> None:
+    path = shared_data / "graphs" / "ego_twitter.npz"
+    if not path.is_file():
+        pytest.skip(f"no {path.name} among the extra data sets")
+    edges = np.load(path, allow_pickle=False)["edges"]
+    ends = np.concatenate((edges, edges[:, ::-1]))
+    ends = ends[np.lexsort((ends[:, 0], ends[:, 1]))]
+    indptr = torch.from_numpy(np.searchsorted(ends[:, 1], np.arange(ends.max() + 2)))
+    indices = torch.from_numpy(np.ascontiguousarray(ends[:, 0]).astype(np.int64))
+    seeds = torch.arange(0, 80_000, 80)
+    wide = NeighborSampler(indptr, indices, [15, 10, 5], seed=0).sample(seeds, epoch=0, step=0)
+    narrow = NeighborSampler(indptr, indices.int(), [15, 10, 5], seed=0).sample(seeds, epoch=0, step=0)
+    assert wide.input_ids.equal(narrow.input_ids)
+    for one, other, fanout in zip(wide.blocks, narrow.blocks, [5, 10, 15], strict=True):
+        assert one.indices.equal(other.indices)
+        degrees = indptr.diff()[wide.input_ids[: one.num_destinations]]
+        assert one.degrees.equal(degrees.clamp(max=fanout))

@@ -1,0 +1,89 @@
+"""windrow.launch.commands.train: which recipe is loaded, what is passed on, what is said at the end."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windrow.launch import training
+from windrow.launch.cli import main
+from windrow.launch.commands.train import summary_lines
+from windrow.launch.recipe import Recipe
+from windrow.launch.run_folder import create_run_folder
+from windrow.launch.toml_file import write_toml
+from windrow.launch.training import TrainingResult
+
+RECIPE = {"name": "r", "store": "s", "graph": {"path": "g.npz"}, "sampler": {"fanouts": [5, 5]}}
+
+
+def result(**changes: Any) -> TrainingResult:
+    values: dict[str, Any] = {
+        "run_folder": Path("runs/r-1"),
+        "metric": "roc_auc",
+        "best_epoch": 3,
+        "validation": 0.83,
+        "test": 0.82,
+        "epochs": 5,
+        "seconds": 12.0,
+    }
+    return TrainingResult(**(values | changes))
+
+
+@pytest.fixture
+def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Path | None, Path | None]]:
+    """Records how training is called, in place of training."""
+    made: list[tuple[Recipe, Path | None, Path | None]] = []
+
+    def train(
+        recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None = None
+    ) -> TrainingResult:
+        made.append((recipe, resume, run_folder))
+        return result()
+
+    monkeypatch.setattr(training, "train", train)
+    return made
+
+
+def test_recipe_overrides_and_folder_are_passed_on(
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
+) -> None:
+    write_toml(tmp_path / "r.toml", RECIPE)
+    arguments = ["train", str(tmp_path / "r.toml"), "--set", "training.epochs=7", "--run-folder", "runs/x"]
+    assert main(arguments) == 0
+    [(recipe, resume, run_folder)] = calls
+    assert recipe.training.epochs == 7
+    assert resume is None
+    assert run_folder == Path("runs/x")
+    assert "best epoch 3" in capsys.readouterr().out
+
+
+def test_resuming_takes_the_recipe_of_the_run(tmp_path: Path, calls: list[Any]) -> None:
+    create_run_folder(tmp_path / "run", RECIPE | {"model": {"hidden": 9}})
+    assert main(["train", "--resume", str(tmp_path / "run")]) == 0
+    [(recipe, resume, run_folder)] = calls
+    assert recipe.model.hidden == 9
+    assert resume == tmp_path / "run"
+    assert run_folder is None
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"), [([], "name a recipe"), (["--resume", "absent"], "absent holds no run")]
+)
+def test_wrong_use_is_refused(capsys: pytest.CaptureFixture[str], arguments: list[str], words: str) -> None:
+    assert main(["train", *arguments]) == 2
+    assert words in capsys.readouterr().err
+
+
+def test_resume_and_run_folder_exclude_each_other(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["train", "r.toml", "--resume", "a", "--run-folder", "b"])
+    assert "not allowed with" in capsys.readouterr().err
+
+
+def test_summary() -> None:
+    assert summary_lines(result()) == [
+        "finished 5 epochs in 12.00 s",
+        "best epoch 3: validation roc_auc 0.8300, test roc_auc 0.8200",
+        "everything about the run is in runs/r-1",
+    ]
+    assert len(summary_lines(result(best_epoch=None, validation=None, test=None))) == 2

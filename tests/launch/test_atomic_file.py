@@ -1,0 +1,34 @@
+"""windrow.launch.atomic_file: all or nothing."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from windrow.launch.atomic_file import write_atomically
+
+
+def test_contents_are_replaced_whole(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    write_atomically(path, b"one ", memoryview(b"two"))
+    assert path.read_bytes() == b"one two"
+    write_atomically(path)
+    assert path.read_bytes() == b""
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize("step", ["fsync", "replace"])
+def test_a_failure_leaves_the_old_file_and_no_other(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+
+    def fail(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]

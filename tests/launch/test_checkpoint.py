@@ -1,0 +1,114 @@
+"""windrow.launch.checkpoint: which are kept, which is used, and what is refused."""
+
+import dataclasses
+from pathlib import Path
+
+import pytest
+import torch
+
+from windrow.comm.errors import StoreError
+from windrow.launch.checkpoint import (
+    check_fits,
+    load_best,
+    load_latest,
+    save_checkpoint,
+)
+from windrow.launch.checkpoint_file import CheckpointHeader
+
+RECIPE = {"seed": 0, "model": {"hidden": 8, "kind": "gcn"}, "training": {"epochs": 3}}
+
+
+def header(epoch: int, *, best: bool = False, step: int = 0) -> CheckpointHeader:
+    return CheckpointHeader(
+        recipe=RECIPE, graph_fingerprint="a" * 64, epoch=epoch, step=step, world_size=2, best=best
+    )
+
+
+def save(folder: Path, epoch: int, *, best: bool = False, step: int = 0, keep: int = 2) -> Path:
+    return save_checkpoint(
+        folder, header(epoch, best=best, step=step), {"w": torch.tensor([epoch, step])}, keep=keep
+    )
+
+
+def kept(folder: Path) -> list[str]:
+    return sorted(path.name for path in folder.iterdir())
+
+
+def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
+    folder = tmp_path / "checkpoints"
+    best = save(folder, 1, best=True)
+    for epoch in range(2, 6):
+        save(folder, epoch)
+    assert len(kept(folder)) == 3
+    assert load_best(folder).path == best
+    assert load_latest(folder).header.epoch == 5
+    save(folder, 6, best=True)
+    assert not best.exists()
+    assert [load_latest(folder).header.epoch, load_best(folder).header.epoch] == [6, 6]
+    assert len(kept(folder)) == 2
+
+
+def test_steps_inside_an_epoch_are_in_order(tmp_path: Path) -> None:
+    for epoch, step in ((9, 20), (10, 0), (9, 100), (10, 3)):
+        save(tmp_path, epoch, step=step, keep=10)
+    assert load_latest(tmp_path).header.position == (10, 3)
+    save(tmp_path, 10, step=4, keep=2)
+    assert [name[-11:-5] for name in kept(tmp_path)] == ["000003", "000004"]
+
+
+def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
+    save(tmp_path, 1)
+    newest = save(tmp_path, 2)
+    newest.write_bytes(newest.read_bytes()[:-5])
+    loaded = load_latest(tmp_path)
+    assert loaded.header.epoch == 1
+    assert loaded.state["w"].tolist() == [1, 0]
+    assert len(loaded.damaged) == 1
+    assert newest.name in loaded.damaged[0]
+
+
+def test_none_left_is_an_error_with_every_reason(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="without --resume"):
+        load_latest(tmp_path)
+    only = save(tmp_path, 1)
+    only.write_bytes(b"x")
+    with pytest.raises(StoreError, match=f"(?s)no intact checkpoint.*{only.name}"):
+        load_latest(tmp_path)
+    with pytest.raises(StoreError, match="marked as the best"):
+        load_best(tmp_path)
+
+
+def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / ".epoch-00001.part").write_bytes(b"half")
+    save(tmp_path, 2)
+    assert len(kept(tmp_path)) == 1
+
+
+def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("x")
+    with pytest.raises(StoreError, match="Choose another run folder"):
+        save(tmp_path / "file" / "inner", 1)
+
+
+def test_fitting_recipe_passes() -> None:
+    check_fits(header(1), recipe=RECIPE, graph_fingerprint="a" * 64)
+
+
+def test_another_recipe_is_refused_naming_keys_and_values() -> None:
+    other = {"seed": 1, "model": {"hidden": 16, "kind": "gcn", "extra": True}, "training": {}}
+    with pytest.raises(StoreError) as caught:
+        check_fits(header(1), recipe=other, graph_fingerprint="a" * 64)
+    message = str(caught.value)
+    assert "seed was 0 and is 1; model.hidden was 8 and is 16; model.extra was absent and is True" in message
+    assert "(and 1 more)" in message
+    assert "recipe.toml" in message
+
+
+def test_another_graph_is_refused() -> None:
+    with pytest.raises(StoreError, match="another graph"):
+        check_fits(header(1), recipe=RECIPE, graph_fingerprint="b" * 64)
+
+
+def test_header_is_immutable() -> None:
+    with pytest.raises(dataclasses.FrozenInstanceError):
+        header(1).epoch = 2  # type: ignore[misc]

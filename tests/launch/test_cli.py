@@ -1,0 +1,75 @@
+"""windrow.launch.cli: help, version, one line for an error, rank 0 alone."""
+
+import argparse
+import time
+
+import pytest
+
+from windrow.comm.errors import RecipeError
+from windrow.launch import cli
+from windrow.launch.commands import train
+
+
+def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
+    for arguments in (["--help"], ["partition", "--help"], ["train", "--help"]):
+        with pytest.raises(SystemExit) as caught:
+            cli.main(arguments)
+        assert caught.value.code == 0
+        assert "examples:\n" in capsys.readouterr().out
+
+
+def test_version(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["--version"])
+    assert caught.value.code == 0
+    assert capsys.readouterr().out.startswith("windrow ")
+
+
+@pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
+def test_a_windrow_error_is_one_line_of_rank_0(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, lines: int
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main(["train", "no-such.toml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.out == ""
+    assert len(captured.err.splitlines()) == lines
+    if lines:
+        assert captured.err.startswith("windrow: error: no-such.toml: no such file")
+
+
+@pytest.mark.parametrize(("rank", "shown"), [("0", True), ("1", False)])
+def test_wrong_use_is_said_once(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], rank: str, shown: bool
+) -> None:
+    monkeypatch.setenv("RANK", rank)
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(SystemExit) as caught:
+        cli.main(["train", "--no-such-option"])
+    assert caught.value.code == 2
+    assert ("unrecognized arguments" in capsys.readouterr().err) == shown
+
+
+def test_an_unexpected_error_keeps_its_traceback(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        raise ZeroDivisionError("a bug")
+
+    monkeypatch.setattr(train, "run", fail)
+    with pytest.raises(ZeroDivisionError, match="a bug"):
+        cli.main(["train", "r.toml"])
+
+
+@pytest.mark.parametrize(("error", "status"), [(RecipeError("x"), 2), (KeyboardInterrupt(), 130)])
+def test_exit_status(monkeypatch: pytest.MonkeyPatch, error: BaseException, status: int) -> None:
+    def fail(_: argparse.Namespace) -> int:
+        raise error
+
+    monkeypatch.setattr(train, "run", fail)
+    assert cli.main(["train", "r.toml"]) == status
+
+
+def test_parsing_is_quick() -> None:
+    start = time.perf_counter()
+    cli.build_parser()
+    assert time.perf_counter() - start < 1
