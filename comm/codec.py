@@ -157,10 +157,10 @@ class _RoundingCodec(Codec):
             lost = self.encode(some).isinf() & some.isfinite()
             if bool(lost.any()):
                 row, column = lost.nonzero()[0].tolist()
-                largest = torch.finfo(self._wire_dtype).max
+                value, largest = some[row, column].item(), torch.finfo(self._wire_dtype).max
                 raise DataError(
-                    f"row {start + row} holds {some[row, column].item():g}, which {self._wire_dtype} cannot: it ends "
-                    f"at {largest:g}. {self._cure}"
+                    f"row {start + row} holds {value:g}, which {self._wire_dtype} cannot: it ends at {largest:g}. "
+                    f"{self._cure}"
                 )
 
 

@@ -104,7 +104,7 @@ def group_by_owner(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, 
         DataError: nobody owns an id; names the first such id and its position.
 
     Cost:
-        On the CPU one pass, and a second one (a counting sort) where the ids are not grouped; on a GPU a
+        On the CPU about log2(ranks) + 2 passes over the ids, and one more where they are not grouped; on a GPU a
         stable sort and one wait for the device.
     """
     _check_dtype(ids)

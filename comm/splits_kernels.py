@@ -27,19 +27,29 @@ def find_owners(
         or -1 (where it is not -1 the rest is unfinished).
     """
     first, last = offsets[0], offsets[-1]
+    outside = False
+    for position in range(ids.size):
+        outside |= (ids[position] < first) | (ids[position] >= last)
+        owner[position] = 0
+    if outside:
+        for position in range(ids.size):
+            if ids[position] < first or ids[position] >= last:
+                return False, position
+
+    # One level of the binary search at a time for all ids: these loops have no branch on the data, which no
+    # processor could guess for ids in random order, and compile to vector code.
+    length = counts.size
+    while length > 1:
+        half = length >> 1
+        for position in range(ids.size):
+            low = owner[position]
+            owner[position] = low + np.int32(half) * np.int32(offsets[low + half] <= ids[position])
+        length -= half
+
     grouped = True
     previous = 0
     for position in range(ids.size):
-        number = ids[position]
-        if number < first or number >= last:
-            return False, position
-        # Binary search without a branch on the data: for ids in random order no processor could guess it.
-        low, length = 0, counts.size
-        while length > 1:
-            half = length >> 1
-            low += half * (offsets[low + half] <= number)
-            length -= half
-        owner[position] = low
+        low = owner[position]
         counts[low] += 1
         grouped &= previous <= low
         previous = low

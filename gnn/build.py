@@ -62,7 +62,7 @@ def csc_from_edges(
         raise DataError(
             f"there are {sources.size} sources but {destinations.size} destinations; each edge needs both."
         )
-    keys = _edge_keys(sources, destinations, num_vertices, symmetrise, self_loops)
+    keys = _edge_keys(sources, destinations, num_vertices, symmetrise=symmetrise, self_loops=self_loops)
     keys.sort()
     if deduplicate and keys.size:
         keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
@@ -89,6 +89,7 @@ def _edge_keys(
     sources: npt.NDArray[np.int64],
     destinations: npt.NDArray[np.int64],
     num_vertices: int,
+    *,
     symmetrise: bool,
     self_loops: SelfLoops,
 ) -> npt.NDArray[np.int64]:

@@ -87,40 +87,34 @@ def dense_features(
     return torch.from_numpy(dense)
 
 
-def standardise_features(features: Tensor, how: Standardise) -> Tensor:
-    """Bring features to a common scale.
+def standardise_features(features: Tensor, how: Standardise) -> None:
+    """Bring features to a common scale, in place: features may fill most of the memory.
 
     The statistics are taken over all vertices, those of the test split included: features of every vertex are
     known while training (transductive learning), and only their labels are hidden.
 
     Args:
-        features: floats [N, F].
-        how: "none" returns them unchanged. "standard" gives each column mean 0 and variance 1; a constant
+        features: floats [N, F], changed.
+        how: "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant
             column becomes 0. "rows" divides each row by the sum of its magnitudes, as is usual for bags of
             words; a row of zeros stays.
-
-    Returns:
-        Floats [N, F] of the same dtype.
 
     Raises:
         RecipeError: `how` is none of the three.
     """
-    if how == "none":
-        return features
     if how == "standard":
-        scaled = torch.empty_like(features)
         for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
-            columns = slice(start, start + COLUMNS_PER_CHUNK)
-            scaled[:, columns] = _standard_columns(features[:, columns])
-        return scaled
-    if how == "rows":
+            columns = features[:, start : start + COLUMNS_PER_CHUNK]
+            columns.copy_(_standard_columns(columns))
+    elif how == "rows":
         sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
-        return features / torch.where(sums > 0, sums, 1.0)
-    raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
+        features.div_(torch.where(sums > 0, sums, 1.0))
+    elif how != "none":
+        raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
 
 
 def _standard_columns(columns: Tensor) -> Tensor:
     variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
     constant = columns.amin(dim=0) == columns.amax(dim=0)
     scale = torch.where(constant, 1.0, variance.sqrt())
-    return ((columns - mean) / scale).masked_fill(constant, 0.0).to(columns.dtype)
+    return ((columns - mean) / scale).masked_fill(constant, 0.0)

@@ -30,7 +30,7 @@ def infer_exactly(
     Args:
         world: all ranks call this with the same weights and chunk size.
         graph: this rank's view.
-        model: on the device of ``graph.features``.
+        model: on any device; the rows of this part and of one chunk's sources are there at a time.
         chunk_vertices: vertices computed at a time.
 
     Returns:
@@ -39,7 +39,8 @@ def infer_exactly(
     Cost: per layer, one pass over the edges of this part and one fetch per chunk of its distinct sources.
     """
     start, stop = graph.own_range
-    hidden = model.embed(graph.features)
+    device = next(model.parameters()).device
+    hidden = model.embed(graph.features.to(device))
     for layer in range(model.options.num_layers):
         exchange = RowExchange(world, graph.offsets, hidden, stage="inference")
         chunks = []
@@ -47,7 +48,7 @@ def infer_exactly(
         for first in range(0, _largest_part(graph), chunk_vertices):
             block, sources = _chunk(graph, min(start + first, stop), min(start + first + chunk_vertices, stop))
             rows = exchange.fetch(sources, unique=True)
-            chunks.append(model.layer_forward(layer, block.to(rows.device), rows))
+            chunks.append(model.layer_forward(layer, block.to(device), rows))
         hidden = torch.cat(chunks)
     return model.readout(hidden)
 

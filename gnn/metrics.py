@@ -71,15 +71,15 @@ def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> No
 
     Raises:
         DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and no class has
-            both a            vertex that belongs to it and one that does not.
+            both a vertex that belongs to it and one that does not.
     """
     if len(labels) == 0:
         raise DataError(f"no vertices to measure {metric} on: give the split at least one vertex")
     if task != "multi-label" and int(labels.min()) < 0:
         position = int((labels < 0).nonzero()[0])
         raise DataError(
-            f"vertex {position} of {len(labels)} to measure {metric} on has no label ({int(labels[position])}): "
-            "leave it out of the split"
+            f"vertex {position} of {len(labels)} to measure {metric} on has no label "
+            f"({int(labels[position])}): leave it out of the split"
         )
     if metric == "roc_auc" and not bool((labels != labels[0]).any()):
         raise DataError(
@@ -115,8 +115,8 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     lost = ~logits.isfinite().reshape(len(logits), -1).all(1)
     if bool(lost.any()):
         raise DataError(
-            f"the prediction for vertex {int(lost.nonzero()[0])} of {len(logits)} is NaN or infinite: the training "
-            "diverged; lower the learning rate"
+            f"the prediction for vertex {int(lost.nonzero()[0])} of {len(logits)} is NaN or infinite: "
+            "the training diverged; lower the learning rate"
         )
     targets = _target_columns(task, logits, labels)
     scores = _score_columns(task, logits)

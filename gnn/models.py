@@ -36,8 +36,8 @@ class ModelOptions:
     activation: Literal["relu", "gelu"] = "relu"
     """Function between layers."""
     normalise: Literal["layer", "none"] = "none"
-    """`layer` normalises every hidden row. There is no batch normalisation: its statistics, and so the answer,
-    would depend on the number of ranks."""
+    """`layer` normalises every hidden row. There is no batch normalisation: its statistics, and with them the
+    answer, would depend on the number of ranks."""
     residual: bool = False
     """True: the pre-normalised residual blocks of Platonov et al., see `GNN`."""
     heads: int = 4

@@ -4,6 +4,7 @@ This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leave
 features travel. Ids are those of the partition, in which each part is one contiguous range.
 """
 
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal, cast
@@ -22,6 +23,8 @@ __all__ = ["PartitionedGraph", "Split"]
 
 Split = Literal["train", "validation", "test"]
 
+SHARED_ARRAYS = ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids")
+
 
 @dataclass(frozen=True, kw_only=True)
 class PartitionedGraph:
@@ -31,6 +34,8 @@ class PartitionedGraph:
     """Which rank owns which ids, and the user's numbering."""
     rank: int
     """The part that this process holds."""
+    original_ids: Tensor
+    """int64 [N], the user's id of each id of the partition."""
     indptr: Tensor
     """int64 [N + 1], whole."""
     indices: Tensor
@@ -73,6 +78,7 @@ class PartitionedGraph:
         return PartitionedGraph(
             book=book,
             rank=rank,
+            original_ids=torch.from_numpy(book.new_to_old),
             indptr=relabelled.indptr,
             indices=relabelled.indices,
             features=relabelled.features[start:stop].clone(),
@@ -100,23 +106,22 @@ class PartitionedGraph:
             StoreError: the store is missing, damaged, of another version, or has another number of parts.
             DataError: the stored graph has no features or no labels.
         """
-        store = PartitionStore.open(path, expect_parts=size)
-        if not {"features"} <= set(store.sharded_names) or "labels" not in store.shared_names:
-            raise DataError(f"the graph in {path} has no features or no labels: training needs both")
-        metadata = store.metadata
+        store = PartitionStore.open(path, expect_parts=size, verify=False)
+        store.verify(part=rank, shared=rank == 0)
+        stored = {Path(name).stem for name in store.manifest.files}
+        missing = sorted({"features", "labels"} - stored)
+        if missing:
+            raise DataError(f"the graph in {path} has no {' and no '.join(missing)}: training needs both")
+        shared = {name: _mapped(store.shared(name)) for name in SHARED_ARRAYS}
         return PartitionedGraph(
             book=store.book,
             rank=rank,
-            indptr=_mapped(store.shared("indptr")),
-            indices=_mapped(store.shared("indices")),
             features=torch.from_numpy(np.array(store.sharded("features", rank))),
-            labels=_mapped(store.shared("labels")),
-            train_ids=_mapped(store.shared("train_ids")),
-            validation_ids=_mapped(store.shared("validation_ids")),
-            test_ids=_mapped(store.shared("test_ids")),
-            task=cast(Task, metadata["task"]),
-            num_classes=int(cast(int, metadata["num_classes"])),
-            fingerprint=str(metadata["fingerprint"]),
+            original_ids=_mapped(store.book.new_to_old),
+            task=cast("Task", store.metadata["task"]),
+            num_classes=int(store.metadata["num_classes"]),
+            fingerprint=str(store.metadata["fingerprint"]),
+            **shared,
         )
 
     @property
@@ -135,11 +140,6 @@ class PartitionedGraph:
         return self.book.part_range(self.rank)
 
     @property
-    def original_ids(self) -> Tensor:
-        """int64 [N], the user's id of each id of the partition."""
-        return torch.from_numpy(self.book.new_to_old)
-
-    @property
     def outputs(self) -> int:
         """Numbers that a model gives for a vertex: one logit for a binary task, else one per class."""
         return 1 if self.task == "binary" else self.num_classes
@@ -151,5 +151,7 @@ class PartitionedGraph:
 
 
 def _mapped(array: npt.NDArray[np.generic]) -> Tensor:
-    """A tensor over a mapped array. The mapping is copy-on-write, since torch has no read-only tensors."""
-    return torch.from_numpy(array)
+    """A tensor over a file that is mapped read-only. Torch has no read-only tensors and says so; nobody writes here."""
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        return torch.from_numpy(array)

@@ -103,9 +103,8 @@ def community_graph(
     if num_classes < 2 or num_vertices < num_classes or average_degree < 0 or not 0 <= homophily <= 1:
         raise RecipeError(
             f"num_vertices {num_vertices}, num_classes {num_classes}, average_degree {average_degree}, "
-            "homophily "
-            f"{homophily}: use at least as many vertices as classes, at least 2 classes, a degree from 0 "
-            "and a share between 0 and 1."
+            f"homophily {homophily}: use at least as many vertices as classes, at least 2 classes, a degree "
+            "from 0 and a share between 0 and 1."
         )
     draws = np.arange(round(num_vertices * average_degree / 2))
     sources = _below(num_vertices, draws, seed, 2)
@@ -167,8 +166,7 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
             return np.delete(keys, dropped)
     raise DataError(
         f"{2 * wanted} edges with so skewed degrees do not fit among {num_vertices} vertices: "
-        f"{2 * keys.size} "
-        f"were found in {drawn} draws. Ask for fewer edges, more vertices or a larger exponent."
+        f"{2 * keys.size} were found in {drawn} draws. Ask for fewer edges, more vertices or a larger exponent."
     )
 
 

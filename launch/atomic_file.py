@@ -23,7 +23,7 @@ def write_atomically(path: Path, *chunks: Bytes) -> None:
         chunks: the contents, one after another.
 
     Raises:
-        OSError: the disk is full or the folder is not writable; the old file is as it was, the temporary one gone.
+        OSError: the disk is full or the folder not writable; the old file is as it was, the temporary one gone.
     """
     temporary = path.with_name(f".{path.name}.part")
     try:
@@ -32,7 +32,7 @@ def write_atomically(path: Path, *chunks: Bytes) -> None:
                 file.write(chunk)
             file.flush()
             os.fsync(file.fileno())
-        os.replace(temporary, path)
+        temporary.replace(path)
     except OSError:
         with contextlib.suppress(OSError):
             temporary.unlink(missing_ok=True)

@@ -121,8 +121,9 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], graph_fin
         )
     if header.graph_fingerprint != graph_fingerprint:
         raise StoreError(
-            f"the checkpoint belongs to another graph: its fingerprint was {header.graph_fingerprint[:12]} and is "
-            f"{graph_fingerprint[:12]}. Resume with the partition store that the run began with, or start a new run."
+            f"the checkpoint belongs to another graph: its fingerprint was {header.graph_fingerprint[:12]} and "
+            f"is {graph_fingerprint[:12]}. Resume with the partition store that the run began with, or start a "
+            "new run."
         )
 
 

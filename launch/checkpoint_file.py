@@ -134,8 +134,8 @@ def _parse_header(path: Path, line: bytes) -> dict[str, Any]:
         raise _damaged(path, "its header is not readable") from error
     if version != FORMAT_VERSION:
         raise StoreError(
-            f"{path}: has checkpoint format {version}, but this version of windrow reads format {FORMAT_VERSION}. "
-            "Use the version of windrow that wrote it (environment.json in the run folder names it)."
+            f"{path}: has checkpoint format {version}, but this version of windrow reads format "
+            f"{FORMAT_VERSION}. Use the version of windrow that wrote it (environment.json in the run folder names it)."
         )
     expected = {field.name for field in dataclasses.fields(CheckpointHeader)} | OUTSIDE_HEADER_CLASS
     if set(described) != expected:
@@ -160,10 +160,10 @@ def _cannot_write(path: Path, num_bytes: int, error: OSError) -> StoreError:
     needed = f"{byte_size(num_bytes)} ({num_bytes} bytes)"
     if error.errno in NO_SPACE:
         return StoreError(
-            f"no space left for a checkpoint in {path.parent}: it needs {needed}. Earlier checkpoints are intact: "
-            "free some space, then go on with --resume."
+            f"no space left for a checkpoint in {path.parent}: it needs {needed}. Earlier checkpoints are "
+            "intact: free some space, then go on with --resume."
         )
     return StoreError(
-        f"cannot write a checkpoint of {needed} to {path.parent}: {error.strerror}. Earlier checkpoints are intact: "
-        "make the folder writable, then go on with --resume."
+        f"cannot write a checkpoint of {needed} to {path.parent}: {error.strerror}. Earlier checkpoints are "
+        "intact: make the folder writable, then go on with --resume."
     )

@@ -29,7 +29,7 @@ class EpochRecord:
     seconds: float
     """Wall-clock seconds of the epoch, evaluation included."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
-    """Seconds per stage on the slowest rank of that stage; stages that overlap add up to more than the epoch."""
+    """Seconds per stage, on the slowest rank of each; stages that overlap add up to more than the epoch."""
     rows_fetched: int = 0
     """Rows that came from another rank."""
     bytes_fetched: int = 0

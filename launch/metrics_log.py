@@ -1,7 +1,7 @@
 """The record of a run, epoch by epoch: JSON lines for programs, TensorBoard for people."""
 
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Self
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.atomic_file import write_atomically
@@ -19,8 +19,8 @@ class MetricsLog:
     Args:
         path: the file of JSON lines.
         tensorboard_folder: where event files go; None for none.
-        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since those
-            epochs are run again. 0 for a new run.
+        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since
+            those epochs are run again. 0 for a new run.
 
     Raises:
         RecipeError: TensorBoard is asked for and not installed.
@@ -56,7 +56,7 @@ class MetricsLog:
         if self._writer is not None:
             self._writer.close()
 
-    def __enter__(self) -> "MetricsLog":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -77,7 +77,7 @@ def read_records(path: Path) -> list[EpochRecord]:
     """
     if not path.exists():
         return []
-    *finished, unfinished = path.read_text(encoding="utf-8").split("\n")
+    finished = path.read_text(encoding="utf-8").split("\n")[:-1]
     records = []
     for number, line in enumerate(finished, start=1):
         try:
@@ -92,7 +92,7 @@ def _writer(folder: Path, finished_epochs: int) -> "SummaryWriter":
         from torch.utils.tensorboard.writer import SummaryWriter
     except ImportError as error:
         raise RecipeError(
-            "[run] tensorboard = true, but TensorBoard is not installed: install tensorboard, or set it to false"
+            "[run] tensorboard = true, but TensorBoard is not installed: install it, or set this to false"
         ) from error
     return SummaryWriter(log_dir=str(folder), purge_step=finished_epochs + 1 if finished_epochs else None)
 

@@ -75,7 +75,7 @@ def partition_to_store(job: PartitionJob, *, overwrite: bool = False, progress: 
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {estimate}")
     check_memory(estimate, available_memory_bytes())
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
-    train_ids, validation_ids = graph.train_ids.numpy(), graph.validation_ids.numpy()
+    train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
     stages = _Stages(progress)
     assignment = partition_with_options(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
@@ -104,7 +104,7 @@ def partition_to_store(job: PartitionJob, *, overwrite: bool = False, progress: 
         )
     except OSError as error:
         raise StoreError(
-            f"cannot write the store {job.store}: {error.strerror}. Free some space, or choose another folder."
+            f"cannot write the store {job.store}: {error.strerror}. Free some space or choose another folder."
         ) from error
     progress.finish()
     progress.write(quality.table())
@@ -122,8 +122,8 @@ def store_arrays(
         book: its partition.
 
     Returns:
-        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels where there are
-        some; and, as chunks of rows so that there is no second copy in memory, the features where there are some.
+        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels where there
+        are some; and, as chunks of rows so that there is no second copy in memory, features where there are some.
     """
     topology = dataclasses.replace(graph, features=None).relabel(book)
     shared = {
@@ -133,6 +133,11 @@ def store_arrays(
     }
     sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}
     return shared, sharded
+
+
+def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:
+    """None for an empty split: a graph without labels is partitioned by its edges alone."""
+    return ids.numpy() if ids.numel() else None
 
 
 def _row_chunks(rows: torch.Tensor, book: PartitionBook) -> Iterator[npt.NDArray[np.generic]]:

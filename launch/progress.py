@@ -1,9 +1,9 @@
-"""How far a long piece of work is: a bar on a terminal, a line now and then elsewhere, nothing on other ranks."""
+"""How far a long piece of work is: a bar on a terminal, a line now and then elsewhere; only on rank 0."""
 
 import sys
 import time
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, Protocol, TextIO
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
 
 from windrow.launch.formatting import duration
 
@@ -31,7 +31,7 @@ class Progress(Protocol):
     def write(self, line: str) -> None:
         """Print a line without disturbing a bar."""
 
-    def __enter__(self) -> "Progress": ...
+    def __enter__(self) -> Self: ...
 
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
@@ -66,7 +66,7 @@ class SilentProgress:
     def write(self, line: str) -> None:
         """Do nothing."""
 
-    def __enter__(self) -> "SilentProgress":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:

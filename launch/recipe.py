@@ -65,8 +65,8 @@ class Recipe:
         hops, layers = len(self.sampler.fanouts), self.model.num_layers
         if hops != layers:
             raise RecipeError(
-                f"sampler.fanouts = {list(self.sampler.fanouts)} has {hops} hops, but model.num_layers = {layers}: "
-                "give one fanout for each layer, or change the number of layers"
+                f"sampler.fanouts = {list(self.sampler.fanouts)} has {hops} hops, but model.num_layers = "
+                f"{layers}: give one fanout for each layer, or change the number of layers"
             )
 
     def settings(self) -> dict[str, Any]:
@@ -76,8 +76,8 @@ class Recipe:
     def decisive_settings(self) -> dict[str, Any]:
         """The settings that the outcome depends on: a checkpoint is gone on from only under the same.
 
-        The graph is told by its fingerprint instead, so that a moved file is the same graph, and the partition is
-        left out, so that a run may go on with another number of ranks.
+        The graph is told by its fingerprint instead, so that a moved file is the same graph, and the partition
+        is left out, so that a run may go on with another number of ranks.
         """
         everything = self.settings()
         return {"seed": self.run.seed, **{section: everything[section] for section in DECISIVE_SECTIONS}}
@@ -91,8 +91,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
         overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
 
     Raises:
-        RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range, or
-            contradicts another; the message names file, section, key, value and cure.
+        RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range,
+            or contradicts another; the message names file, section, key, value and cure.
     """
     values = {"name": path.stem, **read_toml(path)}
     return make_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)

@@ -105,7 +105,7 @@ def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
     """
     if path.exists() and (not path.is_dir() or any(path.iterdir())):
         raise StoreError(
-            f"{path} is already in use. Go on with its run by --resume {path}, or choose another --run-folder."
+            f"{path} is already in use. Go on with its run by --resume {path}, or give another --run-folder."
         )
     folder = RunFolder(path)
     try:

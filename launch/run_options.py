@@ -21,7 +21,7 @@ class RunOptions:
     backend: BackendName = "auto"
     """What ranks communicate through; "auto" follows the launcher."""
     device: Literal["cpu", "cuda"] = "cpu"
-    """What the model computes on; "cuda" is this process's current GPU."""
+    """Where the model computes; "cuda" gives each rank of a machine its own GPU, in rank order."""
     deadline_s: float = 300.0
     """Seconds that a rank waits for others before the run is ended with an error."""
     debug: bool = False

@@ -1,4 +1,4 @@
-"""Nested dictionaries (TOML tables) <-> frozen dataclasses: typed, with every refusal naming file, section, key, value and cure.
+"""TOML tables <-> frozen dataclasses: typed, and every refusal names file, section, key, value and cure.
 
     [training]                      @dataclass(frozen=True, kw_only=True, slots=True)
     epochs = 20            <->      class TrainingOptions:
@@ -68,7 +68,7 @@ def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: s
             a dataclass's own checks refuse.
     """
     return typing.cast(
-        Settings, _parse_table(typing.cast("type[DataclassInstance]", kind), values, Place(source, base))
+        "Settings", _parse_table(typing.cast("type[DataclassInstance]", kind), values, Place(source, base))
     )
 
 
@@ -110,9 +110,11 @@ def _members(expected: Any) -> list[Any]:
     if typing.get_origin(expected) not in (Union, UnionType):
         return [expected]
     alternatives = [inner for member in typing.get_args(expected) for inner in _members(member)]
-    return sorted(
-        alternatives, key=lambda member: member is not NoneType and typing.get_origin(member) is not Literal
-    )
+    return sorted(alternatives, key=_admits_anything)
+
+
+def _admits_anything(member: Any) -> bool:
+    return not (member is NoneType or typing.get_origin(member) is Literal)
 
 
 def _convert(expected: Any, value: Any, place: Place) -> tuple[bool, Any]:

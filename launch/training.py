@@ -75,9 +75,13 @@ def train(recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None
         WindrowError: the store, the recipe or the checkpoint does not fit; before training starts.
     """
     with connect(recipe.run.backend, deadline_s=recipe.run.deadline_s, debug=recipe.run.debug) as world:
-        torch.set_num_threads(recipe.run.threads or _fair_share_of_cores(world))
+        neighbours = _ranks_on_this_machine(world)
+        torch.set_num_threads(recipe.run.threads or max(1, usable_cores() // len(neighbours)))
+        device = torch.device(recipe.run.device)
+        if device.type == "cuda":
+            device = torch.device("cuda", neighbours.index(world.rank) % torch.cuda.device_count())
         graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
-        run = _Run(world, recipe, graph)
+        run = _Run(world, recipe, graph, device)
         if resume is not None:
             run.restore(resume)
         return run.finish(resume or run_folder)
@@ -86,18 +90,21 @@ def train(recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None
 class _Run:
     """The parts of a run on one rank, and how far it is."""
 
-    def __init__(self, world: World, recipe: Recipe, graph: PartitionedGraph) -> None:
+    def __init__(self, world: World, recipe: Recipe, graph: PartitionedGraph, device: torch.device) -> None:
         self._world = world
         self._recipe = recipe
         self._graph = graph
         world.meter = Meter()
         model = build_model(
-            recipe.model, in_features=graph.features.shape[1], out_features=graph.outputs, seed=recipe.run.seed
+            recipe.model,
+            in_features=graph.features.shape[1],
+            out_features=graph.outputs,
+            seed=recipe.run.seed,
         )
         self._trainer = MinibatchTrainer(
             world,
             graph,
-            model.to(recipe.run.device),
+            model.to(device),
             sampler_options=recipe.sampler,
             options=recipe.training,
             seed=recipe.run.seed,
@@ -159,9 +166,13 @@ class _Run:
         if self._is_due(self._recipe.evaluation.every_epochs):
             with self._trainer.stopwatch.measure("evaluate"):
                 values = self._evaluator.evaluate(self._trainer.model)
-        improved = "validation" in values and self._stopping.update(self._finished_epochs, values["validation"])
+        improved = "validation" in values and self._stopping.update(
+            self._finished_epochs, values["validation"]
+        )
         mine = (self._trainer.stopwatch.seconds, traffic.rows_received, traffic.bytes_received)
-        all_seconds, all_rows, all_bytes = zip(*self._world.all_gather_object(mine, stage="figures"), strict=True)
+        all_seconds, all_rows, all_bytes = zip(
+            *self._world.all_gather_object(mine, stage="figures"), strict=True
+        )
         record = EpochRecord(
             epoch=self._finished_epochs,
             step=self._finished_epochs * self._trainer.steps_per_epoch,
@@ -241,7 +252,7 @@ class _Journal:
         return result
 
 
-def _fair_share_of_cores(world: World) -> int:
-    """This machine's cores divided among the ranks on it, at least one each. Collective."""
-    hosts = world.all_gather_object(os.uname().nodename, stage="threads")
-    return max(1, usable_cores() // hosts.count(hosts[world.rank]))
+def _ranks_on_this_machine(world: World) -> list[int]:
+    """Collective."""
+    hosts = world.all_gather_object(os.uname().nodename, stage="hosts")
+    return [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]

@@ -8,9 +8,9 @@ from windrow.partition.options import PartitionOptions
 
 __all__ = ["MemoryEstimate", "available_memory_bytes", "check_memory", "estimate_memory"]
 
-METIS_BYTES_PER_EDGE = 88
+METIS_BYTES_PER_EDGE = 56
 """Peak per stored edge: DGL's and METIS's own 8-byte copies of the graph and of its coarse levels; measured."""
-METIS_BYTES_PER_VERTEX = 240
+METIS_BYTES_PER_VERTEX = 160
 """Peak per vertex in METIS and the refinement's heaps, without the vertex weights."""
 MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")

@@ -1,4 +1,4 @@
-"""Make a folder of links in which the checkout looks as it does when installed, for tools that cannot follow the installed map.
+"""Make a folder of links that looks like the installed library, for tools that cannot follow an editable install.
 
     .typecheck/windrow/comm  ->  comm
     .typecheck/windrow/gnn   ->  gnn
@@ -17,7 +17,7 @@ __all__ = ["LIBRARY_FOLDERS", "SCRIPT_FOLDERS", "make_link_tree"]
 LIBRARY_FOLDERS = ("comm", "partition", "caching", "gnn", "recsys", "launch")
 """Folders that are installed under `windrow`; those that do not exist are passed over."""
 
-SCRIPT_FOLDERS = ("benchmarks", "examples", "tests", "tools")
+SCRIPT_FOLDERS = ("benchmarks", "examples", "tools")
 """Folders of Python files that are not installed, linked beside `windrow`."""
 
 
@@ -29,7 +29,7 @@ def make_link_tree(checkout: Path, tree: Path) -> list[str]:
         tree: folder to fill, created where it is missing.
 
     Returns:
-        Import names of what was linked, for example ``["windrow", "tests"]``.
+        Import names of what was linked, for example ``["windrow", "tools"]``.
     """
     scripts = [name for name in SCRIPT_FOLDERS if any((checkout / name).rglob("*.py"))]
     _link(tree / "windrow", checkout, [name for name in LIBRARY_FOLDERS if (checkout / name).is_dir()])

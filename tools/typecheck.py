@@ -1,5 +1,6 @@
-"""Check all types: the library, tests, benchmarks, tools and examples, with mypy as pyproject.toml sets it.
+"""Check the types of the library, benchmarks, examples and tools, with mypy as pyproject.toml sets it.
 
+Tests are left out: to hand over a wrong type is half of what they do.
 Arguments go to mypy as they are, for example ``python tools/typecheck.py --no-incremental``.
 """
 
@@ -19,7 +20,8 @@ def main(arguments: Sequence[str]) -> int:
     make_link_tree = runpy.run_path(str(checkout / "tools" / "link_tree.py"))["make_link_tree"]
     packages = make_link_tree(checkout, checkout / ".typecheck")
     selection = [word for package in packages for word in ("-p", package)]
-    return subprocess.run([sys.executable, "-P", "-m", "mypy", *selection, *arguments], cwd=checkout, check=False).returncode
+    command = [sys.executable, "-P", "-m", "mypy", *selection, *arguments]
+    return subprocess.run(command, cwd=checkout, check=False).returncode
 
 
 if __name__ == "__main__":

@@ -34,7 +34,7 @@ class DGLNames:
 
 
 def graph_from_dgl(
-    graph: Any,  # noqa: ANN401 - a DGLGraph, whose library is optional and untyped
+    graph: Any,
     *,
     names: DGLNames | None = None,
     symmetrise: bool = False,
@@ -119,7 +119,7 @@ def read_dgl(options: GraphOptions) -> Graph:
     )
 
 
-def to_dgl(graph: Graph) -> Any:  # noqa: ANN401 - a DGLGraph, whose library is optional and untyped
+def to_dgl(graph: Graph) -> Any:
     """Hand a graph to DGL with DGL's usual names of vertex data.
 
     Args:

@@ -15,7 +15,7 @@ __all__ = ["graph_from_pyg"]
 
 
 def graph_from_pyg(
-    data: Any,  # noqa: ANN401 - any object with Data's attributes
+    data: Any,
     *,
     split: int = 0,
     symmetrise: bool = False,
@@ -70,12 +70,12 @@ def graph_from_pyg(
     )
 
 
-def _tensor(data: Any, name: str) -> Tensor | None:  # noqa: ANN401 - any object with Data's attributes
+def _tensor(data: Any, name: str) -> Tensor | None:
     value = getattr(data, name, None)
     return value.cpu() if isinstance(value, Tensor) else None
 
 
-def _split(data: Any, split: int) -> VertexSplit | None:  # noqa: ANN401 - any object with Data's attributes
+def _split(data: Any, split: int) -> VertexSplit | None:
     names = ("train_mask", "val_mask", "test_mask")
     masks = {name: mask for name in names if (mask := _tensor(data, name)) is not None}
     if not masks:

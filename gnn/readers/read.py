@@ -1,7 +1,6 @@
 """One door for every format on disk."""
 
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 from windrow.comm.errors import DataError, RecipeError
@@ -39,9 +38,9 @@ def read_graph(options: GraphOptions) -> Graph:
         if options.path in str(error):
             raise
         raise DataError(f"{options.path}: {error}") from error
-    if graph.features is None:
-        return graph
-    return replace(graph, features=standardise_features(graph.features, options.standardise))
+    if graph.features is not None:
+        standardise_features(graph.features, options.standardise)
+    return graph
 
 
 def format_of(options: GraphOptions) -> str:

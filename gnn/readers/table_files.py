@@ -120,7 +120,7 @@ def _is_parquet(path: Path) -> bool:
     return path.suffix in (".parquet", ".pq")
 
 
-def _open_parquet(path: Path) -> Any:  # noqa: ANN401 - pyarrow is untyped
+def _open_parquet(path: Path) -> Any:
     import pyarrow as pa
     from pyarrow import parquet
 
@@ -140,9 +140,7 @@ def _csv_batches(path: Path, style: TableStyle, columns: Mapping[str, ColumnType
     yield from _open_csv(path, style, columns)
 
 
-def _open_csv(  # noqa: ANN401 - pyarrow is untyped
-    path: Path, style: TableStyle, columns: Mapping[str, ColumnType]
-) -> Any:
+def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 

@@ -52,7 +52,7 @@ def number_names(
     return names, numbers[0::2], numbers[1::2]
 
 
-def look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.int64]:  # noqa: ANN401 - pyarrow
+def look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.int64]:
     """Find the number of each name.
 
     Args:

@@ -94,7 +94,7 @@ def _matrix(columns: dict[str, Any], names: tuple[str, ...], dtype: type[np.floa
     return np.stack([columns[name].to_numpy() for name in names], axis=1).astype(dtype, copy=False)
 
 
-def _check_ids(path: Path, names: Any) -> None:  # noqa: ANN401 - pyarrow is untyped
+def _check_ids(path: Path, names: Any) -> None:
     import pyarrow.compute as pc
 
     if names.null_count:
@@ -121,7 +121,7 @@ def _order_of_rows(path: Path, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int
     return np.argsort(ids)
 
 
-def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit:  # noqa: ANN401 - pyarrow
+def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit:
     words = column.combine_chunks().fill_null("").dictionary_encode()
     unknown = [word for word in words.dictionary.to_pylist() if word not in SPLIT_WORDS]
     if unknown:

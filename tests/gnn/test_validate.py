@@ -64,8 +64,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"indices": torch.tensor([1, 2, 4, 3])},
         (
-            "indices[2] is 4, a source of vertex 2, but the graph has 4 vertices, numbered 0 to 3. Correct that "
-            "edge"
+            "indices[2] is 4, a source of vertex 2, but the graph has 4 vertices, numbered 0 to 3. Correct "
+            "that edge"
         ),
     ),
     ({"indices": torch.tensor([-1, 2, 0, 3])}, "indices[0] is -1, a source of vertex 0, but the graph has 4"),
@@ -85,8 +85,8 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     (
         {"labels": ids(0, 1, 3, 0)},
         (
-            "the label of vertex 2 is 3, but with 3 classes a label is 0 to 2, or -1 for unknown. Correct it or "
-            "raise"
+            "the label of vertex 2 is 3, but with 3 classes a label is 0 to 2, or -1 for unknown. Correct "
+            "it or raise"
         ),
     ),
     ({"labels": ids(0, -2, 1, 0)}, "the label of vertex 1 is -2, but with 3 classes"),

@@ -17,9 +17,9 @@ def test_contents_are_replaced_whole(tmp_path: Path) -> None:
     assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
 
 
-@pytest.mark.parametrize("step", ["fsync", "replace"])
+@pytest.mark.parametrize(("place", "step"), [(os, "fsync"), (Path, "replace")])
 def test_a_failure_leaves_the_old_file_and_no_other(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: object, step: str
 ) -> None:
     path = tmp_path / "f"
     path.write_bytes(b"old")
@@ -27,7 +27,7 @@ def test_a_failure_leaves_the_old_file_and_no_other(
     def fail(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
-    monkeypatch.setattr(os, step, fail)
+    monkeypatch.setattr(place, step, fail)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, b"new")
     assert path.read_bytes() == b"old"

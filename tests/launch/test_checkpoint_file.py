@@ -78,7 +78,7 @@ def test_any_flipped_bit_is_noticed(
 def test_a_truncated_file_is_refused(path: Path, share: float) -> None:
     contents = path.read_bytes()
     path.write_bytes(contents[: int(share * len(contents))])
-    with pytest.raises(StoreError, match="damaged.*Delete it"):
+    with pytest.raises(StoreError, match=r"damaged.*Delete it"):
         read_checkpoint(path)
 
 
@@ -130,5 +130,5 @@ def test_errors_of_the_disk_are_worded(
 def test_only_plain_values_load(tmp_path: Path) -> None:
     path = tmp_path / "c.ckpt"
     write_checkpoint(path, HEADER, {"code": CheckpointHeader})
-    with pytest.raises(Exception, match="[Ww]eights"):
+    with pytest.raises(Exception, match=r"[Ww]eights"):
         read_checkpoint(path)

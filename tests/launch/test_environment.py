@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from windrow.launch import environment
 
@@ -30,8 +31,8 @@ def test_hardware_line_has_no_host_name() -> None:
 
 
 def test_gpus_are_counted_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(environment.torch.cuda, "device_count", lambda: 2)
-    monkeypatch.setattr(environment.torch.cuda, "get_device_name", lambda index: "H200")
+    monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
+    monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H200")
     assert environment.hardware_line().endswith("2 x H200")
 
 

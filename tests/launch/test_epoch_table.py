@@ -23,11 +23,24 @@ def record(epoch: int, **changes: object) -> EpochRecord:
 
 def test_rows_stand_under_their_header() -> None:
     header, rule, row = EpochTable().lines(record(1))
-    assert (
-        header.split() == "epoch loss val roc_auc test roc_auc total s sample s fetch s rows fetched".split()
-    )
+    assert header.split() == [
+        "epoch",
+        "loss",
+        "val",
+        "roc_auc",
+        "test",
+        "roc_auc",
+        "total",
+        "s",
+        "sample",
+        "s",
+        "fetch",
+        "s",
+        "rows",
+        "fetched",
+    ]
     assert set(rule) == {"-", " "}
-    assert row.split() == "1 0.50000 0.8123 0.8000 1.25 0.50 0.25 12.3k 1.0 MiB".split()
+    assert row.split() == ["1", "0.50000", "0.8123", "0.8000", "1.25", "0.50", "0.25", "12.3k", "1.0", "MiB"]
     assert len(header) == len(rule) == len(row)
 
 

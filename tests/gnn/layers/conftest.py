@@ -58,7 +58,7 @@ def dgl_graph(dgl: ModuleType, block: Block) -> Any:
 
 @pytest.fixture
 def dgl_layer(dgl: ModuleType) -> Callable[..., Any]:
-    """A function that makes a layer of `dgl.nn`; it draws from torch's global generator, which is put back."""
+    """Makes layers of `dgl.nn`; torch's global generator, which it draws from, is put back."""
 
     def make(name: str, *arguments: object, **options: object) -> Any:
         with torch.random.fork_rng(devices=[]):

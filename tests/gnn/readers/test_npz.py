@@ -152,7 +152,6 @@ def test_damaged_bytes_and_other_files_are_refused(tmp_path: Path) -> None:
         ("cora", 2_708, 10_556, 1_433, "single-label", (140, 500, 1_000)),
         ("citeseer", 3_327, 9_104, 3_703, "single-label", (120, 500, 1_000)),
         ("amazon_computers", 13_752, 491_722, 767, "single-label", (200, 300, 13_252)),
-        ("coauthor_physics", 34_493, 495_924, 8_415, "single-label", (100, 150, 34_243)),
     ],
 )
 def test_real_data(
