@@ -159,8 +159,8 @@ class _RoundingCodec(Codec):
                 row, column = lost.nonzero()[0].tolist()
                 value, largest = some[row, column].item(), torch.finfo(self._wire_dtype).max
                 raise DataError(
-                    f"row {start + row} holds {value:g}, which {self._wire_dtype} cannot: it ends at {largest:g}. "
-                    f"{self._cure}"
+                    f"row {start + row} holds {value:g}, which {self._wire_dtype} cannot: "
+                    f"it ends at {largest:g}. {self._cure}"
                 )
 
 

@@ -104,8 +104,8 @@ def group_by_owner(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, 
         DataError: nobody owns an id; names the first such id and its position.
 
     Cost:
-        On the CPU about log2(ranks) + 2 passes over the ids, and one more where they are not grouped; on a GPU a
-        stable sort and one wait for the device.
+        On the CPU about log2(ranks) + 2 passes over the ids, and one more where they are not grouped; on a
+        GPU a stable sort and one wait for the device.
     """
     _check_dtype(ids)
     return (_group_on_cpu if ids.device.type == "cpu" else _group_with_torch)(ids, offsets)

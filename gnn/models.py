@@ -29,7 +29,7 @@ class ModelOptions:
     """Layer that passes messages."""
     hidden: int = 128
     """Columns of every hidden row."""
-    num_layers: int = 2
+    num_layers: int = 3
     """Number of hops = layers that pass messages."""
     dropout: float = 0.0
     """Chance of a hidden entry to be dropped in training, in [0, 1)."""

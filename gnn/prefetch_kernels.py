@@ -5,13 +5,15 @@ some steps before it is read lets tens of reads travel at once.
 """
 
 from collections.abc import Callable
-from typing import Any, cast
+from typing import TYPE_CHECKING, Any, cast
 
-import numpy as np
-import numpy.typing as npt
 from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
+
+if TYPE_CHECKING:
+    import numpy as np
+    import numpy.typing as npt
 
 __all__ = ["prefetch"]
 
@@ -19,7 +21,7 @@ _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
 
 
 def _prefetch(
-    typing_context: object, array: types.Array, position: types.Integer
+    _typing_context: object, array: types.Array, _position: types.Integer
 ) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data

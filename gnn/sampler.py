@@ -170,7 +170,7 @@ class NeighborSampler:
         )
 
     def warm_up(self) -> None:
-        """Compile the loops for this graph's types (or load them from the cache) and allocate this thread's memory."""
+        """Compile the loops for this graph's types, or load them from the cache, and allocate this thread's memory."""
         self.sample(torch.arange(min(1, self.num_vertices)), epoch=0, step=0)
 
     def _workspace(self) -> "_Workspace":

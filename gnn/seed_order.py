@@ -51,8 +51,8 @@ def check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Te
     if without:
         names = ", ".join(f"rank {part} ({offsets[part + 1] - offsets[part]} vertices)" for part in without)
         raise DataError(
-            f"no training vertex on {names}, of {len(train_ids)} on all {len(counts)} ranks: partition again so "
-            "that the parts are balanced in training vertices, or into fewer parts"
+            f"no training vertex on {names}, of {len(train_ids)} on all {len(counts)} ranks: partition again "
+            "so that the parts are balanced in training vertices, or into fewer parts"
         )
 
 
@@ -103,8 +103,8 @@ class SeedOrder:
         ranks = len(offsets) - 1
         if scheme == "local" and batch_size < ranks:
             raise RecipeError(
-                f"batch_size = {batch_size} over {ranks} ranks: order 'local' needs at least one seed per rank, "
-                f"so raise it to {ranks} or choose order 'global'"
+                f"batch_size = {batch_size} over {ranks} ranks: order 'local' needs at least one seed per "
+                f"rank, so raise it to {ranks} or choose order 'global'"
             )
         check_every_part_has_training_vertices(offsets, train_ids)
         self._train_ids = train_ids

@@ -192,6 +192,10 @@ class MinibatchTrainer:
             self._optimizer.step()
         return loss_value
 
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Seeds of a step over all ranks."""
+        return self._order.global_batch_size(epoch, step)
+
     def state_dict(self) -> dict[str, Any]:
         """All that `load_state_dict` needs to go on bit for bit: weights and optimiser, nothing else."""
         return {"model": self.model.state_dict(), "optimizer": self._optimizer.state_dict()}

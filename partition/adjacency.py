@@ -4,6 +4,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.partition.adjacency_kernels import merge_directions, transpose
 
 __all__ = ["Adjacency", "symmetric_adjacency"]

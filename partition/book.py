@@ -13,6 +13,7 @@ from typing import Self, TypeVar
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.errors import DataError
 
 __all__ = ["PartitionBook"]
@@ -58,10 +59,8 @@ class PartitionBook:
             )
         if order is not None and len(order) != len(assignment):
             raise DataError(f"order has {len(order)} values for {len(assignment)} vertices: give one for each vertex")
-        if order is None:
-            new_to_old = np.argsort(assignment, kind="stable")
-        else:
-            new_to_old = np.lexsort((order, assignment))
+        keys = (assignment,) if order is None else (order, assignment)
+        new_to_old = np.lexsort(keys)
         sizes = np.bincount(assignment, minlength=num_parts)
         return cls.from_permutation(new_to_old, np.concatenate([[0], np.cumsum(sizes)]))
 
@@ -126,11 +125,11 @@ class PartitionBook:
 
     def to_original(self, new_ids: npt.NDArray[np.integer]) -> Ids:
         """The user's ids of new ids (any shape)."""
-        return self.new_to_old[new_ids]
+        return np.asarray(self.new_to_old[new_ids], np.int64)
 
     def to_new(self, old_ids: npt.NDArray[np.integer]) -> Ids:
         """The new ids of the user's ids (any shape)."""
-        return self.old_to_new[old_ids]
+        return np.asarray(self.old_to_new[old_ids], np.int64)
 
     def restore(self, rows_in_new_order: npt.NDArray[Row]) -> npt.NDArray[Row]:
         """Bring rows, for example predictions, back into the user's order.

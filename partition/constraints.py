@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.errors import DataError, RecipeError
 
 __all__ = ["CONSTRAINTS", "SALIENT_CONSTRAINTS", "Constraints", "vertex_roles", "vertex_weights"]
@@ -95,14 +96,16 @@ def vertex_weights(
     if unknown or len(set(balance)) != len(balance):
         raise RecipeError(f"balance = {list(balance)}: expected different names out of {', '.join(CONSTRAINTS)}")
     roles = vertex_roles(len(indptr) - 1, train_ids, validation_ids)
-    columns = {
-        "train": lambda: roles == TRAIN,
-        "validation": lambda: roles == VALIDATION,
-        "other": lambda: roles == OTHER,
-        "degree": lambda: np.diff(indptr),
-        "vertices": lambda: np.ones(len(roles), np.int32),
-    }
-    chosen = {name: columns[name]().astype(np.int32) for name in balance}
+
+    def column(name: str) -> npt.NDArray[np.int32]:
+        if name == "degree":
+            return np.diff(indptr).astype(np.int32)
+        if name == "vertices":
+            return np.ones(len(roles), np.int32)
+        role = {"train": TRAIN, "validation": VALIDATION, "other": OTHER}[name]
+        return np.asarray(roles == role, np.int32)
+
+    chosen = {name: column(name) for name in balance}
     kept = {name: column for name, column in chosen.items() if column.any()}
     if not kept:
         kept = {"vertices": np.ones(len(roles), np.int32)}

@@ -52,7 +52,7 @@ def _sift_down(heap: Ids, position: Ids, priority: Priorities, length: int, slot
 
 @numba.njit(cache=True)
 def push_or_update(
-    heap: Ids, position: Ids, priority: Priorities, length: int, vertex: int, new_priority: int
+    heap: Ids, position: Ids, priority: Priorities, length: int, vertex: int, new_priority: np.int64
 ) -> int:
     """Insert a vertex or change its priority. Cost O(log length).
 

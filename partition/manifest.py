@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 import numpy as np
+
 from windrow.comm.errors import StoreError
 
 __all__ = ["CURE", "FORMAT_VERSION", "MANIFEST_NAME", "FileEntry", "Manifest", "checksum", "describe_file"]

@@ -20,6 +20,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.partition.adjacency import Adjacency
@@ -28,6 +29,7 @@ from windrow.partition.refine import excess, refine
 
 __all__ = ["metis_assignment", "metis_search"]
 
+METIS_FUNCTION = "_CAPI_DGLMetisPartition_Hetero"
 LOG_OF_METIS = b"metis_partition_hetero.cc"
 Assignment = npt.NDArray[np.int32]
 
@@ -48,10 +50,12 @@ def metis_assignment(graph: Adjacency, vertex_weights: npt.NDArray[np.int32], nu
     """
     dgl = _dgl()
     indptr, indices = torch.from_numpy(graph.indptr), torch.from_numpy(graph.indices.astype(np.int64))
-    handle = dgl.graph(("csc", (indptr, indices, torch.empty(0, dtype=torch.int64))))._graph
+    undirected = dgl.graph(("csc", (indptr, indices, torch.empty(0, dtype=torch.int64))))
     weights = dgl.backend.to_dgl_nd(torch.from_numpy(vertex_weights.astype(np.int64).reshape(-1)))
+    run_metis = getattr(dgl.partition, METIS_FUNCTION)
+    minimise_cut = True
     with _without_log_line(LOG_OF_METIS):
-        parts = dgl.partition._CAPI_DGLMetisPartition_Hetero(handle, num_parts, weights, "recursive", True)
+        parts = run_metis(undirected._graph, num_parts, weights, "recursive", minimise_cut)  # noqa: SLF001
     if len(parts) != graph.num_vertices:
         raise DataError(
             f"METIS failed on {graph.num_vertices} vertices and {len(graph.indices)} edges in {num_parts} parts, "
@@ -143,7 +147,7 @@ def _dgl() -> Any:
         raise DataError(
             f'METIS comes with DGL, which cannot be imported ({error}); install dgl==1.1.3 or use method = "fennel"'
         ) from error
-    if not hasattr(dgl.partition, "_CAPI_DGLMetisPartition_Hetero"):
+    if not hasattr(dgl.partition, METIS_FUNCTION):
         raise DataError(f'DGL {dgl.__version__} has no METIS; install dgl==1.1.3 or use method = "fennel"')
     return dgl
 

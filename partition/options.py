@@ -30,7 +30,7 @@ class PartitionOptions:
     """metis only: number of METIS runs, each on another vertex order, that are combined."""
     refine_cycles: int = 4
     """metis only: largest number of V-cycles of each refinement; 0 takes METIS's best result as it is."""
-    stream_passes: int = 3
+    stream_passes: int = 5
     """fennel only: passes over the vertices; 1 for plain streaming."""
 
     def __post_init__(self) -> None:

@@ -4,6 +4,7 @@ from collections.abc import Callable, Sequence
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.errors import DataError
 from windrow.partition.adjacency import symmetric_adjacency
 from windrow.partition.constraints import (
@@ -35,7 +36,7 @@ def partition_graph(
     balance: Sequence[str] = SALIENT_CONSTRAINTS,
     restarts: int = 4,
     refine_cycles: int = 4,
-    stream_passes: int = 3,
+    stream_passes: int = 5,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.int32]:
     """Split a graph into parts; the keywords are the fields of `PartitionOptions`.
@@ -48,7 +49,7 @@ def partition_graph(
         train_ids: integer [T]; every part gets at least one of them.
         validation_ids: integer [V].
         seed: equal arguments and seed give equal parts.
-        imbalance: tolerated excess of a part over the mean in each constraint; what was reached is in `measure_quality`.
+        imbalance: tolerated excess of a part over the mean in each constraint; `measure_quality` says what was reached.
         balance: names out of `windrow.partition.constraints.CONSTRAINTS`.
         restarts: METIS runs to combine.
         refine_cycles: V-cycles of each refinement of a METIS result.

@@ -6,6 +6,7 @@ from typing import Any, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.partition.balance_kernels import weigh_parts
 from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights
 from windrow.partition.quality_kernels import count_remote
@@ -58,8 +59,9 @@ class PartitionQuality:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Rebuild a report from `to_dict`, also after a round trip through JSON."""
-        tuples = ("part_sizes", "halo_sizes", "remote_neighbour_fractions")
-        return cls(**{name: tuple(value) if name in tuples else value for name, value in fields.items()})
+        lists = ("part_sizes", "halo_sizes", "remote_neighbour_fractions")
+        values: dict[str, Any] = {name: tuple(fields[name]) if name in lists else fields[name] for name in fields}
+        return cls(**values)
 
 
 def measure_quality(

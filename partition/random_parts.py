@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.random import Stream, hash_ids, stream_key
 
 __all__ = ["random_assignment"]

@@ -3,6 +3,7 @@
 import numba
 import numpy as np
 import numpy.typing as npt
+
 from windrow.partition.balance_kernels import excess_change
 from windrow.partition.heap_kernels import push_or_update, remove
 from windrow.partition.refine_kernels import move_vertex
@@ -27,10 +28,10 @@ def _is_over(part_weights: Sums, limits: Sums, part: int) -> bool:
 @numba.njit(cache=True)
 def _cheapest_relief(
     vertex_weights: Ids, assignment: Ids, connectivity: Ids, part_weights: Sums, limits: Sums, vertex: int
-) -> tuple[int, int]:
+) -> tuple[int, np.int64]:
     """Part that takes the vertex with the least loss for each unit of excess removed, and the priority; or -1."""
     source = assignment[vertex]
-    best, best_priority = -1, 0
+    best, best_priority = -1, np.int64(0)
     for part in range(connectivity.shape[1]):
         if part == source:
             continue

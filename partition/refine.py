@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.partition.adjacency import Adjacency
 from windrow.partition.balance_kernels import total_excess, weigh_parts
@@ -51,7 +52,7 @@ def balance_limits(vertex_weights: npt.NDArray[np.int32], num_parts: int, imbala
     """
     totals = vertex_weights.sum(axis=0, dtype=np.int64)
     tolerated = np.floor((1 + imbalance) * totals / num_parts + 1e-9).astype(np.int64)
-    return np.maximum(tolerated, -(-totals // num_parts))
+    return np.asarray(np.maximum(tolerated, -(-totals // num_parts)), np.int64)
 
 
 def excess(

@@ -11,6 +11,7 @@ of v's edges into part p, so the gain of moving v from part s to t is ``connecti
 import numba
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.random_kernels import hash_id
 from windrow.partition.balance_kernels import excess_change, fits, total_excess
 from windrow.partition.heap_kernels import push_or_update, remove
@@ -96,6 +97,12 @@ def _best_target(
 
 
 @numba.njit(cache=True)
+def _rank(key: np.uint64, vertex: int, gain: int) -> np.int64:
+    """Priority in the heap: the gain first, then a random number."""
+    return (np.int64(gain) << _TIE_BITS) + np.int64(hash_id(key, np.uint64(vertex)) & _TIE_MASK)
+
+
+@numba.njit(cache=True)
 def move_with_hill_climbing(
     indptr: Sums, indices: Ids, edge_weights: Ids, vertex_weights: Ids, assignment: Ids, connectivity: Ids,
     part_weights: Sums, part_sizes: Sums, limits: Sums, move_limits: Sums, key: np.uint64, patience: int,
@@ -134,8 +141,7 @@ def move_with_hill_climbing(
     for vertex in range(num_vertices):
         target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
         if target >= 0:
-            tie = np.int64(hash_id(key, np.uint64(vertex)) & _TIE_MASK)
-            length = push_or_update(heap, position, priority, length, vertex, (gain << _TIE_BITS) + tie)
+            length = push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
 
     gained, best_gained, count, best_count = 0, 0, 0, 0
     excess = total_excess(part_weights, limits)
@@ -148,8 +154,7 @@ def move_with_hill_climbing(
             length = remove(heap, position, priority, length, vertex)
             continue
         if gain < priority[vertex] >> _TIE_BITS:
-            tie = priority[vertex] & np.int64(_TIE_MASK)
-            length = push_or_update(heap, position, priority, length, vertex, (gain << _TIE_BITS) + tie)
+            length = push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
             continue
         length = remove(heap, position, priority, length, vertex)
         excess += excess_change(vertex_weights, part_weights, limits, vertex, source, target)
@@ -171,8 +176,7 @@ def move_with_hill_climbing(
                 vertex_weights, assignment, connectivity, part_weights, move_limits, neighbour
             )
             if target >= 0:
-                tie = np.int64(hash_id(key, np.uint64(neighbour)) & _TIE_MASK)
-                length = push_or_update(heap, position, priority, length, neighbour, (gain << _TIE_BITS) + tie)
+                length = push_or_update(heap, position, priority, length, neighbour, _rank(key, neighbour, gain))
             elif position[neighbour] >= 0:
                 length = remove(heap, position, priority, length, neighbour)
 

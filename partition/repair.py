@@ -2,6 +2,7 @@
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.errors import DataError
 
 __all__ = ["check_members", "ensure_members"]

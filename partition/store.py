@@ -10,10 +10,11 @@ Arrays are memory-mapped read-only, so ranks on one machine share one copy of th
 
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import Any, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.errors import StoreError
 from windrow.partition.book import PartitionBook
 from windrow.partition.manifest import (
@@ -62,8 +63,8 @@ class PartitionStore:
         manifest = Manifest.read(path / MANIFEST_NAME)
         if expect_parts is not None and manifest.num_parts != expect_parts:
             raise StoreError(
-                f"{path} holds {manifest.num_parts} parts, but the run has {expect_parts} ranks: run `windrow partition` "
-                f"again with num_parts = {expect_parts}, or start {manifest.num_parts} ranks"
+                f"{path} holds {manifest.num_parts} parts, but the run has {expect_parts} ranks: run "
+                f"`windrow partition` again with num_parts = {expect_parts}, or start {manifest.num_parts} ranks"
             )
         for name, entry in manifest.files.items():
             _check_size(path / name, entry)
@@ -154,7 +155,7 @@ def _load(path: Path, manifest: Manifest, name: str) -> Array:
     _check_size(path / name, entry)
     try:
         # NumPy cannot map an array without elements.
-        mode = None if 0 in entry.shape else "r"
+        mode: Literal["r"] | None = None if 0 in entry.shape else "r"
         array: Array = np.load(path / name, mmap_mode=mode, allow_pickle=False)
     except ValueError as error:
         raise StoreError(f"{path / name} is no array file ({error}): {CURE}") from error

@@ -10,6 +10,7 @@ from typing import Any, BinaryIO
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.comm.errors import DataError
 from windrow.partition.atomic_folder import atomic_folder
 from windrow.partition.book import PartitionBook
@@ -134,7 +135,7 @@ def _write_parts(folder: Path, name: str, rows: Array | Iterable[Array], book: P
                     pending = next(chunks, pending)
                     if not len(pending):
                         start = book.part_range(part)[1] - missing
-                        raise DataError(f'sharded array "{name}" ends at row {start}, expected {book.num_vertices} rows')
+                        raise DataError(f'sharded array "{name}" ends at row {start} of {book.num_vertices}')
                 taken, pending = pending[:missing], pending[missing:]
                 file.write(np.ascontiguousarray(taken).data)
                 missing -= len(taken)

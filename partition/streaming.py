@@ -4,6 +4,7 @@ from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
+
 from windrow.partition.refine import balance_limits
 from windrow.partition.streaming_kernels import stream_once
 
@@ -20,7 +21,7 @@ def fennel_assignment(
     num_parts: int,
     *,
     imbalance: float,
-    passes: int = 3,
+    passes: int = 5,
     progress: Callable[[str, float], None] | None = None,
 ) -> npt.NDArray[np.int32]:
     """Fennel with several balance constraints and restreaming.
@@ -33,7 +34,8 @@ def fennel_assignment(
     ``1.5 * m / N * sqrt(load)``; here load is the mean, over the constraints that v weighs in, of p's weight over the
     mean weight of a part. Parts without room in any of these constraints are left out; if all are, the part with
     the least excess takes v. Passes after the first see every neighbour (Nishimura and Ugander, Restreaming graph
-    partitioning, KDD 2013).
+    partitioning, KDD 2013); the tolerance starts at ``imbalance * 2 ** (passes - 1)`` and halves in each, since tight
+    limits from the start freeze early choices.
 
     Args:
         indptr: int64 [N + 1], CSC; a directed graph is scored by its in-neighbours.
@@ -49,12 +51,13 @@ def fennel_assignment(
     """
     num_vertices = len(indptr) - 1
     assignment = np.full(num_vertices, -1, np.int32)
-    limits = balance_limits(vertex_weights, num_parts, imbalance)
     means = vertex_weights.sum(axis=0, dtype=np.int64) / num_parts
     part_weights = np.zeros((num_parts, vertex_weights.shape[1]), np.int64)
     crowding_cost = GAMMA * (len(indices) / 2) / max(num_vertices, 1)
     marks = np.linspace(0, num_vertices, REPORTS_PER_PASS + 1).astype(np.int64)
     for number in range(passes):
+        tolerance = imbalance * 2 ** (passes - 1 - number)
+        limits = balance_limits(vertex_weights, num_parts, tolerance)
         for report in range(REPORTS_PER_PASS):
             stream_once(
                 indptr, indices, vertex_weights, assignment, part_weights, means, limits, crowding_cost,

@@ -3,18 +3,19 @@
 import numba
 import numpy as np
 import numpy.typing as npt
+
 from windrow.partition.balance_kernels import excess_change, fits
 
 __all__ = ["stream_once"]
 
-Ids = npt.NDArray[np.integer]
+Ids = npt.NDArray[np.int32]
 Sums = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True)
 def stream_once(
-    indptr: Sums, indices: Ids, vertex_weights: Ids, assignment: Ids, part_weights: Sums, means: npt.NDArray[np.float64],
-    limits: Sums, crowding_cost: float, start: int, stop: int,
+    indptr: Sums, indices: npt.NDArray[np.integer], vertex_weights: Ids, assignment: Ids, part_weights: Sums,
+    means: npt.NDArray[np.float64], limits: Sums, crowding_cost: float, start: int, stop: int,
 ) -> None:  # fmt: skip
     """Place vertices one after another; those placed before (-1: not yet) are first taken out of their part.
 

@@ -4,6 +4,7 @@ import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
+
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, Stream, hash_ids, mix64, stream_key
 
 UNSIGNED = st.integers(0, 2**64 - 1)

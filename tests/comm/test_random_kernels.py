@@ -6,6 +6,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from windrow.comm import random, random_kernels
 
 UNSIGNED = st.integers(0, 2**64 - 1)

@@ -4,6 +4,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 import pytest
+
 from windrow.gnn.prefetch_kernels import prefetch
 
 

@@ -9,6 +9,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
+
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import GOLDEN, Stream, hash_ids, mix64, stream_key
 from windrow.gnn.block import Minibatch

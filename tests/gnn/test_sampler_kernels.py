@@ -5,6 +5,7 @@ import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
+
 from windrow.comm.random import GOLDEN, hash_ids, mix64
 from windrow.gnn import sampler_kernels
 

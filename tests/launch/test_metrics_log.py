@@ -87,5 +87,5 @@ def test_missing_tensorboard_is_refused_with_the_cure(
         return real(name, *rest)  # type: ignore[arg-type]
 
     monkeypatch.setattr(builtins, "__import__", without_tensorboard)
-    with pytest.raises(RecipeError, match="install tensorboard"):
+    with pytest.raises(RecipeError, match="install it, or set this to false"):
         MetricsLog(tmp_path / "m.jsonl", tensorboard_folder=tmp_path / "tb")

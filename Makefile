@@ -1,0 +1,77 @@
+# The two commands of the README are `make demo` and `make test`; CONTRIBUTING.md says more about the others.
+# Each sets up .venv by itself on a machine that has only Python 3.11, git and make.
+
+# Which pinned libraries: cpu or cuda, as in `make demo DEVICE=cuda`.
+DEVICE ?= cpu
+# Tried in this order; must be Python 3.11. Override it as in `make test PYTHON=/opt/python/bin/python3.11`.
+PYTHON ?= python3.11 python3
+
+BENCHMARKS = edge_cut exchange sampler epoch parity kill_resume
+
+# Without this, a Python started in this folder would take the folder comm for the package of that name.
+export PYTHONSAFEPATH = 1
+# For mpirun and windrow, here and in what they start.
+export PATH := $(CURDIR)/.venv/bin:$(PATH)
+
+INSTALLED = .venv/.stamp-$(DEVICE)
+INSTALLED_FOR_DEVELOPMENT = .venv/.stamp-$(DEVICE)-dev
+
+.PHONY: help demo test lint type bench install clean
+.DELETE_ON_ERROR:
+
+help:
+	@echo "make demo     partition a real graph, train GraphSAGE on it with 2 MPI ranks, show table and plot"
+	@echo "make test     all tests, on 1, 2 and 4 MPI ranks"
+	@echo "make lint     style: ruff check and ruff format --check"
+	@echo "make type     types: mypy, strict"
+	@echo "make bench    every benchmark in its short form"
+	@echo "make install  only set up .venv, for development"
+	@echo "make clean    remove what tools have made (not .venv, not runs/ and stores/)"
+
+demo: $(INSTALLED)
+	windrow partition examples/tolokers.toml --parts 2 --overwrite
+	mpirun -n 2 windrow train examples/tolokers.toml
+	@newest=$$(ls -td runs/tolokers-*/ | head -n 1); \
+	echo; \
+	echo "table:  the lines above, as data in $${newest}metrics.jsonl"; \
+	echo "plot:   $${newest}plot.png"
+
+test: $(INSTALLED_FOR_DEVELOPMENT)
+	@python tools/run_tests.py
+
+lint: $(INSTALLED_FOR_DEVELOPMENT)
+	ruff check .
+	ruff format --check .
+
+type: $(INSTALLED_FOR_DEVELOPMENT)
+	python tools/typecheck.py
+
+bench: $(INSTALLED_FOR_DEVELOPMENT)
+	@for name in $(BENCHMARKS); do echo "== $$name"; python benchmarks/$$name.py --short || exit 1; done
+
+install: $(INSTALLED_FOR_DEVELOPMENT)
+
+clean:
+	rm -rf .typecheck .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist windrow.egg-info
+	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
+
+.venv/.stamp-python:
+	@for candidate in $(PYTHON); do \
+		if "$$candidate" -c 'import sys; sys.exit(sys.version_info[:2] != (3, 11))' 2> /dev/null; then \
+			"$$candidate" -m venv .venv && touch $@ && exit 0; \
+			echo "windrow: $$candidate could not make .venv: see its message above" >&2; exit 1; \
+		fi; \
+	done; \
+	echo "windrow: the pinned libraries need Python 3.11, and none of these is one: $(PYTHON)." >&2; \
+	echo "Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; \
+	exit 1
+
+# A new top-level folder must be installed anew, since the editable install lists them.
+$(INSTALLED): .venv/.stamp-python requirements/common.txt requirements/$(DEVICE).txt pyproject.toml setup.py $(wildcard */__init__.py)
+	python -m pip install --disable-pip-version-check -r requirements/$(DEVICE).txt
+	python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
+	@touch $@
+
+$(INSTALLED_FOR_DEVELOPMENT): $(INSTALLED) requirements/dev.txt
+	python -m pip install --disable-pip-version-check -r requirements/dev.txt
+	@touch $@
