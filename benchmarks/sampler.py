@@ -84,7 +84,7 @@ def main() -> None:
             path = Path(folder) / f"{graph}.npz"
             if graph == "ego_twitter" and not (options.data / "graphs" / "ego_twitter.npz").is_file():
                 print(f"{graph}: not measured, no graphs/ego_twitter.npz in {options.data} (see --data)")
-                aims[graph] = Aim(f"sampler >= {AIM:g}x DGL's per thread (not measured: no data)", False)
+                aims[graph] = Aim(f"sampler >= {AIM:g}x DGL's per thread (not measured: no data)", met=False)
                 continue
             save_graph(graph, options.data, path)
             for threads in THREADS:

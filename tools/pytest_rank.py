@@ -23,6 +23,8 @@ def main(folder: Path, pytest_arguments: list[str]) -> int:
         with (folder / f"rank-{rank}.txt").open("w") as file:
             os.dup2(file.fileno(), sys.stdout.fileno())
             os.dup2(file.fileno(), sys.stderr.fileno())
+        # Not captured: a rank that is killed can no longer show what pytest has captured.
+        pytest_arguments = ["--capture=no", *pytest_arguments]
     return int(pytest.main(pytest_arguments))
 
 

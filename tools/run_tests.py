@@ -119,8 +119,13 @@ def _end(process: subprocess.Popen[str], reason: str) -> None:
 
 
 def _show_other_ranks(folder: Path) -> None:
+    """Print what the ranks wrote that did not pass."""
     for file in sorted(folder.iterdir()):
-        print(f"\n----- output of {file.stem} -----\n{file.read_text(errors='replace')}", flush=True)
+        output = file.read_text(errors="replace").rstrip()
+        last_line = COLOUR.sub("", output).rpartition("\n")[2]
+        passed = CLOSING_LINE.fullmatch(last_line) and "failed" not in last_line and "error" not in last_line
+        if not passed:
+            print(f"\n----- output of {file.stem} -----\n{output}", flush=True)
 
 
 if __name__ == "__main__":

@@ -61,6 +61,11 @@ def test_weights_and_comments_are_passed_over(tmp_path: Path, text: str) -> None
             "3 1\n2 3\n\n\n",
             "line 2: vertex 1 lists 2, but line 3 of vertex 2 does not list 1; list each edge at both ends.",
         ),
+        ("3 2\n2 2\n1 3\n2\n", "the header says 2 edges, which makes 4 neighbours, but there are 5"),
+        (
+            "3 3\n2 2 3\n1\n1 1\n",
+            "an edge is listed more often at one end than at the other; list it once at each.",
+        ),
         ("2 1\n1 2\n\n", "line 2: vertex 1 lists itself; remove the self-loop."),
     ],
 )

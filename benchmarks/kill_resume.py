@@ -1,0 +1,181 @@
+"""A rank is killed at a random moment: is everything gone soon, and does the resumed run end bit for bit the same?
+
+Trains GraphSAGE on tolokers with 2 MPI ranks, once without interruption; then, several times, kills one rank with
+SIGKILL at a random moment, waits until no process of the job is left, resumes, and compares the final checkpoints.
+
+    python benchmarks/kill_resume.py [--short] [--seed SEED]
+"""
+
+import os
+import random
+import shutil
+import signal
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from windrow.launch.benchmark import Aim, conclude, short_flag, table
+from windrow.launch.checkpoint import load_latest
+
+RECIPE = Path(__file__).parent.parent / "examples" / "tolokers.toml"
+RANKS = 2
+KILLS = 5
+EPOCHS = 12
+DEADLINE_S = 10.0
+WINDROW = [sys.executable, "-P", "-m", "windrow.launch"]
+
+
+@dataclass(frozen=True)
+class Outcome:
+    """What happened after one kill."""
+
+    rank: int
+    epoch: int
+    seconds_until_gone: float
+    orphans: int
+    weights_equal: bool
+
+
+def start_job(*arguments: str) -> subprocess.Popen[bytes]:
+    """Start ``mpirun -n 2 windrow train ...`` without waiting for it."""
+    mpirun = shutil.which("mpirun")
+    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
+    command = [mpirun, "-n", str(RANKS), *WINDROW, "train", *arguments]
+    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+
+
+def new_run(store: Path, folder: Path) -> list[str]:
+    """Arguments of a run that is not resumed."""
+    settings = [f"store={store}", f"training.epochs={EPOCHS}", "run.tensorboard=false", "run.threads=1"]
+    return [str(RECIPE), "--run-folder", str(folder), *(word for text in settings for word in ("--set", text))]
+
+
+def descendants(process: int) -> dict[int, int | None]:
+    """Living processes that descend from one, with the MPI rank of those that have one."""
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit() and is_alive(int(entry.name)):
+            try:
+                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
+            except OSError:
+                continue
+    family = {process}
+    while more := {child for child, parent in parents.items() if parent in family} - family:
+        family |= more
+    return {member: rank_of(member) for member in family}
+
+
+def rank_of(process: int) -> int | None:
+    """The rank that MPICH's or Open MPI's launcher gave a process, by its environment."""
+    try:
+        environment = Path(f"/proc/{process}/environ").read_bytes().split(b"\0")
+    except OSError:
+        return None
+    for line in environment:
+        name, _, value = line.partition(b"=")
+        if name in (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK"):
+            return int(value)
+    return None
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there and not a zombie."""
+    try:
+        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False
+
+
+def finished_epochs(folder: Path) -> int:
+    """Lines of the run's record."""
+    record = folder / "metrics.jsonl"
+    return record.read_text().count("\n") if record.exists() else 0
+
+
+def wait_for_moment(job: subprocess.Popen[bytes], folder: Path, epoch: int, delay_s: float) -> None:
+    """Wait until an epoch is in the record, and then a little longer."""
+    while finished_epochs(folder) < epoch:
+        if job.poll() is not None:
+            raise RuntimeError(f"the run in {folder} ended by itself, with status {job.returncode}")
+        time.sleep(0.005)
+    time.sleep(delay_s)
+
+
+def kill_and_resume(store: Path, folder: Path, expected: dict[str, Any], chance: random.Random) -> Outcome:
+    """Kill a random rank at a random moment, resume, and compare with the run that was not interrupted."""
+    rank, epoch = chance.randrange(RANKS), chance.randrange(1, EPOCHS - 1)
+    job = start_job(*new_run(store, folder))
+    wait_for_moment(job, folder, epoch, chance.uniform(0, 0.5))
+    family = descendants(job.pid)
+    os.kill(next(process for process, its_rank in family.items() if its_rank == rank), signal.SIGKILL)
+    killed = time.monotonic()
+    while job.poll() is None or any(is_alive(process) for process in family):
+        if time.monotonic() - killed > 3 * DEADLINE_S:
+            break
+        time.sleep(0.005)
+    seconds = time.monotonic() - killed
+    orphans = [process for process in family if is_alive(process)]
+    for process in orphans:
+        os.kill(process, signal.SIGKILL)
+    if start_job("--resume", str(folder)).wait(timeout=600) != 0:
+        raise RuntimeError(f"the run in {folder} could not be resumed: windrow train --resume {folder} says why")
+    weights = load_latest(folder / "checkpoints").state["trainer"]
+    return Outcome(rank, epoch, seconds, len(orphans), bitwise_equal(weights, expected))
+
+
+def bitwise_equal(first: Any, second: Any) -> bool:
+    """Whether two nested states hold the same tensors and values, bit for bit."""
+    if isinstance(first, torch.Tensor):
+        return first.dtype == second.dtype and first.numpy().tobytes() == second.numpy().tobytes()
+    if isinstance(first, dict):
+        return first.keys() == second.keys() and all(bitwise_equal(first[key], second[key]) for key in first)
+    if isinstance(first, list | tuple):
+        return len(first) == len(second) and all(map(bitwise_equal, first, second))
+    return bool(first == second)
+
+
+def main() -> None:
+    """Kill, resume, compare, conclude."""
+    parser = short_flag("Kill a rank at random moments and resume.")
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock")
+    arguments = parser.parse_args()
+    print(f"moments are drawn with --seed {arguments.seed}")
+    chance = random.Random(arguments.seed)
+    with tempfile.TemporaryDirectory() as temporary:
+        base = Path(temporary)
+        store = base / "store"
+        partition = [*WINDROW, "partition", str(RECIPE), "--parts", str(RANKS), "--out", str(store)]
+        subprocess.run(partition, check=True, stdout=subprocess.DEVNULL)
+        if start_job(*new_run(store, base / "whole")).wait(timeout=600) != 0:
+            raise RuntimeError("the uninterrupted run failed")
+        expected = load_latest(base / "whole" / "checkpoints").state["trainer"]
+        outcomes = [kill_and_resume(store, base / f"killed-{n}", expected, chance) for n in range(KILLS)]
+    print(table([{field: getattr(one, field) for field in Outcome.__dataclass_fields__} for one in outcomes]))
+    slowest = max(one.seconds_until_gone for one in outcomes)
+    orphans = sum(one.orphans for one in outcomes)
+    equal = sum(one.weights_equal for one in outcomes)
+    conclude(
+        "kill_resume",
+        {
+            "kills_count": KILLS,
+            "slowest_end_seconds": slowest,
+            "orphans_count": orphans,
+            "bit_identical_runs_count": equal,
+        },
+        {
+            "gone": Aim(f"every rank gone within {DEADLINE_S:g} s", slowest <= DEADLINE_S),
+            "orphans": Aim("no orphan", orphans == 0),
+            "weights": Aim("resumed runs end with bit-identical weights", equal == KILLS),
+        },
+        save_to=arguments.save,
+    )
+
+
+if __name__ == "__main__":
+    main()
