@@ -31,6 +31,7 @@ class Stream(IntEnum):
     INITIALISE = 4
     PARTITION = 5
     SPLIT = 6
+    GENERATE = 7
 
 
 def mix64(value: int) -> int:

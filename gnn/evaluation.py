@@ -14,7 +14,7 @@ from windrow.comm.exchange import RowExchange
 from windrow.comm.splits import near_equal_split
 from windrow.comm.world import World
 from windrow.gnn.inference import infer_exactly
-from windrow.gnn.metrics import Metric, default_metric, evaluate_predictions
+from windrow.gnn.metrics import Metric, check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.sampler import NeighborSampler
@@ -64,6 +64,10 @@ class Evaluator:
         options: how to measure.
         fanouts: those of training, for "sampled" evaluation that names none.
         seed: the run's seed; what is sampled is the same at every evaluation.
+
+    Raises:
+        DataError: the labels of a split cannot be scored by the metric.
+        RecipeError: the number of fanouts is not usable.
     """
 
     def __init__(
@@ -80,8 +84,17 @@ class Evaluator:
         self._options = options
         self.metric: Metric = default_metric(graph.task) if options.metric == "auto" else options.metric
         self._sampler = NeighborSampler(
-            graph.indptr, graph.indices, options.fanouts or fanouts, seed=seed, original_ids=graph.original_ids
+            graph.indptr,
+            graph.indices,
+            options.fanouts or fanouts,
+            seed=seed,
+            original_ids=graph.original_ids,
+            source_degrees=True,
         )
+        for split in ("validation", "test"):
+            ids = graph.split_ids(split)
+            if len(ids) > 0:
+                check_labels_can_be_scored(self.metric, graph.task, graph.labels[ids])
         self._features = RowExchange(
             world, graph.offsets, graph.features, codec=make_codec("fp32"), stage="evaluation"
         )
@@ -121,8 +134,9 @@ class Evaluator:
         steps = -(-largest // per_rank)
         device = next(model.parameters()).device
         outputs = []
-        for step, (first, last) in enumerate(pairwise(near_equal_split(len(own), steps))):
-            minibatch = self._sampler.sample(own[first:last], epoch=0, step=step)
+        for first, last in pairwise(near_equal_split(len(own), steps)):
+            # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
+            minibatch = self._sampler.sample(own[first:last], epoch=0, step=0)
             rows = self._features.fetch(minibatch.input_ids, unique=True).to(device)
             outputs.append(model(minibatch.to(device).blocks, rows))
         return torch.cat(outputs)

@@ -135,6 +135,11 @@ class GNN(nn.Module):
             )
             self.output_linear = make_linear(width, out_features, generator=generator)
 
+    @property
+    def needs_source_degrees(self) -> bool:
+        """Whether a layer divides by the degrees of sources, see `Block.source_degrees`."""
+        return self.options.kind == "gcn" and self.options.gcn_normalisation == "both"
+
     def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
         """Compute the outputs of the last block's destinations.
 

@@ -12,6 +12,7 @@ vertices found so far, because each layer needs the previous layer's row of a ve
 
 import threading
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TypeVar
 
 import numpy as np
@@ -61,6 +62,7 @@ class NeighborSampler:
         *,
         seed: int,
         original_ids: Tensor | None = None,
+        source_degrees: bool = False,
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
 
@@ -72,6 +74,7 @@ class NeighborSampler:
             seed: the run's seed.
             original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
                 ids are the user's.
+            source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
 
         Raises:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
@@ -95,6 +98,7 @@ class NeighborSampler:
         self._indptr = indptr.contiguous().numpy()
         self._indices = indices.contiguous().numpy()
         self._original_ids = None if original_ids is None else original_ids.contiguous().numpy()
+        self._source_degrees = source_degrees
         self._largest_degree = int(np.diff(self._indptr).max(initial=0))
         if self._largest_degree > _LARGEST_INT32:
             raise DataError(
@@ -127,7 +131,12 @@ class NeighborSampler:
             self._sample_hop(workspace, stream_key(self.seed, Stream.SAMPLE, epoch, step, hop), fanout)
             for hop, fanout in enumerate(self.fanouts)
         ]
-        input_ids = torch.from_numpy(workspace.frontier[: workspace.found].copy())
+        inputs = workspace.frontier[: workspace.found].copy()
+        if self._source_degrees:
+            # The sources of every block are the first of the inputs.
+            degrees = torch.from_numpy(self._indptr[inputs + 1] - self._indptr[inputs])
+            blocks = [replace(block, source_degrees=degrees[: block.num_sources]) for block in blocks]
+        input_ids = torch.from_numpy(inputs)
         return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
 
     def _sample_hop(self, workspace: "_Workspace", key: int, fanout: int) -> Block:

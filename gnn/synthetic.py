@@ -11,15 +11,13 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.random import hash_ids, stream_key
+from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.assemble import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.splits import SplitOptions
 
 __all__ = ["community_graph", "power_law_graph", "random_features"]
 
-GENERATE = 1000
-"""First counter of every key here: outside the numbers of `windrow.comm.random.Stream`, so never shared."""
 MAX_ROUNDS = 8
 
 
@@ -55,7 +53,7 @@ def power_law_graph(
             f"num_vertices {num_vertices}, num_edges {num_edges}, exponent {exponent}, num_features "
             f"{num_features}: use at least 2, an even number from 0, above 2, and at least 0."
         )
-    shuffled = np.argsort(hash_ids(stream_key(seed, GENERATE, 0), np.arange(num_vertices)))
+    shuffled = np.argsort(hash_ids(stream_key(seed, Stream.GENERATE, 0), np.arange(num_vertices)))
     keys = _distinct_pairs(num_vertices, num_edges // 2, 1 / (exponent - 1), seed)
     return assemble_graph(
         shuffled[keys // num_vertices],
@@ -161,7 +159,7 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
         keys = _distinct(np.concatenate((keys, fresh[first != second])))
         if keys.size >= wanted:
             surplus = keys.size - wanted
-            draws = hash_ids(stream_key(seed, GENERATE, 9), keys)
+            draws = hash_ids(stream_key(seed, Stream.GENERATE, 9), keys)
             dropped = np.argpartition(draws, min(surplus, keys.size - 1))[:surplus]
             return np.delete(keys, dropped)
     raise DataError(
@@ -189,5 +187,5 @@ def _below(limit: int, positions: npt.NDArray[np.int64], seed: int, purpose: int
 
 def _uniform(positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.float64]:
     """One number in [0, 1) for each position: the top 53 bits of its hash."""
-    hashes = hash_ids(stream_key(seed, GENERATE, purpose), positions) >> np.uint64(11)
+    hashes = hash_ids(stream_key(seed, Stream.GENERATE, purpose), positions) >> np.uint64(11)
     return hashes.astype(np.float64) * 2.0**-53

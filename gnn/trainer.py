@@ -115,7 +115,12 @@ class MinibatchTrainer:
         self._seed = seed
         self._device = next(model.parameters()).device
         self._sampler = NeighborSampler(
-            graph.indptr, graph.indices, sampler_options.fanouts, seed=seed, original_ids=graph.original_ids
+            graph.indptr,
+            graph.indices,
+            sampler_options.fanouts,
+            seed=seed,
+            original_ids=graph.original_ids,
+            source_degrees=model.needs_source_degrees,
         )
         self._order = SeedOrder(
             graph.train_ids,

@@ -1,0 +1,330 @@
+"""Seconds of a whole training epoch over DGL's: sample, fetch features, forward, backward, update.
+
+    python benchmarks/epoch.py [--short] [--data FOLDER]
+
+Same graph, features, seeds per step, fanouts, model (three layers of GraphSAGE with the mean, dropout 0.5 on hidden
+rows), optimiser and number of threads, in turn in one process that is bound to as many cores as it has threads.
+DGL's loop is the one of its examples: `NeighborSampler`, `DataLoader`, `SAGEConv`, `torch.nn.Dropout`. Of its
+index types, code paths, numbers of worker processes and ways to fetch features the fastest two of a short trial
+are measured, and the faster of those counts. int32 with fused=True is left out: its samples are wrong, see
+benchmarks/sampler.py.
+"""
+
+import argparse
+import json
+import os
+import subprocess
+import sys
+import tempfile
+import time
+import warnings
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from itertools import product
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from windrow.comm.loopback import Loopback
+from windrow.comm.random import hash_ids, stream_key
+from windrow.gnn.build import csc_from_edges
+from windrow.gnn.graph import Graph
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.synthetic import power_law_graph, random_features
+from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.partition.book import PartitionBook
+
+FANOUTS = (15, 10, 5)
+BATCH_SIZE = 1024
+FEATURES = 128
+HIDDEN = 256
+CLASSES = 16
+DROPOUT = 0.5
+LEARNING_RATE = 0.003
+SEED = 7
+AIM = 1.5
+TRAINED_SHARE = {"ego_twitter": 0.1, "power_law": 0.02}
+THREADS = (1, 2)
+FINALISTS = 2
+
+Epoch = Callable[[], float]
+"""Trains one epoch; returns its mean loss."""
+
+
+@dataclass
+class Measurement:
+    """What was measured on one graph with one number of threads."""
+
+    steps: int
+    """Steps of an epoch."""
+    trial_seconds: dict[str, float]
+    """DGL variant to seconds of a few steps."""
+    epoch_seconds: dict[str, list[float]]
+    """Seconds of each epoch of "windrow" and of DGL's fastest variants; entry i of each is of round i."""
+    stage_seconds: dict[str, float]
+    """Ours: stage to seconds of a mean epoch."""
+
+
+def main() -> None:
+    """Parse, measure each graph and number of threads in a fresh process, print and conclude."""
+    parser = short_flag(__doc__.splitlines()[0])
+    parser.add_argument(
+        "--data",
+        type=Path,
+        default=Path(__file__).resolve().parents[2] / "shared" / "data",
+        help="folder that holds graphs/ego_twitter.npz",
+    )
+    parser.add_argument("--graph", choices=list(TRAINED_SHARE), action="append", help="only this graph")
+    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
+    options = parser.parse_args()
+    if options.measure:
+        print(json.dumps(asdict(measure(options.measure, options.threads, short=options.short))))
+        return
+    figures: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name in options.graph or TRAINED_SHARE:
+            path = Path(folder) / f"{name}.npz"
+            if name == "ego_twitter" and not (options.data / "graphs" / "ego_twitter.npz").is_file():
+                print(f"{name}: not measured, no graphs/ego_twitter.npz in {options.data} (see --data)")
+                aims[name] = Aim(f"epoch >= {AIM:g}x DGL's (not measured: no data)", met=False)
+                continue
+            save_graph(name, options.data, path)
+            for threads in THREADS:
+                report(name, threads, measure_in_process(path, threads, short=options.short), figures, aims)
+    conclude("epoch", figures, aims, save_to=options.save)
+
+
+def save_graph(name: str, data: Path, path: Path) -> None:
+    """Write a graph's CSC arrays for the measuring processes."""
+    if name == "ego_twitter":
+        edges = np.load(data / "graphs" / "ego_twitter.npz", allow_pickle=False)["edges"]
+        edges = edges - edges.min()
+        indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
+    else:
+        graph = power_law_graph(1_000_000, 20_000_000, seed=SEED)
+        indptr, indices = graph.indptr, graph.indices
+    np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
+
+
+def load_graph(path: Path) -> Graph:
+    """Read what `save_graph` wrote and add random features, labels and training vertices."""
+    arrays = np.load(path)
+    num_vertices = len(arrays["indptr"]) - 1
+    draws = torch.from_numpy(hash_ids(stream_key(SEED, 1), np.arange(num_vertices)).astype(np.int64))
+    nobody = torch.empty(0, dtype=torch.int64)
+    return Graph(
+        indptr=torch.from_numpy(arrays["indptr"]),
+        indices=torch.from_numpy(arrays["indices"]),
+        features=random_features(num_vertices, FEATURES, seed=SEED),
+        labels=draws % CLASSES,
+        train_ids=draws.argsort()[: round(TRAINED_SHARE[path.stem] * num_vertices)],
+        validation_ids=nobody,
+        test_ids=nobody,
+        task="single-label",
+        num_classes=CLASSES,
+    )
+
+
+@contextmanager
+def bound_to(cores: int) -> Iterator[None]:
+    """Bind this process, and those that it starts, to some of its cores."""
+    before = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(before)[-cores:])
+    try:
+        yield
+    finally:
+        os.sched_setaffinity(0, before)
+
+
+def measure_in_process(path: Path, threads: int, *, short: bool) -> Measurement:
+    """Run `measure` where OpenMP and the cores were limited from the start."""
+    command = [sys.executable, __file__, "--measure", str(path), "--threads", str(threads)]
+    limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    with bound_to(threads):
+        output = subprocess.run(
+            command + ["--short"] * short, env=os.environ | limits, check=True, stdout=subprocess.PIPE, text=True
+        ).stdout
+    return Measurement(**json.loads(output.splitlines()[-1]))
+
+
+def measure(path: Path, threads: int, *, short: bool) -> Measurement:
+    """Try all DGL variants on a few steps, then train whole epochs with ours and the fastest in turn."""
+    torch.set_num_threads(threads)
+    warnings.filterwarnings("ignore")
+    graph = load_graph(path)
+    trainer = make_trainer(graph)
+    trials = {name: make() for name, make in dgl_variants(graph, threads, trial_steps=2 if short else 6).items()}
+    trial_seconds = {
+        name: min(seconds)
+        for name, seconds in interleave(trials, repeats=1 if short else 3, warm_up=0 if short else 1).items()
+    }
+    finalists = sorted(trial_seconds, key=trial_seconds.__getitem__)[:FINALISTS]
+    del trials
+    rivals = dgl_variants(graph, threads)
+    windrow = WindrowEpochs(trainer)
+    variants: dict[str, Epoch] = {"windrow": windrow} | {name: rivals[name]() for name in finalists}
+    rounds = 3 if short else 9
+    seconds = interleave(variants, repeats=rounds, warm_up=1)
+    return Measurement(
+        steps=trainer.steps_per_epoch,
+        trial_seconds=trial_seconds,
+        epoch_seconds=seconds,
+        stage_seconds=windrow.mean_stage_seconds(rounds),
+    )
+
+
+def make_trainer(graph: Graph) -> MinibatchTrainer:
+    """Ours, on one rank."""
+    assert graph.features is not None
+    options = ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS), dropout=DROPOUT)
+    book = PartitionBook.from_assignment(np.zeros(graph.num_vertices, np.int32), 1)
+    return MinibatchTrainer(
+        Loopback.single(),
+        PartitionedGraph.from_graph(graph, book, 0),
+        build_model(options, in_features=FEATURES, out_features=CLASSES, seed=SEED),
+        sampler_options=SamplerOptions(fanouts=FANOUTS),
+        options=TrainingOptions(epochs=1000, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE),
+        seed=SEED,
+    )
+
+
+class WindrowEpochs:
+    """Our epochs, one a call, and the stage times of each."""
+
+    def __init__(self, trainer: MinibatchTrainer) -> None:
+        self.trainer = trainer
+        self.stages: list[dict[str, float]] = []
+
+    def __call__(self) -> float:
+        """Train the next epoch."""
+        self.trainer.stopwatch.reset()
+        loss = self.trainer.train_epoch(len(self.stages))
+        self.stages.append(self.trainer.stopwatch.seconds)
+        return loss
+
+    def mean_stage_seconds(self, rounds: int) -> dict[str, float]:
+        """Stage to mean seconds over the last epochs."""
+        return {
+            stage: float(np.mean([epoch[stage] for epoch in self.stages[-rounds:]])) for stage in self.stages[-1]
+        }
+
+
+class DGLGraphSAGE(nn.Module):
+    """The same model as a user of DGL writes it."""
+
+    def __init__(self) -> None:
+        from dgl.nn import SAGEConv
+
+        super().__init__()
+        widths = [FEATURES] + [HIDDEN] * (len(FANOUTS) - 1) + [CLASSES]
+        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.dropout = nn.Dropout(DROPOUT)
+
+    def forward(self, blocks: list[Any], hidden: Tensor) -> Tensor:
+        """Blocks and input rows to logits."""
+        for index, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            hidden = layer(block, hidden)
+            if index < len(self.layers) - 1:
+                hidden = self.dropout(functional.relu(hidden))
+        return hidden
+
+
+def dgl_variants(graph: Graph, threads: int, trial_steps: int | None = None) -> dict[str, Callable[[], Epoch]]:
+    """Name to a function that makes DGL's training loop in that variant.
+
+    Args:
+        graph: with features, labels and training vertices.
+        threads: up to as many worker processes are tried.
+        trial_steps: an "epoch" has only as many steps; None for all training vertices.
+    """
+    import dgl
+
+    def make(dtype: torch.dtype, workers: int, *, fused: bool, prefetch: bool) -> Epoch:
+        arrays = (graph.indptr.to(dtype), graph.indices.to(dtype), torch.empty(0, dtype=dtype))
+        dgl_graph = dgl.graph(("csc", arrays), num_nodes=graph.num_vertices).formats("csc")
+        dgl_graph.ndata["x"], dgl_graph.ndata["y"] = graph.features, graph.labels
+        wanted = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"]} if prefetch else {}
+        seeds = graph.train_ids if trial_steps is None else graph.train_ids[: trial_steps * BATCH_SIZE]
+        loader = dgl.dataloading.DataLoader(
+            dgl_graph,
+            seeds.to(dtype),
+            dgl.dataloading.NeighborSampler(list(FANOUTS[::-1]), fused=fused, **wanted),
+            batch_size=BATCH_SIZE,
+            shuffle=True,
+            num_workers=workers,
+        )
+        return dgl_epoch(graph, loader, prefetched=prefetch)
+
+    def later(*options: Any) -> Callable[[], Epoch]:
+        dtype, fused, workers, prefetch = options
+        return lambda: make(dtype, workers, fused=fused, prefetch=prefetch)
+
+    paths = [(torch.int64, True), (torch.int64, False), (torch.int32, False)]
+    return {
+        f"DGL {str(dtype)[6:]} {'fused' if fused else 'plain'}, {workers} workers, features "
+        f"{'prefetched' if prefetch else 'indexed'}": later(dtype, fused, workers, prefetch)
+        for (dtype, fused), workers, prefetch in product(paths, range(threads + 1), (False, True))
+    }
+
+
+def dgl_epoch(graph: Graph, loader: Any, *, prefetched: bool) -> Epoch:
+    """DGL's training loop over a DataLoader, with a model of its own."""
+    features, labels = graph.features, graph.labels
+    assert features is not None
+    assert labels is not None
+    model = DGLGraphSAGE()
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)
+
+    def run() -> float:
+        model.train()
+        total = 0.0
+        for inputs, seeds, blocks in loader:
+            rows = blocks[0].srcdata["x"] if prefetched else features[inputs]
+            wanted = blocks[-1].dstdata["y"] if prefetched else labels[seeds]
+            loss = functional.cross_entropy(model(blocks, rows), wanted)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(seeds)
+        return total / len(graph.train_ids)
+
+    return run
+
+
+def report(
+    graph: str, threads: int, measured: Measurement, figures: dict[str, float], aims: dict[str, Aim]
+) -> None:
+    """Print the tables of one graph and number of threads; add its figures and its aim."""
+    ours = measured.epoch_seconds["windrow"]
+    ratios = {name: ratio(ours, theirs) for name, theirs in measured.epoch_seconds.items() if name != "windrow"}
+    print(f"\n{graph}, {threads} thread(s), {measured.steps} steps of {BATCH_SIZE}, fanouts {FANOUTS}")
+    rows: list[dict[str, object]] = []
+    for name, seconds in measured.epoch_seconds.items():
+        row: dict[str, object] = {"variant": name, "epoch s, median": float(np.median(seconds))}
+        row["P90"] = float(np.percentile(seconds, 90))
+        rows.append(row | {"windrow is faster by": str(ratios[name]) if name in ratios else ""})
+    print(table(rows))
+    print("windrow by stage, s:", ", ".join(f"{k} {v:.3f}" for k, v in measured.stage_seconds.items()))
+    trials = sorted(measured.trial_seconds.items(), key=lambda item: item[1])
+    print("DGL's trial, s:", "; ".join(f"{name[4:]} {seconds:.2f}" for name, seconds in trials), flush=True)
+    rival = min(ratios, key=lambda name: ratios[name].median)
+    key = f"{graph}_threads_{threads}"
+    figures[f"{key}_windrow_epoch_seconds"] = float(np.median(ours))
+    figures[f"{key}_dgl_epoch_seconds"] = float(np.median(measured.epoch_seconds[rival]))
+    figures[f"{key}_ratio"] = ratios[rival].median
+    figures[f"{key}_ratio_low_95"] = ratios[rival].low
+    figures[f"{key}_ratio_high_95"] = ratios[rival].high
+    aims[key] = Aim(f"epoch >= {AIM:g}x", ratios[rival].median >= AIM)
+
+
+if __name__ == "__main__":
+    main()
