@@ -132,7 +132,7 @@ def kill_and_resume(store: Path, folder: Path, expected: dict[str, Any], chance:
 def bitwise_equal(first: Any, second: Any) -> bool:
     """Whether two nested states hold the same tensors and values, bit for bit."""
     if isinstance(first, torch.Tensor):
-        return first.dtype == second.dtype and first.numpy().tobytes() == second.numpy().tobytes()
+        return bool(first.dtype == second.dtype and first.numpy().tobytes() == second.numpy().tobytes())
     if isinstance(first, dict):
         return first.keys() == second.keys() and all(bitwise_equal(first[key], second[key]) for key in first)
     if isinstance(first, list | tuple):

@@ -13,6 +13,7 @@ import shutil
 import subprocess
 import sys
 import tempfile
+from itertools import pairwise
 from pathlib import Path
 
 import torch
@@ -44,7 +45,7 @@ PLAIN = ModelOptions(kind="graphsage", hidden=64, num_layers=2)
 
 def read() -> Graph:
     """The graph, in the user's order."""
-    return read_graph(GraphOptions(path=DATA, format="npz", split=0, standardise="standard"))
+    return read_graph(GraphOptions(path=str(DATA), format="npz", split=0, standardise="standard"))
 
 
 def metis_book(graph: Graph, num_parts: int) -> PartitionBook:
@@ -118,12 +119,12 @@ def dgl_losses(graph: Graph, reference: GNN) -> list[float]:
     assert graph.labels is not None
     dgl_graph = to_dgl(graph).long()
     widths = [graph.features.shape[1], PLAIN.hidden, 1]
-    layers = torch.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in zip(widths[:-1], widths[1:], strict=True))
+    layers = torch.nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(widths))
     with torch.no_grad():
         for theirs, ours in zip(layers, reference.layers, strict=True):
-            theirs.fc_self.weight.copy_(ours.self_linear.weight)
-            theirs.fc_self.bias.copy_(ours.self_linear.bias)
-            theirs.fc_neigh.weight.copy_(ours.neighbor_linear.weight)
+            theirs.get_parameter("fc_self.weight").copy_(ours.get_parameter("self_linear.weight"))
+            theirs.get_parameter("fc_self.bias").copy_(ours.get_parameter("self_linear.bias"))
+            theirs.get_parameter("fc_neigh.weight").copy_(ours.get_parameter("neighbor_linear.weight"))
     optimizer = torch.optim.AdamW(layers.parameters(), lr=LEARNING_RATE, weight_decay=0)
     sampler = dgl.dataloading.MultiLayerFullNeighborSampler(PLAIN.num_layers)
     order = SeedOrder(

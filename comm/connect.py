@@ -43,7 +43,7 @@ def connect(
     Raises:
         RecipeError: the launcher started several processes but the library sees one (two MPI installations).
     """
-    world = _open(backend, deadline_s, debug)
+    world = _open(backend, deadline_s=deadline_s, debug=debug)
     try:
         yield world
     except BaseException as error:
@@ -53,7 +53,7 @@ def connect(
     world.close()
 
 
-def _open(backend: BackendName, deadline_s: float, debug: bool) -> World:
+def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:
     if backend == "auto":
         backend = "loopback" if launched_size() == 1 else "gloo" if launched_by_torchrun() else "mpi"
     if backend == "loopback":

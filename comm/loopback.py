@@ -45,7 +45,9 @@ class _Hub:
 class _Receive(Request):
     """Waits for one message from each of some peers, then hands them over."""
 
-    def __init__(self, hub: _Hub, keys: dict[int, tuple[int, int, int]], take: Callable[[dict[int, Tensor]], None]):
+    def __init__(
+        self, hub: _Hub, keys: dict[int, tuple[int, int, int]], take: Callable[[dict[int, Tensor]], None]
+    ) -> None:
         self._hub = hub
         self._keys = keys
         self._take = take

@@ -27,6 +27,18 @@ ROUND_BYTES = 2 << 20
 
 
 @dataclass(frozen=True)
+class _Request:
+    """What one call of `RowStream.move` is about; see there."""
+
+    asked: Sequence[Tensor]
+    counts: Sequence[int]
+    starts: Sequence[int]
+    """Where the rows of each rank start among all that were asked for."""
+    order: Tensor | None
+    out: Tensor
+
+
+@dataclass(frozen=True)
 class _Round:
     """One round on its way."""
 
@@ -58,9 +70,7 @@ class RowStream:
         row_bytes = max(1, rows.shape[1:].numel() * rows.element_size())
         self._rows_per_round = max(1, round_bytes // row_bytes)
 
-    def move(
-        self, asked: Sequence[Tensor], counts: Sequence[int], order: Tensor | None, out: Tensor
-    ) -> None:
+    def move(self, asked: Sequence[Tensor], counts: Sequence[int], order: Tensor | None, out: Tensor) -> None:
         """Send what was asked of this rank and receive what it asked for. Collective.
 
         Args:
@@ -70,73 +80,57 @@ class RowStream:
                 None: where they stand.
             out: [sum(counts), ...] contiguous, to be filled.
         """
-        starts = offsets_from_counts(counts)
-        rank = self._world.rank
-        longest = max(
-            max(len(positions), count) if peer != rank else 0
-            for peer, (positions, count) in enumerate(zip(asked, counts, strict=True))
-        )
-        rounds = range(0, longest, self._rows_per_round)
-        ahead = self._post(0, asked, counts, starts, order, out) if rounds else None
-        self._place_own(asked[rank], starts[rank], order, out)
-        for first in rounds:
-            current = ahead
-            following = first + self._rows_per_round
-            ahead = self._post(following, asked, counts, starts, order, out) if following < longest else None
-            assert current is not None
+        request = _Request(asked, counts, offsets_from_counts(counts), order, out)
+        lengths = [max(len(positions), count) for positions, count in zip(asked, counts, strict=True)]
+        longest = max((length for peer, length in enumerate(lengths) if peer != self._world.rank), default=0)
+        current = self._post(request, 0) if longest > 0 else None
+        self._place_own(request)
+        while current is not None:
+            following = current.first + self._rows_per_round
+            ahead = self._post(request, following) if following < longest else None
             current.pending.wait()
-            self._place(current, counts, starts, order, out)
+            self._place(request, current)
+            current = ahead
 
-    def _post(
-        self,
-        first: int,
-        asked: Sequence[Tensor],
-        counts: Sequence[int],
-        starts: Sequence[int],
-        order: Tensor | None,
-        out: Tensor,
-    ) -> _Round:
-        sends, wires = [], []
-        nothing = out[:0]
-        for peer, (positions, count) in enumerate(zip(asked, counts, strict=True)):
+    def _post(self, request: _Request, first: int) -> _Round:
+        nothing = request.out[:0]
+        sends = [nothing] * self._world.size
+        wires = [nothing] * self._world.size
+        for peer, positions in enumerate(request.asked):
             if peer == self._world.rank:
-                sends.append(nothing)
-                wires.append(nothing)
                 continue
             some = positions[first : first + self._rows_per_round]
-            sends.append(self._codec.encode(self._rows.index_select(0, some)))
-            start, stop = self._span(first, starts[peer], count)
-            target = out[start:stop] if order is None else torch.empty_like(out[start:stop])
-            wires.append(self._codec.wire_buffer(target))
+            sends[peer] = self._codec.encode(self._rows.index_select(0, some))
+            target = request.out[self._span(request, peer, first)]
+            if request.order is not None:
+                target = torch.empty_like(target)
+            wires[peer] = self._codec.wire_buffer(target)
         return _Round(self._world.start_exchange(sends, wires, stage=self._stage), wires, first)
 
-    def _place(
-        self,
-        current: _Round,
-        counts: Sequence[int],
-        starts: Sequence[int],
-        order: Tensor | None,
-        out: Tensor,
-    ) -> None:
-        for peer, wire in enumerate(current.wires):
+    def _place(self, request: _Request, arrived: _Round) -> None:
+        for peer, wire in enumerate(arrived.wires):
             if len(wire) == 0:
                 continue
-            start, stop = self._span(current.first, starts[peer], counts[peer])
-            if order is None:
-                self._codec.decode(wire, out=out[start:stop])
+            span = self._span(request, peer, arrived.first)
+            if request.order is None:
+                self._codec.decode(wire, out=request.out[span])
             else:
-                decoded = self._codec.decode(wire).to(out.dtype)
-                out.index_copy_(0, order[start:stop], decoded)
+                request.out.index_copy_(0, request.order[span], self._codec.decode(wire).to(request.out.dtype))
 
-    def _place_own(self, positions: Tensor, start: int, order: Tensor | None, out: Tensor) -> None:
-        if order is None:
-            torch.index_select(self._rows, 0, positions, out=out[start : start + len(positions)])
+    def _place_own(self, request: _Request) -> None:
+        """Copy the rows that this rank asked of itself; they never meet the codec."""
+        rank = self._world.rank
+        positions, start = request.asked[rank], request.starts[rank]
+        if request.order is None:
+            out = request.out[start : start + len(positions)]
+            torch.index_select(self._rows, 0, positions, out=out)
             return
-        for first in range(0, len(positions), self._rows_per_round):
-            some = positions[first : first + self._rows_per_round]
-            places = order[start + first : start + first + len(some)]
-            out.index_copy_(0, places, self._rows.index_select(0, some))
+        places = request.order[start : start + len(positions)]
+        step = self._rows_per_round
+        for some, where in zip(positions.split(step), places.split(step), strict=True):
+            request.out.index_copy_(0, where, self._rows.index_select(0, some))
 
-    def _span(self, first: int, start: int, count: int) -> tuple[int, int]:
+    def _span(self, request: _Request, peer: int, first: int) -> slice:
         """Where a round's rows of one peer stand among all that were asked for."""
-        return start + min(first, count), start + min(first + self._rows_per_round, count)
+        start, count = request.starts[peer], request.counts[peer]
+        return slice(start + min(first, count), start + min(first + self._rows_per_round, count))

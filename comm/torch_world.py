@@ -7,6 +7,7 @@ from typing import Literal, NoReturn
 import torch
 import torch.distributed as dist
 from torch import Tensor
+from torch._C._distributed_c10d import TCPStore
 
 from windrow.comm.errors import PeerFailedError
 from windrow.comm.pending import Request
@@ -18,9 +19,6 @@ __all__ = ["Backend", "TorchWorld"]
 Backend = Literal["gloo", "nccl"]
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
-
-SHORTEST_BLOCK_S = 0.05
-"""gloo's waits break the connection when they time out, so they are only used when polling cannot tell."""
 
 
 class _Works(Request):
@@ -40,7 +38,7 @@ class _Works(Request):
         return list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
 
     def block(self, seconds: float) -> None:
-        """gloo marks a point-to-point transfer as complete only when somebody waits for it, so wait for one."""
+        """Gloo marks a point-to-point transfer as complete only when somebody waits for it, so wait for one."""
         del seconds
         work, peer = self._waiting[0]
         try:
@@ -76,7 +74,7 @@ class TorchWorld(World):
         self._backend = backend
         self._rendezvous = rendezvous
         timeout = timedelta(seconds=deadline_s)
-        store = dist.TCPStore(
+        store = TCPStore(
             rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout
         )
         dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout)
@@ -91,7 +89,9 @@ class TorchWorld(World):
                 operations.append(dist.P2POp(dist.isend, _as_bytes(sends[target]), target))
         works = dist.batch_isend_irecv(operations) if operations else []
         # NCCL returns one handle for the whole batch.
-        peers = [op.peer for op in operations] if len(works) == len(operations) else [None] * len(works)
+        peers: list[int | None] = [op.peer for op in operations]
+        if len(works) != len(operations):
+            peers = [None] * len(works)
         return _Works(works, peers, self.size, self.deadline_s)
 
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:

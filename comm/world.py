@@ -10,15 +10,17 @@ A backend implements two transfers, `_post_exchange` (one optional message to an
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
-from typing import Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
 from windrow.comm.agreement import check_agreement
-from windrow.comm.meter import Meter
 from windrow.comm.pending import Pending, Request
 from windrow.comm.staging import from_transport, to_transport
+
+if TYPE_CHECKING:
+    from windrow.comm.meter import Meter
 
 __all__ = ["DEFAULT_DEADLINE_S", "ReduceOp", "World"]
 
@@ -78,7 +80,7 @@ class World(ABC):
         del device
         return torch.device("cpu")
 
-    def close(self) -> None:
+    def close(self) -> None:  # noqa: B027  # not every backend holds something
         """Release what the backend holds. Collective where the backend says so."""
 
     # Tensors.

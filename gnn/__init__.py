@@ -1,1 +1,1 @@
-"""windrow.gnn."""
+"""Who asks, for graphs: graphs, samplers, layers, models, minibatch training, evaluation and inference."""

@@ -1,7 +1,7 @@
 """Minibatch training on a partitioned graph: sample, fetch, forward, backward, sum gradients, step."""
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
@@ -55,7 +55,7 @@ class TrainingOptions:
     weight_decay: float = 0.0
     """Decoupled weight decay (AdamW), per step and unit of learning rate."""
 
-    schedule: ScheduleOptions = ScheduleOptions()
+    schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     """How the learning rate changes from step to step."""
 
     def __post_init__(self) -> None:

@@ -119,7 +119,7 @@ def test_counts_that_do_not_match_the_rows_are_refused():
 
 
 def test_dtypes_that_cannot_be_added_are_refused():
-    with pytest.raises(TypeError, match="all_reduce of torch.float16: convert to one of"):
+    with pytest.raises(TypeError, match=r"all_reduce of torch\.float16: convert to one of"):
         Loopback.single().all_reduce(torch.ones(3, dtype=torch.float16), stage="test")
 
 

@@ -1,0 +1,67 @@
+"""Importing the library is quick, silent, and needs none of the optional libraries."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+FOLDERS = [
+    name for name in ("comm", "partition", "caching", "gnn", "recsys", "launch") if (ROOT / name).is_dir()
+]
+MODULES = sorted(
+    "windrow." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
+    for folder in FOLDERS
+    for path in (ROOT / folder).rglob("*.py")
+    if not path.name.startswith("__")
+)
+
+OPTIONAL_LIBRARIES = {
+    "dgl", "fbgemm_gpu", "matplotlib", "mpi4py", "pyarrow", "tensorboard", "torch_geometric", "torchmetrics", "torchrec",
+    "tqdm",
+}  # fmt: skip
+
+TIME_BUDGET = 1.5
+"""Importing windrow.gnn may take this many times what torch and numba take alone; the rest is ours to answer for."""
+
+ATTEMPTS = 4
+
+
+def run(program: str) -> str:
+    done = subprocess.run([sys.executable, "-P", "-c", program], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stderr
+    assert not done.stderr
+    return done.stdout
+
+
+@pytest.mark.parametrize("module", [f"windrow.{folder}" for folder in FOLDERS])
+def test_package_pulls_in_no_optional_library(module):
+    loaded = set(run(f"import sys; import {module}; print(*sys.modules)").split())
+    assert {name.partition(".")[0] for name in loaded}.isdisjoint(OPTIONAL_LIBRARIES)
+
+
+def test_no_module_needs_an_optional_library():
+    """Every module but MPI's adapter imports where none of them is installed."""
+    modules = [module for module in MODULES if module != "windrow.comm.mpi_world"]
+    # None in sys.modules makes an import fail as if the library were absent. tqdm stays: torch itself may import it.
+    absent = sorted(OPTIONAL_LIBRARIES - {"tqdm"})
+    run(
+        f"import importlib, sys\nsys.modules.update(dict.fromkeys({absent!r}))\n"
+        f"for module in {modules!r}:\n    importlib.import_module(module)"
+    )
+
+
+def test_import_prints_nothing_and_starts_no_thread():
+    program = "import threading; before = threading.active_count(); import windrow.launch.cli\n"
+    assert not run(program + "assert threading.active_count() == before")
+
+
+def test_import_time_is_within_budget():
+    timed = "import time; start = time.perf_counter(); {imports}; print(time.perf_counter() - start)"
+    programs = {name: timed.format(imports=f"import {name}") for name in ("torch, numba", "windrow.gnn")}
+    seconds: dict[str, list[float]] = {name: [] for name in programs}
+    for _ in range(ATTEMPTS):  # interleaved, and the best of each: other programs only ever add time
+        for name, program in programs.items():
+            seconds[name].append(float(run(program)))
+    assert min(seconds["windrow.gnn"]) <= TIME_BUDGET * min(seconds["torch, numba"])

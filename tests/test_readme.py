@@ -1,0 +1,131 @@
+"""Commands in the documents are commands that exist: every ``make`` target, file name, subcommand and option."""
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+DOCUMENTS = [ROOT / "README.md", ROOT / "CONTRIBUTING.md", *sorted((ROOT / "docs").rglob("*.md"))]
+SHELL_BLOCK = re.compile(r"^```(?:bash|console|sh|shell)\n(.*?)^```", re.MULTILINE | re.DOTALL)
+LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
+CHECKED_PROGRAMS = {"make", "mpirun", "python", "srun", "torchrun", "windrow"}
+LAUNCHERS_WITH_COUNTS = {"mpirun": {"-n", "-np", "-hostfile", "-f", "-ppn"}, "srun": {"-n", "-N"}}
+MADE_BY_COMMANDS = ("runs/", "stores/")
+
+
+def shell_commands() -> list[tuple[str, str]]:
+    """(document, command) for every command in a fenced block, continued lines joined, prompts and comments dropped."""
+    found = []
+    for document in DOCUMENTS:
+        if not document.is_file():
+            continue
+        for block in SHELL_BLOCK.findall(document.read_text(encoding="utf-8")):
+            for line in block.replace("\\\n", " ").splitlines():
+                command = " ".join(shlex.split(line.strip().removeprefix("$ "), comments=True))
+                if command:
+                    found.append((document.relative_to(ROOT).as_posix(), command))
+    return found
+
+
+COMMANDS = shell_commands()
+
+
+def make_targets() -> set[str]:
+    text = (ROOT / "Makefile").read_text(encoding="utf-8")
+    return set(re.findall(r"^([a-z][a-z-]*):", text, re.MULTILINE))
+
+
+def after_launcher(words: list[str]) -> list[str]:
+    """The command that mpirun, srun or torchrun starts."""
+    launcher, *rest = words
+    if launcher == "torchrun":
+        return ["windrow", *rest[rest.index("windrow.launch") + 1 :]]
+    counts = LAUNCHERS_WITH_COUNTS[launcher]
+    while rest and rest[0].startswith("-"):
+        rest = rest[2:] if rest[0] in counts else rest[1:]
+    return rest
+
+
+def check(words: list[str]) -> None:
+    """Fail where a command names what does not exist."""
+    program = words[0]
+    if program in {"mpirun", "srun", "torchrun"}:
+        check(after_launcher(words))
+    elif program == "make":
+        targets = [word for word in words[1:] if "=" not in word]
+        assert set(targets) <= make_targets()
+    elif program == "windrow":
+        check_windrow(words[1:])
+    elif Path(program).name == "python":
+        check_script(words[1:])
+
+
+def check_windrow(arguments: list[str]) -> None:
+    from windrow.launch.cli import build_parser
+
+    try:
+        build_parser().parse_args(arguments)
+    except SystemExit as end:
+        assert not end.code, f"the parser refuses: windrow {' '.join(arguments)}"
+    check_files(arguments)
+
+
+def check_script(arguments: list[str]) -> None:
+    script = next((word for word in arguments if word.endswith(".py")), None)
+    if script is not None:
+        assert (ROOT / script).is_file(), f"there is no {script}"
+    check_files(arguments)
+
+
+def check_files(words: list[str]) -> None:
+    for word in words:
+        if word.endswith((".toml", ".npz")) and not word.startswith(MADE_BY_COMMANDS):
+            assert (ROOT / word).is_file(), f"there is no {word}"
+
+
+def test_the_readme_has_the_two_commands():
+    commands = {command for document, command in COMMANDS if document == "README.md"}
+    assert {"make demo", "make test"} <= commands
+
+
+@pytest.mark.parametrize(("document", "command"), COMMANDS)
+def test_command_exists(document, command):
+    words = shlex.split(command)
+    while words and re.fullmatch(r"[A-Z_]+=\S*", words[0]):
+        words = words[1:]
+    if words and Path(words[0]).name in CHECKED_PROGRAMS:
+        check(words)
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if path.is_file()], ids=lambda path: path.name
+)
+def test_linked_files_exist(document):
+    targets = LINK.findall(document.read_text(encoding="utf-8"))
+    missing = [target for target in targets if not (document.parent / target).exists()]
+    assert not missing
+
+
+@pytest.mark.parametrize(
+    "command", ["make nonsense", "windrow trian x", "windrow train --no-such-option", "python x.py"]
+)
+def test_a_command_that_does_not_exist_is_noticed(command):
+    with pytest.raises(AssertionError):
+        check(shlex.split(command))
+
+
+def test_commands_behind_launchers_are_found():
+    assert after_launcher(shlex.split("mpirun -n 2 -hostfile hosts windrow train a.toml")) == [
+        "windrow",
+        "train",
+        "a.toml",
+    ]
+    assert after_launcher(shlex.split("srun --mpi=pmi2 windrow train a.toml")) == [
+        "windrow",
+        "train",
+        "a.toml",
+    ]
+    torchrun = "torchrun --nproc-per-node 2 -m windrow.launch train a.toml"
+    assert after_launcher(shlex.split(torchrun)) == ["windrow", "train", "a.toml"]
