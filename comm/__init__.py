@@ -1,1 +1,4 @@
-"""How rows travel: worlds of ranks, their collectives, row exchange, codecs, gradients, and what all is counted."""
+"""How do rows travel? Worlds of ranks, row exchange, codecs, gradients, meters.
+
+Nothing is imported here, so that the command line can report errors before PyTorch is loaded.
+"""

@@ -2,8 +2,8 @@
 
     rank 0 asks for ids 7 2 9 2          rows: ids 0..4 on rank 0, ids 5..9 on rank 1
 
-      deduplicate     2 7 9      inverse 1 0 2 0
-      group by owner  2 | 7 9
+      deduplicate     7 2 9      inverse 0 1 2 1
+      group by owner  2 | 7 9    order 1 0 2
       counts          rank 1 learns that 2 ids come
       ids             7 9     ------------------->  rank 1 gathers rows 7 and 9, encodes them
       rows            r7 r9   <-------------------
@@ -18,6 +18,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.codec import Codec, Fp32Codec
+from windrow.comm.distinct import distinct_ids
 from windrow.comm.row_stream import RowStream
 from windrow.comm.splits import group_by_owner
 from windrow.comm.world import World
@@ -92,8 +93,8 @@ class RowExchange:
         """
         if not unique:
             assert out is None, "rows that repeat are copied out of distinct ones, so out would save nothing"
-            distinct, inverse = torch.unique(ids, return_inverse=True)
-            return self.fetch(distinct, unique=True)[inverse]
+            distinct, inverse = distinct_ids(ids)
+            return self.fetch(distinct, unique=True).index_select(0, inverse)
         order, counts = group_by_owner(ids, self._offsets)
         grouped = ids if order is None else ids[order]
         asked = self._exchange_ids(list(grouped.split(counts)))

@@ -1,1 +1,33 @@
-"""Who asks, for graphs: graphs, samplers, layers, models, minibatch training, evaluation and inference."""
+"""Graph neural networks: the graph, its minibatches, the models, and training and measuring on partitioned features.
+
+What a program of one's own needs is here; the modules hold the rest.
+"""
+
+from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator
+from windrow.gnn.graph import Graph
+from windrow.gnn.inference import gather_predictions, infer_exactly
+from windrow.gnn.models import GNN, ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.splits import SplitOptions, VertexSplit
+from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+
+__all__ = [
+    "GNN",
+    "EvaluationOptions",
+    "Evaluator",
+    "Graph",
+    "MinibatchTrainer",
+    "ModelOptions",
+    "NeighborSampler",
+    "PartitionedGraph",
+    "SamplerOptions",
+    "SplitOptions",
+    "TrainingOptions",
+    "VertexSplit",
+    "assemble_graph",
+    "build_model",
+    "gather_predictions",
+    "infer_exactly",
+]

@@ -14,7 +14,7 @@ from windrow.comm.errors import StoreError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.launch.formatting import duration
-from windrow.launch.progress import Progress
+from windrow.launch.progress import Progress, SilentProgress
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -46,7 +46,9 @@ class PartitionJob:
     """How to split it."""
 
 
-def partition_to_store(job: PartitionJob, *, overwrite: bool = False, progress: Progress) -> PartitionQuality:
+def partition_to_store(
+    job: PartitionJob, *, overwrite: bool = False, progress: Progress | None = None
+) -> PartitionQuality:
     """Partition a graph and write the store that training opens. One process does all of it.
 
     Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
@@ -54,7 +56,7 @@ def partition_to_store(job: PartitionJob, *, overwrite: bool = False, progress: 
     Args:
         job: which graph, how to split it, where to write.
         overwrite: replace an existing store.
-        progress: where to show all this.
+        progress: where to show all this; None for nowhere.
 
     Returns:
         The quality of the partition.
@@ -64,6 +66,7 @@ def partition_to_store(job: PartitionJob, *, overwrite: bool = False, progress: 
         DataError: the graph breaks a law, or too little memory is free.
         RecipeError: an option is out of range.
     """
+    progress = progress or SilentProgress()
     options = job.partition
     if job.store.exists() and not overwrite:
         raise StoreError(f"{job.store} already exists: replace it by --overwrite, or choose another folder")

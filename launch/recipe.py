@@ -30,6 +30,7 @@ from windrow.partition.options import PartitionOptions
 
 __all__ = ["Recipe", "load_recipe", "make_recipe"]
 
+ALL_NEIGHBOURS = -1
 DECISIVE_SECTIONS = ("model", "sampler", "training", "evaluation")
 
 
@@ -62,11 +63,19 @@ class Recipe:
         Raises:
             RecipeError: names both settings, their values and the cure.
         """
-        hops, layers = len(self.sampler.fanouts), self.model.num_layers
-        if hops != layers:
+        self._check_fanouts("sampler", self.sampler.fanouts)
+        if self.evaluation.fanouts:
+            self._check_fanouts("evaluation", self.evaluation.fanouts)
+
+    def _check_fanouts(self, section: str, fanouts: Sequence[int]) -> None:
+        if len(fanouts) != self.model.num_layers:
             raise RecipeError(
-                f"sampler.fanouts = {list(self.sampler.fanouts)} has {hops} hops, but model.num_layers = "
-                f"{layers}: give one fanout for each layer, or change the number of layers"
+                f"{section}.fanouts = {list(fanouts)} has {len(fanouts)} hops, but model.num_layers = "
+                f"{self.model.num_layers}: give one fanout for each layer, or change the number of layers"
+            )
+        if any(fanout < 1 and fanout != ALL_NEIGHBOURS for fanout in fanouts):
+            raise RecipeError(
+                f"{section}.fanouts = {list(fanouts)}: each must be at least 1, or -1 for all neighbours"
             )
 
     def settings(self) -> dict[str, Any]:

@@ -9,12 +9,14 @@ from typing import Any
 import torch
 
 from windrow.comm.connect import connect
+from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.early_stopping import EarlyStopping
 from windrow.gnn.evaluation import Evaluator
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.schedule import learning_rate_factor
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch.checkpoint import (
     Checkpoint,
@@ -36,6 +38,7 @@ from windrow.launch.run_folder import (
     next_run_folder,
     open_run_folder,
 )
+from windrow.launch.run_options import RunOptions
 
 __all__ = ["TrainingResult", "train"]
 
@@ -77,13 +80,13 @@ def train(recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None
     with connect(recipe.run.backend, deadline_s=recipe.run.deadline_s, debug=recipe.run.debug) as world:
         neighbours = _ranks_on_this_machine(world)
         torch.set_num_threads(recipe.run.threads or max(1, usable_cores() // len(neighbours)))
-        device = torch.device(recipe.run.device)
-        if device.type == "cuda":
-            device = torch.device("cuda", neighbours.index(world.rank) % torch.cuda.device_count())
+        device = _device(recipe.run, neighbours.index(world.rank))
         graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
         run = _Run(world, recipe, graph, device)
         if resume is not None:
             run.restore(resume)
+        # No rank makes a run folder until every rank has found its part of the store right.
+        world.barrier(stage="ready")
         return run.finish(resume or run_folder)
 
 
@@ -108,6 +111,10 @@ class _Run:
             sampler_options=recipe.sampler,
             options=recipe.training,
             seed=recipe.run.seed,
+        )
+        # Its checks need the number of steps, which only the graph tells.
+        learning_rate_factor(
+            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
         )
         self._evaluator = Evaluator(
             world, graph, recipe.evaluation, fanouts=recipe.sampler.fanouts, seed=recipe.run.seed
@@ -250,6 +257,14 @@ class _Journal:
         write_plot(records, self.folder.plot_file, title=self._recipe.name)
         self.folder.write_summary({**asdict(result), "run_folder": str(self.folder.path)})
         return result
+
+
+def _device(options: RunOptions, place_on_machine: int) -> torch.device:
+    if options.device == "cpu":
+        return torch.device("cpu")
+    if not torch.cuda.is_available():
+        raise RecipeError('run.device = "cuda", but PyTorch finds no GPU on this machine: use "cpu"')
+    return torch.device("cuda", place_on_machine % torch.cuda.device_count())
 
 
 def _ranks_on_this_machine(world: World) -> list[int]:

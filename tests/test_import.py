@@ -18,14 +18,22 @@ MODULES = sorted(
 )
 
 OPTIONAL_LIBRARIES = {
-    "dgl", "fbgemm_gpu", "matplotlib", "mpi4py", "pyarrow", "tensorboard", "torch_geometric", "torchmetrics", "torchrec",
-    "tqdm",
-}  # fmt: skip
+    "dgl",
+    "fbgemm_gpu",
+    "matplotlib",
+    "mpi4py",
+    "pyarrow",
+    "tensorboard",
+    "torch_geometric",
+    "torchmetrics",
+    "torchrec",
+}
+"""Not tqdm, which torch imports itself."""
 
 TIME_BUDGET = 1.5
-"""Importing windrow.gnn may take this many times what torch and numba take alone; the rest is ours to answer for."""
+"""Importing windrow.gnn may take this many times what torch and numba take, which it cannot do without."""
 
-ATTEMPTS = 4
+ATTEMPTS = 3
 
 
 def run(program: str) -> str:
@@ -44,10 +52,9 @@ def test_package_pulls_in_no_optional_library(module):
 def test_no_module_needs_an_optional_library():
     """Every module but MPI's adapter imports where none of them is installed."""
     modules = [module for module in MODULES if module != "windrow.comm.mpi_world"]
-    # None in sys.modules makes an import fail as if the library were absent. tqdm stays: torch itself may import it.
-    absent = sorted(OPTIONAL_LIBRARIES - {"tqdm"})
+    # None in sys.modules makes an import fail as if the library were absent.
     run(
-        f"import importlib, sys\nsys.modules.update(dict.fromkeys({absent!r}))\n"
+        f"import importlib, sys\nsys.modules.update(dict.fromkeys({sorted(OPTIONAL_LIBRARIES)!r}))\n"
         f"for module in {modules!r}:\n    importlib.import_module(module)"
     )
 
@@ -58,10 +65,12 @@ def test_import_prints_nothing_and_starts_no_thread():
 
 
 def test_import_time_is_within_budget():
-    timed = "import time; start = time.perf_counter(); {imports}; print(time.perf_counter() - start)"
-    programs = {name: timed.format(imports=f"import {name}") for name in ("torch, numba", "windrow.gnn")}
-    seconds: dict[str, list[float]] = {name: [] for name in programs}
-    for _ in range(ATTEMPTS):  # interleaved, and the best of each: other programs only ever add time
-        for name, program in programs.items():
-            seconds[name].append(float(run(program)))
-    assert min(seconds["windrow.gnn"]) <= TIME_BUDGET * min(seconds["torch, numba"])
+    program = """
+from time import process_time
+import torch, numba
+before = process_time()
+import windrow.gnn
+print(process_time() / before)
+"""
+    # The best of several: whatever else runs on the machine only ever adds time.
+    assert min(float(run(program)) for _ in range(ATTEMPTS)) <= TIME_BUDGET

@@ -67,8 +67,10 @@ def check_windrow(arguments: list[str]) -> None:
 
     try:
         build_parser().parse_args(arguments)
+        refused = False
     except SystemExit as end:
-        assert not end.code, f"the parser refuses: windrow {' '.join(arguments)}"
+        refused = bool(end.code)  # --help and --version end with 0
+    assert not refused, f"the parser refuses: windrow {' '.join(arguments)}"
     check_files(arguments)
 
 

@@ -1,1 +1,1 @@
-"""windrow.gnn.layers."""
+"""Layers that pass messages: one operator per file."""

@@ -1,0 +1,49 @@
+"""Small random graphs for the tests of the partitioners."""
+
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+
+from windrow.partition.adjacency import Adjacency, symmetric_adjacency
+
+
+@pytest.fixture(scope="session")
+def random_csc() -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]:
+    """Function (seed, vertices, edges) -> CSC arrays of a directed graph with repeats and self-loops."""
+
+    def make(seed: int, num_vertices: int, num_edges: int) -> tuple[np.ndarray, np.ndarray]:
+        generator = np.random.default_rng(seed)
+        destinations = np.sort(generator.integers(0, num_vertices, num_edges))
+        indptr = np.searchsorted(destinations, np.arange(num_vertices + 1)).astype(np.int64)
+        return indptr, generator.integers(0, num_vertices, num_edges).astype(np.int32)
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def random_graph(random_csc) -> Callable[[int, int, int], Adjacency]:
+    """Function (seed, vertices, edges) -> undirected graph."""
+    return lambda seed, num_vertices, num_edges: symmetric_adjacency(*random_csc(seed, num_vertices, num_edges))
+
+
+@pytest.fixture(scope="session")
+def ring_of_cliques() -> Callable[[int, int], Adjacency]:
+    """Function (cliques, size) -> cliques in a ring, neighbours joined by one edge: the best cuts are known."""
+
+    def make(num_cliques: int, size: int) -> Adjacency:
+        sources, destinations = [], []
+        for clique in range(num_cliques):
+            members = range(clique * size, (clique + 1) * size)
+            for one in members:
+                for other in members:
+                    sources.append(one)
+                    destinations.append(other)
+            sources.append(clique * size)
+            destinations.append((clique + 1) % num_cliques * size + 1)
+        order = np.argsort(destinations, kind="stable")
+        num_vertices = num_cliques * size
+        indptr = np.searchsorted(np.asarray(destinations)[order], np.arange(num_vertices + 1)).astype(np.int64)
+        return symmetric_adjacency(indptr, np.asarray(sources, np.int32)[order])
+
+    return make

@@ -1,0 +1,57 @@
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import DataError
+from windrow.partition.book import PartitionBook
+
+ASSIGNMENTS = st.integers(1, 5).flatmap(
+    lambda parts: st.tuples(st.just(parts), st.lists(st.integers(0, parts - 1), max_size=40))
+)
+
+
+@given(ASSIGNMENTS)
+def test_round_trips_and_ranges(case):
+    num_parts, assignment = case[0], np.array(case[1], np.int32)
+    book = PartitionBook.from_assignment(assignment, num_parts)
+    ids = np.arange(len(assignment))
+    assert (book.to_original(book.to_new(ids)) == ids).all()
+    assert (book.to_new(book.to_original(ids)) == ids).all()
+    assert (book.restore(book.new_to_old) == ids).all()
+    assert (book.owner(book.to_new(ids)) == assignment).all()
+    assert (book.assignment() == assignment).all()
+    for part in range(num_parts):
+        start, stop = book.part_range(part)
+        assert book.part_size(part) == stop - start
+        assert (book.new_to_old[start:stop] == np.flatnonzero(assignment == part)).all()
+
+
+def test_the_picture_in_the_module():
+    book = PartitionBook.from_assignment(np.array([1, 0, 1, 0, 0, 1]), 2)
+    assert book.new_to_old.tolist() == [1, 3, 4, 0, 2, 5]
+    assert book.offsets.tolist() == [0, 3, 6]
+    assert book.old_to_new.tolist() == [3, 0, 4, 1, 2, 5]
+    assert (book.num_parts, book.num_vertices) == (2, 6)
+
+
+def test_order_inside_parts():
+    book = PartitionBook.from_assignment(np.array([1, 0, 1, 0]), 2, order=np.array([2.0, 3.0, 1.0, 3.0]))
+    assert book.new_to_old.tolist() == [1, 3, 2, 0]
+
+
+def test_rows_of_any_shape_are_restored():
+    book = PartitionBook.from_assignment(np.array([1, 0, 1]), 2)
+    rows = np.arange(12).reshape(3, 2, 2)
+    assert (book.restore(rows[book.new_to_old]) == rows).all()
+
+
+def test_bad_input_is_refused():
+    with pytest.raises(DataError, match=r"vertex 1 is assigned to part 2, expected \[0, 2\)"):
+        PartitionBook.from_assignment(np.array([0, 2]), 2)
+    with pytest.raises(DataError, match="order has 1 values for 2 vertices"):
+        PartitionBook.from_assignment(np.array([0, 1]), 2, order=np.array([0]))
+    with pytest.raises(DataError, match="leaves out vertex 1"):
+        PartitionBook.from_permutation(np.array([0, 0]), np.array([0, 2]))
+    with pytest.raises(DataError, match="must rise from 0 to 2"):
+        PartitionBook.from_permutation(np.array([0, 1]), np.array([0, 3]))
