@@ -33,7 +33,9 @@ def main() -> None:
         with np.load(arguments.data / f"{name}.npz", allow_pickle=False) as archive:
             graph, published = undirected(archive["edges"]), archive["best2way5"].astype(np.int32)
         if graph.cut(published) != best_known:
-            raise SystemExit(f"{name}: the stored partition cuts {graph.cut(published)}, expected {best_known}")
+            raise SystemExit(
+                f"{name}: the stored partition cuts {graph.cut(published)}, expected {best_known}"
+            )
         for num_parts in (2, 4, 8):
             once, _ = run(graph, num_parts, restarts=1, refine_cycles=0)
             ours, seconds = run(graph, num_parts, restarts=restarts, refine_cycles=4)

@@ -3,19 +3,23 @@
 import sys
 import time
 import traceback
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib.util import find_spec
 from typing import Literal
 
-from windrow.comm.errors import RecipeError, WindrowError
-from windrow.comm.launcher import launched_by_torchrun, launched_size
+from windrow.comm.errors import PeerFailedError, RecipeError, WindrowError
+from windrow.comm.launcher import launched_by_torchrun, launched_rank, launched_size
 from windrow.comm.loopback import Loopback
-from windrow.comm.rendezvous import Rendezvous
+from windrow.comm.rendezvous import Rendezvous, exit_now
 from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
 __all__ = ["BackendName", "connect"]
 
 BackendName = Literal["auto", "mpi", "gloo", "nccl", "loopback"]
+
+WRONG_USE = 2
+INTERRUPTED = 130
 
 STAGGER_S = 0.2
 LONGEST_STAGGER_S = 2.0
@@ -38,17 +42,25 @@ def connect(
     Yields:
         The world. It is closed when the block ends. When the block raises, in a job of more than one rank, the
         error is printed once (the traceback; for a `WindrowError` its message) and every rank is ended: exit
-        status 2 for a `WindrowError`, else 1.
+        status 2 for a `WindrowError`, 130 for an interrupt, that of a `SystemExit`, else 1. The same happens to a
+        job of which one rank cannot join.
 
     Raises:
-        RecipeError: the launcher started several processes but the library sees one (two MPI installations).
+        RecipeError: mpi4py is not installed, or sees other ranks than the launcher started (two MPI installations).
     """
-    world = _open(backend, deadline_s=deadline_s, debug=debug)
+    try:
+        world = _open(backend, deadline_s=deadline_s, debug=debug)
+    except BaseException as error:
+        if launched_size() > 1:
+            # The others wait for this rank, and so would MPI if this process ended in the usual way.
+            _end_all_ranks(launched_rank(), launched_size(), exit_now, error)
+        raise
     try:
         yield world
     except BaseException as error:
         if world.size > 1:
-            _end_all_ranks(world, error)
+            _end_all_ranks(world.rank, world.size, world.abort, error)
+        world.close()
         raise
     world.close()
 
@@ -59,6 +71,11 @@ def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:
     if backend == "loopback":
         return Loopback.single()
     world: World
+    if (backend == "mpi" or not launched_by_torchrun()) and find_spec("mpi4py") is None:
+        raise RecipeError(
+            f"backend {backend!r} meets through MPI, but mpi4py is not installed: install windrow[mpi] for the MPI "
+            "of this machine, or windrow[mpich] for one that pip brings along"
+        )
     if backend == "mpi":
         from windrow.comm.mpi_world import MPIWorld
 
@@ -66,7 +83,7 @@ def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:
     else:
         from windrow.comm.torch_world import TorchWorld
 
-        world = TorchWorld(backend, _rendezvous(), deadline_s=deadline_s, debug=debug)
+        world = TorchWorld(backend, _rendezvous(deadline_s), deadline_s=deadline_s, debug=debug)
     if world.size != launched_size():
         raise RecipeError(
             f"the launcher started {launched_size()} processes, but {backend} sees {world.size}: mpi4py and mpirun "
@@ -76,20 +93,45 @@ def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:
     return world
 
 
-def _rendezvous() -> Rendezvous:
+def _rendezvous(deadline_s: float) -> Rendezvous:
     if launched_by_torchrun():
         return Rendezvous.from_torchrun()
     from windrow.comm.mpi_world import mpi_rendezvous
 
-    return mpi_rendezvous()
+    return mpi_rendezvous(deadline_s=deadline_s)
 
 
-def _end_all_ranks(world: World, error: BaseException) -> None:
-    code = error.code if isinstance(error, SystemExit) and isinstance(error.code, int) else 1
-    time.sleep(min(world.rank * STAGGER_S, LONGEST_STAGGER_S))
-    if isinstance(error, WindrowError):
-        code = 2
-        print(f"windrow: error: rank {world.rank} of {world.size}: {error}", file=sys.stderr)
-    elif not isinstance(error, SystemExit | KeyboardInterrupt):
-        print(f"rank {world.rank} of {world.size} failed:\n{traceback.format_exc()}", file=sys.stderr)
-    world.abort(code)
+def _end_all_ranks(rank: int, size: int, abort: Callable[[int], None], error: BaseException) -> None:
+    # Losing a peer is a consequence: whoever caused it speaks first.
+    is_consequence = isinstance(error, PeerFailedError)
+    time.sleep(LONGEST_STAGGER_S if is_consequence else min(rank * STAGGER_S, LONGEST_STAGGER_S))
+    report = _report(rank, size, error)
+    if report:
+        print(report, file=sys.stderr, flush=True)
+    abort(_exit_status(error))
+
+
+def _report(rank: int, size: int, error: BaseException) -> str:
+    """What to print about an error; empty for an exit that was asked for."""
+    match error:
+        case WindrowError():
+            return f"windrow: error: rank {rank} of {size}: {error}"
+        case SystemExit(code=str(message)):
+            return message
+        case SystemExit() | KeyboardInterrupt():
+            return ""
+    trace = "".join(traceback.format_exception(error))
+    return f"rank {rank} of {size} failed:\n{trace}"
+
+
+def _exit_status(error: BaseException) -> int:
+    match error:
+        case WindrowError():
+            return WRONG_USE
+        case KeyboardInterrupt():
+            return INTERRUPTED
+        case SystemExit(code=int(status)):
+            return status
+        case SystemExit(code=None):
+            return 0
+    return 1

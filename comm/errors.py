@@ -25,13 +25,7 @@ __all__ = [
 
 
 class WindrowError(Exception):
-    """Base of every error that windrow raises on purpose.
-
-    Attributes:
-        on_every_rank: whether all ranks are known to raise this same error, so that it is printed once.
-    """
-
-    on_every_rank: bool = False
+    """Base of every error that windrow raises on purpose."""
 
 
 class DataError(WindrowError, ValueError):
@@ -52,8 +46,6 @@ class CommunicationError(WindrowError, RuntimeError):
 
 class CollectiveMismatchError(CommunicationError):
     """Ranks called different collectives, or the same one with arguments that must agree and do not."""
-
-    on_every_rank = True
 
 
 class DeadlineError(CommunicationError):

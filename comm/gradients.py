@@ -39,7 +39,8 @@ class GradientReducer:
         reducer.finish()         # parameter.grad now holds the sum over all ranks
         optimizer.step()
 
-    The loss must already be divided by the size of the global minibatch: gradients are summed, not averaged.
+    There is one backward pass in a step: each gradient is sent off as soon as it has come. The loss must already be
+    divided by the size of the global minibatch: gradients are summed, not averaged.
     ``parameter.grad`` is a view into a bucket, so nothing is copied; never set it to None.
 
     Args:
@@ -108,6 +109,11 @@ class GradientReducer:
         return zip(self._bucket_of, views, strict=True)
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
+        if self._bucket_of[parameter].pending is not None:
+            raise RuntimeError(
+                "a gradient came while its bucket was already being summed over the ranks: run one backward pass "
+                "between start() and finish() (add up several losses first)"
+            )
         self._bucket_of[parameter].missing.discard(parameter)
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             self._start_bucket()

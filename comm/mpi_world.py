@@ -49,6 +49,9 @@ class MPIWorld(World):
         debug: agree before each collective.
         cuda_aware: whether this MPI library takes GPU memory; else CUDA tensors go through page-locked memory.
         largest_message_bytes: longer messages are chunked.
+
+    Raises:
+        DeadlineError: a rank did not come in time; opening is collective.
     """
 
     def __init__(
@@ -60,16 +63,18 @@ class MPIWorld(World):
         cuda_aware: bool = False,
         largest_message_bytes: int = LARGEST_MESSAGE_BYTES,
     ) -> None:
-        self._communicator = (communicator or MPI.COMM_WORLD).Dup()
-        super().__init__(
-            self._communicator.Get_rank(), self._communicator.Get_size(), deadline_s=deadline_s, debug=debug
-        )
+        original = communicator or MPI.COMM_WORLD
+        super().__init__(original.Get_rank(), original.Get_size(), deadline_s=deadline_s, debug=debug)
+        # Not Dup, which would wait for ever for a rank that never comes.
+        self._communicator, copying = original.Idup()
+        self._pending(_Requests([copying], [None], self.size), lambda: None, "opening", "connect").wait()
         self._cuda_aware = cuda_aware
         self._largest_message_bytes = largest_message_bytes
 
     def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
         requests: list[MPI.Request] = []
         peers: list[int | None] = []
+        _wait_for_gpu([*sends, *receives])
         # One tag is enough: MPI keeps the messages of a pair in order.
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
         for step in range(1, self.size):
@@ -85,6 +90,7 @@ class MPIWorld(World):
         return _Requests(requests, peers, self.size)
 
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        _wait_for_gpu([tensor])
         flat = tensor.view(-1)
         bounds = chunk_bounds(flat.numel(), max(1, self._largest_message_bytes // tensor.element_size()))
         requests = [
@@ -111,20 +117,33 @@ class MPIWorld(World):
         return [_buffer(flat[start:stop]) for start, stop in bounds]
 
 
+def _wait_for_gpu(tensors: Sequence[Tensor]) -> None:
+    """MPI knows nothing of the GPU's queue: what is still to write or read these tensors must be done first."""
+    for device in {tensor.device for tensor in tensors if tensor.is_cuda}:
+        torch.cuda.current_stream(device).synchronize()
+
+
 def _buffer(tensor: Tensor) -> object:
     """What mpi4py reads as the tensor's memory: NumPy's view of it, or the CUDA array interface of a GPU tensor."""
     return tensor if tensor.is_cuda else tensor.numpy()
 
 
-def mpi_rendezvous() -> Rendezvous:
-    """Agree through MPI where a torch.distributed job meets: the launcher stays mpirun or srun. Collective."""
-    communicator = MPI.COMM_WORLD
-    hosts = communicator.allgather(socket.gethostname())
+def mpi_rendezvous(*, deadline_s: float = DEFAULT_DEADLINE_S) -> Rendezvous:
+    """Agree through MPI where a torch.distributed job meets: the launcher stays mpirun or srun. Collective.
+
+    Args:
+        deadline_s: seconds that a wait for another rank may take.
+
+    Raises:
+        DeadlineError: a rank did not come in time.
+    """
+    world = MPIWorld(deadline_s=deadline_s)
+    hosts = world.all_gather_object(socket.gethostname(), stage="rendezvous")
     host = "127.0.0.1" if len(set(hosts)) == 1 else hosts[0]
-    port = communicator.bcast(free_port(host) if communicator.Get_rank() == 0 else None)
-    return Rendezvous(
-        rank=communicator.Get_rank(), size=communicator.Get_size(), host=host, port=port, abort=_abort
-    )
+    # The store listens at every address; this machine's own name need not even resolve here.
+    port = world.broadcast_object(free_port("") if world.rank == 0 else None, root=0, stage="rendezvous")
+    world.close()
+    return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, abort=_abort)
 
 
 def _abort(code: int) -> NoReturn:

@@ -24,6 +24,9 @@ LONGEST_SLEEP_S = 1e-3
 class Request(ABC):
     """What a backend knows about one posted communication."""
 
+    polls: bool = True
+    """Whether `test` may come to see completion; False: only `block` brings it about, so waiting starts with it."""
+
     @abstractmethod
     def test(self) -> bool:
         """Drive progress and say whether the communication is complete; cheap, never blocks."""
@@ -74,12 +77,12 @@ class Pending(Generic[T]):
         while not self.test():
             polls += 1
             waited = time.monotonic() - started
-            if waited < SPIN_S or polls % POLLS_PER_SLEEP:
+            assert self._request is not None
+            if self._request.polls and (waited < SPIN_S or polls % POLLS_PER_SLEEP):
                 os.sched_yield()
                 continue
             if waited > self._deadline_s:
                 raise self._late(waited)
-            assert self._request is not None
             self._request.block(min(LONGEST_SLEEP_S, waited / 100))
         return self._result  # type: ignore[return-value]  # T may itself be Optional, so no assert can narrow it
 

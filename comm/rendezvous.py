@@ -7,10 +7,11 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import NoReturn
 
-__all__ = ["Rendezvous", "free_port"]
+__all__ = ["Rendezvous", "exit_now", "free_port"]
 
 
-def _exit_now(code: int) -> NoReturn:
+def exit_now(code: int) -> NoReturn:
+    """End this process with a status, waiting for nobody: MPI's own way out would wait for every rank."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
@@ -35,7 +36,7 @@ class Rendezvous:
     port: int
     """A free TCP port there."""
 
-    abort: Callable[[int], NoReturn] = _exit_now
+    abort: Callable[[int], NoReturn] = exit_now
     """Ends every rank with an exit status. By default this process exits, and its launcher ends the others."""
 
     @staticmethod
@@ -50,7 +51,11 @@ class Rendezvous:
 
 
 def free_port(host: str) -> int:
-    """A TCP port that nobody listens on at this moment."""
+    """A TCP port that nobody listens on at this moment.
+
+    Args:
+        host: address of this machine to try it at; empty for all of them.
+    """
     with socket.socket() as probe:
         probe.bind((host, 0))
         port: int = probe.getsockname()[1]

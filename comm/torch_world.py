@@ -9,7 +9,7 @@ import torch.distributed as dist
 from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
-from windrow.comm.errors import PeerFailedError
+from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.comm.pending import Request
 from windrow.comm.rendezvous import Rendezvous
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
@@ -17,6 +17,12 @@ from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 __all__ = ["Backend", "TorchWorld"]
 
 Backend = Literal["gloo", "nccl"]
+
+GROUP_PATIENCE = 2
+"""Deadlines after which torch.distributed itself gives up a collective."""
+
+TIMED_OUT = ("timed out", "application timeout")
+"""What gloo says of the wait that lasted too long, and of each later one on the same connection."""
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -30,24 +36,43 @@ class _Works(Request):
         self._patience = timedelta(seconds=patience_s)
 
     def test(self) -> bool:
-        self._waiting = [(work, peer) for work, peer in self._waiting if not work.is_completed()]
+        # A work that failed is complete as well: only waiting for it tells.
+        self._waiting = [
+            (work, peer)
+            for work, peer in self._waiting
+            if not (work.is_completed() and self._is_done(work, peer))
+        ]
         return not self._waiting
 
     def late_peers(self) -> Sequence[int]:
         peers = {peer for _, peer in self._waiting}
         return list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
 
-    def block(self, seconds: float) -> None:
-        """Gloo marks a point-to-point transfer as complete only when somebody waits for it, so wait for one."""
-        del seconds
-        work, peer = self._waiting[0]
+    def _is_done(self, work: dist.Work, peer: int | None) -> bool:
+        """Wait for a work; False where the patience ran out first."""
+        late = not work.is_completed()
         try:
             work.wait(self._patience)
         except RuntimeError as error:
-            if "timed out" in str(error).lower():
-                return
-            raise PeerFailedError(f"lost the connection to rank {peer}: {error}") from error
-        self._waiting.pop(0)
+            if not any(words in str(error).lower() for words in TIMED_OUT):
+                other = "another rank" if peer is None else f"rank {peer}"
+                raise PeerFailedError(f"lost the connection to {other}: {error}") from error
+            if late:
+                return False
+            raise DeadlineError(f"gave up before anybody waited for the result: {error}") from error
+        return True
+
+
+class _GlooWorks(_Works):
+    """Gloo marks a point-to-point transfer as complete only when somebody waits for it."""
+
+    polls = False
+
+    def block(self, seconds: float) -> None:
+        """Wait for one transfer; its own threads need the core more than this one."""
+        del seconds
+        if self._is_done(*self._waiting[0]):
+            self._waiting.pop(0)
 
 
 class TorchWorld(World):
@@ -77,7 +102,10 @@ class TorchWorld(World):
         store = TCPStore(
             rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout
         )
-        dist.init_process_group(backend, store=store, rank=self.rank, world_size=self.size, timeout=timeout)
+        # The group gives up later than we do, so that it is our error that is seen: it names stage and peers.
+        dist.init_process_group(
+            backend, store=store, rank=self.rank, world_size=self.size, timeout=GROUP_PATIENCE * timeout
+        )
 
     def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
         operations: list[dist.P2POp] = []
@@ -92,11 +120,11 @@ class TorchWorld(World):
         peers: list[int | None] = [op.peer for op in operations]
         if len(works) != len(operations):
             peers = [None] * len(works)
-        return _Works(works, peers, self.size, self.deadline_s)
+        return self._request(works, peers)
 
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
-        return _Works([] if work is None else [work], [None] * (work is not None), self.size, self.deadline_s)
+        return self._request([] if work is None else [work], [None] * (work is not None))
 
     def transport_device(self, device: torch.device) -> torch.device:
         """The CPU for gloo, this rank's GPU for NCCL."""
@@ -111,6 +139,10 @@ class TorchWorld(World):
     def close(self) -> None:
         """Leave and destroy the process group. Collective."""
         dist.destroy_process_group()
+
+    def _request(self, works: list[dist.Work], peers: list[int | None]) -> Request:
+        kind = _GlooWorks if self._backend == "gloo" else _Works
+        return kind(works, peers, self.size, self.deadline_s)
 
 
 def _as_bytes(tensor: Tensor) -> Tensor:

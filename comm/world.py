@@ -147,8 +147,11 @@ class World(ABC):
         self._agree("all_to_all", stage, row_shape=tuple(send.shape[1:]), dtype=str(send.dtype))
         received_rows = sum(receive_counts)
         received = send.new_empty((received_rows, *send.shape[1:])) if out is None else out
-        if len(received) != received_rows:
-            raise ValueError(f"out has {len(received)} rows, but {received_rows} are to be received")
+        wanted = (received_rows, *send.shape[1:])
+        if tuple(received.shape) != wanted or received.dtype != send.dtype:
+            raise ValueError(
+                f"out is {received.dtype} {list(received.shape)}, but {send.dtype} {list(wanted)} is to be received"
+            )
         sends = send.detach().contiguous().split(list(send_counts))
         receives = received.split(list(receive_counts))
         receives[self.rank].copy_(sends[self.rank])
@@ -229,14 +232,16 @@ class World(ABC):
             stage: what the rows are for; must agree.
 
         Returns:
-            One tensor per rank, in rank order; cost: each rank sends its rows size - 1 times.
+            One tensor per rank, in rank order; that of this rank shares memory with `tensor`. Cost: each rank
+            sends its rows size - 1 times.
         """
         self._agree("all_gather", stage, row_shape=tuple(tensor.shape[1:]), dtype=str(tensor.dtype))
         counts = self.all_to_all_counts([len(tensor)] * self.size, stage=stage)
         mine = tensor.detach().contiguous()
         gathered = [mine.new_empty((count, *mine.shape[1:])) for count in counts]
         gathered[self.rank] = mine
-        self.start_exchange([mine] * self.size, gathered, stage=stage).wait()
+        on_its_way = self._outgoing(mine)  # One copy of GPU memory for all peers.
+        self.start_exchange([on_its_way] * self.size, gathered, stage=stage).wait()
         return gathered
 
     def broadcast(self, tensor: Tensor, *, root: int, stage: str) -> Tensor:
@@ -287,7 +292,11 @@ class World(ABC):
 
     def _incoming(self, tensor: Tensor) -> Tensor:
         device = self.transport_device(tensor.device)
-        return tensor if tensor.device == device else torch.empty_like(tensor, device=device)
+        if tensor.device == device:
+            return tensor
+        return torch.empty(
+            tensor.shape, dtype=tensor.dtype, device=device, pin_memory=tensor.is_cuda and device.type == "cpu"
+        )
 
     def _agree(self, operation: str, stage: str, **must_agree: object) -> None:
         if not self.debug or self.size == 1:
@@ -305,7 +314,13 @@ class World(ABC):
                 f"expected one count for each of {self.size} ranks, got {len(send_counts)} to send "
                 f"and {len(receive_counts)} to receive"
             )
+        if send_counts[self.rank] != receive_counts[self.rank]:
+            raise ValueError(
+                f"rank {self.rank} sends itself {send_counts[self.rank]} rows but is to receive "
+                f"{receive_counts[self.rank]}: they are the same rows"
+            )
         if sum(send_counts) != len(send) or min(send_counts) < 0 or min(receive_counts) < 0:
             raise ValueError(
-                f"send_counts {list(send_counts)} must be non-negative and add up to the {len(send)} rows to send"
+                f"send_counts {list(send_counts)} must be non-negative and add up to the {len(send)} rows to send, "
+                f"and receive_counts {list(receive_counts)} be non-negative"
             )

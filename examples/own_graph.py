@@ -29,8 +29,6 @@ from windrow.gnn import (
 )
 from windrow.partition import PartitionBook, partition_graph
 
-__all__: list[str] = []
-
 VILLAGES, PEOPLE = 5, 200
 
 
@@ -40,25 +38,22 @@ def make_graph() -> Graph:
     labels = torch.arange(VILLAGES * PEOPLE) % VILLAGES
     sources = torch.randint(VILLAGES * PEOPLE, (8000,), generator=generator)
     steps = VILLAGES * torch.randint(PEOPLE, (8000,), generator=generator)
-    strangers = (torch.rand(8000, generator=generator) < 0.2).long()
+    strangers = torch.rand(8000, generator=generator) < 0.2  # one vertex further is one village further
     destinations = (sources + steps + strangers) % (VILLAGES * PEOPLE)
     hints = torch.eye(VILLAGES).repeat(1, 4)[labels]
-    features = 0.5 * hints + torch.randn(labels.numel(), 4 * VILLAGES, generator=generator)
+    features = 0.5 * hints + torch.randn(len(labels), 4 * VILLAGES, generator=generator)
     split = SplitOptions(kind="fractions", train_fraction=0.3, validation_fraction=0.2)
     return assemble_graph(
-        sources, destinations, labels.numel(),
-        features=features, labels=labels, random_split_options=split, self_loops="remove",
-    )  # fmt: skip
+        sources, destinations, len(labels), features=features, labels=labels, random_split_options=split
+    )
 
 
 def main(epochs: int) -> None:
     """Every rank runs this."""
     with connect() as world:
         graph = make_graph()
-        parts = partition_graph(
-            graph.indptr.numpy(), graph.indices.numpy(), world.size,
-            method="fennel", train_ids=graph.train_ids.numpy(),
-        )  # fmt: skip
+        csc, train_ids = (graph.indptr.numpy(), graph.indices.numpy()), graph.train_ids.numpy()
+        parts = partition_graph(*csc, world.size, method="fennel", train_ids=train_ids)
         book = PartitionBook.from_assignment(parts, world.size)
         mine = PartitionedGraph.from_graph(graph, book, world.rank)
         sampler = SamplerOptions(fanouts=(10, 5))
@@ -69,17 +64,16 @@ def main(epochs: int) -> None:
         evaluator = Evaluator(world, mine, EvaluationOptions(), fanouts=sampler.fanouts, seed=1)
         for epoch in range(epochs):
             loss = trainer.train_epoch(epoch)
-            accuracy = evaluator.evaluate(model)
+            accuracy = evaluator.evaluate(model)  # by split
             if world.rank == 0:
-                print(f"epoch {epoch + 1}: loss {loss:.4f}, validation accuracy {accuracy['validation']:.3f}")
+                print(f"epoch {epoch + 1}: loss {loss:.4f}, test accuracy {accuracy['test']:.3f}")
         trainer.close()
         predicted = gather_predictions(world, mine, infer_exactly(world, mine, model)).argmax(1)
         if world.rank == 0:
-            right = (predicted == graph.labels)[graph.test_ids].float().mean()
-            print(f"test accuracy {right:.3f}; vertices 0 to 9 are in villages {predicted[:10].tolist()}")
+            print(f"vertices 0 to 9 are said to be in villages {predicted[:10].tolist()}")
 
 
 if __name__ == "__main__":
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=10)
     main(parser.parse_args().epochs)

@@ -14,8 +14,6 @@ from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import load_recipe
 from windrow.launch.training import train
 
-__all__: list[str] = []
-
 if __name__ == "__main__":
     with connect() as world:  # one process partitions, the others wait for it
         recipe = load_recipe(Path(sys.argv[1]), [*sys.argv[2:], f"partition.num_parts={world.size}"])

@@ -9,7 +9,7 @@ v, c), with the mixing function of `windrow.comm.random`:
 
 So the probability is rounded to a multiple of 1/65536. What is kept is divided by 1 - p (after rounding)
 and the expectation stays x, as in Srivastava et al. (JMLR 2014). No mask is stored: the backward pass
-draws the same bits again.
+draws the same bits again, or reads them off the result where a rectifier came first.
 """
 
 from dataclasses import dataclass
@@ -43,24 +43,25 @@ class DropoutContext:
     """int64 [inputs], id of each row of the model's input in the user's numbering, on the rows' device.
     The rows of later layers are prefixes of it, since destinations come first."""
 
-    def drop(self, x: Tensor, probability: float, *, layer: int) -> Tensor:
+    def drop(self, x: Tensor, probability: float, *, layer: int, rectify: bool = False) -> Tensor:
         """Drop entries of `x`, whose rows belong to the first vertices of `row_ids`.
 
         Args:
             x: floating [rows, columns], rows at most `len(row_ids)`.
             probability: chance of an entry to be dropped, in [0, 1).
             layer: number of the place in the model where this happens; two places must not share one.
+            rectify: drop from max(x, 0) rather than from x; one pass over memory does both.
 
         Returns:
-            [rows, columns]; `x` itself where the probability is 0.
+            [rows, columns]; `x` itself, or rectified, where the probability is 0.
         """
         if probability == 0:
-            return x
+            return torch.relu(x) if rectify else x
         key = stream_key(self.seed, Stream.DROPOUT, self.epoch, self.step, layer)
-        return drop(x, probability, key=key, row_ids=self.row_ids[: x.shape[0]])
+        return drop(x, probability, key=key, row_ids=self.row_ids[: x.shape[0]], rectify=rectify)
 
 
-def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor) -> Tensor:
+def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor, rectify: bool = False) -> Tensor:
     """Counter-based dropout; the law stands at the top of this module.
 
     Args:
@@ -68,9 +69,11 @@ def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor) -> Tensor:
         probability: chance of an entry to be dropped, in [0, 1), rounded to a multiple of 1/65536.
         key: from `stream_key`, in [0, 2**64).
         row_ids: int64 [rows], on the device of `x`.
+        rectify: drop from max(x, 0) rather than from x.
 
     Returns:
-        [rows, columns], differentiable in `x`. Cost: one 64-bit hash for four entries, forward and backward.
+        [rows, columns], differentiable in `x`. Cost: one 64-bit hash for four entries, forward and, without
+        `rectify`, backward.
 
     Raises:
         RecipeError: the probability is outside [0, 1) or rounds to 1.
@@ -78,7 +81,8 @@ def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor) -> Tensor:
     threshold = round(probability * _DECISIONS)
     if not 0 <= threshold < _DECISIONS:
         raise RecipeError(f"dropout probability {probability} is outside [0, 1): choose one inside")
-    result: Tensor = _Drop.apply(x, row_ids, key, threshold)  # type: ignore[no-untyped-call]
+    function = _RectifyAndDrop if rectify else _Drop
+    result: Tensor = function.apply(x, row_ids, key, threshold)  # type: ignore[no-untyped-call]
     return result
 
 
@@ -96,16 +100,36 @@ class _Drop(torch.autograd.Function):
         return _scale_or_zero(upstream, row_ids, ctx.key, ctx.threshold), None, None, None
 
 
-def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+class _RectifyAndDrop(torch.autograd.Function):
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+        out = _scale_or_zero(x.detach(), row_ids, key, threshold, rectify=True)
+        ctx.save_for_backward(out)
+        ctx.threshold = threshold
+        return out
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+        # An entry passed both exactly where it came out above zero, so nothing is drawn again.
+        (out,) = ctx.saved_tensors
+        gradient: Tensor = torch.ops.aten.threshold_backward(upstream, out, 0)
+        return gradient.mul_(_DECISIONS / (_DECISIONS - ctx.threshold)), None, None, None
+
+
+def _scale_or_zero(
+    x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool = False
+) -> Tensor:
     if x.device.type != "cpu" or x.dtype != torch.float32:
-        return drop_anywhere(x, row_ids, key, threshold)
+        return drop_anywhere(torch.relu(x) if rectify else x, row_ids, key, threshold)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     drop_columns(
         x.contiguous().numpy(),
         row_ids.numpy(),
         np.uint64(key),
-        np.uint64(threshold),
+        np.uint16(threshold),
         np.float32(_DECISIONS / (_DECISIONS - threshold)),
+        np.float32(0 if rectify else -np.inf),
         out.numpy(),
     )
     return out

@@ -21,7 +21,7 @@ from torch.autograd.function import once_differentiable
 from windrow.gnn.block import Block
 from windrow.gnn.message_passing_kernels import edge_dot, segment_softmax, segment_softmax_backward
 
-__all__ = ["add_ends", "aggregate", "edge_softmax"]
+__all__ = ["add_ends", "aggregate", "divide_by_degrees", "edge_softmax", "sum_over_bags"]
 
 _KERNEL_DTYPES = (torch.float32, torch.float64)
 _INT32_LIMIT = 2**31 - 1
@@ -49,18 +49,54 @@ def aggregate(
     """
     total: Tensor
     if edge_weights is None:
-        total = _Sum.apply(x.flatten(1), block)  # type: ignore[no-untyped-call]
-        total = total.view(block.num_destinations, *x.shape[1:])
-    elif edge_weights.dim() == 1:
+        total = _Sum.apply(x.flatten(1), block, reduce)  # type: ignore[no-untyped-call]
+        return total.view(block.num_destinations, *x.shape[1:])
+    if edge_weights.dim() == 1:
         one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
         total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]
         total = total.squeeze(1)
     else:
         total = _WeightedSum.apply(x, edge_weights, block)  # type: ignore[no-untyped-call]
-    if reduce == "sum":
-        return total
-    divisor = block.degrees.clamp(min=1).to(total.dtype)
-    return total / divisor.view(-1, *[1] * (total.dim() - 1))
+    return total if reduce == "sum" else total / _divisors(block, total)
+
+
+def divide_by_degrees(block: Block, rows: Tensor) -> Tensor:
+    """Divide the row of each destination by its number of edges, where it has any, in place and without a gradient.
+
+    Args:
+        block: the bipartite graph; on the device of `rows`.
+        rows: floating [num_destinations, ...], overwritten.
+
+    Returns:
+        `rows`.
+    """
+    return rows.div_(_divisors(block, rows))
+
+
+def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor | None = None) -> Tensor:
+    """Sum chosen rows bag by bag, without a gradient.
+
+    Args:
+        rows: floating [n, features].
+        indptr: int64 [bags + 1], where each bag begins in `indices`.
+        indices: int32 or int64, rows of each bag, one bag after the other.
+        weights: factor of each entry of `indices`, or None.
+
+    Returns:
+        [bags, features], new memory; zeros for an empty bag.
+    """
+    # embedding_bag would widen all indices to match the offsets, so the short array changes type instead.
+    if indices.dtype == torch.int32 and indices.shape[0] > _INT32_LIMIT:
+        indices = indices.long()
+    total: Tensor = torch.embedding_bag(
+        rows.detach(),
+        indices,
+        indptr.to(indices.dtype),
+        mode=0,
+        per_sample_weights=weights,
+        include_last_offset=True,
+    )[0]
+    return total
 
 
 def add_ends(block: Block, source_values: Tensor, destination_values: Tensor) -> Tensor:
@@ -95,17 +131,19 @@ def edge_softmax(block: Block, scores: Tensor) -> Tensor:
 
 class _Sum(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, block: Block) -> Tensor:
-        ctx.block = block
-        return _bag_sum(x, block.indptr, block.indices)
+    def forward(ctx: Any, x: Tensor, block: Block, reduce: str) -> Tensor:
+        ctx.block, ctx.reduce = block, reduce
+        total = sum_over_bags(x, block.indptr, block.indices)
+        return total if reduce == "sum" else divide_by_degrees(block, total)
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
         if not ctx.needs_input_grad[0]:
-            return None, None
+            return None, None, None
         transpose = ctx.block.transpose()
-        return _bag_sum(upstream.contiguous(), transpose.indptr, transpose.indices), None
+        scaled = upstream if ctx.reduce == "sum" else upstream / _divisors(ctx.block, upstream)
+        return sum_over_bags(scaled.contiguous(), transpose.indptr, transpose.indices), None, None
 
 
 class _WeightedSum(torch.autograd.Function):
@@ -143,7 +181,7 @@ class _AddEnds(torch.autograd.Function):
         source_gradient = destination_gradient = None
         if ctx.needs_input_grad[0]:
             transpose = ctx.block.transpose()
-            source_gradient = _bag_sum(upstream.contiguous(), transpose.indptr, transpose.edge_ids)
+            source_gradient = sum_over_bags(upstream.contiguous(), transpose.indptr, transpose.edge_ids)
         if ctx.needs_input_grad[1]:
             destination_gradient = _edge_sum(ctx.block, upstream.contiguous())
         return source_gradient, destination_gradient, None
@@ -164,25 +202,14 @@ class _EdgeSoftmax(torch.autograd.Function):
         return _softmax_backward(ctx.block, weights, upstream.contiguous()), None
 
 
-def _bag_sum(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor | None = None) -> Tensor:
-    # embedding_bag would widen all indices to match the offsets, so the short array changes type instead.
-    if indices.dtype == torch.int32 and indices.shape[0] > _INT32_LIMIT:
-        indices = indices.long()
-    total: Tensor = torch.embedding_bag(
-        rows.detach(),
-        indices,
-        indptr.to(indices.dtype),
-        mode=0,
-        per_sample_weights=weights,
-        include_last_offset=True,
-    )[0]
-    return total
+def _divisors(block: Block, rows: Tensor) -> Tensor:
+    return block.degrees.clamp(min=1).to(rows.dtype).view(-1, *[1] * (rows.dim() - 1))
 
 
 def _weighted_bag_sum(rows: Tensor, weights: Tensor, indptr: Tensor, indices: Tensor) -> Tensor:
     total = rows.new_empty(indptr.shape[0] - 1, *rows.shape[1:])
     for head in range(rows.shape[1]):
-        total[:, head] = _bag_sum(
+        total[:, head] = sum_over_bags(
             rows[:, head].contiguous(), indptr, indices, weights.detach()[:, head].contiguous()
         )
     return total
@@ -242,4 +269,4 @@ def _softmax_backward_anywhere(block: Block, weights: Tensor, upstream: Tensor) 
 
 def _edge_sum(block: Block, rows: Tensor) -> Tensor:
     edges = torch.arange(block.num_edges, device=rows.device)
-    return _bag_sum(rows, block.indptr, edges)
+    return sum_over_bags(rows, block.indptr, edges)

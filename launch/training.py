@@ -1,10 +1,11 @@
 """A whole training run: join the job, load, train epoch by epoch, measure, record, checkpoint, resume."""
 
+import contextlib
 import os
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
@@ -144,8 +145,15 @@ class _Run:
 
     def finish(self, folder: Path | None) -> TrainingResult:
         """Run the epochs that are left. Collective."""
-        with make_progress(rank=self._world.rank) as progress:
-            journal = _Journal(self._recipe, folder, self._finished_epochs) if self._world.rank == 0 else None
+        result = None
+        with contextlib.ExitStack() as open_until_the_end:
+            progress = open_until_the_end.enter_context(make_progress(rank=self._world.rank))
+            open_until_the_end.callback(self._trainer.close)
+            journal = None
+            if self._world.rank == 0:
+                journal = open_until_the_end.enter_context(
+                    _Journal(self._recipe, folder, self._finished_epochs)
+                )
             while self._finished_epochs < self._recipe.training.epochs and not self._stopping.should_stop:
                 record, improved = self._one_epoch(progress)
                 if journal is not None:
@@ -153,8 +161,8 @@ class _Run:
                         progress.write(line)
                     if self._is_due(self._recipe.run.checkpoint_every_epochs) or improved:
                         self._save(journal.folder, best=improved)
-        self._trainer.close()
-        result = journal.close() if journal is not None else None
+            if journal is not None:
+                result = journal.conclude()
         result = self._world.broadcast_object(result, root=0, stage="result")
         assert result is not None
         return result
@@ -239,9 +247,14 @@ class _Journal:
         self._log.append(record)
         return self._table.lines(record)
 
-    def close(self) -> TrainingResult:
-        """Write plot and summary, and say how it went."""
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
         self._log.close()
+
+    def conclude(self) -> TrainingResult:
+        """Write plot and summary, and say how it went."""
         records = self._log.records
         evaluated = [record for record in records if record.validation is not None]
         best = max(evaluated, key=lambda record: record.validation or 0.0, default=None)

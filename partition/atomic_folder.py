@@ -2,6 +2,7 @@
 
 import contextlib
 import os
+import re
 import secrets
 import shutil
 from collections.abc import Iterator
@@ -10,6 +11,8 @@ from pathlib import Path
 from windrow.comm.errors import StoreError
 
 __all__ = ["atomic_folder"]
+
+SUFFIX_BYTES = 6
 
 
 @contextlib.contextmanager
@@ -36,7 +39,7 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     _clear_leftovers(path)
     if path.exists() and not overwrite:
         raise StoreError(f"{path} already exists: choose another folder or overwrite it")
-    suffix = secrets.token_hex(6)
+    suffix = secrets.token_hex(SUFFIX_BYTES)
     filling = path.with_name(f"{path.name}.tmp-{suffix}")
     filling.mkdir()
     try:
@@ -63,10 +66,15 @@ def _put_back(replaced: Path, path: Path) -> None:
 
 
 def _clear_leftovers(path: Path) -> None:
+    # The whole random suffix has to match: a user's own "NAME.old-2025" beside the store stays.
+    leftover = re.compile(rf"{re.escape(path.name)}\.(old|tmp)-[0-9a-f]{{{2 * SUFFIX_BYTES}}}")
     for entry in list(path.parent.iterdir()):
-        if entry.name.startswith(f"{path.name}.old-") and not path.exists():
+        match = leftover.fullmatch(entry.name)
+        if match is None:
+            continue
+        if match[1] == "old" and not path.exists():
             entry.rename(path)
-        elif entry.name.startswith((f"{path.name}.old-", f"{path.name}.tmp-")):
+        else:
             shutil.rmtree(entry)
 
 

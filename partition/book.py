@@ -58,7 +58,9 @@ class PartitionBook:
                 "partition the graph again"
             )
         if order is not None and len(order) != len(assignment):
-            raise DataError(f"order has {len(order)} values for {len(assignment)} vertices: give one for each vertex")
+            raise DataError(
+                f"order has {len(order)} values for {len(assignment)} vertices: give one for each vertex"
+            )
         keys = (assignment,) if order is None else (order, assignment)
         new_to_old = np.lexsort(keys)
         sizes = np.bincount(assignment, minlength=num_parts)
@@ -80,7 +82,9 @@ class PartitionBook:
         """
         num_vertices = len(new_to_old)
         if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != num_vertices or (np.diff(offsets) < 0).any():
-            raise DataError(f"part offsets {list(offsets)} must rise from 0 to {num_vertices}: partition again")
+            raise DataError(
+                f"part offsets {list(offsets)} must rise from 0 to {num_vertices}: partition again"
+            )
         old_to_new = np.full(num_vertices, -1, np.int64)
         inside = (new_to_old >= 0) & (new_to_old < num_vertices)
         old_to_new[new_to_old[inside]] = np.flatnonzero(inside)

@@ -12,7 +12,13 @@ Sums = npt.NDArray[np.int64]
 
 @numba.njit(cache=True)
 def match_inside_parts(
-    indptr: Sums, indices: Ids, edge_weights: Ids, vertex_weights: Ids, assignment: Ids, heaviest: Sums, order: Sums
+    indptr: Sums,
+    indices: Ids,
+    edge_weights: Ids,
+    vertex_weights: Ids,
+    assignment: Ids,
+    heaviest: Sums,
+    order: Sums,
 ) -> tuple[Ids, int]:
     """Pair each vertex with the free neighbour of the same part that it shares the heaviest edge with.
 

@@ -65,7 +65,9 @@ def vertex_roles(
             )
         if role == TRAIN and (roles[ids] == VALIDATION).any():
             both = int(ids[roles[ids] == VALIDATION][0])
-            raise DataError(f"vertex {both} is both a training and a validation vertex; keep it in one of the two")
+            raise DataError(
+                f"vertex {both} is both a training and a validation vertex; keep it in one of the two"
+            )
         roles[ids] = role
     return roles
 
@@ -94,7 +96,9 @@ def vertex_weights(
     """
     unknown = [name for name in balance if name not in CONSTRAINTS]
     if unknown or len(set(balance)) != len(balance):
-        raise RecipeError(f"balance = {list(balance)}: expected different names out of {', '.join(CONSTRAINTS)}")
+        raise RecipeError(
+            f"balance = {list(balance)}: expected different names out of {', '.join(CONSTRAINTS)}"
+        )
     roles = vertex_roles(len(indptr) - 1, train_ids, validation_ids)
 
     def column(name: str) -> npt.NDArray[np.int32]:

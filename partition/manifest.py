@@ -87,9 +87,14 @@ class Manifest:
         if version != FORMAT_VERSION:
             newer = isinstance(version, int) and version > FORMAT_VERSION
             cure = f"use a newer windrow, or {CURE}" if newer else CURE
-            raise StoreError(f"{path} has format version {version}, this windrow reads {FORMAT_VERSION}: {cure}")
+            raise StoreError(
+                f"{path} has format version {version}, this windrow reads {FORMAT_VERSION}: {cure}"
+            )
         try:
-            files = {name: FileEntry(**{**f, "shape": tuple(f["shape"])}) for name, f in document.pop("files").items()}
+            files = {
+                name: FileEntry(**{**f, "shape": tuple(f["shape"])})
+                for name, f in document.pop("files").items()
+            }
             return cls(files=files, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error

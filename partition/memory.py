@@ -15,6 +15,7 @@ METIS_BYTES_PER_VERTEX = 160
 MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CONTROL_GROUP_USE = Path("/sys/fs/cgroup/memory.current")
+CONTROL_GROUP_DETAILS = Path("/sys/fs/cgroup/memory.stat")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -51,7 +52,9 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
         parts["random order"] = 41 * num_vertices
     if options.method == "metis" and options.num_parts > 1:
         parts["undirected graph"] = 12 * num_edges
-        parts["METIS"] = METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
+        parts["METIS"] = (
+            METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
+        )
         parts["results to combine"] = 4 * num_vertices * (options.restarts + options.num_parts)
     return MemoryEstimate(parts=parts)
 
@@ -64,14 +67,25 @@ def available_memory_bytes() -> int | None:
     """
     if not MEMORY_INFO.is_file():
         return None
-    fields = dict(line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line)
+    fields = dict(
+        line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line
+    )
     available = int(fields["MemAvailable"].split()[0]) * 1024
     if CONTROL_GROUP_LIMIT.is_file() and CONTROL_GROUP_USE.is_file():
         limit = CONTROL_GROUP_LIMIT.read_text(encoding="ascii").strip()
         if limit != "max":
-            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii"))
+            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii")) - _cached_file_bytes()
             available = min(available, max(int(limit) - used, 0))
     return available
+
+
+def _cached_file_bytes() -> int:
+    """Copies of files that the control group is charged for and that the kernel drops when memory is wanted."""
+    if not CONTROL_GROUP_DETAILS.is_file():
+        return 0
+    lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
+    details = dict(line.split() for line in lines)
+    return int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
 
 
 def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:

@@ -72,7 +72,9 @@ def metis_search(
             progress(stage, steps_done / (2 * restarts - 1))
 
     found: list[tuple[tuple[float, int], int, Assignment]] = []
-    for restart, candidate in enumerate(metis_runs(graph, vertex_weights, num_parts, seed=seed, restarts=restarts)):
+    for restart, candidate in enumerate(
+        metis_runs(graph, vertex_weights, num_parts, seed=seed, restarts=restarts)
+    ):
         improved = refined(candidate, restart)
         found.append((cost(improved), restart, improved))
         report("METIS and refinement", restart + 1)
@@ -103,7 +105,9 @@ def metis_runs(
         DataError: DGL is absent or of another version, or METIS failed.
     """
     if importlib.util.find_spec("dgl") is None:
-        raise DataError('METIS comes with DGL, which is not installed: install dgl==1.1.3 or use method = "fennel"')
+        raise DataError(
+            'METIS comes with DGL, which is not installed: install dgl==1.1.3 or use method = "fennel"'
+        )
     with tempfile.TemporaryDirectory(prefix="windrow-metis-") as name:
         folder = Path(name)
         np.save(folder / "indptr.npy", graph.indptr)

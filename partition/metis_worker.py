@@ -36,7 +36,11 @@ Array = npt.NDArray[np.int64]
 
 
 def run_metis(
-    indptr: Array, indices: npt.NDArray[np.int32], vertex_weights: npt.NDArray[np.int32], num_parts: int, mode: str
+    indptr: Array,
+    indices: npt.NDArray[np.int32],
+    vertex_weights: npt.NDArray[np.int32],
+    num_parts: int,
+    mode: str,
 ) -> npt.NDArray[np.int32]:
     """Run METIS once in this process.
 
@@ -87,7 +91,8 @@ def main(folder: Path, num_parts: int, seed: int, restarts: int) -> None:
         restarts: number of runs.
     """
     indptr, indices, vertex_weights = (
-        np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("indptr", "indices", "vertex_weights")
+        np.load(folder / f"{name}.npy", allow_pickle=False)
+        for name in ("indptr", "indices", "vertex_weights")
     )
     for restart in range(restarts):
         order = _shuffle(len(indptr) - 1, seed, restart)

@@ -44,4 +44,6 @@ class PartitionOptions:
             raise RecipeError(f"imbalance = {self.imbalance}: expected 0 or more, for example 0.03 for 3 %")
         unknown = [name for name in self.balance if name not in CONSTRAINTS]
         if unknown or len(set(self.balance)) != len(self.balance):
-            raise RecipeError(f"balance = {list(self.balance)}: expected different names of {', '.join(CONSTRAINTS)}")
+            raise RecipeError(
+                f"balance = {list(self.balance)}: expected different names of {', '.join(CONSTRAINTS)}"
+            )

@@ -47,7 +47,9 @@ class PartitionQuality:
         rows = zip(self.part_sizes, self.halo_sizes, self.remote_neighbour_fractions, strict=True)
         for part, (size, halo, remote) in enumerate(rows):
             lines.append(f"{part:>6} {size:>12,} {halo:>12,} {remote:>17.1%}")
-        lines.append(f"edge cut {self.cut_edges:,} of {self.num_edges:,} stored edges ({self.cut_fraction:.2%})")
+        lines.append(
+            f"edge cut {self.cut_edges:,} of {self.num_edges:,} stored edges ({self.cut_fraction:.2%})"
+        )
         balance = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self.balance.items())
         lines.append(f"heaviest part / mean: {balance}")
         return "\n".join(lines)
@@ -60,7 +62,9 @@ class PartitionQuality:
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Rebuild a report from `to_dict`, also after a round trip through JSON."""
         lists = ("part_sizes", "halo_sizes", "remote_neighbour_fractions")
-        values: dict[str, Any] = {name: tuple(fields[name]) if name in lists else fields[name] for name in fields}
+        values: dict[str, Any] = {
+            name: tuple(fields[name]) if name in lists else fields[name] for name in fields
+        }
         return cls(**values)
 
 

@@ -11,7 +11,11 @@ Counts = npt.NDArray[np.int64]
 
 @numba.njit(cache=True)
 def count_remote(
-    indptr: Counts, indices: npt.NDArray[np.integer], assignment: npt.NDArray[np.int32], by_part: Counts, num_parts: int
+    indptr: Counts,
+    indices: npt.NDArray[np.integer],
+    assignment: npt.NDArray[np.int32],
+    by_part: Counts,
+    num_parts: int,
 ) -> tuple[Counts, Counts, Counts]:
     """Count, for each part, its in-neighbours, the remote ones, and the different remote ones.
 

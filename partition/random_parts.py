@@ -8,9 +8,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 __all__ = ["random_assignment"]
 
 
-def random_assignment(
-    roles: npt.NDArray[np.integer], num_parts: int, *, seed: int
-) -> npt.NDArray[np.int32]:
+def random_assignment(roles: npt.NDArray[np.integer], num_parts: int, *, seed: int) -> npt.NDArray[np.int32]:
     """Deal vertices out to the parts like cards, role by role, in random order.
 
     Args:

@@ -87,7 +87,9 @@ def rebalance(
         while length > 0:
             vertex = heap[0]
             source = assignment[vertex]
-            part, rate = _cheapest_relief(vertex_weights, assignment, connectivity, part_weights, limits, vertex)
+            part, rate = _cheapest_relief(
+                vertex_weights, assignment, connectivity, part_weights, limits, vertex
+            )
             if part >= 0 and rate < priority[vertex]:
                 length = push_or_update(heap, position, priority, length, vertex, rate)
                 continue

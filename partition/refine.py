@@ -38,7 +38,9 @@ MAX_CLUSTER_SHARE = 0.25
 EXCHANGE_SLACK = 0.01
 
 
-def balance_limits(vertex_weights: npt.NDArray[np.int32], num_parts: int, imbalance: float) -> npt.NDArray[np.int64]:
+def balance_limits(
+    vertex_weights: npt.NDArray[np.int32], num_parts: int, imbalance: float
+) -> npt.NDArray[np.int64]:
     """The most that one part may weigh in each constraint.
 
     Args:
@@ -147,16 +149,16 @@ def _v_cycle(
     return _improve(level, assignment, num_parts, limits, key)
 
 
-def _coarsen(
-    level: _Level, limits: npt.NDArray[np.int64], key: int
-) -> tuple[_Level, npt.NDArray[np.int32]]:
+def _coarsen(level: _Level, limits: npt.NDArray[np.int64], key: int) -> tuple[_Level, npt.NDArray[np.int32]]:
     graph = level.graph
     order = np.argsort(hash_ids(key, np.arange(graph.num_vertices)), kind="stable")
     heaviest = np.maximum((MAX_CLUSTER_SHARE * limits).astype(np.int64), 1)
     coarse, num_coarse = match_inside_parts(
         graph.indptr, graph.indices, graph.edge_weights, level.vertex_weights, level.regions, heaviest, order
     )
-    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, num_coarse)
+    indptr, indices, edge_weights = contract(
+        graph.indptr, graph.indices, graph.edge_weights, coarse, num_coarse
+    )
     weights = weigh_parts(level.vertex_weights, coarse, num_coarse).astype(np.int32)
     regions = np.empty(num_coarse, np.int32)
     regions[coarse] = level.regions

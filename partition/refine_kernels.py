@@ -139,7 +139,9 @@ def move_with_hill_climbing(
     moved_from = np.empty(num_vertices, np.int32)
     length = 0
     for vertex in range(num_vertices):
-        target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
+        target, gain = _best_target(
+            vertex_weights, assignment, connectivity, part_weights, move_limits, vertex
+        )
         if target >= 0:
             length = push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
 
@@ -148,7 +150,9 @@ def move_with_hill_climbing(
     best_excess = excess
     while length > 0 and count - best_count < patience:
         vertex = heap[0]
-        target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
+        target, gain = _best_target(
+            vertex_weights, assignment, connectivity, part_weights, move_limits, vertex
+        )
         source = assignment[vertex]
         if target < 0 or part_sizes[source] == 1:
             length = remove(heap, position, priority, length, vertex)
@@ -176,7 +180,9 @@ def move_with_hill_climbing(
                 vertex_weights, assignment, connectivity, part_weights, move_limits, neighbour
             )
             if target >= 0:
-                length = push_or_update(heap, position, priority, length, neighbour, _rank(key, neighbour, gain))
+                length = push_or_update(
+                    heap, position, priority, length, neighbour, _rank(key, neighbour, gain)
+                )
             elif position[neighbour] >= 0:
                 length = remove(heap, position, priority, length, neighbour)
 

@@ -8,6 +8,8 @@
 Arrays are memory-mapped read-only, so ranks on one machine share one copy of the shared arrays.
 """
 
+import tokenize
+import zipfile
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal, Self
@@ -30,6 +32,9 @@ from windrow.partition.store_writer import BOOK_ARRAYS, part_folder
 __all__ = ["PartitionStore"]
 
 Array = npt.NDArray[Any]
+
+BROKEN_HEADER = (ValueError, TypeError, SyntaxError, EOFError, tokenize.TokenError, zipfile.BadZipFile)
+"""What NumPy raises on a header that was altered, depending on the byte."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
@@ -68,7 +73,9 @@ class PartitionStore:
             )
         for name, entry in manifest.files.items():
             _check_size(path / name, entry)
-        offsets, new_to_old, old_to_new = (_load(path, manifest, f"shared/{name}.npy") for name in BOOK_ARRAYS)
+        offsets, new_to_old, old_to_new = (
+            _load(path, manifest, f"shared/{name}.npy") for name in BOOK_ARRAYS
+        )
         counts = (len(offsets) - 1, len(new_to_old), len(old_to_new))
         if counts != (manifest.num_parts, manifest.num_vertices, manifest.num_vertices):
             raise StoreError(
@@ -137,7 +144,9 @@ class PartitionStore:
             _check_size(self.path / name, entry)
             found = checksum(self.path / name)
             if found != entry.sha256:
-                raise StoreError(f"{self.path / name} was altered: SHA-256 {found}, expected {entry.sha256}; {CURE}")
+                raise StoreError(
+                    f"{self.path / name} was altered: SHA-256 {found}, expected {entry.sha256}; {CURE}"
+                )
 
 
 def _check_size(path: Path, entry: FileEntry) -> None:
@@ -157,7 +166,7 @@ def _load(path: Path, manifest: Manifest, name: str) -> Array:
         # NumPy cannot map an array without elements.
         mode: Literal["r"] | None = None if 0 in entry.shape else "r"
         array: Array = np.load(path / name, mmap_mode=mode, allow_pickle=False)
-    except ValueError as error:
+    except BROKEN_HEADER as error:
         raise StoreError(f"{path / name} is no array file ({error}): {CURE}") from error
     if array.dtype.str != entry.dtype or array.shape != entry.shape:
         raise StoreError(

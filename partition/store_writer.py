@@ -76,7 +76,9 @@ def write_store(
             _report(progress, f"writing {name}", (len(whole) + step) / steps)
             _write_parts(folder, name, rows, book)
         _report(progress, "checksums", (steps - 1) / steps)
-        files = {file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))}
+        files = {
+            file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))
+        }
         Manifest(
             windrow_version=version("windrow"),
             num_vertices=book.num_vertices,
@@ -110,21 +112,20 @@ def _check_names(shared: Mapping[str, object], sharded: Mapping[str, object]) ->
 
 
 def _write_whole(path: Path, array: Array) -> None:
-    if array.ndim == 0:
-        raise DataError(f'array "{path.stem}" has no axis: put single values into the metadata')
     with path.open("xb") as file:
         _write_header(file, path.stem, array.dtype, array.shape)
-        for chunk in _chunks(array):
+        for chunk in _chunks(path.stem, array):
             file.write(np.ascontiguousarray(chunk).data)
 
 
 def _write_parts(folder: Path, name: str, rows: Array | Iterable[Array], book: PartitionBook) -> None:
-    chunks = _chunks(rows) if isinstance(rows, np.ndarray) else iter(rows)
+    chunks = _chunks(name, rows) if isinstance(rows, np.ndarray) else iter(rows)
     first = next(chunks, None)
     if first is None:
         raise DataError(f'sharded array "{name}" has no rows, expected {book.num_vertices}')
     dtype, row_shape = first.dtype, first.shape[1:]
-    chunks = (_checked(name, chunk, dtype, row_shape) for chunk in chain([first], chunks))
+    checked = (_checked(name, chunk, dtype, row_shape) for chunk in chain([first], chunks))
+    chunks = (chunk for chunk in checked if len(chunk))
     pending = np.empty((0, *row_shape), dtype)
     for part in range(book.num_parts):
         missing = book.part_size(part)
@@ -141,7 +142,9 @@ def _write_parts(folder: Path, name: str, rows: Array | Iterable[Array], book: P
                 missing -= len(taken)
     surplus = len(pending) + sum(len(chunk) for chunk in chunks)
     if surplus:
-        raise DataError(f'sharded array "{name}" has {surplus} rows more than the {book.num_vertices} vertices')
+        raise DataError(
+            f'sharded array "{name}" has {surplus} rows more than the {book.num_vertices} vertices'
+        )
 
 
 def _checked(name: str, chunk: Array, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Array:
@@ -153,7 +156,9 @@ def _checked(name: str, chunk: Array, dtype: np.dtype[Any], row_shape: tuple[int
     return chunk
 
 
-def _chunks(array: Array) -> Iterator[Array]:
+def _chunks(name: str, array: Array) -> Iterator[Array]:
+    if array.ndim == 0:
+        raise DataError(f'array "{name}" has no axis: put single values into the metadata')
     row_bytes = max(array.nbytes // max(len(array), 1), 1)
     rows = max(CHUNK_BYTES // row_bytes, 1)
     for start in range(0, max(len(array), 1), rows):

@@ -12,6 +12,7 @@ __all__ = ["fennel_assignment"]
 
 GAMMA = 1.5
 REPORTS_PER_PASS = 50
+MAX_DOUBLINGS = 64
 
 
 def fennel_assignment(
@@ -56,7 +57,8 @@ def fennel_assignment(
     crowding_cost = GAMMA * (len(indices) / 2) / max(num_vertices, 1)
     marks = np.linspace(0, num_vertices, REPORTS_PER_PASS + 1).astype(np.int64)
     for number in range(passes):
-        tolerance = imbalance * 2 ** (passes - 1 - number)
+        # A part holds P times the mean at most; a larger tolerance means the same and would overflow.
+        tolerance = min(imbalance * 2.0 ** min(passes - 1 - number, MAX_DOUBLINGS), num_parts)
         limits = balance_limits(vertex_weights, num_parts, tolerance)
         for report in range(REPORTS_PER_PASS):
             stream_once(

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 import torch
 
+from windrow.comm.launcher import launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 
@@ -29,6 +30,17 @@ def shared_data() -> Path:
     if not folder.is_dir():
         pytest.skip(f"no folder of extra data sets at {folder}")
     return folder
+
+
+@pytest.fixture
+def shared_tmp_path(tmp_path: Path) -> Path:
+    """`tmp_path`, under mpirun that of rank 0 on every rank."""
+    if launched_size() == 1:
+        return tmp_path
+    from mpi4py import MPI
+
+    shared: Path = MPI.COMM_WORLD.bcast(tmp_path)
+    return shared
 
 
 @pytest.fixture(autouse=True)

@@ -1,11 +1,16 @@
 """GraphSAGE with the mean aggregator."""
 
+from typing import Any
+
 import torch
 from torch import Tensor, nn
+from torch.autograd.function import once_differentiable
 
 from windrow.gnn.block import Block
+from windrow.gnn.layers.dense import multiply, multiply_transposed
 from windrow.gnn.layers.linear import make_linear
-from windrow.gnn.layers.projection import aggregate_projected
+from windrow.gnn.layers.projection import projects_first
+from windrow.gnn.message_passing import divide_by_degrees, sum_over_bags
 
 __all__ = ["GraphSAGELayer"]
 
@@ -41,6 +46,65 @@ class GraphSAGELayer(nn.Module):
         Returns:
             [num_destinations, out_features].
         """
-        neighbors = aggregate_projected(block, x, self.neighbor_linear.weight, reduce="mean")
-        own: Tensor = self.self_linear(x[: block.num_destinations])
-        return own + neighbors
+        function = _ProjectedMean if projects_first(block, x, self.self_linear.out_features) else _MeanProjected
+        output: Tensor = function.apply(  # type: ignore[no-untyped-call]
+            x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight, block
+        )
+        return output
+
+
+Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, None]
+
+
+class _MeanProjected(torch.autograd.Function):
+    """The layer with the mean first. Both functions add in place, which layer-by-layer autograd cannot."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, own: Tensor, bias: Tensor, neighbor: Tensor, block: Block) -> Tensor:
+        mean = divide_by_degrees(block, sum_over_bags(x, block.indptr, block.indices))
+        ctx.save_for_backward(x, mean, own, neighbor)
+        ctx.block = block
+        output = multiply(x[: block.num_destinations], own, bias)
+        return output.add_(multiply(mean, neighbor))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Gradients:
+        x, mean, own, neighbor = ctx.saved_tensors
+        block: Block = ctx.block
+        upstream = upstream.contiguous()
+        gradient: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            of_mean = divide_by_degrees(block, multiply(upstream, neighbor.t()))
+            transpose = block.transpose()
+            gradient = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
+            gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
+        own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
+        return gradient, own_gradient, upstream.sum(0), multiply_transposed(upstream, mean), None
+
+
+class _ProjectedMean(torch.autograd.Function):
+    """The layer with the linear map of the neighbours first."""
+
+    @staticmethod
+    def forward(ctx: Any, x: Tensor, own: Tensor, bias: Tensor, neighbor: Tensor, block: Block) -> Tensor:
+        ctx.save_for_backward(x, own, neighbor)
+        ctx.block = block
+        mean = divide_by_degrees(block, sum_over_bags(multiply(x, neighbor), block.indptr, block.indices))
+        return mean.add_(multiply(x[: block.num_destinations], own, bias))
+
+    @staticmethod
+    @once_differentiable
+    def backward(ctx: Any, upstream: Tensor) -> Gradients:
+        x, own, neighbor = ctx.saved_tensors
+        block: Block = ctx.block
+        upstream = upstream.contiguous()
+        transpose = block.transpose()
+        of_mean = divide_by_degrees(block, upstream.clone())
+        of_projected = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
+        gradient: Tensor | None = None
+        if ctx.needs_input_grad[0]:
+            gradient = multiply(of_projected, neighbor.t())
+            gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
+        own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
+        return gradient, own_gradient, upstream.sum(0), multiply_transposed(of_projected, x), None

@@ -3,9 +3,9 @@
 from typing import Literal
 
 from torch import Tensor
-from torch.nn import functional
 
 from windrow.gnn.block import Block
+from windrow.gnn.layers.dense import linear
 from windrow.gnn.message_passing import aggregate
 
 __all__ = ["aggregate_projected", "projects_first"]
@@ -30,8 +30,8 @@ def aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, reduce: Lite
         [num_destinations, out_features]; zeros for a destination without edges.
     """
     if projects_first(block, x, weight.shape[0]):
-        return aggregate(block, functional.linear(x, weight), reduce=reduce)
-    return functional.linear(aggregate(block, x, reduce=reduce), weight)
+        return aggregate(block, linear(x, weight), reduce=reduce)
+    return linear(aggregate(block, x, reduce=reduce), weight)
 
 
 def projects_first(block: Block, x: Tensor, out_features: int) -> bool:

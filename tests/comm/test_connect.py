@@ -8,7 +8,7 @@ import time
 import pytest
 
 from windrow.comm.connect import connect
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, RecipeError
 
 FAILING_JOB = """
 import time
@@ -47,6 +47,58 @@ def test_an_error_on_all_ranks_is_printed_once_and_without_traceback_if_it_is_th
     assert done.returncode == 2
     assert done.stderr.count("feature 3 is NaN") == 1
     assert "Traceback" not in done.stderr
+
+
+@pytest.mark.parametrize(
+    ("error", "status", "said"),
+    [
+        ("SystemExit('no more work')", 1, "no more work"),
+        ("SystemExit(7)", 7, ""),
+        ("KeyboardInterrupt()", 130, ""),
+    ],
+)
+def test_an_exit_that_was_asked_for_keeps_its_status_and_words(error, status, said):
+    done, _ = run_job(2, FAILING_JOB.format(backend="mpi", failing=[1], error=error))
+    assert done.returncode == status
+    assert said in done.stderr
+    assert "Traceback" not in done.stderr
+
+
+def test_a_rank_that_cannot_join_ends_all():
+    done, seconds = run_job(
+        2,
+        """
+from windrow.comm import torch_world
+from windrow.comm.connect import connect
+from windrow.comm.launcher import launched_rank
+if launched_rank() == 1:
+    def refuse(*args, **kwargs):
+        raise OSError("no route to host")
+    torch_world.TCPStore = refuse
+with connect("gloo", deadline_s=60):
+    print("joined")
+""",
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "rank 1 of 2 failed" in done.stderr
+    assert "no route to host" in done.stderr
+    assert seconds < 40, "the other did not wait for the deadline, nor the failed one for the other"
+
+
+def test_a_missing_mpi4py_is_said_with_the_cure(monkeypatch):
+    monkeypatch.setattr("windrow.comm.connect.find_spec", lambda _: None)
+    with pytest.raises(RecipeError, match=r"'mpi' meets through MPI, but .* install windrow\[mpi\]"), connect("mpi"):
+        pass
+
+
+@pytest.mark.parallel(1)
+def test_a_world_of_one_is_closed_after_an_error():
+    import torch.distributed as dist
+
+    with pytest.raises(DataError, match="wrong"), connect("gloo"):
+        raise DataError("wrong")
+    assert not dist.is_initialized()
 
 
 def test_without_a_launcher_the_world_is_this_process():

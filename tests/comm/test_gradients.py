@@ -1,5 +1,6 @@
 """Summed gradients against one process that sees every rank's data."""
 
+import pytest
 import torch
 from torch import nn
 
@@ -73,6 +74,15 @@ def test_reduction_starts_before_the_backward_pass_ends():
     reducer.finish()
     assert len(started) == 6
     reducer.close()
+
+
+def test_a_second_backward_pass_cannot_spoil_what_is_on_its_way():
+    model = make_model()
+    reducer = GradientReducer(Loopback.single(), model.parameters())
+    reducer.start()
+    loss_of(model, 0, 0).backward()
+    with pytest.raises(RuntimeError, match="one backward pass between start"):
+        loss_of(model, 0, 1).backward()
 
 
 def test_closing_removes_the_hooks():

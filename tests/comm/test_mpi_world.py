@@ -46,6 +46,24 @@ def test_a_late_rank_is_named_and_may_still_come():
 
 
 @pytest.mark.parallel(2)
+def test_opening_has_a_deadline_too():
+    from mpi4py import MPI
+
+    from windrow.comm.errors import DeadlineError
+    from windrow.comm.mpi_world import MPIWorld
+
+    if MPI.COMM_WORLD.rank == 0:
+        with pytest.raises(DeadlineError, match="opening in stage 'connect': still waiting for"):
+            MPIWorld(deadline_s=0.3)
+        MPI.COMM_WORLD.send("come now", dest=1)
+        assert MPI.COMM_WORLD.recv(source=1) == "here"
+    else:
+        MPI.COMM_WORLD.recv(source=0)
+        MPIWorld(deadline_s=60).close()
+        MPI.COMM_WORLD.send("here", dest=0)
+
+
+@pytest.mark.parallel(2)
 def test_torch_jobs_meet_through_mpi():
     from windrow.comm.mpi_world import mpi_rendezvous
 

@@ -32,6 +32,25 @@ def test_wait_polls_until_done_and_gives_the_same_result_again():
     assert handle.test()
 
 
+class OnlyBlocking(Countdown):
+    """Complete after a number of blocks: polling sees nothing."""
+
+    polls = False
+
+    def test(self) -> bool:
+        self.tests = getattr(self, "tests", 0) + 1
+        return self.left == 0
+
+    def block(self, seconds: float) -> None:
+        self.left -= 1
+
+
+def test_a_request_that_only_blocking_completes_is_not_polled_for():
+    request = OnlyBlocking(3)
+    Pending(request, lambda: "done", description="test", deadline_s=10).wait()
+    assert request.tests == 4
+
+
 def test_test_never_blocks():
     handle = pending(2)
     assert [handle.test() for _ in range(4)] == [False, False, True, True]

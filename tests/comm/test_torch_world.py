@@ -1,6 +1,7 @@
 """What is special about torch.distributed; the rest is in test_world."""
 
 import os
+import time
 
 import pytest
 import torch
@@ -29,6 +30,41 @@ def test_a_lost_peer_is_named():
                 [torch.empty(0)] * 2, [torch.empty(0), torch.empty(5)], stage="never sent"
             ).wait()
     world.close()
+
+
+@pytest.mark.parallel(2)
+def test_a_message_that_never_comes_names_its_sender_at_the_deadline():
+    from windrow.comm.errors import DeadlineError
+    from windrow.comm.mpi_world import MPIWorld, mpi_rendezvous
+
+    guard = MPIWorld(deadline_s=60)
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=0.5)
+    if world.rank == 0:
+        with pytest.raises(DeadlineError, match=r"stage 'meeting': still waiting for rank\(s\) 1 after"):
+            world.barrier(stage="meeting")
+    guard.barrier(stage="rank 0 has seen it")
+    world.close()
+    guard.close()
+
+
+@pytest.mark.parallel(2)
+@pytest.mark.parametrize("wait_late", [False, True])
+def test_a_reduction_that_a_rank_does_not_join_is_an_error(wait_late):
+    from windrow.comm.errors import CommunicationError, DeadlineError
+    from windrow.comm.mpi_world import MPIWorld, mpi_rendezvous
+
+    guard = MPIWorld(deadline_s=60)
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=0.5)
+    if world.rank == 0:
+        pending = world.start_all_reduce(torch.ones(3), stage="never joined")
+        if wait_late:
+            time.sleep(2)
+        with pytest.raises(CommunicationError if wait_late else DeadlineError) as caught:
+            pending.wait()
+        assert wait_late or "stage 'never joined': still waiting for rank(s) 0, 1" in str(caught.value)
+    guard.barrier(stage="rank 0 has seen it")
+    world.close()
+    guard.close()
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")

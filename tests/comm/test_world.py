@@ -118,6 +118,30 @@ def test_counts_that_do_not_match_the_rows_are_refused():
         world.all_to_all(torch.ones(3, 1), [2, 1], [3], stage="test")
 
 
+def test_what_a_rank_sends_itself_is_what_it_receives():
+    with pytest.raises(ValueError, match="rank 0 sends itself 1 rows but is to receive 3"):
+        Loopback.single().all_to_all(torch.ones(1, 2), [1], [3], stage="test")
+
+
+@pytest.mark.parametrize(
+    "out",
+    [torch.empty(2, 2), torch.empty(3, 1), torch.empty(3, 2, dtype=torch.float64)],
+    ids=["rows", "shape", "dtype"],
+)
+def test_an_out_that_does_not_fit_is_refused(out):
+    with pytest.raises(ValueError, match=r"but torch.float32 \[3, 2\] is to be received"):
+        Loopback.single().all_to_all(torch.ones(3, 2), [3], [3], stage="test", out=out)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_cuda_tensors_are_received_in_page_locked_memory():
+    from windrow.comm.mpi_world import MPIWorld
+
+    world = MPIWorld()
+    assert world._incoming(torch.empty(4, device="cuda")).is_pinned()
+    world.close()
+
+
 def test_dtypes_that_cannot_be_added_are_refused():
     with pytest.raises(TypeError, match=r"all_reduce of torch\.float16: convert to one of"):
         Loopback.single().all_reduce(torch.ones(3, dtype=torch.float16), stage="test")

@@ -24,7 +24,9 @@ def random_csc() -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]:
 @pytest.fixture(scope="session")
 def random_graph(random_csc) -> Callable[[int, int, int], Adjacency]:
     """Function (seed, vertices, edges) -> undirected graph."""
-    return lambda seed, num_vertices, num_edges: symmetric_adjacency(*random_csc(seed, num_vertices, num_edges))
+    return lambda seed, num_vertices, num_edges: symmetric_adjacency(
+        *random_csc(seed, num_vertices, num_edges)
+    )
 
 
 @pytest.fixture(scope="session")
@@ -43,7 +45,9 @@ def ring_of_cliques() -> Callable[[int, int], Adjacency]:
             destinations.append((clique + 1) % num_cliques * size + 1)
         order = np.argsort(destinations, kind="stable")
         num_vertices = num_cliques * size
-        indptr = np.searchsorted(np.asarray(destinations)[order], np.arange(num_vertices + 1)).astype(np.int64)
+        indptr = np.searchsorted(np.asarray(destinations)[order], np.arange(num_vertices + 1)).astype(
+            np.int64
+        )
         return symmetric_adjacency(indptr, np.asarray(sources, np.int32)[order])
 
     return make

@@ -37,7 +37,9 @@ def test_contraction_keeps_every_cut(random_graph, seed):
             dense[coarse[vertex], coarse[neighbour]] += coarse[vertex] != coarse[neighbour]
     found = np.zeros_like(dense)
     for vertex in range(count):
-        found[vertex, indices[indptr[vertex] : indptr[vertex + 1]]] = edge_weights[indptr[vertex] : indptr[vertex + 1]]
+        found[vertex, indices[indptr[vertex] : indptr[vertex + 1]]] = edge_weights[
+            indptr[vertex] : indptr[vertex + 1]
+        ]
     assert (found == dense).all()
     assignment = generator.integers(0, 3, count).astype(np.int32)
     assert merged.cut(assignment) == graph.cut(assignment[coarse])

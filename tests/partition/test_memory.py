@@ -23,7 +23,9 @@ def test_shortfall_is_named():
     estimate = MemoryEstimate(parts={"METIS": 5_000_000_000})
     check_memory(estimate, 5_000_000_000)
     check_memory(estimate, None)
-    with pytest.raises(DataError, match=r'needs about 5.00 GB .*4.00 GB are free: short of 1000000000 bytes.*"fennel"'):
+    with pytest.raises(
+        DataError, match=r'needs about 5.00 GB .*4.00 GB are free: short of 1000000000 bytes.*"fennel"'
+    ):
         check_memory(estimate, 4_000_000_000)
 
 

@@ -14,7 +14,9 @@ def test_equals_slow_reference(random_csc, seed):
     train, validation = np.arange(10), np.arange(10, 15)
     quality = measure_quality(indptr, indices, assignment, 3, train_ids=train, validation_ids=validation)
     destinations = np.repeat(np.arange(40), np.diff(indptr))
-    assert quality.cut_edges == sum(assignment[u] != assignment[v] for u, v in zip(indices, destinations, strict=True))
+    assert quality.cut_edges == sum(
+        assignment[u] != assignment[v] for u, v in zip(indices, destinations, strict=True)
+    )
     assert quality.cut_fraction == quality.cut_edges / 150
     groups = {"train": train, "validation": validation, "other": np.arange(15, 40), "vertices": np.arange(40)}
     for name, ids in groups.items():
@@ -24,7 +26,9 @@ def test_equals_slow_reference(random_csc, seed):
     assert quality.balance["degree"] == pytest.approx(max(degrees) / 50)
     assert quality.part_sizes == tuple(np.bincount(assignment, minlength=3).tolist())
     for part in range(3):
-        far = [u for u, v in zip(indices, destinations, strict=True) if assignment[v] == part != assignment[u]]
+        far = [
+            u for u, v in zip(indices, destinations, strict=True) if assignment[v] == part != assignment[u]
+        ]
         assert quality.halo_sizes[part] == len(set(far))
         assert quality.remote_neighbour_fractions[part] == pytest.approx(len(far) / degrees[part])
 

@@ -1,6 +1,7 @@
 import numpy as np
 import pytest
 
+from windrow.partition.adjacency import symmetric_adjacency
 from windrow.partition.balance_kernels import total_excess, weigh_parts
 from windrow.partition.refine_kernels import connect_parts, move_vertex, move_with_hill_climbing
 
@@ -33,7 +34,9 @@ def test_move_vertex_keeps_sums_true(random_graph):
     graph = random_graph(2, 20, 60)
     generator = np.random.default_rng(2)
     assignment = generator.integers(0, 3, 20).astype(np.int32)
-    arrays, part_weights, sizes = state_of(graph, assignment, 3, generator.integers(0, 3, (20, 2)).astype(np.int32))
+    arrays, part_weights, sizes = state_of(
+        graph, assignment, 3, generator.integers(0, 3, (20, 2)).astype(np.int32)
+    )
     for vertex, target in zip(generator.integers(0, 20, 30), generator.integers(0, 3, 30), strict=True):
         if assignment[vertex] != target:
             move_vertex(*arrays, part_weights, sizes, vertex, target)
@@ -62,8 +65,6 @@ def test_climbs_over_a_hill():
     # Two triangles joined by an edge, one vertex of each on the wrong side: every single move loses or breaks balance.
     edges = [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5), (2, 3)]
     both = sorted([(b, a) for a, b in edges] + edges)
-    from windrow.partition.adjacency import symmetric_adjacency
-
     indptr = np.searchsorted([a for a, _ in both], np.arange(7)).astype(np.int64)
     graph = symmetric_adjacency(indptr, np.array([b for _, b in both], np.int32))
     assignment = np.array([0, 0, 1, 0, 1, 1], np.int32)

@@ -35,9 +35,11 @@ def test_moves_the_vertex_with_most_ties():
 
 
 def test_too_few_is_refused_with_the_cure():
-    with pytest.raises(DataError, match="3 vertices cannot be spread over 4 parts.*use at most 3 parts"):
+    with pytest.raises(DataError, match=r"3 vertices cannot be spread over 4 parts.*use at most 3 parts"):
         check_members(3, 4)
-    with pytest.raises(DataError, match="1 training vertices cannot .* at most 1 parts or a larger training set"):
+    with pytest.raises(
+        DataError, match=r"1 training vertices cannot .* at most 1 parts or a larger training set"
+    ):
         check_members(9, 2, train_ids=np.array([5, 5]))
-    with pytest.raises(DataError, match="0 training vertices"):
+    with pytest.raises(DataError, match=r"0 training vertices"):
         check_members(9, 2, train_ids=np.array([], np.int64))

@@ -39,7 +39,12 @@ def test_progress_rises_to_one(random_csc):
     seen = []
     indptr, indices = random_csc(0, 300, 600)
     fennel_assignment(
-        indptr, indices, np.ones((300, 1), np.int32), 2, imbalance=0.05, progress=lambda *step: seen.append(step)
+        indptr,
+        indices,
+        np.ones((300, 1), np.int32),
+        2,
+        imbalance=0.05,
+        progress=lambda *step: seen.append(step),
     )
     shares = [share for _, share in seen]
     assert shares == sorted(shares)

@@ -2,6 +2,7 @@
 
 from collections.abc import Sequence
 from fractions import Fraction
+from itertools import pairwise
 
 import numpy as np
 import pytest
@@ -70,7 +71,13 @@ def reference(
     st.sampled_from([np.int32, np.int64]),
 )  # fmt: skip
 def test_equals_the_reference(
-    edges: list, weights: list, given_parts: list, limits: tuple, crowding_cost: float, span: list, dtype: type
+    edges: list,
+    weights: list,
+    given_parts: list,
+    limits: tuple,
+    crowding_cost: float,
+    span: list,
+    dtype: type,
 ) -> None:
     indptr, indices = csc(edges, dtype)
     vertex_weights = np.array(weights, np.int32)
@@ -78,11 +85,14 @@ def test_equals_the_reference(
     part_weights = weigh_parts(vertex_weights, assignment, 3)
     means = np.maximum(vertex_weights.sum(axis=0), 1) / 3
     stream_once(
-        indptr, indices, vertex_weights, assignment, part_weights, means, np.array(limits, np.int64), crowding_cost, *span
+        indptr, indices, vertex_weights, assignment, part_weights, means, np.array(limits, np.int64),
+        crowding_cost, *span,
     )  # fmt: skip
     expected = reference(edges, weights, given_parts, means.tolist(), limits, 3, crowding_cost, *span)
     assert assignment.tolist() == expected
-    assert part_weights.tolist() == weigh_parts(vertex_weights, assignment, 3).tolist(), "the sums are kept true"
+    assert part_weights.tolist() == weigh_parts(vertex_weights, assignment, 3).tolist(), (
+        "the sums are kept true"
+    )
 
 
 @pytest.mark.parametrize("cut_at", [0, 1, 4, 9])
@@ -93,8 +103,10 @@ def test_a_pass_may_be_cut_in_two(cut_at: int) -> None:
     results = []
     for cuts in ([0, 9], [0, cut_at, 9]):
         assignment, sums = np.full(9, -1, np.int32), np.zeros((3, 1), np.int64)
-        for start, stop in zip(cuts, cuts[1:], strict=False):
-            stream_once(indptr, indices, weights, assignment, sums, np.array([3.0]), np.array([3]), 1.0, start, stop)
+        for start, stop in pairwise(cuts):
+            stream_once(
+                indptr, indices, weights, assignment, sums, np.array([3.0]), np.array([3]), 1.0, start, stop
+            )
         results.append(assignment.tolist())
     assert results[0] == results[1]
 

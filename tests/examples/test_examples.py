@@ -1,0 +1,93 @@
+"""Every Python example runs as it is, on one rank and, where it trains, on two."""
+
+import runpy
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.launcher import launched_rank
+from windrow.launch.toml_file import write_toml
+
+RunExample = Callable[..., list[str]]
+
+ON_ONE_AND_TWO_RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])
+
+
+@pytest.fixture
+def run_example(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> RunExample:
+    """Run an example as a script; gives the lines that it printed."""
+
+    def run(name: str, *arguments: str) -> list[str]:
+        script = str(repository / "examples" / name)
+        monkeypatch.setattr(sys, "argv", [script, *arguments])
+        runpy.run_path(script, run_name="__main__")
+        return capsys.readouterr().out.splitlines()
+
+    return run
+
+
+def test_every_example_is_tested_and_short(repository: Path) -> None:
+    lengths = {
+        path.name: len(path.read_text().splitlines()) for path in (repository / "examples").glob("*.py")
+    }
+    assert lengths.keys() == {"compare_partitioners.py", "own_graph.py", "train_from_recipe.py"}
+    assert max(lengths.values()) < 80
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_own_graph(run_example: RunExample, ranks: int) -> None:
+    lines = run_example("own_graph.py", "--epochs", "2")
+    if launched_rank() > 0:
+        assert lines == []
+        return
+    # The loss does not depend on the number of ranks.
+    assert lines[0].startswith("epoch 1: loss 1.88")
+    assert lines[1].startswith("epoch 2: loss 1.27")
+    assert lines[2].startswith("vertices 0 to 9")
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_train_from_recipe(
+    run_example: RunExample, repository: Path, shared_tmp_path: Path, ranks: int
+) -> None:
+    recipe = shared_tmp_path / "short.toml"
+    if launched_rank() == 0:
+        write_toml(
+            recipe,
+            {
+                "store": "store",
+                "graph": {"path": str(repository / "examples" / "data" / "minesweeper.npz")},
+                "partition": {"method": "fennel"},
+                "model": {"hidden": 8, "num_layers": 2},
+                "sampler": {"fanouts": [4, 4]},
+                "run": {"folder": "run", "tensorboard": False, "threads": 1},
+            },
+        )
+    # The other ranks read the file too: they go past the first meeting of all only when it is there.
+    meet(ranks)
+    lines = run_example("train_from_recipe.py", str(recipe), "training.epochs=2")
+    if launched_rank() == 0:
+        assert lines[-1].startswith("test roc_auc 0.")
+        assert lines[-1].endswith(str(shared_tmp_path / "run"))
+        assert (shared_tmp_path / "run" / "summary.json").is_file()
+        assert len(list((shared_tmp_path / "store" / "parts").iterdir())) == ranks
+
+
+def test_compare_partitioners(run_example: RunExample, repository: Path) -> None:
+    graph = repository / "examples" / "data" / "minesweeper.npz"
+    lines = run_example("compare_partitioners.py", str(graph), "--parts", "2")
+    cut = {line.split()[0]: int(line.split()[2].replace(",", "")) for line in lines[2:]}
+    assert list(cut) == ["metis", "fennel", "random"]
+    assert cut["metis"] < cut["fennel"] < cut["random"]
+
+
+def meet(ranks: int) -> None:
+    """Wait for all ranks of the test."""
+    if ranks > 1:
+        from mpi4py import MPI
+
+        MPI.COMM_WORLD.Barrier()

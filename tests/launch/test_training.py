@@ -1,0 +1,345 @@
+"""windrow.launch.training: whole runs on a small graph, resumed ones, and what is refused before a run starts."""
+
+import errno
+import json
+import os
+import shutil
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.launcher import launched_rank
+from windrow.gnn.synthetic import community_graph
+from windrow.gnn.trainer import MinibatchTrainer
+from windrow.launch import atomic_file
+from windrow.launch.checkpoint import load_best, load_latest
+from windrow.launch.metrics_log import read_records
+from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.launch.recipe import Recipe, make_recipe
+from windrow.launch.training import train
+
+SETTINGS: dict[str, dict[str, Any]] = {
+    "partition": {"num_parts": 1, "method": "random"},
+    "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
+    "sampler": {"fanouts": [4, 3]},
+    "training": {"epochs": 4, "batch_size": 32, "learning_rate": 0.01},
+    "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "keep_checkpoints": 9},
+}
+
+
+class Killed(BaseException):
+    """What stands in for a kill."""
+
+
+def make(folder: Path, **changes: dict[str, Any]) -> Recipe:
+    """The recipe of these tests, sections changed."""
+    sections = {
+        name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()
+    }
+    values = {"name": "tiny", "store": "store", "graph": {"path": "graph.npz"}, **sections}
+    return make_recipe(values, source="tiny.toml", base=folder)
+
+
+def prepare(folder: Path, parts: int = 1) -> None:
+    """Write a graph of three communities, and its store."""
+    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
+    destinations = np.repeat(np.arange(240), graph.in_degrees.numpy())
+    assert graph.features is not None
+    assert graph.labels is not None
+    np.savez(
+        folder / "graph.npz",
+        edges=np.stack([graph.indices.numpy(), destinations], 1),
+        x=graph.features.numpy(),
+        y=graph.labels.numpy(),
+        train=graph.train_ids.numpy(),
+        val=graph.validation_ids.numpy(),
+        test=graph.test_ids.numpy(),
+    )
+    recipe = make(folder, partition={"num_parts": parts})
+    partition_to_store(PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition))
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with graph and store, made once."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    return Path(shutil.copytree(prepared, tmp_path / "work"))
+
+
+def kill_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
+    """Make training end, as if killed, in the epoch after so many."""
+    whole = MinibatchTrainer.train_epoch
+
+    def train_epoch(trainer: MinibatchTrainer, epoch: int, **options: Any) -> float:
+        if epoch == epochs:
+            trainer.train_step(epoch, 0)
+            raise Killed
+        return whole(trainer, epoch, **options)
+
+    monkeypatch.setattr(MinibatchTrainer, "train_epoch", train_epoch)
+
+
+def killed_run(folder: Path, recipe: Recipe, *, after: int) -> Path:
+    with pytest.MonkeyPatch.context() as patch:
+        kill_after(patch, after)
+        with pytest.raises(Killed):
+            train(recipe, run_folder=folder / "run")
+    return folder / "run"
+
+
+def assert_same(one: Any, other: Any) -> None:
+    """Equal to the last bit."""
+    assert type(one) is type(other)
+    if isinstance(one, dict):
+        assert one.keys() == other.keys()
+        for key in one:
+            assert_same(one[key], other[key])
+    elif isinstance(one, list | tuple):
+        assert len(one) == len(other)
+        for left, right in zip(one, other, strict=True):
+            assert_same(left, right)
+    elif isinstance(one, torch.Tensor):
+        assert torch.equal(one, other)
+    else:
+        assert one == other
+
+
+# ----------------------------------------------------------------------------------------------------------- whole runs
+
+
+def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    run = folder / "run"
+    result = train(make(folder, training={"epochs": 2}), run_folder=run)
+    expected = {"recipe.toml", "environment.json", "metrics.jsonl", "checkpoints", "summary.json", "plot.png"}
+    assert {entry.name for entry in run.iterdir()} == expected
+    records = read_records(run / "metrics.jsonl")
+    assert [record.epoch for record in records] == [1, 2]
+    assert [record.step for record in records] == [4, 8]
+    best = max(records, key=lambda record: record.validation or 0)
+    assert (result.best_epoch, result.validation, result.test) == (best.epoch, best.validation, best.test)
+    assert result.metric == "accuracy"
+    summary = json.loads((run / "summary.json").read_text())
+    assert summary["test"] == result.test
+    assert summary["run_folder"] == str(run)
+    assert load_best(run / "checkpoints").header.epoch == result.best_epoch
+    assert load_latest(run / "checkpoints").header.position == (2, 0)
+    assert "val accuracy" in capsys.readouterr().out
+
+
+def test_the_model_learns(folder: Path) -> None:
+    result = train(make(folder, training={"epochs": 8}), run_folder=folder / "run")
+    assert result.test is not None
+    assert result.test > 0.8
+
+
+def test_a_run_folder_is_found_where_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(folder)
+    recipe = make(folder, training={"epochs": 1})
+    assert train(recipe).run_folder == Path("runs/tiny-1")
+    assert train(recipe).run_folder == Path("runs/tiny-2")
+
+
+def test_epochs_without_evaluation(folder: Path) -> None:
+    recipe = make(folder, training={"epochs": 3}, evaluation={"every_epochs": 2})
+    result = train(recipe, run_folder=folder / "run")
+    measured = [record.validation is not None for record in read_records(folder / "run" / "metrics.jsonl")]
+    assert measured == [False, True, True]
+    assert result.best_epoch in (2, 3)
+
+
+def test_early_stopping_stops(folder: Path) -> None:
+    # Nothing is learnt at this rate, so validation never improves on the first epoch.
+    recipe = make(folder, training={"epochs": 9, "learning_rate": 1e-12}, evaluation={"patience_epochs": 2})
+    result = train(recipe, run_folder=folder / "run")
+    assert (result.epochs, result.best_epoch) == (3, 1)
+    assert load_latest(folder / "run" / "checkpoints").header.epoch == 3
+    again = train(recipe, resume=folder / "run")
+    assert again.epochs == 3
+
+
+@pytest.mark.parallel(2)
+def test_a_run_of_two_ranks(shared_tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    if launched_rank() == 0:
+        prepare(shared_tmp_path, parts=2)
+        prepare_one = shared_tmp_path / "one"
+        prepare_one.mkdir()
+        prepare(prepare_one)
+    MPI.COMM_WORLD.Barrier()
+    recipe = make(shared_tmp_path, training={"epochs": 2})
+    result = train(recipe, run_folder=shared_tmp_path / "run")
+    assert len(set(MPI.COMM_WORLD.allgather(result))) == 1
+    records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
+    assert all(record.rows_fetched > 0 for record in records)
+    # The same run on one rank has the same loss; a world of this process alone needs no launcher.
+    if launched_rank() == 0:
+        alone = make(shared_tmp_path / "one", training={"epochs": 2}, run={"backend": "loopback"})
+        train(alone, run_folder=shared_tmp_path / "run-alone")
+        expected = read_records(shared_tmp_path / "run-alone" / "metrics.jsonl")
+        assert [record.loss for record in records] == pytest.approx(
+            [record.loss for record in expected], rel=1e-5
+        )
+    MPI.COMM_WORLD.Barrier()
+
+
+# --------------------------------------------------------------------------------------------------------------- resume
+
+
+@pytest.mark.parametrize("after", [1, 3])
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(folder: Path, after: int) -> None:
+    recipe = make(folder)
+    whole = train(recipe, run_folder=folder / "whole")
+    resumed = train(recipe, resume=killed_run(folder, recipe, after=after))
+    assert (resumed.best_epoch, resumed.validation, resumed.test) == (
+        whole.best_epoch,
+        whole.validation,
+        whole.test,
+    )
+    ends = [load_latest(folder / name / "checkpoints") for name in ("run", "whole")]
+    assert ends[0].header == ends[1].header
+    assert_same(ends[0].state, ends[1].state)
+    logs = [read_records(folder / name / "metrics.jsonl") for name in ("run", "whole")]
+    assert [record.loss for record in logs[0]] == [record.loss for record in logs[1]]
+    assert len(json.loads((folder / "run" / "environment.json").read_text())) == 2
+
+
+def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:
+    recipe = make(folder, training={"epochs": 2})
+    first = train(recipe, run_folder=folder / "run")
+    before = load_latest(folder / "run" / "checkpoints")
+    assert train(recipe, resume=folder / "run") == first
+    assert_same(load_latest(folder / "run" / "checkpoints").state, before.state)
+
+
+def test_a_damaged_checkpoint_is_passed_over(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe = make(folder)
+    whole = train(recipe, run_folder=folder / "whole")
+    run = killed_run(folder, recipe, after=3)
+    latest = load_latest(run / "checkpoints").path
+    latest.write_bytes(latest.read_bytes()[:-9])
+    assert train(recipe, resume=run).test == whole.test
+    said = capsys.readouterr().out
+    assert "passed over a damaged checkpoint" in said
+    assert "resuming after epoch 2" in said
+
+
+def test_another_recipe_is_refused(folder: Path) -> None:
+    run = killed_run(folder, make(folder), after=1)
+    before = {path: path.read_bytes() for path in run.rglob("*") if path.is_file()}
+    with pytest.raises(StoreError, match=r"another recipe: training\.learning_rate was 0\.01 and is 0\.5"):
+        train(make(folder, training={"learning_rate": 0.5}), resume=run)
+    assert {path: path.read_bytes() for path in run.rglob("*") if path.is_file()} == before
+
+
+def test_another_graph_is_refused(folder: Path) -> None:
+    run = killed_run(folder, make(folder), after=1)
+    job = make(folder, graph={"standardise": "standard"})
+    partition_to_store(
+        PartitionJob(store=job.store, graph=job.graph, partition=job.partition), overwrite=True
+    )
+    with pytest.raises(StoreError, match="another graph"):
+        train(make(folder), resume=run)
+
+
+# ----------------------------------------------------------------------------------------- refused before anything runs
+
+
+def refused(folder: Path, error: type[Exception], words: str, **changes: dict[str, Any]) -> None:
+    """Training is refused, and leaves no run folder."""
+    with pytest.raises(error, match=words):
+        train(make(folder, **changes), run_folder=folder / "run")
+    assert not (folder / "run").exists()
+
+
+def test_no_store(folder: Path) -> None:
+    shutil.rmtree(folder / "store")
+    refused(folder, StoreError, r"manifest.json is missing.*windrow partition")
+
+
+def test_another_number_of_parts(folder: Path) -> None:
+    job = make(folder, partition={"num_parts": 2})
+    partition_to_store(
+        PartitionJob(store=job.store, graph=job.graph, partition=job.partition), overwrite=True
+    )
+    refused(folder, StoreError, "holds 2 parts, but the run has 1 ranks")
+
+
+@pytest.mark.parametrize("name", ["parts/00000/features.npy", "shared/indices.npy", "shared/labels.npy"])
+@pytest.mark.parametrize("damage", ["truncated", "altered", "gone"])
+def test_a_damaged_store(folder: Path, name: str, damage: str) -> None:
+    file = folder / "store" / name
+    whole = file.read_bytes()
+    if damage == "gone":
+        file.unlink()
+    else:
+        file.write_bytes(whole[:-8] if damage == "truncated" else whole[:-1] + bytes([whole[-1] ^ 1]))
+    refused(folder, StoreError, name)
+
+
+def test_a_store_of_another_version(folder: Path) -> None:
+    manifest = folder / "store" / "manifest.json"
+    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
+    refused(folder, StoreError, "format version 99")
+
+
+def test_a_graph_without_labels(folder: Path) -> None:
+    np.savez(folder / "graph.npz", edges=np.array([[0, 1], [1, 2]]))
+    job = make(folder)
+    partition_to_store(
+        PartitionJob(store=job.store, graph=job.graph, partition=job.partition), overwrite=True
+    )
+    refused(folder, DataError, "no features and no labels")
+
+
+def test_a_warm_up_longer_than_the_run(folder: Path) -> None:
+    refused(folder, RecipeError, "warmup_steps = 999", training={"schedule": {"warmup_steps": 999}})
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there(folder: Path) -> None:
+    refused(folder, RecipeError, "finds no GPU", run={"device": "cuda"})
+
+
+def test_a_run_folder_in_use(folder: Path) -> None:
+    (folder / "run").mkdir()
+    (folder / "run" / "mine.txt").write_text("precious")
+    with pytest.raises(StoreError, match="already in use"):
+        train(make(folder), run_folder=folder / "run")
+    assert [entry.name for entry in (folder / "run").iterdir()] == ["mine.txt"]
+
+
+# ------------------------------------------------------------------------------------------------------------ full disk
+
+
+def test_a_full_disk_leaves_the_last_good_checkpoint(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    recipe = make(folder)
+    whole = train(recipe, run_folder=folder / "whole")
+    written: list[int] = []
+
+    def fsync(descriptor: int) -> None:
+        target = Path(f"/proc/self/fd/{descriptor}").readlink().name
+        if target.endswith(".ckpt.part"):
+            written.append(descriptor)
+            if len(written) == 3:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    with monkeypatch.context() as patch:
+        patch.setattr(atomic_file.os, "fsync", fsync)
+        with pytest.raises(StoreError, match="No space left on device"):
+            train(recipe, run_folder=folder / "run")
+    checkpoints = folder / "run" / "checkpoints"
+    assert load_latest(checkpoints).header.epoch == 2
+    assert not list(checkpoints.glob(".*"))
+    assert train(recipe, resume=folder / "run").test == whole.test

@@ -1,0 +1,204 @@
+"""A folder appears whole or not at all, whatever stops the writer and wherever."""
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import StoreError
+from windrow.partition.atomic_folder import atomic_folder
+
+
+def names(folder: Path) -> list[str]:
+    return sorted(entry.name for entry in folder.iterdir())
+
+
+def fill(path: Path, text: str, *, overwrite: bool = False) -> None:
+    with atomic_folder(path, overwrite=overwrite) as folder:
+        (folder / "inner").mkdir()
+        (folder / "inner" / "file").write_text(text)
+
+
+def content(path: Path) -> str:
+    return (path / "inner" / "file").read_text()
+
+
+def test_appears_when_the_block_ends_with_the_folders_above_it(tmp_path: Path) -> None:
+    path = tmp_path / "a" / "b" / "store"
+    with atomic_folder(path, overwrite=False) as folder:
+        assert folder.parent == path.parent, "a rename must not cross file systems"
+        assert names(folder) == []
+        assert not path.exists()
+    assert names(path.parent) == ["store"]
+
+
+def test_replaces_only_when_told(tmp_path: Path) -> None:
+    path = tmp_path / "store"
+    fill(path, "old")
+    with pytest.raises(StoreError, match=r"store already exists: choose another folder or overwrite it"):
+        fill(path, "new")
+    assert content(path) == "old"
+    fill(path, "new", overwrite=True)
+    assert content(path) == "new"
+    assert names(tmp_path) == ["store"]
+
+
+@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), SystemExit(1)])
+@pytest.mark.parametrize("existed", [False, True])
+def test_an_error_in_the_block_leaves_what_was_there(tmp_path: Path, existed: bool, error: BaseException) -> None:
+    path = tmp_path / "store"
+    if existed:
+        fill(path, "old")
+    with pytest.raises(type(error)), atomic_folder(path, overwrite=True) as folder:
+        (folder / "half").write_text("new")
+        raise error
+    assert names(tmp_path) == (["store"] if existed else [])
+    assert not existed or content(path) == "old"
+
+
+def fail(*_: object) -> None:
+    raise OSError(28, "No space left on device")
+
+
+@pytest.mark.parametrize("existed", [False, True])
+def test_a_disk_that_is_full_when_flushing_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
+) -> None:
+    path = tmp_path / "store"
+    if existed:
+        fill(path, "old")
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(OSError, match="No space left"):
+        fill(path, "new", overwrite=True)
+    assert names(tmp_path) == (["store"] if existed else [])
+    assert not existed or content(path) == "old"
+
+
+@pytest.mark.parametrize("failing_rename", [1, 2])
+def test_a_failed_rename_leaves_what_was_there(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_rename: int
+) -> None:
+    path = tmp_path / "store"
+    fill(path, "old")
+    rename, calls = Path.rename, []
+
+    def counted(source: Path, target: Path) -> Path:
+        calls.append(source)
+        if len(calls) == failing_rename:
+            fail()
+        return rename(source, target)
+
+    monkeypatch.setattr(Path, "rename", counted)
+    with pytest.raises(OSError, match="No space left"):
+        fill(path, "new", overwrite=True)
+    assert names(tmp_path) == ["store"]
+    assert content(path) == "old"
+
+
+def test_everything_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    flushed, fsync = [], os.fsync
+
+    def recorded(descriptor: int) -> None:
+        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        fsync(descriptor)
+
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("needs /proc to tell what is flushed")
+    monkeypatch.setattr(os, "fsync", recorded)
+    fill(tmp_path / "store", "new")
+    assert [path.name for path in flushed[:2]] == ["inner", "file"]
+    assert flushed[2].name.startswith("store.tmp-")
+    assert flushed[3] == tmp_path
+
+
+def test_leftovers_are_cleared_and_neighbours_are_not(tmp_path: Path) -> None:
+    leftovers = ["store.tmp-0123456789ab", "store.old-0123456789ab"]
+    neighbours = ["store.old-2025", "store.tmp-mine", "store2.tmp-0123456789ab", "storexold-0123456789ab"]
+    for name in ["store", *leftovers, *neighbours]:
+        (tmp_path / name / "inner").mkdir(parents=True)
+        (tmp_path / name / "inner" / "file").write_text(name)
+    fill(tmp_path / "store", "new", overwrite=True)
+    assert names(tmp_path) == sorted(["store", *neighbours])
+    assert content(tmp_path / "store") == "new"
+    assert [content(tmp_path / name) for name in neighbours] == neighbours
+
+
+def test_a_store_caught_between_the_renames_is_put_back(tmp_path: Path) -> None:
+    fill(tmp_path / "store", "old")
+    (tmp_path / "store").rename(tmp_path / "store.old-0123456789ab")
+    fill(tmp_path / "other", "x")
+    assert names(tmp_path) == ["other", "store.old-0123456789ab"]
+    with pytest.raises(StoreError, match="already exists"):
+        fill(tmp_path / "store", "new")
+    assert content(tmp_path / "store") == "old"
+
+
+KILLED_WRITERS = """
+import os, shutil, signal, sys
+from pathlib import Path
+from windrow.partition.atomic_folder import atomic_folder
+
+def die(*_, **__):
+    os.kill(os.getpid(), signal.SIGKILL)
+
+def die_at_rename(number):
+    rename, calls = Path.rename, []
+    def counted(source, target):
+        calls.append(source)
+        if len(calls) == number:
+            die()
+        return rename(source, target)
+    Path.rename = counted
+
+def prepare(place):
+    if place == "flush":
+        os.fsync = die
+    elif place == "first rename":
+        die_at_rename(1)
+    elif place == "second rename":
+        die_at_rename(2)
+    elif place == "clearing":
+        shutil.rmtree = die
+
+for folder in map(Path, sys.argv[1:]):
+    child = os.fork()
+    if child == 0:
+        prepare(folder.name)
+        with atomic_folder(folder / "store", overwrite=True) as filling:
+            (filling / "inner").mkdir()
+            (filling / "inner" / "file").write_text("new")
+            if folder.name == "block":
+                die()
+        os._exit(0)
+    _, status = os.waitpid(child, 0)
+    assert os.WIFSIGNALED(status) and os.WTERMSIG(status) == signal.SIGKILL, (folder, status)
+"""
+
+
+@pytest.mark.skipif(not hasattr(signal, "SIGKILL") or not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+def test_a_killed_writer_leaves_a_whole_folder_wherever_it_dies(tmp_path: Path) -> None:
+    places = {"block": "old", "flush": "old", "first rename": "old", "second rename": None, "clearing": "new"}
+    for place in places:
+        (tmp_path / place).mkdir()
+        fill(tmp_path / place / "store", "old")
+    folders = [str(tmp_path / place) for place in places]
+    subprocess.run([sys.executable, "-P", "-c", KILLED_WRITERS, *folders], cwd=tmp_path, check=True)
+    for place, expected in places.items():
+        path = tmp_path / place / "store"
+        assert len(names(path.parent)) == 2, "the store and one leftover"
+        if expected is None:
+            assert not path.exists()
+        else:
+            assert content(path) == expected
+        with pytest.raises(StoreError, match="already exists"):
+            fill(path, "newest")
+        assert names(path.parent) == ["store"], "the next writer clears the leftover, or puts the store back"
+        assert content(path) == (expected or "old")
+        fill(path, "newest", overwrite=True)
+        assert names(path.parent) == ["store"]
+        assert content(path) == "newest"
+        shutil.rmtree(path)

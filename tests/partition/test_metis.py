@@ -1,0 +1,45 @@
+import numpy as np
+import pytest
+
+from windrow.comm.errors import DataError
+from windrow.partition import metis
+from windrow.partition.metis import metis_runs, metis_search
+from windrow.partition.refine import excess
+
+
+@pytest.fixture(scope="module", autouse=True)
+def needs_dgl():
+    pytest.importorskip("dgl", reason="METIS comes with DGL")
+
+
+def test_search_is_reproducible_quiet_and_better_than_its_runs(ring_of_cliques, capfd):
+    graph = ring_of_cliques(12, 10)
+    weights = np.stack([np.ones(120), np.diff(graph.indptr)], axis=1).astype(np.int32)
+    seen = []
+    found = [
+        metis_search(
+            graph, weights, 3, imbalance=0.05, seed=1, restarts=2, progress=lambda *step: seen.append(step)
+        )
+        for _ in range(2)
+    ]
+    assert (found[0] == found[1]).all()
+    assert excess(weights, found[0], 3, 0.05) == 0
+    plain = min(graph.cut(run) for run in metis_runs(graph, weights, 3, seed=1, restarts=2))
+    assert graph.cut(found[0]) <= plain
+    assert [share for _, share in seen[:3]] == [1 / 3, 2 / 3, 1.0]
+    assert capfd.readouterr() == ("", "")
+
+
+def test_failure_shows_what_the_worker_said(ring_of_cliques, monkeypatch):
+    monkeypatch.setattr(metis, "WORKER", "windrow.partition.no_such_module")
+    graph = ring_of_cliques(2, 3)
+    with pytest.raises(
+        DataError, match=r'METIS failed on 6 vertices .*use method = "fennel"(.|\n)*no_such_module'
+    ):
+        list(metis_runs(graph, np.ones((6, 1), np.int32), 2, seed=0, restarts=1))
+
+
+def test_absent_dgl_is_named(ring_of_cliques, monkeypatch):
+    monkeypatch.setattr(metis.importlib.util, "find_spec", lambda name: None)
+    with pytest.raises(DataError, match=r'not installed: install dgl==1.1.3 or use method = "fennel"'):
+        list(metis_runs(ring_of_cliques(2, 3), np.ones((6, 1), np.int32), 2, seed=0, restarts=1))

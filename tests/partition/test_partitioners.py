@@ -1,0 +1,219 @@
+"""Every method keeps the laws of a partition, and bad graphs are refused."""
+
+import importlib.util
+import re
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.partition import partitioners
+from windrow.partition.options import PartitionOptions
+from windrow.partition.partitioners import partition_graph, partition_with_options
+from windrow.partition.quality import measure_quality
+
+RandomCSC = Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]
+
+needs_metis = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="METIS comes with DGL")
+METHODS = pytest.mark.parametrize("method", ["random", "fennel", pytest.param("metis", marks=needs_metis)])
+QUICK = {"restarts": 1, "refine_cycles": 1}
+
+
+def communities(num_communities: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+    """Symmetric graph: dense inside a community, one edge out of each vertex; ids shuffled. Also the communities."""
+    generator = np.random.default_rng(seed)
+    num_vertices = num_communities * size
+    community = generator.permutation(num_vertices) % num_communities
+    alike = community[:, None] == community[None, :]
+    linked = np.where(alike, generator.random((num_vertices, num_vertices)) < 0.4, False)
+    linked[np.arange(num_vertices), generator.integers(0, num_vertices, num_vertices)] = True
+    linked = (linked | linked.T) & ~np.eye(num_vertices, dtype=bool)
+    destinations, sources = np.nonzero(linked)
+    indptr = np.searchsorted(destinations, np.arange(num_vertices + 1)).astype(np.int64)
+    return indptr, sources.astype(np.int32), community
+
+
+def check_laws(assignment: np.ndarray, num_vertices: int, num_parts: int, train_ids: np.ndarray | None) -> None:
+    """Every vertex in exactly one part, no part empty, none without a training vertex."""
+    assert (assignment.dtype, assignment.shape) == (np.int32, (num_vertices,))
+    assert set(assignment.tolist()) == set(range(num_parts))
+    if train_ids is not None:
+        assert set(assignment[train_ids].tolist()) == set(range(num_parts))
+
+
+@settings(deadline=None, max_examples=60)
+@given(
+    st.sampled_from(["random", "fennel"]), st.integers(1, 25), st.integers(0, 80), st.integers(0, 2**32), st.data()
+)  # fmt: skip
+def test_laws_on_any_graph(
+    random_csc: RandomCSC, method: str, num_vertices: int, num_edges: int, seed: int, data: st.DataObject
+) -> None:
+    indptr, indices = random_csc(seed, num_vertices, num_edges)
+    kept = indptr.copy(), indices.copy()
+    order = np.random.default_rng(seed).permutation(num_vertices)
+    num_train = data.draw(st.integers(1, num_vertices))
+    train = data.draw(st.sampled_from([None, order[:num_train]]))
+    validation = data.draw(st.sampled_from([None, order[num_train : num_train + 3]]))
+    num_parts = data.draw(st.integers(1, num_vertices if train is None else num_train))
+    arguments: dict[str, Any] = {
+        "method": method, "train_ids": train, "validation_ids": validation, "seed": seed,
+        "stream_passes": data.draw(st.integers(1, 3)),
+    }  # fmt: skip
+    assignment = partition_graph(indptr, indices, num_parts, **arguments)
+    check_laws(assignment, num_vertices, num_parts, train)
+    assert (partition_graph(indptr, indices, num_parts, **arguments) == assignment).all(), "the same again"
+    assert (indptr == kept[0]).all()
+    assert (indices == kept[1]).all()
+
+
+@METHODS
+def test_balance_cut_and_determinism(method: Any) -> None:
+    indptr, indices, community = communities(4, 60, seed=3)
+    order = np.random.default_rng(0).permutation(240)
+    train, validation = order[:40], order[40:64]
+
+    def split(indices: np.ndarray = indices) -> np.ndarray:
+        return partition_graph(
+            indptr, indices, 4, method=method, train_ids=train, validation_ids=validation, seed=7, imbalance=0.1, **QUICK
+        )  # fmt: skip
+
+    assignment = split()
+    check_laws(assignment, 240, 4, train)
+    assert (split(indices.astype(np.int64)) == assignment).all(), "equal arguments and seed, also in wider integers"
+    quality = measure_quality(indptr, indices, assignment, 4, train_ids=train, validation_ids=validation)
+    for name in ("train", "validation", "other"):
+        assert quality.balance[name] <= 1.1 + 1e-9, name
+    planted = measure_quality(indptr, indices, community.astype(np.int32), 4).cut_edges
+    if method == "random":
+        assert quality.cut_fraction == pytest.approx(0.75, abs=0.05), "each neighbour elsewhere in 3 of 4 cases"
+    else:
+        assert quality.cut_edges < 2 * planted
+
+
+def test_the_seed_moves_a_random_partition(random_csc: RandomCSC) -> None:
+    indptr, indices = random_csc(0, 50, 100)
+    first, second = (partition_graph(indptr, indices, 4, method="random", seed=seed) for seed in (1, 2))
+    assert (first != second).any()
+
+
+@METHODS
+def test_graphs_without_edges(method: Any) -> None:
+    indptr, indices = np.zeros(11, np.int64), np.empty(0, np.int32)
+    assignment = partition_graph(indptr, indices, 3, method=method, **QUICK)
+    check_laws(assignment, 10, 3, None)
+    assert sorted(np.bincount(assignment).tolist()) == [3, 3, 4]
+
+
+@METHODS
+def test_as_many_parts_as_vertices(random_csc: RandomCSC, method: Any) -> None:
+    indptr, indices = random_csc(1, 5, 20)
+    assignment = partition_graph(indptr, indices, 5, method=method, balance=("vertices",), **QUICK)
+    assert sorted(assignment.tolist()) == [0, 1, 2, 3, 4]
+
+
+@pytest.mark.parametrize("method", ["metis", "fennel", "random"])
+def test_one_part_needs_no_method(random_csc: RandomCSC, monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+    for name in ("metis_search", "fennel_assignment", "random_assignment"):
+        monkeypatch.setattr(partitioners, name, None)
+    assert partition_graph(*random_csc(0, 6, 9), 1, method=method).tolist() == [0] * 6
+
+
+def test_every_option_reaches_its_method(random_csc: RandomCSC, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {}
+    dealt = np.arange(8, dtype=np.int32) % 2
+    for name in ("metis_search", "fennel_assignment"):
+        monkeypatch.setattr(
+            partitioners, name, lambda *given, name=name, **named: (calls.update({name: (given, named)}), dealt)[1]
+        )
+    indptr, indices = random_csc(0, 8, 20)
+
+    def progress(stage: str, share: float) -> None:
+        """Told how far it is."""
+
+    for method in ("metis", "fennel"):
+        options = PartitionOptions(
+            num_parts=2, method=method, balance=("vertices", "degree"), imbalance=0.25, seed=9,
+            restarts=3, refine_cycles=5, stream_passes=6,
+        )  # fmt: skip
+        assert (partition_with_options(indptr, indices, options, progress=progress) == dealt).all()
+    positional, named = calls["metis_search"]
+    assert positional[1][:, 0].tolist() == [1] * 8
+    assert positional[1][:, 1].tolist() == np.diff(indptr).tolist()
+    assert positional[2] == 2
+    assert named == {"imbalance": 0.25, "seed": 9, "restarts": 3, "refine_cycles": 5, "progress": progress}
+    positional, named = calls["fennel_assignment"]
+    assert positional[3] == 2
+    assert named == {"imbalance": 0.25, "passes": 6, "progress": progress}
+
+
+INDPTR, INDICES = np.array([0, 1, 2, 4]), np.array([1, 0, 0, 1], np.int32)
+
+
+@pytest.mark.parametrize(
+    ("indptr", "indices", "message"),
+    [
+        ([], [], "the graph has no vertices: check the file that it was read from"),
+        ([0], [], "the graph has no vertices"),
+        ([1, 2, 3, 4], [0] * 4, "indptr must rise from 0 to the number of edges, 4; it runs from 1 to 4"),
+        ([0, 1, 2, 3], [0] * 4, "indptr must rise from 0 to the number of edges, 4; it runs from 0 to 3"),
+        ([0, 3, 2, 4], [0] * 4, "indptr must rise from 0 to the number of edges, 4"),
+        ([0, 1, 2, 4], [0, 1, 2, 3], "neighbour ids run from 0 to 3, expected [0, 3)"),
+        ([0, 1, 2, 4], [0, 1, 2, -1], "neighbour ids run from -1 to 2, expected [0, 3)"),
+    ],
+)
+def test_broken_arrays_are_refused(indptr: list[int], indices: list[int], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        partition_graph(np.array(indptr, np.int64), np.array(indices, np.int32), 2, method="random")
+
+
+@METHODS
+def test_too_few_vertices_are_refused(method: Any) -> None:
+    message = "3 vertices cannot be spread over 4 parts, each needs at least one: use at most 3 parts"
+    with pytest.raises(DataError, match=message):
+        partition_graph(INDPTR, INDICES, 4, method=method)
+    with pytest.raises(DataError, match="1 training vertices .* use at most 1 parts or a larger training set"):
+        partition_graph(INDPTR, INDICES, 2, method=method, train_ids=np.array([2, 2]))
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"train_ids": np.array([0, 3])}, "training id 3 at row 1 is outside [0, 3)"),
+        ({"train_ids": np.array([-1])}, "training id -1 at row 0 is outside [0, 3)"),
+        ({"validation_ids": np.array([7])}, "validation id 7 at row 0 is outside [0, 3)"),
+        (
+            {"train_ids": np.array([0, 1]), "validation_ids": np.array([1])},
+            "vertex 1 is both a training and a validation vertex",
+        ),
+    ],
+)
+def test_bad_ids_are_refused(changes: dict[str, Any], message: str) -> None:
+    with pytest.raises(DataError, match=re.escape(message)):
+        partition_graph(INDPTR, INDICES, 1, method="random", **changes)
+
+
+@pytest.mark.parametrize(
+    "changes",
+    [{"method": "best"}, {"imbalance": -0.1}, {"balance": ("weight",)}, {"restarts": 0}, {"stream_passes": 0}],
+)
+def test_bad_options_are_refused(changes: dict[str, Any]) -> None:
+    (name,) = changes
+    with pytest.raises(RecipeError, match=name):
+        partition_graph(INDPTR, INDICES, 2, **changes)
+    with pytest.raises(RecipeError, match="num_parts = 0: expected at least 1"):
+        partition_graph(INDPTR, INDICES, 0)
+
+
+def test_many_passes_and_any_tolerance_keep_streaming_sound(random_csc: RandomCSC) -> None:
+    indptr, indices = random_csc(5, 40, 200)
+    for imbalance, passes in ((0.03, 1200), (1e300, 3), (0.0, 70)):
+        assignment = partition_graph(
+            indptr, indices, 4, method="fennel", balance=("vertices",), imbalance=imbalance, stream_passes=passes
+        )
+        check_laws(assignment, 40, 4, None)
+        if imbalance < 1:
+            assert np.bincount(assignment).max() <= 10
