@@ -134,6 +134,7 @@ class MinibatchTrainer:
         self._features = RowExchange(
             world, graph.offsets, graph.features, codec=make_codec(sampler_options.wire), stage="features"
         )
+        self._fetched = graph.features.new_empty((0, *graph.features.shape[1:]))
         self._reducer = GradientReducer(world, model.parameters())
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
@@ -179,7 +180,7 @@ class MinibatchTrainer:
         with self.stopwatch.measure("sample"):
             minibatch = self._sampler.sample(self._order.seeds(epoch, step), epoch=epoch, step=step)
         with self.stopwatch.measure("fetch"):
-            rows = self._features.fetch(minibatch.input_ids, unique=True).to(self._device)
+            rows = self._fetch(minibatch.input_ids).to(self._device)
         self._reducer.start()
         loss_value = 0.0
         if len(minibatch.seeds) > 0:
@@ -213,6 +214,12 @@ class MinibatchTrainer:
     def close(self) -> None:
         """Detach from the model's parameters."""
         self._reducer.close()
+
+    def _fetch(self, ids: Tensor) -> Tensor:
+        """Rows in memory that the next call overwrites; it grows with the largest minibatch."""
+        if len(ids) > len(self._fetched):
+            self._fetched = self._fetched.new_empty((len(ids) + len(ids) // 8, *self._fetched.shape[1:]))
+        return self._features.fetch(ids, unique=True, out=self._fetched[: len(ids)])
 
     def _forward(self, blocks: Any, rows: Tensor, input_ids: Tensor, epoch: int, step: int) -> Tensor:
         dropout = DropoutContext(

@@ -7,6 +7,7 @@
 Nothing here communicates: rank 0 saves, every rank may load.
 """
 
+import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -43,7 +44,10 @@ class Checkpoint:
 
 
 def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, Any], *, keep: int) -> Path:
-    """Write a checkpoint, then delete those that are no longer needed.
+    """Write a checkpoint, then delete those that are no longer needed, later ones among them.
+
+    A later one was passed over as damaged when the run was resumed; left there, it would push out those that are
+    intact.
 
     Args:
         folder: made if it is not there.
@@ -63,6 +67,9 @@ def save_checkpoint(folder: Path, header: CheckpointHeader, state: Mapping[str, 
         raise StoreError(f"cannot make {folder}: {error.strerror}. Choose another run folder.") from error
     path = folder / NAME.format(header.epoch, header.step)
     write_checkpoint(path, header, state)
+    for later in _newest_first(folder):
+        if _position(later) > _position(path):
+            later.unlink(missing_ok=True)
     _delete_unneeded(folder, keep)
     return path
 
@@ -128,7 +135,12 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], graph_fin
 
 
 def _newest_first(folder: Path) -> list[Path]:
-    return sorted(folder.glob(PATTERN), reverse=True)
+    return sorted(folder.glob(PATTERN), key=_position, reverse=True)
+
+
+def _position(path: Path) -> list[int]:
+    """(epoch, step) of a checkpoint, from its name: as numbers, which may outgrow the digits that a name has at least."""
+    return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 
 def _best(folder: Path) -> Path | None:

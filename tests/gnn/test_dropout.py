@@ -102,3 +102,23 @@ def test_cuda_draws_the_same_bits() -> None:
     row_ids = torch.arange(100) * 12345
     expected = drop(x, 0.3, key=KEY, row_ids=row_ids)
     assert torch.equal(drop(x.cuda(), 0.3, key=KEY, row_ids=row_ids.cuda()).cpu(), expected)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_rectifying_on_the_way_is_rectifying_first(dtype: torch.dtype) -> None:
+    values = torch.randn(50, 13, generator=torch.Generator().manual_seed(0), dtype=dtype)
+    upstream = torch.randn(50, 13, generator=torch.Generator().manual_seed(1), dtype=dtype)
+    results = []
+    for rectify in (True, False):
+        x = values.clone().requires_grad_()
+        before = x if rectify else torch.relu(x)
+        out = drop(before, 0.3, key=KEY, row_ids=torch.arange(50), rectify=rectify)
+        results.append((out, *torch.autograd.grad(out, x, upstream)))
+    for mine, expected in zip(*results, strict=True):
+        assert torch.equal(mine, expected)
+
+
+def test_without_dropout_only_the_rectifier_is_left() -> None:
+    context = DropoutContext(seed=1, epoch=0, step=0, row_ids=torch.arange(2))
+    x = torch.tensor([[1.0, -1.0], [-2.0, 2.0]])
+    assert torch.equal(context.drop(x, 0, layer=0, rectify=True), torch.relu(x))

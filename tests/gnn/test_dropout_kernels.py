@@ -9,16 +9,17 @@ from windrow.gnn.dropout_kernels import drop_columns
 KEY = 0xFEDCBA9876543210
 
 
+@pytest.mark.parametrize("lowest", [-np.inf, 0, 7])
 @pytest.mark.parametrize("columns", [1, 3, 4, 7, 16])
-def test_keeps_what_the_law_says(columns: int) -> None:
+def test_keeps_what_the_law_says(columns: int, lowest: float) -> None:
     row_ids = np.array([5, 0, 2**40, 7], dtype=np.int64)
-    x = np.arange(1, 4 * columns + 1, dtype=np.float32).reshape(4, columns)
+    x = np.arange(-columns, 3 * columns, dtype=np.float32).reshape(4, columns)
     out = np.empty_like(x)
     threshold = 20_000
-    drop_columns(x, row_ids, np.uint64(KEY), np.uint64(threshold), np.float32(2), out)
+    drop_columns(x, row_ids, np.uint64(KEY), np.uint16(threshold), np.float32(2), np.float32(lowest), out)
     row_keys = hash_ids(KEY, row_ids)
     for row in range(4):
         for column in range(columns):
             word = mix64(int(row_keys[row]) ^ mix64(column // 4 + GOLDEN))
             kept = (word >> 16 * (column % 4)) & 0xFFFF >= threshold
-            assert out[row, column] == (2 * x[row, column] if kept else 0)
+            assert out[row, column] == (2 * max(x[row, column], lowest) if kept else 0)

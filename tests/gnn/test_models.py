@@ -17,7 +17,9 @@ from windrow.gnn.models import GNN, ModelOptions, build_model
 
 KINDS: tuple[Literal["graphsage", "gcn", "gat", "gin"], ...] = ("graphsage", "gcn", "gat", "gin")
 EVERY_OPTION = [
-    ModelOptions(kind=kind, hidden=8, heads=2, normalise="layer" if residual else "none", residual=residual)
+    ModelOptions(
+        kind=kind, hidden=8, num_layers=2, heads=2, normalise="layer" if residual else "none", residual=residual
+    )
     for kind, residual in itertools.product(KINDS, (False, True))
 ]
 

@@ -67,6 +67,24 @@ def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
     assert newest.name in loaded.damaged[0]
 
 
+@pytest.mark.parametrize("keep", [1, 2])
+def test_a_damaged_one_never_pushes_out_those_that_are_intact(tmp_path: Path, keep: int) -> None:
+    save(tmp_path, 5, best=True, keep=keep)
+    newest = save(tmp_path, 9, best=True, keep=keep + 1)
+    newest.write_bytes(newest.read_bytes()[:-5])
+    assert load_latest(tmp_path).header.epoch == 5
+    for epoch in (6, 7):
+        save(tmp_path, epoch, keep=keep)
+        assert load_latest(tmp_path).header.epoch == epoch
+        assert load_best(tmp_path).header.epoch == 5
+
+
+def test_epochs_beyond_five_digits_are_in_order(tmp_path: Path) -> None:
+    for epoch in (99_999, 100_000):
+        save(tmp_path, epoch, keep=1)
+    assert [path.name for path in tmp_path.iterdir()] == ["epoch-100000-step-000000.ckpt"]
+
+
 def test_none_left_is_an_error_with_every_reason(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="without --resume"):
         load_latest(tmp_path)

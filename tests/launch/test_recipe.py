@@ -13,7 +13,7 @@ EXAMPLES = ("tolokers", "minesweeper", "cora", "coauthor_physics")
 
 
 def make(**sections: Any) -> Recipe:
-    values = {"name": "r", "store": "stores/r", "graph": {"path": "g.npz"}, "sampler": {"fanouts": [5, 5]}}
+    values = {"name": "r", "store": "stores/r", "graph": {"path": "g.npz"}}
     return make_recipe(values | sections, source="r.toml", base=Path("/base"))
 
 
@@ -33,9 +33,7 @@ def test_paths_start_from_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: 
     assert recipe.store == Path("/base/stores/r")
     assert recipe.graph.path == "/base/g.npz"
     (tmp_path / "sub").mkdir()
-    write_toml(
-        tmp_path / "sub" / "r.toml", {"store": "s", "graph": {"path": "g"}, "sampler": {"fanouts": [5, 5]}}
-    )
+    write_toml(tmp_path / "sub" / "r.toml", {"store": "s", "graph": {"path": "g"}})
     monkeypatch.chdir(tmp_path)
     relative = load_recipe(Path("sub/r.toml"))
     assert relative.store == tmp_path / "sub" / "s"
@@ -51,6 +49,21 @@ def test_a_fanout_list_of_the_wrong_length_is_refused() -> None:
     assert "sampler.fanouts = [5, 5, 5]" in message
     assert "model.num_layers = 2" in message
     assert "one fanout for each layer" in message
+
+
+def test_fanouts_of_evaluation_are_checked_too() -> None:
+    with pytest.raises(
+        RecipeError, match=r"evaluation\.fanouts = \[5\] has 1 hops, but model\.num_layers = 3"
+    ):
+        make(evaluation={"method": "sampled", "fanouts": [5]})
+
+
+@pytest.mark.parametrize("section", ["sampler", "evaluation"])
+def test_a_fanout_of_zero_is_refused(section: str) -> None:
+    with pytest.raises(
+        RecipeError, match=rf"{section}\.fanouts = \[5, 0, 5\]: each must be at least 1, or -1"
+    ):
+        make(**{section: {"fanouts": [5, 0, 5]}})
 
 
 @pytest.mark.parametrize(

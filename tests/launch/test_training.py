@@ -15,7 +15,7 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import atomic_file
+from windrow.launch import atomic_file, training
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.metrics_log import read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
@@ -23,6 +23,7 @@ from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
 
 SETTINGS: dict[str, dict[str, Any]] = {
+    "graph": {"path": "graph.npz"},
     "partition": {"num_parts": 1, "method": "random"},
     "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
     "sampler": {"fanouts": [4, 3]},
@@ -40,7 +41,7 @@ def make(folder: Path, **changes: dict[str, Any]) -> Recipe:
     sections = {
         name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()
     }
-    values = {"name": "tiny", "store": "store", "graph": {"path": "graph.npz"}, **sections}
+    values = {"name": "tiny", "store": "store", **sections}
     return make_recipe(values, source="tiny.toml", base=folder)
 
 
@@ -59,8 +60,13 @@ def prepare(folder: Path, parts: int = 1) -> None:
         val=graph.validation_ids.numpy(),
         test=graph.test_ids.numpy(),
     )
-    recipe = make(folder, partition={"num_parts": parts})
-    partition_to_store(PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition))
+    partition(make(folder, partition={"num_parts": parts}))
+
+
+def partition(recipe: Recipe) -> None:
+    """Write the store of a recipe."""
+    job = PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
+    partition_to_store(job, overwrite=True)
 
 
 @pytest.fixture(scope="module")
@@ -75,6 +81,13 @@ def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def folder(prepared: Path, tmp_path: Path) -> Path:
     """A copy of it that a test may spoil."""
     return Path(shutil.copytree(prepared, tmp_path / "work"))
+
+
+@pytest.fixture(autouse=True)
+def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs, so one test of it is enough."""
+    if request.node.name != "test_a_run_leaves_everything_behind":
+        monkeypatch.setattr(training, "write_plot", lambda *_, **__: None)
 
 
 def kill_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
@@ -174,9 +187,8 @@ def test_a_run_of_two_ranks(shared_tmp_path: Path) -> None:
 
     if launched_rank() == 0:
         prepare(shared_tmp_path, parts=2)
-        prepare_one = shared_tmp_path / "one"
-        prepare_one.mkdir()
-        prepare(prepare_one)
+        (shared_tmp_path / "one").mkdir()
+        prepare(shared_tmp_path / "one")
     MPI.COMM_WORLD.Barrier()
     recipe = make(shared_tmp_path, training={"epochs": 2})
     result = train(recipe, run_folder=shared_tmp_path / "run")
@@ -245,10 +257,7 @@ def test_another_recipe_is_refused(folder: Path) -> None:
 
 def test_another_graph_is_refused(folder: Path) -> None:
     run = killed_run(folder, make(folder), after=1)
-    job = make(folder, graph={"standardise": "standard"})
-    partition_to_store(
-        PartitionJob(store=job.store, graph=job.graph, partition=job.partition), overwrite=True
-    )
+    partition(make(folder, graph={"standardise": "standard"}))
     with pytest.raises(StoreError, match="another graph"):
         train(make(folder), resume=run)
 
@@ -269,10 +278,7 @@ def test_no_store(folder: Path) -> None:
 
 
 def test_another_number_of_parts(folder: Path) -> None:
-    job = make(folder, partition={"num_parts": 2})
-    partition_to_store(
-        PartitionJob(store=job.store, graph=job.graph, partition=job.partition), overwrite=True
-    )
+    partition(make(folder, partition={"num_parts": 2}))
     refused(folder, StoreError, "holds 2 parts, but the run has 1 ranks")
 
 
@@ -296,10 +302,7 @@ def test_a_store_of_another_version(folder: Path) -> None:
 
 def test_a_graph_without_labels(folder: Path) -> None:
     np.savez(folder / "graph.npz", edges=np.array([[0, 1], [1, 2]]))
-    job = make(folder)
-    partition_to_store(
-        PartitionJob(store=job.store, graph=job.graph, partition=job.partition), overwrite=True
-    )
+    partition(make(folder))
     refused(folder, DataError, "no features and no labels")
 
 
@@ -337,7 +340,7 @@ def test_a_full_disk_leaves_the_last_good_checkpoint(folder: Path, monkeypatch: 
 
     with monkeypatch.context() as patch:
         patch.setattr(atomic_file.os, "fsync", fsync)
-        with pytest.raises(StoreError, match="No space left on device"):
+        with pytest.raises(StoreError, match=r"no space left.*Earlier checkpoints are intact"):
             train(recipe, run_folder=folder / "run")
     checkpoints = folder / "run" / "checkpoints"
     assert load_latest(checkpoints).header.epoch == 2

@@ -47,15 +47,24 @@ def test_replaces_only_when_told(tmp_path: Path) -> None:
     assert names(tmp_path) == ["store"]
 
 
-@pytest.mark.parametrize("error", [OSError(28, "No space left on device"), KeyboardInterrupt(), SystemExit(1)])
+@pytest.mark.parametrize(
+    "error", [OSError(28, "No space left on device"), KeyboardInterrupt(), SystemExit(1)]
+)
 @pytest.mark.parametrize("existed", [False, True])
-def test_an_error_in_the_block_leaves_what_was_there(tmp_path: Path, existed: bool, error: BaseException) -> None:
+def test_an_error_in_the_block_leaves_what_was_there(
+    tmp_path: Path, existed: bool, error: BaseException
+) -> None:
     path = tmp_path / "store"
     if existed:
         fill(path, "old")
-    with pytest.raises(type(error)), atomic_folder(path, overwrite=True) as folder:
-        (folder / "half").write_text("new")
-        raise error
+
+    def fill_half() -> None:
+        with atomic_folder(path, overwrite=True) as folder:
+            (folder / "half").write_text("new")
+            raise error
+
+    with pytest.raises(type(error)):
+        fill_half()
     assert names(tmp_path) == (["store"] if existed else [])
     assert not existed or content(path) == "old"
 
@@ -100,14 +109,14 @@ def test_a_failed_rename_leaves_what_was_there(
 
 
 def test_everything_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    if not Path("/proc/self/fd").is_dir():
+        pytest.skip("needs /proc to tell what is flushed")
     flushed, fsync = [], os.fsync
 
     def recorded(descriptor: int) -> None:
-        flushed.append(Path(os.readlink(f"/proc/self/fd/{descriptor}")))
+        flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         fsync(descriptor)
 
-    if not Path("/proc/self/fd").is_dir():
-        pytest.skip("needs /proc to tell what is flushed")
     monkeypatch.setattr(os, "fsync", recorded)
     fill(tmp_path / "store", "new")
     assert [path.name for path in flushed[:2]] == ["inner", "file"]
@@ -179,7 +188,9 @@ for folder in map(Path, sys.argv[1:]):
 """
 
 
-@pytest.mark.skipif(not hasattr(signal, "SIGKILL") or not hasattr(os, "fork"), reason="needs fork and SIGKILL")
+@pytest.mark.skipif(
+    not hasattr(signal, "SIGKILL") or not hasattr(os, "fork"), reason="needs fork and SIGKILL"
+)
 def test_a_killed_writer_leaves_a_whole_folder_wherever_it_dies(tmp_path: Path) -> None:
     places = {"block": "old", "flush": "old", "first rename": "old", "second rename": None, "clearing": "new"}
     for place in places:

@@ -107,7 +107,9 @@ def test_a_manifest_cut_short_is_not_json(data: st.DataObject) -> None:
             Manifest.read(path)
 
 
-@pytest.mark.parametrize(("content", "what"), [("[]", "list"), ("3", "int"), ("null", "NoneType"), ('"a"', "str")])
+@pytest.mark.parametrize(
+    ("content", "what"), [("[]", "list"), ("3", "int"), ("null", "NoneType"), ('"a"', "str")]
+)
 def test_other_json_is_refused(tmp_path: Path, content: str, what: str) -> None:
     path = tmp_path / MANIFEST_NAME
     path.write_text(content)
@@ -160,17 +162,24 @@ def test_a_field_that_is_lacking_is_named(tmp_path: Path, field: str) -> None:
 
 
 @pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35])
-def test_checksum_of_a_file_read_in_chunks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int) -> None:
+def test_checksum_of_a_file_read_in_chunks(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
+) -> None:
     monkeypatch.setattr(manifest_module, "CHUNK_BYTES", 10)
     path = tmp_path / "f"
     path.write_bytes(bytes(range(size)))
     assert checksum(path) == hashlib.sha256(bytes(range(size))).hexdigest()
 
 
-@pytest.mark.parametrize("array", [np.zeros((3, 0, 2), np.float16), np.arange(6, dtype=">i4").reshape(2, 3), np.ones(4, bool)])
+@pytest.mark.parametrize(
+    "array", [np.zeros((3, 0, 2), np.float16), np.arange(6, dtype=">i4").reshape(2, 3), np.ones(4, bool)]
+)
 def test_describe_file(tmp_path: Path, array: np.ndarray) -> None:
     path = tmp_path / "a.npy"
     np.save(path, array)
     entry = describe_file(path)
     assert (entry.dtype, entry.shape) == (array.dtype.str, array.shape)
-    assert (entry.num_bytes, entry.sha256) == (path.stat().st_size, hashlib.sha256(path.read_bytes()).hexdigest())
+    assert (entry.num_bytes, entry.sha256) == (
+        path.stat().st_size,
+        hashlib.sha256(path.read_bytes()).hexdigest(),
+    )

@@ -20,6 +20,9 @@ RandomCSC = Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]
 
 needs_metis = pytest.mark.skipif(importlib.util.find_spec("dgl") is None, reason="METIS comes with DGL")
 METHODS = pytest.mark.parametrize("method", ["random", "fennel", pytest.param("metis", marks=needs_metis)])
+STREAMED = pytest.mark.parametrize("method", ["random", "fennel"])
+"""Without METIS, whose process takes seconds to start: tests/partition/test_metis.py is about it."""
+
 QUICK = {"restarts": 1, "refine_cycles": 1}
 
 
@@ -37,7 +40,9 @@ def communities(num_communities: int, size: int, seed: int) -> tuple[np.ndarray,
     return indptr, sources.astype(np.int32), community
 
 
-def check_laws(assignment: np.ndarray, num_vertices: int, num_parts: int, train_ids: np.ndarray | None) -> None:
+def check_laws(
+    assignment: np.ndarray, num_vertices: int, num_parts: int, train_ids: np.ndarray | None
+) -> None:
     """Every vertex in exactly one part, no part empty, none without a training vertex."""
     assert (assignment.dtype, assignment.shape) == (np.int32, (num_vertices,))
     assert set(assignment.tolist()) == set(range(num_parts))
@@ -71,27 +76,33 @@ def test_laws_on_any_graph(
 
 
 @METHODS
-def test_balance_cut_and_determinism(method: Any) -> None:
+def test_roles_are_balanced_and_communities_kept_together(method: Any) -> None:
     indptr, indices, community = communities(4, 60, seed=3)
     order = np.random.default_rng(0).permutation(240)
     train, validation = order[:40], order[40:64]
-
-    def split(indices: np.ndarray = indices) -> np.ndarray:
-        return partition_graph(
-            indptr, indices, 4, method=method, train_ids=train, validation_ids=validation, seed=7, imbalance=0.1, **QUICK
-        )  # fmt: skip
-
-    assignment = split()
+    split = {"train_ids": train, "validation_ids": validation}
+    assignment = partition_graph(indptr, indices, 4, method=method, seed=7, imbalance=0.1, **split, **QUICK)
     check_laws(assignment, 240, 4, train)
-    assert (split(indices.astype(np.int64)) == assignment).all(), "equal arguments and seed, also in wider integers"
-    quality = measure_quality(indptr, indices, assignment, 4, train_ids=train, validation_ids=validation)
+    quality = measure_quality(indptr, indices, assignment, 4, **split)
     for name in ("train", "validation", "other"):
         assert quality.balance[name] <= 1.1 + 1e-9, name
-    planted = measure_quality(indptr, indices, community.astype(np.int32), 4).cut_edges
     if method == "random":
-        assert quality.cut_fraction == pytest.approx(0.75, abs=0.05), "each neighbour elsewhere in 3 of 4 cases"
-    else:
-        assert quality.cut_edges < 2 * planted
+        assert quality.cut_fraction == pytest.approx(0.75, abs=0.05), (
+            "a neighbour is elsewhere in 3 of 4 cases"
+        )
+        return
+    planted = measure_quality(indptr, indices, community.astype(np.int32), 4).cut_fraction
+    assert quality.cut_fraction < planted + 0.1, "the planted communities need not balance training vertices"
+
+
+@STREAMED
+def test_wider_integers_change_nothing(random_csc: RandomCSC, method: Any) -> None:
+    indptr, indices = random_csc(2, 60, 200)
+    narrow, wide = (
+        partition_graph(indptr, indices.astype(dtype), 4, method=method, seed=7)
+        for dtype in (np.int32, np.int64)
+    )
+    assert (narrow == wide).all()
 
 
 def test_the_seed_moves_a_random_partition(random_csc: RandomCSC) -> None:
@@ -100,23 +111,25 @@ def test_the_seed_moves_a_random_partition(random_csc: RandomCSC) -> None:
     assert (first != second).any()
 
 
-@METHODS
+@STREAMED
 def test_graphs_without_edges(method: Any) -> None:
     indptr, indices = np.zeros(11, np.int64), np.empty(0, np.int32)
-    assignment = partition_graph(indptr, indices, 3, method=method, **QUICK)
+    assignment = partition_graph(indptr, indices, 3, method=method)
     check_laws(assignment, 10, 3, None)
-    assert sorted(np.bincount(assignment).tolist()) == [3, 3, 4]
+    assert np.bincount(assignment).max() == 4, "the mean, 3.3, rounded up"
 
 
-@METHODS
+@STREAMED
 def test_as_many_parts_as_vertices(random_csc: RandomCSC, method: Any) -> None:
     indptr, indices = random_csc(1, 5, 20)
-    assignment = partition_graph(indptr, indices, 5, method=method, balance=("vertices",), **QUICK)
+    assignment = partition_graph(indptr, indices, 5, method=method, balance=("vertices",))
     assert sorted(assignment.tolist()) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("method", ["metis", "fennel", "random"])
-def test_one_part_needs_no_method(random_csc: RandomCSC, monkeypatch: pytest.MonkeyPatch, method: Any) -> None:
+def test_one_part_needs_no_method(
+    random_csc: RandomCSC, monkeypatch: pytest.MonkeyPatch, method: Any
+) -> None:
     for name in ("metis_search", "fennel_assignment", "random_assignment"):
         monkeypatch.setattr(partitioners, name, None)
     assert partition_graph(*random_csc(0, 6, 9), 1, method=method).tolist() == [0] * 6
@@ -127,7 +140,9 @@ def test_every_option_reaches_its_method(random_csc: RandomCSC, monkeypatch: pyt
     dealt = np.arange(8, dtype=np.int32) % 2
     for name in ("metis_search", "fennel_assignment"):
         monkeypatch.setattr(
-            partitioners, name, lambda *given, name=name, **named: (calls.update({name: (given, named)}), dealt)[1]
+            partitioners,
+            name,
+            lambda *given, name=name, **named: (calls.update({name: (given, named)}), dealt)[1],
         )
     indptr, indices = random_csc(0, 8, 20)
 
@@ -175,7 +190,9 @@ def test_too_few_vertices_are_refused(method: Any) -> None:
     message = "3 vertices cannot be spread over 4 parts, each needs at least one: use at most 3 parts"
     with pytest.raises(DataError, match=message):
         partition_graph(INDPTR, INDICES, 4, method=method)
-    with pytest.raises(DataError, match="1 training vertices .* use at most 1 parts or a larger training set"):
+    with pytest.raises(
+        DataError, match=r"1 training vertices .* use at most 1 parts or a larger training set"
+    ):
         partition_graph(INDPTR, INDICES, 2, method=method, train_ids=np.array([2, 2]))
 
 
@@ -198,7 +215,13 @@ def test_bad_ids_are_refused(changes: dict[str, Any], message: str) -> None:
 
 @pytest.mark.parametrize(
     "changes",
-    [{"method": "best"}, {"imbalance": -0.1}, {"balance": ("weight",)}, {"restarts": 0}, {"stream_passes": 0}],
+    [
+        {"method": "best"},
+        {"imbalance": -0.1},
+        {"balance": ("weight",)},
+        {"restarts": 0},
+        {"stream_passes": 0},
+    ],
 )
 def test_bad_options_are_refused(changes: dict[str, Any]) -> None:
     (name,) = changes
@@ -212,7 +235,13 @@ def test_many_passes_and_any_tolerance_keep_streaming_sound(random_csc: RandomCS
     indptr, indices = random_csc(5, 40, 200)
     for imbalance, passes in ((0.03, 1200), (1e300, 3), (0.0, 70)):
         assignment = partition_graph(
-            indptr, indices, 4, method="fennel", balance=("vertices",), imbalance=imbalance, stream_passes=passes
+            indptr,
+            indices,
+            4,
+            method="fennel",
+            balance=("vertices",),
+            imbalance=imbalance,
+            stream_passes=passes,
         )
         check_laws(assignment, 40, 4, None)
         if imbalance < 1:

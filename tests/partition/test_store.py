@@ -69,7 +69,9 @@ def test_round_trip(whole: Path) -> None:
 
 
 @settings(deadline=None, max_examples=15)
-@given(st.integers(1, 5).flatmap(lambda p: st.tuples(st.just(p), st.lists(st.integers(0, p - 1), min_size=1))))
+@given(
+    st.integers(1, 5).flatmap(lambda p: st.tuples(st.just(p), st.lists(st.integers(0, p - 1), min_size=1)))
+)
 def test_any_book_survives_and_rows_find_their_vertices(drawn: tuple[int, list[int]]) -> None:
     num_parts, assignment = drawn
     book = PartitionBook.from_assignment(np.array(assignment), num_parts)
@@ -82,7 +84,9 @@ def test_any_book_survives_and_rows_find_their_vertices(drawn: tuple[int, list[i
         assert (store.quality, store.manifest.options, store.manifest.num_edges) == (None, {}, 0)
         stored = np.concatenate([store.sharded("rows", part) for part in range(num_parts)])
         assert store.book.restore(stored).tolist() == rows.tolist()
-        assert store.book.to_new(store.book.to_original(np.arange(len(rows)))).tolist() == list(range(len(rows)))
+        assert store.book.to_new(store.book.to_original(np.arange(len(rows)))).tolist() == list(
+            range(len(rows))
+        )
 
 
 def test_arrays_are_mapped_read_only(whole: Path) -> None:
@@ -109,7 +113,9 @@ def test_another_number_of_ranks_is_refused(whole: Path) -> None:
 
 def test_arrays_that_are_not_there_are_named_with_those_that_are(whole: Path) -> None:
     store = PartitionStore.open(whole)
-    with pytest.raises(StoreError, match=r"holds no shared/scores\.npy; it holds parts/00000/features\.npy, .*shared/"):
+    with pytest.raises(
+        StoreError, match=r"holds no shared/scores\.npy; it holds parts/00000/features\.npy, .*shared/"
+    ):
         store.shared("scores")
     with pytest.raises(StoreError, match=r"holds no parts/00003/features\.npy"):
         store.sharded("features", 3)
@@ -117,7 +123,10 @@ def test_arrays_that_are_not_there_are_named_with_those_that_are(whole: Path) ->
         store.sharded("indices", 0)
 
 
-FILES = [*(f"shared/{name}.npy" for name in (*BOOK_ARRAYS, "indices", "nothing")), f"{part_folder(1)}/features.npy"]
+FILES = [
+    *(f"shared/{name}.npy" for name in (*BOOK_ARRAYS, "indices", "nothing")),
+    f"{part_folder(1)}/features.npy",
+]
 VERIFY = pytest.mark.parametrize("verify", [True, False])
 
 
@@ -132,7 +141,9 @@ def test_a_missing_file_is_named(store: Path, name: str, verify: bool) -> None:
 @VERIFY
 @pytest.mark.parametrize("change", [-1, -40, None, 1])
 @pytest.mark.parametrize("name", FILES)
-def test_a_truncated_or_longer_file_is_named(store: Path, name: str, change: int | None, verify: bool) -> None:
+def test_a_truncated_or_longer_file_is_named(
+    store: Path, name: str, change: int | None, verify: bool
+) -> None:
     content = (store / name).read_bytes()
     found = 0 if change is None else len(content) + change
     (store / name).write_bytes((content + b"\0")[:found])
@@ -156,7 +167,9 @@ def test_one_altered_byte_anywhere_is_found(whole: Path, name: str, data: st.Dat
 
 
 @pytest.mark.parametrize("name", FILES[:3])
-@pytest.mark.parametrize(("position", "value"), [(0, 0), (6, 9), (8, 1), (8, 255), (21, 44), (26, 66), (40, 0)])
+@pytest.mark.parametrize(
+    ("position", "value"), [(0, 0), (6, 9), (8, 1), (8, 255), (21, 44), (26, 66), (40, 0)]
+)
 def test_a_broken_header_is_told_without_checksums(store: Path, name: str, position: int, value: int) -> None:
     content = bytearray((store / name).read_bytes())
     content[position] = value
@@ -233,7 +246,9 @@ def test_a_manifest_of_another_format_is_told(store: Path, version: int | None, 
 
 
 def test_a_folder_that_is_no_store_is_told(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=f"is missing, so {re.escape(str(tmp_path))} is no partition store: {CURE}"):
+    with pytest.raises(
+        StoreError, match=f"is missing, so {re.escape(str(tmp_path))} is no partition store: {CURE}"
+    ):
         PartitionStore.open(tmp_path)
 
 
@@ -241,8 +256,12 @@ def test_the_folder_may_be_given_as_text(whole: Path) -> None:
     assert PartitionStore.open(str(whole)).path == whole
 
 
-@pytest.mark.parametrize(("changes", "said"), [({"num_parts": 2}, "2 parts and 8"), ({"num_vertices": 9}, "3 parts and 9")])
-def test_a_manifest_that_disagrees_with_the_book_is_told(store: Path, changes: dict[str, int], said: str) -> None:
+@pytest.mark.parametrize(
+    ("changes", "said"), [({"num_parts": 2}, "2 parts and 8"), ({"num_vertices": 9}, "3 parts and 9")]
+)
+def test_a_manifest_that_disagrees_with_the_book_is_told(
+    store: Path, changes: dict[str, int], said: str
+) -> None:
     rewrite_manifest(store, **changes)
     message = rf"says {said} vertices, but the book's arrays say 3 and 8: {CURE}"
     with pytest.raises(StoreError, match=message):

@@ -135,7 +135,7 @@ def test_a_name_that_is_taken_is_refused(tmp_path: Path, name: str) -> None:
             [np.ones((3, 2)), np.ones((4, 3))],
             'sharded array "a": a chunk holds float64 rows of shape (3,), the first held float64 rows of shape (2,)',
         ),
-        ("sharded", [np.ones(3), np.ones(4, np.float32)], "a chunk holds float32 rows of shape (), the first held float64"),
+        ("sharded", [np.ones(3), np.ones(4, np.float32)], "a chunk holds float32 rows of shape (), the first held"),
     ],
 )  # fmt: skip
 @pytest.mark.parametrize("existed", [False, True])
@@ -204,7 +204,9 @@ def test_a_full_disk_at_any_file_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("existed", [False, True])
-@pytest.mark.parametrize(("place", "step"), [(store_writer, "describe_file"), (Manifest, "write"), (os, "fsync")])
+@pytest.mark.parametrize(
+    ("place", "step"), [(store_writer, "describe_file"), (Manifest, "write"), (os, "fsync")]
+)
 def test_a_full_disk_at_the_end_leaves_what_was_there(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool, place: object, step: str
 ) -> None:
@@ -262,9 +264,11 @@ write_store(Path(sys.argv[1]), book, shared={}, sharded={"features": rows()}, me
 def test_a_killed_writer_leaves_the_old_store_and_the_next_one_clears_up(tmp_path: Path) -> None:
     path = tmp_path / "store"
     write(path, metadata={"version": "old"})
-    finished = subprocess.run([sys.executable, "-P", "-c", KILLED_WRITER, str(path)], cwd=tmp_path, check=False)
+    finished = subprocess.run(
+        [sys.executable, "-P", "-c", KILLED_WRITER, str(path)], cwd=tmp_path, check=False
+    )
     assert finished.returncode == -signal.SIGKILL
-    leftover, = set(names(tmp_path)) - {"store"}
+    (leftover,) = set(names(tmp_path)) - {"store"}
     assert leftover.startswith("store.tmp-")
     assert PartitionStore.open(path).metadata == {"version": "old"}
     with pytest.raises(StoreError, match="is no partition store"):

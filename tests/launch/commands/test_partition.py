@@ -1,8 +1,10 @@
 """windrow.launch.commands.partition: from the command line to a store."""
 
 from pathlib import Path
+from typing import Any
 
 import numpy as np
+import numpy.typing as npt
 import pytest
 
 from windrow.launch.cli import main
@@ -51,7 +53,6 @@ def test_a_recipe_names_graph_and_store_and_options_win(graph_file: Path, tmp_pa
             "store": "stores/a",
             "graph": {"path": graph_file.name},
             "partition": {"num_parts": 2, "method": "random"},
-            "sampler": {"fanouts": [5, 5]},
         },
     )
     assert main(["partition", str(recipe)]) == 0
@@ -102,3 +103,68 @@ def test_several_processes_are_refused(
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert main(["partition", "r.toml"]) == 2
     assert "without mpirun" in capsys.readouterr().err
+
+
+def good_arrays() -> dict[str, npt.NDArray[Any]]:
+    """A ring of 12 vertices with everything that training needs."""
+    ring = np.arange(12)
+    return {
+        "edges": np.stack([ring, (ring + 1) % 12], 1),
+        "x": np.ones((12, 2), np.float32),
+        "y": ring % 3,
+        "train": ring[:4],
+        "val": ring[4:8],
+        "test": ring[8:],
+    }
+
+
+def altered(name: str, place: Any, value: float) -> dict[str, npt.NDArray[Any]]:
+    array = good_arrays()[name].copy()
+    array[place] = value
+    return {name: array}
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        (altered("edges", (3, 1), 12), ["row 3 of edges", "destination 12 is not a vertex", "numbered 0 to 11"]),
+        (altered("edges", (5, 0), -2), ["row 5 of edges", "source -2 is not a vertex"]),
+        ({"x": np.ones((11, 2), np.float32), "y": np.zeros(12, int)}, ["11", "vert"]),
+        ({"y": np.arange(11) % 3}, ["11", "12 vertices"]),
+        (altered("x", (7, 1), np.nan), ["feature column 1 of vertex 7 is nan", "must be finite"]),
+        (altered("x", (2, 0), np.inf), ["feature column 0 of vertex 2 is inf", "must be finite"]),
+        (altered("y", 6, -3), ["-3", "vertex 6"]),
+        ({"y": np.array([0.5] * 12)}, ["label of vertex 0 is 0.5", "whole number"]),
+        ({"y": np.arange(12) % 2 * 2.0, "task": np.array(0)}, []),
+        ({"train": np.empty(0, int)}, ["training"]),
+        (altered("train", 1, 99), ["99", "numbered 0 to 11"]),
+        (altered("val", 0, 3), ["3", "train"]),
+    ],
+)  # fmt: skip
+def test_a_bad_graph_is_refused_and_leaves_nothing(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], changes: dict[str, npt.NDArray[Any]], words: list[str]
+) -> None:
+    np.savez(tmp_path / "bad.npz", **(good_arrays() | changes))
+    store = tmp_path / "store"
+    status = main(["partition", "--graph", str(tmp_path / "bad.npz"), "--out", str(store), "--method", "random"])
+    said = capsys.readouterr().err
+    print(said)
+    assert status == 2, said
+    assert len(said.splitlines()) == 1
+    assert "bad.npz" in said
+    for word in words:
+        assert word in said
+    assert [entry.name for entry in tmp_path.iterdir()] == ["bad.npz"]
+
+
+def test_more_parts_than_training_vertices_are_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    np.savez(tmp_path / "g.npz", **good_arrays())
+    arguments = ["--graph", str(tmp_path / "g.npz"), "--out", str(tmp_path / "store"), "--method", "random"]
+    assert main(["partition", *arguments, "--parts", "5"]) == 2
+    said = capsys.readouterr().err
+    print(said)
+    assert "4 training vertices" in said
+    assert [entry.name for entry in tmp_path.iterdir()] == ["g.npz"]
+    assert main(["partition", *arguments, "--parts", "4"]) == 0

@@ -13,7 +13,7 @@ from windrow.launch.run_folder import create_run_folder
 from windrow.launch.toml_file import write_toml
 from windrow.launch.training import TrainingResult
 
-RECIPE = {"name": "r", "store": "s", "graph": {"path": "g.npz"}, "sampler": {"fanouts": [5, 5]}}
+RECIPE = {"name": "r", "store": "s", "graph": {"path": "g.npz"}}
 
 
 def result(**changes: Any) -> TrainingResult:

@@ -1,0 +1,54 @@
+"""Products through oneDNN against torch's own, forward and backward."""
+
+import pytest
+import torch
+from torch.nn import functional
+
+from windrow.gnn.layers.dense import linear, multiply, multiply_transposed, uses_onednn
+
+SHAPES = [(1, 1, 1), (7, 5, 3), (1030, 40, 17), (2500, 16, 256), (0, 4, 3)]
+
+
+def random(*shape: int, seed: int, dtype: torch.dtype = torch.float64) -> torch.Tensor:
+    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), dtype=torch.float64).to(dtype)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+@pytest.mark.parametrize(("rows", "inputs", "outputs"), SHAPES)
+def test_products(rows: int, inputs: int, outputs: int, dtype: torch.dtype) -> None:
+    x, weight, bias = random(rows, inputs, seed=1), random(outputs, inputs, seed=2), random(outputs, seed=3)
+    add, upstream = random(rows, outputs, seed=4), random(rows, outputs, seed=5)
+    narrow = [tensor.to(dtype) for tensor in (x, weight, bias, add, upstream)]
+    tolerance = {"rtol": 1e-4, "atol": 1e-3} if dtype == torch.float32 else {"rtol": 1e-12, "atol": 1e-12}
+    product = multiply(*narrow[:3], add=narrow[3])
+    torch.testing.assert_close(product.double(), functional.linear(x, weight, bias) + add, **tolerance)
+    product = multiply(narrow[4], narrow[1].t())
+    torch.testing.assert_close(product.double(), upstream @ weight, **tolerance)
+    product = multiply_transposed(narrow[4], narrow[0])
+    torch.testing.assert_close(product.double(), upstream.t() @ x, **tolerance)
+
+
+@pytest.mark.parametrize("with_bias", [False, True])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64])
+def test_gradients(dtype: torch.dtype, with_bias: bool) -> None:
+    leaves = [random(30, 6, seed=1), random(4, 6, seed=2), random(4, seed=3)][: 3 if with_bias else 2]
+    upstream = random(30, 4, seed=4)
+    results = []
+    for function, precision in ((linear, dtype), (functional.linear, torch.float64)):
+        inputs = [leaf.to(precision).requires_grad_() for leaf in leaves]
+        output = function(*inputs)
+        results.append([output, *torch.autograd.grad(output, inputs, upstream.to(precision))])
+    for mine, expected in zip(*results, strict=True):
+        torch.testing.assert_close(mine.double(), expected, rtol=1e-5, atol=1e-5)
+
+
+def test_same_bits_every_time() -> None:
+    x, upstream = (random(5000, 64, seed=seed, dtype=torch.float32) for seed in (1, 2))
+    weight = random(64, 64, seed=3, dtype=torch.float32)
+    assert torch.equal(multiply(x, weight), multiply(x, weight))
+    assert torch.equal(multiply_transposed(upstream, x), multiply_transposed(upstream, x))
+
+
+def test_other_types_go_another_way() -> None:
+    assert not uses_onednn(torch.ones(2, 2, dtype=torch.float64))
+    assert not uses_onednn(torch.ones(0, 2))
