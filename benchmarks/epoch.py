@@ -3,11 +3,12 @@
     python benchmarks/epoch.py [--short] [--data FOLDER]
 
 Same graph, features, seeds per step, fanouts, model (three layers of GraphSAGE with the mean, dropout 0.5 on hidden
-rows), optimiser and number of threads, in turn in one process that is bound to as many cores as it has threads.
-DGL's loop is the one of its examples: `NeighborSampler`, `DataLoader`, `SAGEConv`, `torch.nn.Dropout`. Of its
-index types, code paths, numbers of worker processes and ways to fetch features the fastest two of a short trial
-are measured, and the faster of those counts. int32 with fused=True is left out: its samples are wrong, see
-benchmarks/sampler.py.
+rows), optimiser, number of threads and allocator (`windrow.launch.memory`, which makes DGL faster too), in turn in one
+process that is bound to as many cores as it has threads. DGL's loop is the one of its examples: `NeighborSampler`,
+`DataLoader`, `SAGEConv`, `torch.nn.Dropout`. Of its index types, code paths, numbers of worker processes and ways to
+fetch features the fastest two of a short trial are measured, and the faster of those counts. int32 with fused=True is
+left out: its samples are wrong, see benchmarks/sampler.py. The short version trains on a quarter of the vertices,
+tries fewer variants and measures the fastest alone.
 """
 
 import argparse
@@ -36,9 +37,10 @@ from windrow.gnn.build import csc_from_edges
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic import power_law_graph, random_features
+from windrow.gnn.synthetic import power_law_graph
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.launch.memory import keep_freed_memory
 from windrow.partition.book import PartitionBook
 
 FANOUTS = (15, 10, 5)
@@ -52,7 +54,6 @@ SEED = 7
 AIM = 1.5
 TRAINED_SHARE = {"ego_twitter": 0.1, "power_law": 0.02}
 THREADS = (1, 2)
-FINALISTS = 2
 
 Epoch = Callable[[], float]
 """Trains one epoch; returns its mean loss."""
@@ -115,8 +116,9 @@ def save_graph(name: str, data: Path, path: Path) -> None:
     np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
 
 
-def load_graph(path: Path) -> Graph:
+def load_graph(path: Path, *, short: bool) -> Graph:
     """Read what `save_graph` wrote and add random features, labels and training vertices."""
+    share = TRAINED_SHARE[path.stem] / (4 if short else 1)
     arrays = np.load(path)
     num_vertices = len(arrays["indptr"]) - 1
     draws = torch.from_numpy(hash_ids(stream_key(SEED, 1), np.arange(num_vertices)).astype(np.int64))
@@ -124,9 +126,9 @@ def load_graph(path: Path) -> Graph:
     return Graph(
         indptr=torch.from_numpy(arrays["indptr"]),
         indices=torch.from_numpy(arrays["indices"]),
-        features=random_features(num_vertices, FEATURES, seed=SEED),
+        features=torch.randn(num_vertices, FEATURES, generator=torch.Generator().manual_seed(SEED)),
         labels=draws % CLASSES,
-        train_ids=draws.argsort()[: round(TRAINED_SHARE[path.stem] * num_vertices)],
+        train_ids=draws.argsort()[: round(share * num_vertices)],
         validation_ids=nobody,
         test_ids=nobody,
         task="single-label",
@@ -157,27 +159,28 @@ def measure_in_process(path: Path, threads: int, *, short: bool) -> Measurement:
 
 
 def measure(path: Path, threads: int, *, short: bool) -> Measurement:
-    """Try all DGL variants on a few steps, then train whole epochs with ours and the fastest in turn."""
+    """Try the DGL variants on a few steps, then train whole epochs with ours and the fastest in turn."""
     torch.set_num_threads(threads)
+    keep_freed_memory()
     warnings.filterwarnings("ignore")
-    graph = load_graph(path)
-    trainer = make_trainer(graph)
-    trials = {name: make() for name, make in dgl_variants(graph, threads, trial_steps=2 if short else 6).items()}
-    trial_seconds = {
-        name: min(seconds)
-        for name, seconds in interleave(trials, repeats=1 if short else 3, warm_up=0 if short else 1).items()
+    graph = load_graph(path, short=short)
+    trials = {
+        name: make()
+        for name, make in dgl_variants(graph, threads, trial_steps=2 if short else 6).items()
+        if not short or ("plain" in name and "indexed" in name)
     }
-    finalists = sorted(trial_seconds, key=trial_seconds.__getitem__)[:FINALISTS]
-    del trials
+    samples = interleave(trials, repeats=1 if short else 3, warm_up=0 if short else 1)
+    trial_seconds = {name: min(seconds) for name, seconds in samples.items()}
+    finalists = sorted(trial_seconds, key=trial_seconds.__getitem__)[: 1 if short else 2]
+    trials.clear()
     rivals = dgl_variants(graph, threads)
-    windrow = WindrowEpochs(trainer)
+    windrow = WindrowEpochs(make_trainer(graph))
     variants: dict[str, Epoch] = {"windrow": windrow} | {name: rivals[name]() for name in finalists}
-    rounds = 3 if short else 9
-    seconds = interleave(variants, repeats=rounds, warm_up=1)
+    rounds = 5 if short else 9
     return Measurement(
-        steps=trainer.steps_per_epoch,
+        steps=windrow.trainer.steps_per_epoch,
         trial_seconds=trial_seconds,
-        epoch_seconds=seconds,
+        epoch_seconds=interleave(variants, repeats=rounds),
         stage_seconds=windrow.mean_stage_seconds(rounds),
     )
 

@@ -32,4 +32,4 @@ def distinct_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
     found = np.empty(len(array), np.int64)
     positions = np.empty(len(array), np.int64)
     count = find_distinct(array, slots, found, positions)
-    return torch.from_numpy(found[:count]), torch.from_numpy(positions)
+    return torch.from_numpy(found)[:count], torch.from_numpy(positions)

@@ -14,6 +14,7 @@ from torch import Tensor
 
 from windrow.comm.errors import PeerFailedError
 from windrow.comm.pending import Request
+from windrow.comm.staging import as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
 __all__ = ["Loopback"]
@@ -141,7 +142,7 @@ class Loopback(World):
 
         def take(messages: dict[int, Tensor]) -> None:
             for peer, message in messages.items():
-                _as_bytes(receives[peer]).copy_(_as_bytes(message))
+                as_bytes(receives[peer]).copy_(as_bytes(message))
 
         return _Receive(self._hub, keys, take)
 
@@ -175,7 +176,3 @@ class Loopback(World):
     def _receiving_from(self, peer: int) -> tuple[int, int, int]:
         self._received[peer] += 1
         return self._received[peer], peer, self.rank
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)

@@ -12,6 +12,7 @@ from torch import Tensor
 from windrow.comm.pending import Request
 from windrow.comm.rendezvous import Rendezvous, free_port
 from windrow.comm.splits import chunk_bounds
+from windrow.comm.staging import as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
 __all__ = ["MPIWorld", "mpi_rendezvous"]
@@ -112,7 +113,7 @@ class MPIWorld(World):
         self._communicator.Free()
 
     def _chunks(self, tensor: Tensor) -> list[object]:
-        flat = tensor.view(-1).view(torch.uint8)
+        flat = as_bytes(tensor)
         bounds = chunk_bounds(flat.numel(), self._largest_message_bytes)
         return [_buffer(flat[start:stop]) for start, stop in bounds]
 

@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["from_transport", "to_transport"]
+__all__ = ["as_bytes", "from_transport", "to_transport"]
 
 
 def to_transport(tensor: Tensor, device: torch.device) -> Tensor:
@@ -29,3 +29,9 @@ def from_transport(transport: Tensor, wanted: Tensor) -> None:
     """Copy what arrived into the tensor that was to receive it; nothing to do where they are the same memory."""
     if transport.data_ptr() != wanted.data_ptr() or transport.device != wanted.device:
         wanted.copy_(transport)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor as a vector of uint8, whatever its dtype; nothing is copied."""
+    # A tensor of no or one element may have any stride, 0 too, which `view` would refuse.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

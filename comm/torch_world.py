@@ -12,6 +12,7 @@ from torch._C._distributed_c10d import TCPStore
 from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.comm.pending import Request
 from windrow.comm.rendezvous import Rendezvous
+from windrow.comm.staging import as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
 __all__ = ["Backend", "TorchWorld"]
@@ -112,9 +113,9 @@ class TorchWorld(World):
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             if receives[source].numel():
-                operations.append(dist.P2POp(dist.irecv, _as_bytes(receives[source]), source))
+                operations.append(dist.P2POp(dist.irecv, as_bytes(receives[source]), source))
             if sends[target].numel():
-                operations.append(dist.P2POp(dist.isend, _as_bytes(sends[target]), target))
+                operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target))
         works = dist.batch_isend_irecv(operations) if operations else []
         # NCCL returns one handle for the whole batch.
         peers: list[int | None] = [op.peer for op in operations]
@@ -143,7 +144,3 @@ class TorchWorld(World):
     def _request(self, works: list[dist.Work], peers: list[int | None]) -> Request:
         kind = _GlooWorks if self._backend == "gloo" else _Works
         return kind(works, peers, self.size, self.deadline_s)
-
-
-def _as_bytes(tensor: Tensor) -> Tensor:
-    return tensor.view(-1).view(torch.uint8)

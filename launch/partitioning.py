@@ -2,7 +2,7 @@
 
 import dataclasses
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -27,7 +27,7 @@ from windrow.partition import (
     write_store,
 )
 
-__all__ = ["PartitionJob", "partition_to_store", "store_arrays"]
+__all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 
 CHUNK_ROWS = 1 << 14
 SHARES = 1000
@@ -49,7 +49,7 @@ class PartitionJob:
 def partition_to_store(
     job: PartitionJob, *, overwrite: bool = False, progress: Progress | None = None
 ) -> PartitionQuality:
-    """Partition a graph and write the store that training opens. One process does all of it.
+    """Partition a graph on disk and write the store that training opens. One process does all of it.
 
     Shows the memory that it will take before it starts, a bar for each stage, and the quality at the end.
 
@@ -67,12 +67,49 @@ def partition_to_store(
         RecipeError: an option is out of range.
     """
     progress = progress or SilentProgress()
-    options = job.partition
-    if job.store.exists() and not overwrite:
-        raise StoreError(f"{job.store} already exists: replace it by --overwrite, or choose another folder")
-    start = time.perf_counter()
+    # Before the graph is read, which may take long.
+    _check_place(job.store, overwrite=overwrite)
     progress.write(f"reading {job.graph.path}")
     graph = read_graph(job.graph)
+    return graph_to_store(
+        graph,
+        job.store,
+        job.partition,
+        overwrite=overwrite,
+        progress=progress,
+        origin=dataclasses.asdict(job.graph),
+    )
+
+
+def graph_to_store(
+    graph: Graph,
+    store: Path,
+    options: PartitionOptions,
+    *,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    origin: Mapping[str, object] | None = None,
+) -> PartitionQuality:
+    """Partition a graph in memory and write the store that training opens; else as `partition_to_store`.
+
+    Args:
+        graph: for example from `windrow.gnn.readers.graph_from_pyg`.
+        store: folder to write; appears whole or not at all.
+        options: how to split it.
+        overwrite: replace an existing store.
+        progress: where to show how far it is; None for nowhere.
+        origin: where the graph came from, kept in the store's metadata as it is; what JSON can hold.
+
+    Returns:
+        The quality of the partition.
+
+    Raises:
+        StoreError: the store exists and is not to be overwritten, or cannot be written.
+        DataError: too little memory is free, or there are fewer training vertices than parts.
+    """
+    progress = progress or SilentProgress()
+    _check_place(store, overwrite=overwrite)
+    start = time.perf_counter()
     estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {estimate}")
@@ -90,7 +127,7 @@ def partition_to_store(
     shared, sharded = store_arrays(graph, book)
     try:
         write_store(
-            job.store,
+            store,
             book,
             shared=shared,
             sharded=sharded,
@@ -98,7 +135,7 @@ def partition_to_store(
                 "task": graph.task,
                 "num_classes": graph.num_classes,
                 "fingerprint": graph.fingerprint(),
-                "graph": dataclasses.asdict(job.graph),
+                "graph": dict(origin or {}),
             },
             quality=quality,
             options=options,
@@ -107,11 +144,11 @@ def partition_to_store(
         )
     except OSError as error:
         raise StoreError(
-            f"cannot write the store {job.store}: {error.strerror}. Free some space or choose another folder."
+            f"cannot write the store {store}: {error.strerror}. Free some space or choose another folder."
         ) from error
     progress.finish()
     progress.write(quality.table())
-    progress.write(f"wrote {job.store} in {duration(time.perf_counter() - start)}")
+    progress.write(f"wrote {store} in {duration(time.perf_counter() - start)}")
     return quality
 
 
@@ -136,6 +173,11 @@ def store_arrays(
     }
     sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}
     return shared, sharded
+
+
+def _check_place(store: Path, *, overwrite: bool) -> None:
+    if store.exists() and not overwrite:
+        raise StoreError(f"{store} already exists: replace it by --overwrite, or choose another folder")
 
 
 def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:

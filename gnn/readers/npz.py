@@ -51,7 +51,7 @@ def read_npz(options: GraphOptions) -> Graph:
     edges = _edges(options, arrays)
     features = _features(options.path, arrays)
     labels = _first_of(arrays, "node_labels", "y")
-    num_vertices = _num_vertices(edges, features, labels)
+    num_vertices = _num_vertices(options.path, edges, features, labels)
     return assemble_graph(
         edges[:, 0],
         edges[:, 1],
@@ -146,8 +146,13 @@ def _features(path: str, arrays: Arrays) -> Tensor | None:
 
 
 def _num_vertices(
-    edges: npt.NDArray[np.int64], features: Tensor | None, labels: npt.NDArray[Any] | None
+    path: str, edges: npt.NDArray[np.int64], features: Tensor | None, labels: npt.NDArray[Any] | None
 ) -> int:
+    if features is not None and labels is not None and features.shape[0] != labels.shape[0]:
+        raise DataError(
+            f"{path}: there are {features.shape[0]} rows of features but {labels.shape[0]} labels; give one "
+            "of each per vertex."
+        )
     if features is not None:
         return features.shape[0]
     if labels is not None:

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from windrow.comm.staging import from_transport, to_transport
+from windrow.comm.staging import as_bytes, from_transport, to_transport
 
 CPU = torch.device("cpu")
 
@@ -30,3 +30,15 @@ def test_cuda_tensors_go_through_page_locked_memory():
     wanted = torch.zeros_like(tensor)
     from_transport(transport, wanted)
     assert torch.equal(wanted, tensor)
+
+
+@pytest.mark.parametrize(
+    "tensor",
+    [torch.arange(6).reshape(2, 3), torch.ones(1).expand(1), torch.empty(0, 4), torch.tensor(3.0), torch.empty(5)[:0]],
+    ids=["matrix", "expanded", "no rows", "scalar", "empty slice"],
+)
+def test_bytes_are_the_tensors_own_memory(tensor):
+    as_uint8 = as_bytes(tensor)
+    assert as_uint8.shape == (tensor.nbytes,)
+    assert as_uint8.numpy().tobytes() == tensor.numpy().tobytes()
+    assert tensor.numel() == 0 or as_uint8.data_ptr() == tensor.data_ptr()

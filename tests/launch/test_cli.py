@@ -49,7 +49,9 @@ JOB = ["-P", "-m", "windrow.launch", "train"]
 
 
 @pytest.mark.parametrize("bad_ranks", [[0, 1], [1]], ids=str)
-def test_an_error_before_the_ranks_meet_is_printed_once_whoever_has_it(tmp_path: Path, bad_ranks: list[int]) -> None:
+def test_an_error_before_the_ranks_meet_is_printed_once_whoever_has_it(
+    tmp_path: Path, bad_ranks: list[int]
+) -> None:
     mpirun = shutil.which("mpirun")
     assert mpirun is not None
     waiting = [sys.executable, "-c", "import time; time.sleep(60)"]

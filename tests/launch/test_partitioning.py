@@ -12,7 +12,12 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.launch import partitioning
-from windrow.launch.partitioning import PartitionJob, partition_to_store, store_arrays
+from windrow.launch.partitioning import (
+    PartitionJob,
+    graph_to_store,
+    partition_to_store,
+    store_arrays,
+)
 from windrow.launch.progress import LineProgress, SilentProgress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
 
@@ -89,6 +94,17 @@ def test_an_existing_store_is_kept_unless_asked(graph_file: Path, tmp_path: Path
     with pytest.raises(StoreError, match=r"already exists.*--overwrite"):
         partition(graph_file, tmp_path / "store")
     partition(graph_file, tmp_path / "store", overwrite=True)
+
+
+def test_a_graph_in_memory_makes_the_same_store(graph_file: Path, tmp_path: Path) -> None:
+    from_file = partition(graph_file, tmp_path / "store")
+    graph = read_graph(GraphOptions(path=str(graph_file)))
+    graph_to_store(graph, tmp_path / "other", RANDOM)
+    in_memory = PartitionStore.open(tmp_path / "other", expect_parts=3)
+    assert in_memory.manifest.files == from_file.manifest.files
+    assert in_memory.metadata["graph"] == {}
+    with pytest.raises(StoreError, match="already exists"):
+        graph_to_store(graph, tmp_path / "other", RANDOM)
 
 
 def test_memory_is_told_before_and_quality_after(graph_file: Path, tmp_path: Path) -> None:

@@ -87,3 +87,29 @@ def test_summary() -> None:
         "everything about the run is in runs/r-1",
     ]
     assert len(summary_lines(result(best_epoch=None, validation=None, test=None))) == 2
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"trainig": {"epochs": 3}}, "has no key 'trainig'. Did you mean 'training'"),
+        ({"training": {"epoch": 3}}, "[training] has no key 'epoch'. Did you mean 'epochs'"),
+        ({"training": {"epochs": 2.5}}, "[training] epochs = 2.5 has the wrong type: expected an integer"),
+        ({"sampler": {"fanouts": [5, 5]}}, "sampler.fanouts = [5, 5] has 2 hops, but model.num_layers = 3"),
+        ({"sampler": {"fanouts": 5}}, "[sampler] fanouts = 5 has the wrong type: expected a list"),
+    ],
+)
+def test_a_bad_recipe_is_refused_before_training(
+    tmp_path: Path,
+    calls: list[Any],
+    capsys: pytest.CaptureFixture[str],
+    changes: dict[str, Any],
+    words: str,
+) -> None:
+    write_toml(tmp_path / "r.toml", RECIPE | changes)
+    assert main(["train", str(tmp_path / "r.toml")]) == 2
+    said = capsys.readouterr().err
+    assert words in said
+    assert "r.toml" in said
+    assert not calls
+    assert [entry.name for entry in tmp_path.iterdir()] == ["r.toml"]
