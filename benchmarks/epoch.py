@@ -17,14 +17,12 @@ import os
 import subprocess
 import sys
 import tempfile
-import time
 import warnings
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from dataclasses import asdict, dataclass
-from itertools import product
+from itertools import pairwise, product
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -136,25 +134,16 @@ def load_graph(path: Path, *, short: bool) -> Graph:
     )
 
 
-@contextmanager
-def bound_to(cores: int) -> Iterator[None]:
-    """Bind this process, and those that it starts, to some of its cores."""
-    before = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(before)[-cores:])
-    try:
-        yield
-    finally:
-        os.sched_setaffinity(0, before)
-
-
 def measure_in_process(path: Path, threads: int, *, short: bool) -> Measurement:
     """Run `measure` where OpenMP and the cores were limited from the start."""
     command = [sys.executable, __file__, "--measure", str(path), "--threads", str(threads)]
-    limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    with bound_to(threads):
-        output = subprocess.run(
-            command + ["--short"] * short, env=os.environ | limits, check=True, stdout=subprocess.PIPE, text=True
-        ).stdout
+    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+    cores = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, sorted(cores)[-threads:])  # what is started inherits it
+    try:
+        output = subprocess.check_output(command + ["--short"] * short, env=environment, text=True)
+    finally:
+        os.sched_setaffinity(0, cores)
     return Measurement(**json.loads(output.splitlines()[-1]))
 
 
@@ -164,18 +153,16 @@ def measure(path: Path, threads: int, *, short: bool) -> Measurement:
     keep_freed_memory()
     warnings.filterwarnings("ignore")
     graph = load_graph(path, short=short)
-    trials = {
-        name: make()
-        for name, make in dgl_variants(graph, threads, trial_steps=2 if short else 6).items()
-        if not short or ("plain" in name and "indexed" in name)
-    }
+    named = {str(variant): variant for variant in dgl_variants(threads, short=short)}
+    trials = {name: dgl_epochs(graph, variant, steps=2 if short else 6) for name, variant in named.items()}
     samples = interleave(trials, repeats=1 if short else 3, warm_up=0 if short else 1)
     trial_seconds = {name: min(seconds) for name, seconds in samples.items()}
     finalists = sorted(trial_seconds, key=trial_seconds.__getitem__)[: 1 if short else 2]
     trials.clear()
-    rivals = dgl_variants(graph, threads)
     windrow = WindrowEpochs(make_trainer(graph))
-    variants: dict[str, Epoch] = {"windrow": windrow} | {name: rivals[name]() for name in finalists}
+    variants: dict[str, Epoch] = {"windrow": windrow} | {
+        name: dgl_epochs(graph, named[name]) for name in finalists
+    }
     rounds = 5 if short else 9
     return Measurement(
         steps=windrow.trainer.steps_per_epoch,
@@ -217,7 +204,8 @@ class WindrowEpochs:
     def mean_stage_seconds(self, rounds: int) -> dict[str, float]:
         """Stage to mean seconds over the last epochs."""
         return {
-            stage: float(np.mean([epoch[stage] for epoch in self.stages[-rounds:]])) for stage in self.stages[-1]
+            stage: float(np.mean([epoch[stage] for epoch in self.stages[-rounds:]]))
+            for stage in self.stages[-1]
         }
 
 
@@ -229,7 +217,7 @@ class DGLGraphSAGE(nn.Module):
 
         super().__init__()
         widths = [FEATURES] + [HIDDEN] * (len(FANOUTS) - 1) + [CLASSES]
-        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in zip(widths[:-1], widths[1:], strict=True))
+        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(widths))
         self.dropout = nn.Dropout(DROPOUT)
 
     def forward(self, blocks: list[Any], hidden: Tensor) -> Tensor:
@@ -241,49 +229,49 @@ class DGLGraphSAGE(nn.Module):
         return hidden
 
 
-def dgl_variants(graph: Graph, threads: int, trial_steps: int | None = None) -> dict[str, Callable[[], Epoch]]:
-    """Name to a function that makes DGL's training loop in that variant.
+class Variant(NamedTuple):
+    """One way to use DGL."""
 
-    Args:
-        graph: with features, labels and training vertices.
-        threads: up to as many worker processes are tried.
-        trial_steps: an "epoch" has only as many steps; None for all training vertices.
-    """
+    dtype: torch.dtype
+    fused: bool
+    workers: int
+    prefetched: bool
+
+    def __str__(self) -> str:
+        path, features = "fused" if self.fused else "plain", "prefetched" if self.prefetched else "indexed"
+        return f"DGL {str(self.dtype)[6:]} {path}, {self.workers} workers, features {features}"
+
+
+def dgl_variants(threads: int, *, short: bool) -> list[Variant]:
+    """Those to try, with up to as many worker processes as threads."""
+    paths = [(torch.int64, False), (torch.int32, False)] + [(torch.int64, True)] * (not short)
+    prefetched = (False,) if short else (False, True)
+    return [Variant(*path, *rest) for path, *rest in product(paths, range(threads + 1), prefetched)]
+
+
+def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> Epoch:
+    """DGL's training loop, with a model of its own; only the first `steps` steps of an epoch where given."""
     import dgl
 
-    def make(dtype: torch.dtype, workers: int, *, fused: bool, prefetch: bool) -> Epoch:
-        arrays = (graph.indptr.to(dtype), graph.indices.to(dtype), torch.empty(0, dtype=dtype))
-        dgl_graph = dgl.graph(("csc", arrays), num_nodes=graph.num_vertices).formats("csc")
-        dgl_graph.ndata["x"], dgl_graph.ndata["y"] = graph.features, graph.labels
-        wanted = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"]} if prefetch else {}
-        seeds = graph.train_ids if trial_steps is None else graph.train_ids[: trial_steps * BATCH_SIZE]
-        loader = dgl.dataloading.DataLoader(
-            dgl_graph,
-            seeds.to(dtype),
-            dgl.dataloading.NeighborSampler(list(FANOUTS[::-1]), fused=fused, **wanted),
-            batch_size=BATCH_SIZE,
-            shuffle=True,
-            num_workers=workers,
-        )
-        return dgl_epoch(graph, loader, prefetched=prefetch)
-
-    def later(*options: Any) -> Callable[[], Epoch]:
-        dtype, fused, workers, prefetch = options
-        return lambda: make(dtype, workers, fused=fused, prefetch=prefetch)
-
-    paths = [(torch.int64, True), (torch.int64, False), (torch.int32, False)]
-    return {
-        f"DGL {str(dtype)[6:]} {'fused' if fused else 'plain'}, {workers} workers, features "
-        f"{'prefetched' if prefetch else 'indexed'}": later(dtype, fused, workers, prefetch)
-        for (dtype, fused), workers, prefetch in product(paths, range(threads + 1), (False, True))
-    }
-
-
-def dgl_epoch(graph: Graph, loader: Any, *, prefetched: bool) -> Epoch:
-    """DGL's training loop over a DataLoader, with a model of its own."""
     features, labels = graph.features, graph.labels
     assert features is not None
     assert labels is not None
+    arrays = (
+        graph.indptr.to(variant.dtype),
+        graph.indices.to(variant.dtype),
+        torch.empty(0, dtype=variant.dtype),
+    )
+    dgl_graph = dgl.graph(("csc", arrays), num_nodes=graph.num_vertices).formats("csc")
+    dgl_graph.ndata["x"], dgl_graph.ndata["y"] = features, labels
+    wanted = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"]} if variant.prefetched else {}
+    loader = dgl.dataloading.DataLoader(
+        dgl_graph,
+        graph.train_ids[: None if steps is None else steps * BATCH_SIZE].to(variant.dtype),
+        dgl.dataloading.NeighborSampler(list(FANOUTS[::-1]), fused=variant.fused, **wanted),
+        batch_size=BATCH_SIZE,
+        shuffle=True,
+        num_workers=variant.workers,
+    )
     model = DGLGraphSAGE()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)
 
@@ -291,9 +279,9 @@ def dgl_epoch(graph: Graph, loader: Any, *, prefetched: bool) -> Epoch:
         model.train()
         total = 0.0
         for inputs, seeds, blocks in loader:
-            rows = blocks[0].srcdata["x"] if prefetched else features[inputs]
-            wanted = blocks[-1].dstdata["y"] if prefetched else labels[seeds]
-            loss = functional.cross_entropy(model(blocks, rows), wanted)
+            rows = blocks[0].srcdata["x"] if variant.prefetched else features[inputs]
+            targets = blocks[-1].dstdata["y"] if variant.prefetched else labels[seeds]
+            loss = functional.cross_entropy(model(blocks, rows), targets)
             optimizer.zero_grad()
             loss.backward()
             optimizer.step()
@@ -308,7 +296,9 @@ def report(
 ) -> None:
     """Print the tables of one graph and number of threads; add its figures and its aim."""
     ours = measured.epoch_seconds["windrow"]
-    ratios = {name: ratio(ours, theirs) for name, theirs in measured.epoch_seconds.items() if name != "windrow"}
+    ratios = {
+        name: ratio(ours, theirs) for name, theirs in measured.epoch_seconds.items() if name != "windrow"
+    }
     print(f"\n{graph}, {threads} thread(s), {measured.steps} steps of {BATCH_SIZE}, fanouts {FANOUTS}")
     rows: list[dict[str, object]] = []
     for name, seconds in measured.epoch_seconds.items():

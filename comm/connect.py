@@ -14,7 +14,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.rendezvous import Rendezvous, exit_now
 from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
-__all__ = ["BackendName", "connect"]
+__all__ = ["BackendName", "connect", "ending_all_ranks"]
 
 BackendName = Literal["auto", "mpi", "gloo", "nccl", "loopback"]
 
@@ -63,6 +63,29 @@ def connect(
         world.close()
         raise
     world.close()
+
+
+@contextmanager
+def ending_all_ranks() -> Iterator[None]:
+    """Guard what every rank does before `connect`, such as reading a recipe: an error on one rank ends all of them.
+
+    Without it the others would wait for ever where this rank never comes: an MPI launcher does not notice a process
+    that ends before it has joined. So a rank that fails joins first, then reports as in `connect`.
+    """
+    try:
+        yield
+    except BaseException as error:
+        if launched_size() > 1:
+            _end_all_ranks(launched_rank(), launched_size(), _joined_abort(), error)
+        raise
+
+
+def _joined_abort() -> Callable[[int], None]:
+    if launched_by_torchrun() or find_spec("mpi4py") is None:
+        return exit_now
+    from windrow.comm.mpi_world import abort_job
+
+    return abort_job
 
 
 def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:

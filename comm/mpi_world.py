@@ -15,7 +15,7 @@ from windrow.comm.splits import chunk_bounds
 from windrow.comm.staging import as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
-__all__ = ["MPIWorld", "mpi_rendezvous"]
+__all__ = ["MPIWorld", "abort_job", "mpi_rendezvous"]
 
 LARGEST_MESSAGE_BYTES = 1 << 30
 """MPI counts are 32-bit signed: longer messages travel in chunks of this size."""
@@ -106,7 +106,7 @@ class MPIWorld(World):
 
     def abort(self, code: int = 1) -> NoReturn:
         """End the job through MPI_Abort."""
-        _abort(code)
+        abort_job(code)
 
     def close(self) -> None:
         """Free the duplicated communicator. Collective."""
@@ -144,10 +144,11 @@ def mpi_rendezvous(*, deadline_s: float = DEFAULT_DEADLINE_S) -> Rendezvous:
     # The store listens at every address; this machine's own name need not even resolve here.
     port = world.broadcast_object(free_port("") if world.rank == 0 else None, root=0, stage="rendezvous")
     world.close()
-    return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, abort=_abort)
+    return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, abort=abort_job)
 
 
-def _abort(code: int) -> NoReturn:
+def abort_job(code: int) -> NoReturn:
+    """End every rank with a status, through MPI_Abort."""
     sys.stdout.flush()
     sys.stderr.flush()
     MPI.COMM_WORLD.Abort(code)

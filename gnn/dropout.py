@@ -117,9 +117,7 @@ class _RectifyAndDrop(torch.autograd.Function):
         return gradient.mul_(_DECISIONS / (_DECISIONS - ctx.threshold)), None, None, None
 
 
-def _scale_or_zero(
-    x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool = False
-) -> Tensor:
+def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool = False) -> Tensor:
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return drop_anywhere(torch.relu(x) if rectify else x, row_ids, key, threshold)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -47,5 +47,6 @@ def drop_columns(
             words[group] = mix64(row_key ^ groups[group])
         for column in range(columns):
             value = x[row, column]
-            value = lowest if value < lowest else value
+            # max() would turn what is not a number into `lowest`.
+            value = lowest if value < lowest else value  # noqa: FURB136
             out[row, column] = value * (scale if bits[column] >= threshold else zero)

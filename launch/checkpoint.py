@@ -139,7 +139,7 @@ def _newest_first(folder: Path) -> list[Path]:
 
 
 def _position(path: Path) -> list[int]:
-    """(epoch, step) of a checkpoint, from its name: as numbers, which may outgrow the digits that a name has at least."""
+    """(epoch, step) of a checkpoint, from its name: as numbers, since they may outgrow the digits of a name."""
     return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 

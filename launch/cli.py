@@ -2,7 +2,6 @@
 
 import argparse
 import sys
-import time
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Never
@@ -22,9 +21,6 @@ examples:
 """
 WRONG_USE = 2
 INTERRUPTED = 130
-
-PAUSE_S = 1.0
-"""How much later than rank 0 another rank says what is wrong: if rank 0 says it too, the launcher ends all before."""
 
 
 class RankAwareParser(argparse.ArgumentParser):
@@ -59,19 +55,14 @@ def main(argv: Sequence[str] | None = None) -> int:
         argv: the arguments; those of the process by default.
 
     Returns:
-        Exit status: 0, or 2 after an error that the user can cure, which is printed once: by rank 0, or by the
-        rank that alone met it (a file that is missing on one machine, say).
+        Exit status: 0, or 2 after an error that the user can cure, which rank 0 prints in one line.
     """
     arguments = build_parser().parse_args(argv)
     try:
         status: int = arguments.run(arguments)
     except WindrowError as error:
-        rank = launched_rank()
-        if rank == 0:
+        if launched_rank() == 0:
             print(f"windrow: error: {error}", file=sys.stderr)
-        else:
-            time.sleep(PAUSE_S)
-            print(f"windrow: error: rank {rank}: {error}", file=sys.stderr)
         return WRONG_USE
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -46,30 +46,26 @@ def uses_onednn(x: Tensor) -> bool:
     )
 
 
-def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None, *, add: Tensor | None = None) -> Tensor:
-    """x weight^T + bias + add, without a gradient.
+def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
+    """Compute x weight^T + bias, without a gradient.
 
     Args:
         x: [rows, in_features].
         weight: [out_features, in_features], of any strides.
         bias: [out_features], or None.
-        add: [rows, out_features], or None.
 
     Returns:
         [rows, out_features], new memory.
     """
     if not uses_onednn(x):
-        product = functional.linear(x, weight, bias)
-        return product if add is None else product.add_(add)
-    if add is None:
-        result: Tensor = torch.ops.mkldnn._linear_pointwise(x, weight, bias, "none", [], "")
-    else:
-        result = torch.ops.mkldnn._linear_pointwise.binary(x, add, weight, bias, "add")
+        return functional.linear(x, weight, bias)
+    operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  # the only way to oneDNN without a copy
+    result: Tensor = operator(x, weight, bias, "none", [], "")
     return result
 
 
 def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
-    """left^T right, without a gradient: the gradient of a weight, a sum over all rows.
+    """Compute left^T right, without a gradient: the gradient of a weight, a sum over all rows.
 
     Args:
         left: [rows, a].
@@ -80,12 +76,12 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
     """
     if not uses_onednn(left):
         return left.t() @ right
-    shape = left.new_empty(left.shape[1], right.shape[1])
-    total = torch.zeros_like(shape)
+    total = left.new_zeros(left.shape[1], right.shape[1])
+    with_bias = False
     for first in range(0, left.shape[0], _ROWS_AT_ONCE):
         # The operator takes oneDNN's own tensors only; a copy of a few rows stays in the cache.
         pieces = (rows[first : first + _ROWS_AT_ONCE].to_mkldnn() for rows in (left, right))
-        total += torch.ops.aten.mkldnn_linear_backward_weights(*pieces, shape, False)[0].to_dense()
+        total += torch.ops.aten.mkldnn_linear_backward_weights(*pieces, total, with_bias)[0].to_dense()
     return total
 
 

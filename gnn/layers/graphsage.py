@@ -46,21 +46,24 @@ class GraphSAGELayer(nn.Module):
         Returns:
             [num_destinations, out_features].
         """
-        function = _ProjectedMean if projects_first(block, x, self.self_linear.out_features) else _MeanProjected
+        function = (
+            _ProjectedMean if projects_first(block, x, self.self_linear.out_features) else _MeanProjected
+        )
         output: Tensor = function.apply(  # type: ignore[no-untyped-call]
-            x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight, block
+            block, x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight
         )
         return output
 
 
-Gradients = tuple[Tensor | None, Tensor, Tensor, Tensor, None]
+Gradients = tuple[None, Tensor | None, Tensor, Tensor, Tensor]
 
 
 class _MeanProjected(torch.autograd.Function):
     """The layer with the mean first. Both functions add in place, which layer-by-layer autograd cannot."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Tensor, bias: Tensor, neighbor: Tensor, block: Block) -> Tensor:
+    def forward(ctx: Any, block: Block, x: Tensor, *weights: Tensor) -> Tensor:
+        own, bias, neighbor = weights
         mean = divide_by_degrees(block, sum_over_bags(x, block.indptr, block.indices))
         ctx.save_for_backward(x, mean, own, neighbor)
         ctx.block = block
@@ -74,20 +77,21 @@ class _MeanProjected(torch.autograd.Function):
         block: Block = ctx.block
         upstream = upstream.contiguous()
         gradient: Tensor | None = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[1]:
             of_mean = divide_by_degrees(block, multiply(upstream, neighbor.t()))
             transpose = block.transpose()
             gradient = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
             gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
         own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
-        return gradient, own_gradient, upstream.sum(0), multiply_transposed(upstream, mean), None
+        return None, gradient, own_gradient, upstream.sum(0), multiply_transposed(upstream, mean)
 
 
 class _ProjectedMean(torch.autograd.Function):
     """The layer with the linear map of the neighbours first."""
 
     @staticmethod
-    def forward(ctx: Any, x: Tensor, own: Tensor, bias: Tensor, neighbor: Tensor, block: Block) -> Tensor:
+    def forward(ctx: Any, block: Block, x: Tensor, *weights: Tensor) -> Tensor:
+        own, bias, neighbor = weights
         ctx.save_for_backward(x, own, neighbor)
         ctx.block = block
         mean = divide_by_degrees(block, sum_over_bags(multiply(x, neighbor), block.indptr, block.indices))
@@ -103,8 +107,8 @@ class _ProjectedMean(torch.autograd.Function):
         of_mean = divide_by_degrees(block, upstream.clone())
         of_projected = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
         gradient: Tensor | None = None
-        if ctx.needs_input_grad[0]:
+        if ctx.needs_input_grad[1]:
             gradient = multiply(of_projected, neighbor.t())
             gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
         own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
-        return gradient, own_gradient, upstream.sum(0), multiply_transposed(of_projected, x), None
+        return None, gradient, own_gradient, upstream.sum(0), multiply_transposed(of_projected, x)

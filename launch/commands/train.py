@@ -69,23 +69,27 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         WindrowError: recipe, store or checkpoint is not right, or communication failed.
     """
+    from windrow.comm.connect import ending_all_ranks
     from windrow.launch.recipe import load_recipe
-    from windrow.launch.run_folder import open_run_folder
     from windrow.launch.training import train
 
-    if arguments.recipe is not None:
-        path = arguments.recipe
-    elif arguments.resume is not None:
-        path = open_run_folder(arguments.resume).recipe_file
-    else:
-        raise RecipeError(
-            "name a recipe, for example examples/tolokers.toml, or a run to go on with by --resume"
-        )
-    recipe = load_recipe(path, arguments.overrides)
+    with ending_all_ranks():
+        recipe = load_recipe(_recipe_path(arguments), arguments.overrides)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder)
     if launched_rank() == 0:
         print("\n".join(summary_lines(result)), flush=True)
     return 0
+
+
+def _recipe_path(arguments: argparse.Namespace) -> Path:
+    from windrow.launch.run_folder import open_run_folder
+
+    if arguments.recipe is not None:
+        path: Path = arguments.recipe
+        return path
+    if arguments.resume is not None:
+        return open_run_folder(arguments.resume).recipe_file
+    raise RecipeError("name a recipe, for example examples/tolokers.toml, or a run to go on with by --resume")
 
 
 def summary_lines(result: "TrainingResult") -> list[str]:

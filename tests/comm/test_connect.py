@@ -86,6 +86,25 @@ with connect("gloo", deadline_s=60):
     assert seconds < 40, "the other did not wait for the deadline, nor the failed one for the other"
 
 
+@pytest.mark.parametrize("failing", [[1], [0, 1]], ids=str)
+def test_an_error_before_the_ranks_meet_is_printed_once_and_ends_all(failing):
+    done, _ = run_job(
+        2,
+        f"""
+from windrow.comm.connect import connect, ending_all_ranks
+from windrow.comm.errors import DataError
+from windrow.comm.launcher import launched_rank
+with ending_all_ranks():
+    if launched_rank() in {failing}:
+        raise DataError("no such recipe")
+with connect("mpi", deadline_s=60) as world:
+    world.barrier(stage="never reached by all")
+""",
+    )
+    assert done.returncode == 2
+    assert done.stderr.count("no such recipe") == 1
+
+
 def test_a_missing_mpi4py_is_said_with_the_cure(monkeypatch):
     monkeypatch.setattr("windrow.comm.connect.find_spec", lambda _: None)
     with pytest.raises(RecipeError, match=r"'mpi' meets through MPI, but .* install windrow\[mpi\]"), connect("mpi"):

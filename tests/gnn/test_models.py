@@ -18,7 +18,12 @@ from windrow.gnn.models import GNN, ModelOptions, build_model
 KINDS: tuple[Literal["graphsage", "gcn", "gat", "gin"], ...] = ("graphsage", "gcn", "gat", "gin")
 EVERY_OPTION = [
     ModelOptions(
-        kind=kind, hidden=8, num_layers=2, heads=2, normalise="layer" if residual else "none", residual=residual
+        kind=kind,
+        hidden=8,
+        num_layers=2,
+        heads=2,
+        normalise="layer" if residual else "none",
+        residual=residual,
     )
     for kind, residual in itertools.product(KINDS, (False, True))
 ]
@@ -102,7 +107,7 @@ def test_every_parameter_gets_a_gradient(options: ModelOptions) -> None:
 
 @pytest.mark.parametrize("residual", [False, True])
 def test_dropout_needs_a_context_and_follows_it(residual: bool) -> None:
-    options = ModelOptions(hidden=8, dropout=0.5, residual=residual, activation="gelu")
+    options = ModelOptions(hidden=8, num_layers=2, dropout=0.5, residual=residual, activation="gelu")
     model = build_model(options, in_features=5, out_features=3, seed=7)
     blocks, x = [a_graph()] * 2, features()
     quiet = model(blocks, x)
@@ -135,7 +140,7 @@ def residual_sage(model: GNN, adjacency: Tensor, x: Tensor) -> Tensor:
     ("options", "reference"),
     [
         (ModelOptions(hidden=8, num_layers=3, normalise="layer"), plain_sage),
-        (ModelOptions(hidden=8, residual=True, normalise="layer", activation="gelu"), residual_sage),
+        (ModelOptions(hidden=8, num_layers=2, residual=True, normalise="layer", activation="gelu"), residual_sage),
     ],
 )
 def test_equals_the_formula_on_dense_matrices(options: ModelOptions, reference: Any) -> None:
@@ -178,7 +183,7 @@ def test_training_follows_dgl_step_by_step() -> None:
         warnings.simplefilter("ignore")
         dgl = pytest.importorskip("dgl")
         pytest.importorskip("dgl.nn")
-    model = build_model(ModelOptions(hidden=8), in_features=5, out_features=3, seed=7)
+    model = build_model(ModelOptions(hidden=8, num_layers=2), in_features=5, out_features=3, seed=7)
     graph, x = a_graph(), features()
     labels = torch.arange(40) % 3
     expected = dgl_sage_losses(dgl, model, graph, x, labels, 20)
@@ -189,7 +194,7 @@ def test_training_follows_dgl_step_by_step() -> None:
 
 @pytest.mark.parametrize("blocks", [[], [a_graph()] * 3])
 def test_refuses_another_number_of_blocks(blocks: Sequence[Block]) -> None:
-    model = build_model(ModelOptions(hidden=8), in_features=5, out_features=3, seed=7)
+    model = build_model(ModelOptions(hidden=8, num_layers=2), in_features=5, out_features=3, seed=7)
     with pytest.raises(RecipeError, match=f"{len(blocks)} blocks for a model of 2 layers"):
         model(blocks, features())
 
