@@ -80,7 +80,6 @@ def main() -> None:
         default=Path(__file__).resolve().parents[2] / "shared" / "data",
         help="folder that holds graphs/ego_twitter.npz",
     )
-    parser.add_argument("--graph", choices=list(TRAINED_SHARE), action="append", help="only this graph")
     parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
     parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
     options = parser.parse_args()
@@ -90,7 +89,7 @@ def main() -> None:
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name in options.graph or TRAINED_SHARE:
+        for name in TRAINED_SHARE:
             path = Path(folder) / f"{name}.npz"
             if name == "ego_twitter" and not (options.data / "graphs" / "ego_twitter.npz").is_file():
                 print(f"{name}: not measured, no graphs/ego_twitter.npz in {options.data} (see --data)")
@@ -159,16 +158,17 @@ def measure(path: Path, threads: int, *, short: bool) -> Measurement:
     trial_seconds = {name: min(seconds) for name, seconds in samples.items()}
     finalists = sorted(trial_seconds, key=trial_seconds.__getitem__)[: 1 if short else 2]
     trials.clear()
-    windrow = WindrowEpochs(make_trainer(graph))
-    variants: dict[str, Epoch] = {"windrow": windrow} | {
-        name: dgl_epochs(graph, named[name]) for name in finalists
-    }
+    stages: list[dict[str, float]] = []
+    variants = {"windrow": windrow_epochs(graph, stages)}
+    variants |= {name: dgl_epochs(graph, named[name]) for name in finalists}
     rounds = 5 if short else 9
     return Measurement(
-        steps=windrow.trainer.steps_per_epoch,
+        steps=-(-len(graph.train_ids) // BATCH_SIZE),
         trial_seconds=trial_seconds,
         epoch_seconds=interleave(variants, repeats=rounds),
-        stage_seconds=windrow.mean_stage_seconds(rounds),
+        stage_seconds={
+            stage: float(np.mean([epoch[stage] for epoch in stages[-rounds:]])) for stage in stages[-1]
+        },
     )
 
 
@@ -187,26 +187,17 @@ def make_trainer(graph: Graph) -> MinibatchTrainer:
     )
 
 
-class WindrowEpochs:
-    """Our epochs, one a call, and the stage times of each."""
+def windrow_epochs(graph: Graph, stages: list[dict[str, float]]) -> Epoch:
+    """Our epochs, one after another; the stage times of each are added to `stages`."""
+    trainer = make_trainer(graph)
 
-    def __init__(self, trainer: MinibatchTrainer) -> None:
-        self.trainer = trainer
-        self.stages: list[dict[str, float]] = []
-
-    def __call__(self) -> float:
-        """Train the next epoch."""
-        self.trainer.stopwatch.reset()
-        loss = self.trainer.train_epoch(len(self.stages))
-        self.stages.append(self.trainer.stopwatch.seconds)
+    def run() -> float:
+        trainer.stopwatch.reset()
+        loss = trainer.train_epoch(len(stages))
+        stages.append(trainer.stopwatch.seconds)
         return loss
 
-    def mean_stage_seconds(self, rounds: int) -> dict[str, float]:
-        """Stage to mean seconds over the last epochs."""
-        return {
-            stage: float(np.mean([epoch[stage] for epoch in self.stages[-rounds:]]))
-            for stage in self.stages[-1]
-        }
+    return run
 
 
 class DGLGraphSAGE(nn.Module):

@@ -29,7 +29,11 @@ traceback is printed, not one per rank."""
 
 @contextmanager
 def connect(
-    backend: BackendName = "auto", *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
+    backend: BackendName = "auto",
+    *,
+    deadline_s: float = DEFAULT_DEADLINE_S,
+    debug: bool = False,
+    cuda_aware_mpi: bool = False,
 ) -> Iterator[World]:
     """Join the job. Collective: every process of the job calls it, with the same arguments.
 
@@ -38,6 +42,8 @@ def connect(
             alone; "auto" chooses MPI under an MPI launcher, gloo under torchrun, else loopback.
         deadline_s: seconds that any wait may take before it raises `DeadlineError`.
         debug: before each collective, agree on operation, stage, shape and dtype.
+        cuda_aware_mpi: with "mpi", hand GPU memory to the MPI library, which must have been built for that; else
+            CUDA tensors go through page-locked memory.
 
     Yields:
         The world. It is closed when the block ends. When the block raises, in a job of more than one rank, the
@@ -49,7 +55,7 @@ def connect(
         RecipeError: mpi4py is not installed, or sees other ranks than the launcher started (two MPI installations).
     """
     try:
-        world = _open(backend, deadline_s=deadline_s, debug=debug)
+        world = _open(backend, deadline_s=deadline_s, debug=debug, cuda_aware_mpi=cuda_aware_mpi)
     except BaseException as error:
         if launched_size() > 1:
             # The others wait for this rank, and so would MPI if this process ended in the usual way.
@@ -88,7 +94,7 @@ def _joined_abort() -> Callable[[int], None]:
     return abort_job
 
 
-def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:
+def _open(backend: BackendName, *, deadline_s: float, debug: bool, cuda_aware_mpi: bool) -> World:
     if backend == "auto":
         backend = "loopback" if launched_size() == 1 else "gloo" if launched_by_torchrun() else "mpi"
     if backend == "loopback":
@@ -102,7 +108,7 @@ def _open(backend: BackendName, *, deadline_s: float, debug: bool) -> World:
     if backend == "mpi":
         from windrow.comm.mpi_world import MPIWorld
 
-        world = MPIWorld(deadline_s=deadline_s, debug=debug)
+        world = MPIWorld(deadline_s=deadline_s, debug=debug, cuda_aware=cuda_aware_mpi)
     else:
         from windrow.comm.torch_world import TorchWorld
 

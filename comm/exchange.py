@@ -95,6 +95,7 @@ class RowExchange:
             assert out is None, "rows that repeat are copied out of distinct ones, so out would save nothing"
             distinct, inverse = distinct_ids(ids)
             return self.fetch(distinct, unique=True).index_select(0, inverse)
+        ids = ids.to(self._rows.device)
         order, counts = group_by_owner(ids, self._offsets)
         grouped = ids if order is None else ids[order]
         asked = self._exchange_ids(list(grouped.split(counts)))
@@ -112,13 +113,13 @@ class RowExchange:
         Returns:
             What this rank received for its own rows: ``(positions, sums)``, positions [m] int64 distinct and
             ascending, 0 <= position < rows held here; sums [m, ...] added up over ids that repeat and over ranks,
-            in rank order, so the result does not depend on timing.
+            in rank order, so on the CPU the result does not depend on timing.
 
         Raises:
             DataError: an id is out of range.
             DeadlineError: a rank did not come in time.
         """
-        distinct, summed = _sum_by_id(ids, gradients)
+        distinct, summed = _sum_by_id(ids.to(self._rows.device), gradients)
         order, counts = group_by_owner(distinct, self._offsets)
         assert order is None, "sorted ids are grouped by owner"
         rank = self._world.rank

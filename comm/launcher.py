@@ -3,13 +3,20 @@
 import os
 from collections.abc import Mapping
 
-__all__ = ["launched_by_torchrun", "launched_rank", "launched_size"]
+__all__ = ["launched_by_torchrun", "launched_local_rank", "launched_rank", "launched_size"]
 
 RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI's mpirun
     ("PMI_RANK", "PMI_SIZE"),  # MPICH's mpirun, srun --mpi=pmi2
     ("PMIX_RANK", "SLURM_STEP_NUM_TASKS"),  # srun --mpi=pmix
     ("RANK", "WORLD_SIZE"),  # torchrun
+)
+
+LOCAL_RANK = (
+    "OMPI_COMM_WORLD_LOCAL_RANK",  # Open MPI's mpirun
+    "MPI_LOCALRANKID",  # MPICH's mpirun
+    "SLURM_LOCALID",  # srun
+    "LOCAL_RANK",  # torchrun
 )
 
 
@@ -21,6 +28,11 @@ def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
 def launched_size(environment: Mapping[str, str] = os.environ) -> int:
     """The number of ranks as the launcher set it; 1 where nothing launched this process."""
     return _launched(environment)[1]
+
+
+def launched_local_rank(environment: Mapping[str, str] = os.environ) -> int:
+    """This process's number among those on its machine: which GPU is its own; 0 where no launcher says."""
+    return next((int(environment[name]) for name in LOCAL_RANK if name in environment), 0)
 
 
 def launched_by_torchrun(environment: Mapping[str, str] = os.environ) -> bool:

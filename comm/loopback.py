@@ -31,10 +31,16 @@ class _Hub:
     mailbox: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
     """(number of the message between these two, sender, receiver) -> message"""
     failed: dict[int, BaseException] = field(default_factory=dict)
+    finished: set[int] = field(default_factory=set)
 
     def post(self, messages: dict[tuple[int, int, int], Tensor]) -> None:
         with self.changed:
             self.mailbox.update(messages)
+            self.changed.notify_all()
+
+    def finish(self, rank: int) -> None:
+        with self.changed:
+            self.finished.add(rank)
             self.changed.notify_all()
 
     def fail(self, rank: int, error: BaseException) -> None:
@@ -75,6 +81,9 @@ class _Receive(Request):
         gone = [peer for peer in late if peer in self._hub.failed]
         if gone:
             raise PeerFailedError(f"rank {gone[0]} failed: {self._hub.failed[gone[0]]!r}")
+        finished = [peer for peer in late if peer in self._hub.finished]
+        if finished:
+            raise PeerFailedError(f"rank {finished[0]} has finished and will not send what is waited for")
 
 
 class Loopback(World):
@@ -120,10 +129,14 @@ class Loopback(World):
             world = Loopback(hub, rank, deadline_s=deadline_s, debug=debug)
             try:
                 results[rank] = body(world)
+                hub.finish(rank)
             except BaseException as error:  # noqa: BLE001  # it is raised again below, in the caller's thread
                 hub.fail(rank, error)
 
-        threads = [threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}") for rank in range(size)]
+        threads = [
+            threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}", daemon=True)
+            for rank in range(size)
+        ]
         for thread in threads:
             thread.start()
         for thread in threads:

@@ -44,7 +44,8 @@ class Pending(Generic[T]):
     """A collective in flight: `wait` for its result, or `test` whether it has come.
 
     Created by `windrow.comm.World.start_*`. The buffers handed to the collective must stay untouched until
-    the handle is done. Not thread safe: the thread that started it finishes it.
+    the handle is done, and so must the handle: wait for every one. Not thread safe: the thread that started it
+    finishes it.
     """
 
     def __init__(

@@ -197,7 +197,8 @@ class World(ABC):
             op: "sum", "max" or "min", element by element; must agree.
 
         Returns:
-            A handle whose result is `tensor`, bit for bit the same on every rank.
+            A handle whose result is `tensor`, the same on every rank. (MPI only advises its libraries to make it the
+            same bit for bit; those tried here do.)
 
         Raises:
             TypeError: a dtype that MPI cannot add (convert to float32 first).

@@ -125,7 +125,9 @@ class Evaluator:
     def _measure(self, ids: Tensor, logits: Tensor) -> float:
         all_ids = torch.cat(self._world.all_gather(ids, stage="evaluation ids"))
         all_logits = torch.cat(self._world.all_gather(logits, stage="evaluation logits"))
-        return evaluate_predictions(self.metric, self._graph.task, all_logits, self._graph.labels[all_ids])
+        value = evaluate_predictions(self.metric, self._graph.task, all_logits, self._graph.labels[all_ids])
+        # Machines may differ in the last bit, and ranks must agree on when to stop.
+        return self._world.broadcast_object(value, root=0, stage="evaluation")
 
     def _sampled_logits(self, model: GNN, ids: Tensor, own: Tensor) -> Tensor:
         """Outputs of this rank's vertices of a split; all ranks take the same number of steps."""

@@ -39,6 +39,7 @@ def infer_exactly(
     Cost: per layer, one pass over the edges of this part and one fetch per chunk of its distinct sources.
     """
     start, stop = graph.own_range
+    degrees = graph.indptr.diff()
     device = next(model.parameters()).device
     hidden = model.embed(graph.features.to(device))
     for layer in range(model.options.num_layers):
@@ -46,7 +47,8 @@ def infer_exactly(
         chunks = []
         # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
         for first in range(0, _largest_part(graph), chunk_vertices):
-            block, sources = _chunk(graph, min(start + first, stop), min(start + first + chunk_vertices, stop))
+            last = min(start + first + chunk_vertices, stop)
+            block, sources = _chunk(graph, degrees, min(start + first, stop), last)
             rows = exchange.fetch(sources, unique=True)
             chunks.append(model.layer_forward(layer, block.to(device), rows))
         hidden = torch.cat(chunks)
@@ -57,7 +59,7 @@ def _largest_part(graph: PartitionedGraph) -> int:
     return max(stop - start for start, stop in pairwise(graph.offsets))
 
 
-def _chunk(graph: PartitionedGraph, start: int, stop: int) -> tuple[Block, Tensor]:
+def _chunk(graph: PartitionedGraph, degrees: Tensor, start: int, stop: int) -> tuple[Block, Tensor]:
     """The block of all in-edges of the vertices start..stop - 1, and the ids of its sources."""
     indptr = graph.indptr[start : stop + 1]
     neighbours = graph.indices[int(indptr[0]) : int(indptr[-1])].long()
@@ -73,7 +75,7 @@ def _chunk(graph: PartitionedGraph, start: int, stop: int) -> tuple[Block, Tenso
         num_destinations=stop - start,
         indptr=indptr - indptr[0],
         indices=indices,
-        source_degrees=graph.indptr.diff()[sources],
+        source_degrees=degrees[sources],
     )
     return block, sources
 

@@ -22,7 +22,7 @@ from windrow.launch.checkpoint_file import (
     write_checkpoint,
 )
 
-__all__ = ["Checkpoint", "check_fits", "load_best", "load_latest", "save_checkpoint"]
+__all__ = ["Checkpoint", "check_fits", "check_world_size", "load_best", "load_latest", "save_checkpoint"]
 
 NAME = "epoch-{:05}-step-{:06}.ckpt"
 PATTERN = "epoch-*-step-*.ckpt"
@@ -131,6 +131,24 @@ def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], graph_fin
             f"the checkpoint belongs to another graph: its fingerprint was {header.graph_fingerprint[:12]} and "
             f"is {graph_fingerprint[:12]}. Resume with the partition store that the run began with, or start a "
             "new run."
+        )
+
+
+def check_world_size(header: CheckpointHeader, size: int, *, order: str) -> None:
+    """Refuse to go on with another number of ranks where minibatches depend on it.
+
+    Args:
+        header: of the checkpoint.
+        size: ranks of the run that resumes.
+        order: the recipe's sampler.order.
+
+    Raises:
+        StoreError: the order is "local" and the sizes differ.
+    """
+    if order == "local" and header.world_size != size:
+        raise StoreError(
+            f'the checkpoint was written by {header.world_size} ranks, and with sampler.order = "local" minibatches '
+            f"would be others on {size}: resume on {header.world_size} ranks, or start a new run."
         )
 
 

@@ -41,10 +41,19 @@ class MetricsLog:
         return tuple(self._records)
 
     def append(self, record: EpochRecord) -> None:
-        """Write one record; it is on its way to the disk when this returns."""
+        """Write one record; it is on its way to the disk when this returns.
+
+        Raises:
+            StoreError: the disk is full, say.
+        """
         self._records.append(record)
-        self._file.write(record.to_json() + "\n")
-        self._file.flush()
+        try:
+            self._file.write(record.to_json() + "\n")
+            self._file.flush()
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {self._file.name}: {error.strerror}. Make room, then go on with --resume."
+            ) from error
         if self._writer is not None:
             for name, value in _scalars(record).items():
                 self._writer.add_scalar(name, value, record.epoch)

@@ -22,6 +22,8 @@ class RunOptions:
     """What ranks communicate through; "auto" follows the launcher."""
     device: Literal["cpu", "cuda"] = "cpu"
     """Where the model computes; "cuda" gives each rank of a machine its own GPU, in rank order."""
+    cuda_aware_mpi: bool = False
+    """With the "mpi" backend, hand GPU memory to the MPI library, which must have been built for that."""
     deadline_s: float = 300.0
     """Seconds that a rank waits for others before the run is ended with an error."""
     debug: bool = False

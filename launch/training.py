@@ -9,8 +9,9 @@ from typing import Any, Self
 
 import torch
 
-from windrow.comm.connect import connect
-from windrow.comm.errors import RecipeError
+from windrow.comm.connect import connect, ending_all_ranks
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.early_stopping import EarlyStopping
@@ -22,6 +23,7 @@ from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch.checkpoint import (
     Checkpoint,
     check_fits,
+    check_world_size,
     load_latest,
     save_checkpoint,
 )
@@ -78,10 +80,16 @@ def train(recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None
     Raises:
         WindrowError: the store, the recipe or the checkpoint does not fit; before training starts.
     """
-    with connect(recipe.run.backend, deadline_s=recipe.run.deadline_s, debug=recipe.run.debug) as world:
-        neighbours = _ranks_on_this_machine(world)
-        torch.set_num_threads(recipe.run.threads or max(1, usable_cores() // len(neighbours)))
-        device = _device(recipe.run, neighbours.index(world.rank))
+    options = recipe.run
+    with ending_all_ranks():
+        device = _own_device(options)
+    with connect(
+        options.backend,
+        deadline_s=options.deadline_s,
+        debug=options.debug,
+        cuda_aware_mpi=options.cuda_aware_mpi,
+    ) as world:
+        torch.set_num_threads(options.threads or max(1, usable_cores() // _ranks_on_this_machine(world)))
         graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
         run = _Run(world, recipe, graph, device)
         if resume is not None:
@@ -133,6 +141,7 @@ class _Run:
                 recipe=self._recipe.decisive_settings(),
                 graph_fingerprint=self._graph.fingerprint,
             )
+            check_world_size(checkpoint.header, self._world.size, order=self._recipe.sampler.order)
         checkpoint = self._world.broadcast_object(checkpoint, root=0, stage="checkpoint")
         assert checkpoint is not None
         self._trainer.load_state_dict(checkpoint.state["trainer"])
@@ -256,8 +265,13 @@ class _Journal:
     def conclude(self) -> TrainingResult:
         """Write plot and summary, and say how it went."""
         records = self._log.records
-        evaluated = [record for record in records if record.validation is not None]
-        best = max(evaluated, key=lambda record: record.validation or 0.0, default=None)
+        if not records:
+            raise StoreError(f"{self.folder.metrics_file} holds no epoch: was it deleted? Start a new run")
+        best: EpochRecord | None = None
+        for record in records:
+            # As in EarlyStopping: a tie is not better, and NaN never is.
+            if record.validation is not None and record.validation > (best.validation or 0.0 if best else -1.0):
+                best = record
         result = TrainingResult(
             run_folder=self.folder.path,
             metric=records[-1].metric,
@@ -272,15 +286,18 @@ class _Journal:
         return result
 
 
-def _device(options: RunOptions, place_on_machine: int) -> torch.device:
+def _own_device(options: RunOptions) -> torch.device:
+    """This process's device, made the current one where it is a GPU: NCCL and allocations go by that."""
     if options.device == "cpu":
         return torch.device("cpu")
     if not torch.cuda.is_available():
         raise RecipeError('run.device = "cuda", but PyTorch finds no GPU on this machine: use "cpu"')
-    return torch.device("cuda", place_on_machine % torch.cuda.device_count())
+    device = torch.device("cuda", launched_local_rank() % torch.cuda.device_count())
+    torch.cuda.set_device(device)
+    return device
 
 
-def _ranks_on_this_machine(world: World) -> list[int]:
-    """Collective."""
+def _ranks_on_this_machine(world: World) -> int:
+    """How many ranks share this machine's cores. Collective."""
     hosts = world.all_gather_object(os.uname().nodename, stage="hosts")
-    return [rank for rank, host in enumerate(hosts) if host == hosts[world.rank]]
+    return hosts.count(hosts[world.rank])

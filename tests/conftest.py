@@ -6,12 +6,17 @@ from typing import Any
 
 import pytest
 import torch
+from hypothesis import settings
 
 from windrow.comm.launcher import launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 
 REPOSITORY = Path(__file__).resolve().parent.parent
+
+# The first example of a test may compile a loop, and a shared machine may be slow.
+settings.register_profile("windrow", deadline=None)
+settings.load_profile("windrow")
 
 DEADLINE_S = 60.0
 """A test that waits longer than this hangs."""

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windrow.comm.launcher import launched_by_torchrun, launched_rank, launched_size
+from windrow.comm.launcher import launched_by_torchrun, launched_local_rank, launched_rank, launched_size
 
 
 @pytest.mark.parametrize(
@@ -22,3 +22,9 @@ def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank
     assert launched_rank(environment) == rank
     assert launched_size(environment) == size
     assert launched_by_torchrun(environment) == by_torchrun
+
+
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"])
+def test_the_place_on_the_machine_is_read_too(name):
+    assert launched_local_rank({name: "3"}) == 3
+    assert launched_local_rank({}) == 0

@@ -1,6 +1,7 @@
 """The world of threads; what it shares with the others is in test_world."""
 
 import threading
+import time
 
 import pytest
 import torch
@@ -42,11 +43,21 @@ def test_a_rank_that_never_comes_is_named_at_the_deadline():
     def body(world):
         if world.rank == 0:
             world.barrier(stage="meeting")
+        time.sleep(1)
 
     with pytest.raises(
         DeadlineError, match=r"rank 0 of 2, exchange in stage 'meeting': still waiting for rank\(s\) 1 after"
     ):
         Loopback.run(2, body, deadline_s=0.2)
+
+
+def test_a_rank_that_has_returned_is_not_waited_for():
+    def body(world):
+        if world.rank == 0:
+            world.barrier(stage="meeting")
+
+    with pytest.raises(PeerFailedError, match="rank 1 has finished and will not send"):
+        Loopback.run(2, body, deadline_s=60)
 
 
 def test_a_sent_buffer_may_change_once_the_operation_has_started():

@@ -9,6 +9,7 @@ import torch
 from windrow.comm.errors import StoreError
 from windrow.launch.checkpoint import (
     check_fits,
+    check_world_size,
     load_best,
     load_latest,
     save_checkpoint,
@@ -130,3 +131,10 @@ def test_another_graph_is_refused() -> None:
 def test_header_is_immutable() -> None:
     with pytest.raises(dataclasses.FrozenInstanceError):
         header(1).epoch = 2  # type: ignore[misc]
+
+
+def test_local_minibatches_keep_their_number_of_ranks() -> None:
+    check_world_size(header(1), 4, order="global")
+    check_world_size(header(1), 2, order="local")
+    with pytest.raises(StoreError, match=r"written by 2 ranks.*resume on 2 ranks"):
+        check_world_size(header(1), 4, order="local")
