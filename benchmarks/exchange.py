@@ -61,7 +61,9 @@ def make_variants(world: World, row_bytes: int) -> dict[str, Callable[[], object
     return dict(zip(VARIANTS, functions, strict=True))
 
 
-def time_together(world: World, variants: dict[str, Callable[[], object]], repeats: int) -> dict[str, list[float]]:
+def time_together(
+    world: World, variants: dict[str, Callable[[], object]], repeats: int
+) -> dict[str, list[float]]:
     """Seconds until the slower rank is done, interleaved in rotating order; the first round is warm-up."""
     samples: dict[str, list[float]] = {name: [] for name in variants}
     names = list(variants)
@@ -83,7 +85,8 @@ def run_rank(output: Path, repeats: int) -> None:
     torch.set_num_threads(1)
     with connect("mpi", deadline_s=120) as world:
         everything = {
-            row_bytes: time_together(world, make_variants(world, row_bytes), repeats) for row_bytes in ROW_BYTES
+            row_bytes: time_together(world, make_variants(world, row_bytes), repeats)
+            for row_bytes in ROW_BYTES
         }
         if world.rank == 0:
             output.write_text(json.dumps(everything))
@@ -123,12 +126,16 @@ def main() -> None:
         fetched = samples["fetch, random order"]
         figures[f"fetch_{row_bytes}_byte_rows_over_raw_ratio"] = ratio(fetched, raw).median
         figures[f"fetch_{row_bytes}_byte_rows_over_copy_ratio"] = ratio(fetched, copy).median
-        figures[f"fetch_{row_bytes}_byte_rows_gigabytes_per_second"] = FETCHED_BYTES / float(np.median(fetched)) / 1e9
+        figures[f"fetch_{row_bytes}_byte_rows_gigabytes_per_second"] = (
+            FETCHED_BYTES / float(np.median(fetched)) / 1e9
+        )
         if int(row_bytes) >= AIM_FROM_ROW_BYTES:
             worst = min(worst, ratio(fetched, raw).median)
     print(table(rows))
     figures["worst_from_512_bytes_over_raw_ratio"] = worst
-    aim = Aim(f"rows of {AIM_FROM_ROW_BYTES} bytes and up, random order: >= {AIM} of raw Alltoallv", worst >= AIM)
+    aim = Aim(
+        f"rows of {AIM_FROM_ROW_BYTES} bytes and up, random order: >= {AIM} of raw Alltoallv", worst >= AIM
+    )
     conclude("exchange", figures, {"raw": aim}, save_to=arguments.save)
 
 

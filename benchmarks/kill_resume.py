@@ -53,7 +53,12 @@ def start_job(*arguments: str) -> subprocess.Popen[bytes]:
 def new_run(store: Path, folder: Path) -> list[str]:
     """Arguments of a run that is not resumed."""
     settings = [f"store={store}", f"training.epochs={EPOCHS}", "run.tensorboard=false", "run.threads=1"]
-    return [str(RECIPE), "--run-folder", str(folder), *(word for text in settings for word in ("--set", text))]
+    return [
+        str(RECIPE),
+        "--run-folder",
+        str(folder),
+        *(word for text in settings for word in ("--set", text)),
+    ]
 
 
 def descendants(process: int) -> dict[int, int | None]:
@@ -124,7 +129,9 @@ def kill_and_resume(store: Path, folder: Path, expected: dict[str, Any], chance:
     for process in orphans:
         os.kill(process, signal.SIGKILL)
     if start_job("--resume", str(folder)).wait(timeout=600) != 0:
-        raise RuntimeError(f"the run in {folder} could not be resumed: windrow train --resume {folder} says why")
+        raise RuntimeError(
+            f"the run in {folder} could not be resumed: windrow train --resume {folder} says why"
+        )
     weights = load_latest(folder / "checkpoints").state["trainer"]
     return Outcome(rank, epoch, seconds, len(orphans), bitwise_equal(weights, expected))
 
@@ -143,7 +150,9 @@ def bitwise_equal(first: Any, second: Any) -> bool:
 def main() -> None:
     """Kill, resume, compare, conclude."""
     parser = short_flag("Kill a rank at random moments and resume.")
-    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock")
+    parser.add_argument(
+        "--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock"
+    )
     arguments = parser.parse_args()
     print(f"moments are drawn with --seed {arguments.seed}")
     chance = random.Random(arguments.seed)

@@ -39,7 +39,9 @@ BATCH_SIZE = 512
 LEARNING_RATE = 1e-3
 LAUNCHED = (("mpi", 1), ("mpi", 2), ("mpi", 4), ("gloo", 2), ("gloo", 4))
 
-SAMPLED = ModelOptions(kind="graphsage", hidden=64, num_layers=2, dropout=0.2, normalise="layer", residual=True)
+SAMPLED = ModelOptions(
+    kind="graphsage", hidden=64, num_layers=2, dropout=0.2, normalise="layer", residual=True
+)
 PLAIN = ModelOptions(kind="graphsage", hidden=64, num_layers=2)
 
 
@@ -102,7 +104,18 @@ def launched_losses(backend: str, size: int, folder: Path) -> list[float]:
     output = folder / f"{backend}-{size}.json"
     mpirun = shutil.which("mpirun")
     assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
-    command = [mpirun, "-n", str(size), sys.executable, "-P", __file__, "--worker", backend, "--output", str(output)]
+    command = [
+        mpirun,
+        "-n",
+        str(size),
+        sys.executable,
+        "-P",
+        __file__,
+        "--worker",
+        backend,
+        "--output",
+        str(output),
+    ]
     subprocess.run(command, check=True, timeout=500)
     losses: list[float] = json.loads(output.read_text())
     return losses

@@ -52,7 +52,9 @@ class RowExchange:
         self._world = world
         self._offsets = [int(offset) for offset in offsets]
         if len(self._offsets) != world.size + 1:
-            raise ValueError(f"{len(self._offsets) - 1} id ranges for {world.size} ranks: there must be one each")
+            raise ValueError(
+                f"{len(self._offsets) - 1} id ranges for {world.size} ranks: there must be one each"
+            )
         self._first = self._offsets[world.rank]
         held = self._offsets[world.rank + 1] - self._first
         if len(rows) != held:

@@ -166,7 +166,9 @@ class Loopback(World):
 
         def take(messages: dict[int, Tensor]) -> None:
             combine: dict[ReduceOp, Callable[..., Any]] = {
-                "sum": torch.add, "max": torch.maximum, "min": torch.minimum,
+                "sum": torch.add,
+                "max": torch.maximum,
+                "min": torch.minimum,
             }
             tensor.copy_(messages[0])
             for peer in peers[1:]:

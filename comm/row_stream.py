@@ -115,7 +115,9 @@ class RowStream:
             if request.order is None:
                 self._codec.decode(wire, out=request.out[span])
             else:
-                request.out.index_copy_(0, request.order[span], self._codec.decode(wire).to(request.out.dtype))
+                request.out.index_copy_(
+                    0, request.order[span], self._codec.decode(wire).to(request.out.dtype)
+                )
 
     def _place_own(self, request: _Request) -> None:
         """Copy the rows that this rank asked of itself; they never meet the codec."""

@@ -47,7 +47,9 @@ class _Works(Request):
 
     def late_peers(self) -> Sequence[int]:
         peers = {peer for _, peer in self._waiting}
-        return list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
+        return (
+            list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
+        )
 
     def _is_done(self, work: dist.Work, peer: int | None) -> bool:
         """Wait for a work; False where the patience ran out first."""

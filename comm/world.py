@@ -85,7 +85,9 @@ class World(ABC):
 
     # Tensors.
 
-    def start_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, stage: str) -> Pending[None]:
+    def start_exchange(
+        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, stage: str
+    ) -> Pending[None]:
         """Start one message to and from every peer, sizes known on both ends.
 
         Messages between two ranks stay in order, and that is all that is asked for: a rank that has nothing for
@@ -206,9 +208,13 @@ class World(ABC):
             CollectiveMismatchError: in debug mode, where ranks disagree.
         """
         if tensor.dtype not in REDUCIBLE:
-            raise TypeError(f"all_reduce of {tensor.dtype}: convert to one of {', '.join(map(str, REDUCIBLE))}")
+            raise TypeError(
+                f"all_reduce of {tensor.dtype}: convert to one of {', '.join(map(str, REDUCIBLE))}"
+            )
         if not tensor.is_contiguous():
-            raise ValueError("all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()")
+            raise ValueError(
+                "all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()"
+            )
         self._agree("all_reduce", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), op=op)
         if self.meter is not None and self.size > 1:
             self.meter.record_reduced(stage, tensor.numel(), tensor.nbytes)
@@ -296,7 +302,10 @@ class World(ABC):
         if tensor.device == device:
             return tensor
         return torch.empty(
-            tensor.shape, dtype=tensor.dtype, device=device, pin_memory=tensor.is_cuda and device.type == "cpu"
+            tensor.shape,
+            dtype=tensor.dtype,
+            device=device,
+            pin_memory=tensor.is_cuda and device.type == "cpu",
         )
 
     def _agree(self, operation: str, stage: str, **must_agree: object) -> None:

@@ -153,5 +153,7 @@ class PartitionedGraph:
 def _mapped(array: npt.NDArray[np.generic]) -> Tensor:
     """A tensor over a file that is mapped read-only. Torch has no read-only tensors and says so; nobody writes here."""
     with warnings.catch_warnings():
-        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
+        warnings.filterwarnings(
+            "ignore", message="The given NumPy array is not writable", category=UserWarning
+        )
         return torch.from_numpy(array)

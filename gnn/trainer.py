@@ -185,7 +185,9 @@ class MinibatchTrainer:
         loss_value = 0.0
         if len(minibatch.seeds) > 0:
             with self.stopwatch.measure("forward"):
-                logits = self._forward(minibatch.to(self._device).blocks, rows, minibatch.input_ids, epoch, step)
+                logits = self._forward(
+                    minibatch.to(self._device).blocks, rows, minibatch.input_ids, epoch, step
+                )
                 labels = self.graph.labels[minibatch.seeds].to(self._device)
                 loss = loss_sum(self.graph.task, logits, labels)
                 loss_value = loss.item()
@@ -223,7 +225,10 @@ class MinibatchTrainer:
 
     def _forward(self, blocks: Any, rows: Tensor, input_ids: Tensor, epoch: int, step: int) -> Tensor:
         dropout = DropoutContext(
-            seed=self._seed, epoch=epoch, step=step, row_ids=self.graph.original_ids[input_ids].to(self._device)
+            seed=self._seed,
+            epoch=epoch,
+            step=step,
+            row_ids=self.graph.original_ids[input_ids].to(self._device),
         )
         logits: Tensor = self.model(blocks, rows, dropout)
         return logits

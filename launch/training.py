@@ -270,7 +270,9 @@ class _Journal:
         best: EpochRecord | None = None
         for record in records:
             # As in EarlyStopping: a tie is not better, and NaN never is.
-            if record.validation is not None and record.validation > (best.validation or 0.0 if best else -1.0):
+            if record.validation is not None and record.validation > (
+                best.validation or 0.0 if best else -1.0
+            ):
                 best = record
         result = TrainingResult(
             run_folder=self.folder.path,

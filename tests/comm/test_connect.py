@@ -26,7 +26,10 @@ def run_job(ranks: int, source: str) -> tuple[subprocess.CompletedProcess[str], 
     started = time.monotonic()
     done = subprocess.run(
         [shutil.which("mpirun"), "-n", str(ranks), sys.executable, "-P", "-c", source],
-        capture_output=True, text=True, timeout=100, check=False,
+        capture_output=True,
+        text=True,
+        timeout=100,
+        check=False,
     )
     return done, time.monotonic() - started
 
@@ -43,7 +46,9 @@ def test_one_failing_rank_prints_its_traceback_once_and_ends_all(backend):
 
 
 def test_an_error_on_all_ranks_is_printed_once_and_without_traceback_if_it_is_the_users():
-    done, _ = run_job(2, FAILING_JOB.format(backend="mpi", failing=[0, 1], error="DataError('feature 3 is NaN')"))
+    done, _ = run_job(
+        2, FAILING_JOB.format(backend="mpi", failing=[0, 1], error="DataError('feature 3 is NaN')")
+    )
     assert done.returncode == 2
     assert done.stderr.count("feature 3 is NaN") == 1
     assert "Traceback" not in done.stderr
@@ -107,7 +112,10 @@ with connect("mpi", deadline_s=60) as world:
 
 def test_a_missing_mpi4py_is_said_with_the_cure(monkeypatch):
     monkeypatch.setattr("windrow.comm.connect.find_spec", lambda _: None)
-    with pytest.raises(RecipeError, match=r"'mpi' meets through MPI, but .* install windrow\[mpi\]"), connect("mpi"):
+    with (
+        pytest.raises(RecipeError, match=r"'mpi' meets through MPI, but .* install windrow\[mpi\]"),
+        connect("mpi"),
+    ):
         pass
 
 

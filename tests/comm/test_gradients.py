@@ -70,7 +70,9 @@ def test_reduction_starts_before_the_backward_pass_ends():
     model[0].weight.register_hook(lambda _: seen.append(len(started)))
     reducer.start()
     loss_of(model, 0, 0).backward()
-    assert seen[0] >= 4, "the four parameters behind the first layer are on their way when it gets its gradient"
+    assert seen[0] >= 4, (
+        "the four parameters behind the first layer are on their way when it gets its gradient"
+    )
     reducer.finish()
     assert len(started) == 6
     reducer.close()

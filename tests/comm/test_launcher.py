@@ -16,7 +16,15 @@ from windrow.comm.launcher import launched_by_torchrun, launched_local_rank, lau
         ({"PMI_RANK": "0", "PMI_SIZE": "2", "RANK": "7", "WORLD_SIZE": "9"}, 0, 2, False),
         ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 1, False),
     ],
-    ids=["none", "mpich", "openmpi", "slurm pmix", "torchrun", "mpirun inside torchrun", "inside sbatch, not srun"],
+    ids=[
+        "none",
+        "mpich",
+        "openmpi",
+        "slurm pmix",
+        "torchrun",
+        "mpirun inside torchrun",
+        "inside sbatch, not srun",
+    ],
 )
 def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank, size, by_torchrun):
     assert launched_rank(environment) == rank
@@ -24,7 +32,9 @@ def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank
     assert launched_by_torchrun(environment) == by_torchrun
 
 
-@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"])
+@pytest.mark.parametrize(
+    "name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"]
+)
 def test_the_place_on_the_machine_is_read_too(name):
     assert launched_local_rank({name: "3"}) == 3
     assert launched_local_rank({}) == 0

@@ -24,7 +24,9 @@ def count_between(sender: int, receiver: int) -> int:
 def test_all_to_all_moves_every_row_to_its_place(spmd, dtype):
     def body(world):
         ranks = range(world.size)
-        send = torch.cat([rows_from(world.rank, peer, count_between(world.rank, peer), dtype) for peer in ranks])
+        send = torch.cat(
+            [rows_from(world.rank, peer, count_between(world.rank, peer), dtype) for peer in ranks]
+        )
         send_counts = [count_between(world.rank, peer) for peer in ranks]
         receive_counts = world.all_to_all_counts(send_counts, stage="test")
         received = world.all_to_all(send, send_counts, receive_counts, stage="test")
@@ -40,7 +42,9 @@ def test_many_operations_in_flight_do_not_mix(spmd):
     def body(world):
         ones = [1] * world.size
         started = [
-            world.start_all_to_all(torch.full((world.size, 2), 10.0 * world.rank + number), ones, ones, stage="test")
+            world.start_all_to_all(
+                torch.full((world.size, 2), 10.0 * world.rank + number), ones, ones, stage="test"
+            )
             for number in range(5)
         ]
         sums = [world.start_all_reduce(torch.full((3,), float(number)), stage="test") for number in range(5)]

@@ -18,7 +18,9 @@ GRAPH = {"average_degree": 6, "num_features": 6}
 
 def evaluate(world, graph, options, outputs):
     assignment = torch.arange(graph.num_vertices).numpy() % world.size
-    part = PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, world.size), world.rank)
+    part = PartitionedGraph.from_graph(
+        graph, PartitionBook.from_assignment(assignment, world.size), world.rank
+    )
     return Evaluator(world, part, options, fanouts=(3, 2), seed=1).evaluate(make_model(outputs))
 
 
@@ -28,8 +30,12 @@ def make_model(outputs):
 
 @pytest.mark.parametrize(
     ("task", "classes", "outputs", "metric"),
-    [("single-label", 4, 4, "accuracy"), ("single-label", 4, 4, "macro_f1"), ("binary", 2, 1, "roc_auc"),
-     ("multi-label", 3, 3, "roc_auc")],
+    [
+        ("single-label", 4, 4, "accuracy"),
+        ("single-label", 4, 4, "macro_f1"),
+        ("binary", 2, 1, "roc_auc"),
+        ("multi-label", 3, 3, "roc_auc"),
+    ],
 )
 def test_exact_evaluation_equals_one_process(spmd, task, classes, outputs, metric):
     graph = community_graph(150, classes, seed=3, task=task, **GRAPH)

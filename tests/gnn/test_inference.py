@@ -13,13 +13,17 @@ from windrow.partition.book import PartitionBook
 
 
 def make_model(kind="graphsage"):
-    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5, normalise="layer", residual=True, heads=2)
+    options = ModelOptions(
+        kind=kind, hidden=8, num_layers=2, dropout=0.5, normalise="layer", residual=True, heads=2
+    )
     return build_model(options, in_features=6, out_features=3, seed=2)
 
 
 def make_part(world, graph):
     assignment = torch.arange(graph.num_vertices).numpy() // 7 % world.size
-    return PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, world.size), world.rank)
+    return PartitionedGraph.from_graph(
+        graph, PartitionBook.from_assignment(assignment, world.size), world.rank
+    )
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
@@ -42,7 +46,9 @@ def test_chunks_change_nothing():
     graph = community_graph(60, 3, seed=4, num_features=6)
     part = make_part(Loopback.single(), graph)
     small = infer_exactly(Loopback.single(), part, make_model(), chunk_vertices=1)
-    torch.testing.assert_close(small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(
+        small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6
+    )
 
 
 def test_predictions_come_in_the_users_order():

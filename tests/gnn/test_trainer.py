@@ -22,7 +22,9 @@ def make_trainer(world, graph, *, kind="graphsage", order="global", fanouts=(4, 
     # Neighbouring vertices land on different ranks: nearly everything must be fetched.
     book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
     part = PartitionedGraph.from_graph(graph, book, world.rank)
-    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2)
+    options = ModelOptions(
+        kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2
+    )
     return MinibatchTrainer(
         world,
         part,
@@ -75,7 +77,10 @@ def test_a_restored_trainer_goes_on_bit_for_bit():
         whole = make_trainer(world, make_graph())
         whole.train_epoch(0)
         state = {
-            name: {key: value.clone() if isinstance(value, torch.Tensor) else value for key, value in part.items()}
+            name: {
+                key: value.clone() if isinstance(value, torch.Tensor) else value
+                for key, value in part.items()
+            }
             for name, part in whole.state_dict().items()
         }
         state["optimizer"] = torch.load(_saved(whole.state_dict()["optimizer"]), weights_only=True)
@@ -115,7 +120,9 @@ def test_a_rank_without_training_vertices_is_refused():
     def body(world):
         assignment = torch.zeros(graph.num_vertices, dtype=torch.int64)
         assignment[graph.validation_ids[0]] = 1
-        part = PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment.numpy(), 2), world.rank)
+        part = PartitionedGraph.from_graph(
+            graph, PartitionBook.from_assignment(assignment.numpy(), 2), world.rank
+        )
         MinibatchTrainer(
             world,
             part,
