@@ -92,8 +92,7 @@ def main() -> None:
         for name in TRAINED_SHARE:
             path = Path(folder) / f"{name}.npz"
             if name == "ego_twitter" and not (options.data / "graphs" / "ego_twitter.npz").is_file():
-                print(f"{name}: not measured, no graphs/ego_twitter.npz in {options.data} (see --data)")
-                aims[name] = Aim(f"epoch >= {AIM:g}x DGL's (not measured: no data)", met=False)
+                aims[name] = Aim(f"epoch >= {AIM:g}x (not measured: no {name}.npz, see --data)", met=False)
                 continue
             save_graph(name, options.data, path)
             for threads in THREADS:
@@ -167,17 +166,16 @@ def measure(path: Path, threads: int, *, short: bool) -> Measurement:
         trial_seconds=trial_seconds,
         epoch_seconds=interleave(variants, repeats=rounds),
         stage_seconds={
-            stage: float(np.mean([epoch[stage] for epoch in stages[-rounds:]])) for stage in stages[-1]
+            name: float(np.mean([epoch[name] for epoch in stages[-rounds:]])) for name in stages[-1]
         },
     )
 
 
-def make_trainer(graph: Graph) -> MinibatchTrainer:
-    """Ours, on one rank."""
-    assert graph.features is not None
+def windrow_epochs(graph: Graph, stages: list[dict[str, float]]) -> Epoch:
+    """Our epochs, one after another, on one rank; the stage times of each are added to `stages`."""
     options = ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS), dropout=DROPOUT)
     book = PartitionBook.from_assignment(np.zeros(graph.num_vertices, np.int32), 1)
-    return MinibatchTrainer(
+    trainer = MinibatchTrainer(
         Loopback.single(),
         PartitionedGraph.from_graph(graph, book, 0),
         build_model(options, in_features=FEATURES, out_features=CLASSES, seed=SEED),
@@ -185,11 +183,6 @@ def make_trainer(graph: Graph) -> MinibatchTrainer:
         options=TrainingOptions(epochs=1000, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE),
         seed=SEED,
     )
-
-
-def windrow_epochs(graph: Graph, stages: list[dict[str, float]]) -> Epoch:
-    """Our epochs, one after another; the stage times of each are added to `stages`."""
-    trainer = make_trainer(graph)
 
     def run() -> float:
         trainer.stopwatch.reset()
@@ -237,7 +230,9 @@ def dgl_variants(threads: int, *, short: bool) -> list[Variant]:
     """Those to try, with up to as many worker processes as threads."""
     paths = [(torch.int64, False), (torch.int32, False)] + [(torch.int64, True)] * (not short)
     prefetched = (False,) if short else (False, True)
-    return [Variant(*path, *rest) for path, *rest in product(paths, range(threads + 1), prefetched)]
+    return [
+        Variant(*path, workers, how) for path, workers, how in product(paths, range(threads + 1), prefetched)
+    ]
 
 
 def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> Epoch:

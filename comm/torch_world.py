@@ -35,8 +35,12 @@ class _Works(Request):
         self._waiting = list(zip(works, peers, strict=True))
         self._size = size
         self._patience = timedelta(seconds=patience_s)
+        self._timed_out = False
 
     def test(self) -> bool:
+        # The wait that ran out of patience broke the connection: what it says from then on is no news.
+        if self._timed_out:
+            return False
         # A work that failed is complete as well: only waiting for it tells.
         self._waiting = [
             (work, peer)
@@ -61,6 +65,7 @@ class _Works(Request):
                 other = "another rank" if peer is None else f"rank {peer}"
                 raise PeerFailedError(f"lost the connection to {other}: {error}") from error
             if late:
+                self._timed_out = True
                 return False
             raise DeadlineError(f"gave up before anybody waited for the result: {error}") from error
         return True

@@ -8,10 +8,12 @@ from windrow.partition.options import PartitionOptions
 
 __all__ = ["MemoryEstimate", "available_memory_bytes", "check_memory", "estimate_memory"]
 
-METIS_BYTES_PER_EDGE = 56
-"""Peak per stored edge: DGL's and METIS's own 8-byte copies of the graph and of its coarse levels; measured."""
-METIS_BYTES_PER_VERTEX = 160
-"""Peak per vertex in METIS and the refinement's heaps, without the vertex weights."""
+METIS_BYTES_PER_EDGE = 92
+"""Peak per stored edge in METIS's process and the refinement; measured on 3 to 10 M stored edges, as the next."""
+METIS_BYTES_PER_VERTEX = 200
+"""Peak per vertex in METIS's process and the refinement, without the vertex weights."""
+METIS_PROCESS_BYTES = 420_000_000
+"""METIS's process before it has a graph: Python with torch and DGL; measured."""
 MEMORY_INFO = Path("/proc/meminfo")
 CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
 CONTROL_GROUP_USE = Path("/sys/fs/cgroup/memory.current")
@@ -51,8 +53,9 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
     if options.method == "random":
         parts["random order"] = 41 * num_vertices
     if options.method == "metis" and options.num_parts > 1:
+        parts["METIS process"] = METIS_PROCESS_BYTES
         parts["undirected graph"] = 12 * num_edges
-        parts["METIS"] = (
+        parts["METIS and refinement"] = (
             METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
         )
         parts["results to combine"] = 4 * num_vertices * (options.restarts + options.num_parts)

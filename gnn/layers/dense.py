@@ -15,8 +15,8 @@ from torch.nn import functional
 __all__ = ["linear", "multiply", "multiply_transposed", "uses_onednn"]
 
 _ROWS_AT_ONCE = 1024
-"""Rows of the two factors of a weight's gradient that are multiplied at once: 1 MiB of 256 float32, so that they
-stay in the second-level cache."""
+"""Rows of the two factors of a weight's gradient that one thread multiplies at once: 1 MiB of 256 float32, so that
+they stay in the second-level cache."""
 
 
 def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
@@ -72,15 +72,17 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
         right: [rows, b].
 
     Returns:
-        [a, b]. Always added up in the same order, so results do not vary from run to run.
+        [a, b]. Added up in an order that only the number of threads changes, so results do not vary from run to run.
     """
     if not uses_onednn(left):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
     with_bias = False
-    for first in range(0, left.shape[0], _ROWS_AT_ONCE):
+    # Several threads wait for one another at the end of each product, so they take all rows at once.
+    rows_at_once = _ROWS_AT_ONCE if torch.get_num_threads() == 1 else left.shape[0]
+    for first in range(0, left.shape[0], rows_at_once):
         # The operator takes oneDNN's own tensors only; a copy of a few rows stays in the cache.
-        pieces = (rows[first : first + _ROWS_AT_ONCE].to_mkldnn() for rows in (left, right))
+        pieces = (rows[first : first + rows_at_once].to_mkldnn() for rows in (left, right))
         total += torch.ops.aten.mkldnn_linear_backward_weights(*pieces, total, with_bias)[0].to_dense()
     return total
 
