@@ -89,7 +89,7 @@ class MinibatchTrainer:
 
     Raises:
         RecipeError: the number of fanouts is not the model's number of layers.
-        DataError: a rank has no training vertex.
+        DataError: a rank has no training vertex, or a feature is too large for the wire's number format.
     """
 
     def __init__(
@@ -131,9 +131,9 @@ class MinibatchTrainer:
             scheme=sampler_options.order,
             seed=seed,
         )
-        self._features = RowExchange(
-            world, graph.offsets, graph.features, codec=make_codec(sampler_options.wire), stage="features"
-        )
+        codec = make_codec(sampler_options.wire)
+        codec.check(graph.features)
+        self._features = RowExchange(world, graph.offsets, graph.features, codec=codec, stage="features")
         self._fetched = graph.features.new_empty((0, *graph.features.shape[1:]))
         self._reducer = GradientReducer(world, model.parameters())
         self._optimizer = torch.optim.AdamW(

@@ -136,6 +136,13 @@ def test_a_rank_without_training_vertices_is_refused():
         Loopback.run(2, body)
 
 
+def test_features_that_the_wire_cannot_carry_are_refused():
+    graph = make_graph()
+    graph.features[3, 2] = 1e6
+    with pytest.raises(DataError, match=r"row 3 holds 1e\+06, which torch.float16 cannot"):
+        make_trainer(Loopback.single(), graph, wire="fp16")
+
+
 @pytest.mark.parametrize(
     ("field", "value"), [("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("weight_decay", -1.0)]
 )
