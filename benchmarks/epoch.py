@@ -240,22 +240,21 @@ def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> E
     import dgl
 
     features, labels = graph.features, graph.labels
-    assert features is not None and labels is not None
-    arrays = (
-        graph.indptr.to(variant.dtype),
-        graph.indices.to(variant.dtype),
-        torch.empty(0, dtype=variant.dtype),
-    )
+    assert features is not None
+    assert labels is not None
+    dtype = variant.dtype
+    arrays = (graph.indptr.to(dtype), graph.indices.to(dtype), torch.empty(0, dtype=dtype))
     dgl_graph = dgl.graph(("csc", arrays), num_nodes=graph.num_vertices).formats("csc")
     dgl_graph.ndata["x"], dgl_graph.ndata["y"] = features, labels
     wanted = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"]} if variant.prefetched else {}
     loader = dgl.dataloading.DataLoader(
         dgl_graph,
-        graph.train_ids[: None if steps is None else steps * BATCH_SIZE].to(variant.dtype),
+        graph.train_ids[: None if steps is None else steps * BATCH_SIZE].to(dtype),
         dgl.dataloading.NeighborSampler(list(FANOUTS[::-1]), fused=variant.fused, **wanted),
         batch_size=BATCH_SIZE,
         shuffle=True,
         num_workers=variant.workers,
+        persistent_workers=variant.workers > 0,
     )
     model = DGLGraphSAGE()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)

@@ -23,7 +23,7 @@ from windrow.comm.world import World
 __all__ = ["RowStream"]
 
 ROUND_BYTES = 2 << 20
-"""Bytes to each peer in a round: the best of 0.25 to 32 MiB in benchmarks/exchange.py, where latency and cache meet."""
+"""Bytes to each peer in a round: fits the last level of cache, and takes much longer than starting a round does."""
 
 
 @dataclass(frozen=True)
