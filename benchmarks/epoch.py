@@ -103,8 +103,7 @@ def main() -> None:
 def save_graph(name: str, data: Path, path: Path) -> None:
     """Write a graph's CSC arrays for the measuring processes."""
     if name == "ego_twitter":
-        edges = np.load(data / "graphs" / "ego_twitter.npz", allow_pickle=False)["edges"]
-        edges = edges - edges.min()
+        edges = np.load(data / "graphs" / "ego_twitter.npz")["edges"] - 1  # the file counts from 1
         indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
     else:
         graph = power_law_graph(1_000_000, 20_000_000, seed=SEED)
@@ -118,7 +117,7 @@ def load_graph(path: Path, *, short: bool) -> Graph:
     arrays = np.load(path)
     num_vertices = len(arrays["indptr"]) - 1
     draws = torch.from_numpy(hash_ids(stream_key(SEED, 1), np.arange(num_vertices)).astype(np.int64))
-    nobody = torch.empty(0, dtype=torch.int64)
+    nobody = draws[:0]
     return Graph(
         indptr=torch.from_numpy(arrays["indptr"]),
         indices=torch.from_numpy(arrays["indices"]),
@@ -133,20 +132,17 @@ def load_graph(path: Path, *, short: bool) -> Graph:
 
 
 def measure_in_process(path: Path, threads: int, *, short: bool) -> Measurement:
-    """Run `measure` where OpenMP and the cores were limited from the start."""
+    """Run `measure` where OpenMP was limited from the start."""
     command = [sys.executable, __file__, "--measure", str(path), "--threads", str(threads)]
     environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    cores = os.sched_getaffinity(0)
-    os.sched_setaffinity(0, sorted(cores)[-threads:])  # what is started inherits it
-    try:
-        output = subprocess.check_output(command + ["--short"] * short, env=environment, text=True)
-    finally:
-        os.sched_setaffinity(0, cores)
+    output = subprocess.check_output(command + ["--short"] * short, env=environment, text=True)
     return Measurement(**json.loads(output.splitlines()[-1]))
 
 
 def measure(path: Path, threads: int, *, short: bool) -> Measurement:
     """Try the DGL variants on a few steps, then train whole epochs with ours and the fastest in turn."""
+    # Threads and worker processes to come inherit it.
+    os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
     keep_freed_memory()
     warnings.filterwarnings("ignore")
@@ -165,9 +161,7 @@ def measure(path: Path, threads: int, *, short: bool) -> Measurement:
         steps=-(-len(graph.train_ids) // BATCH_SIZE),
         trial_seconds=trial_seconds,
         epoch_seconds=interleave(variants, repeats=rounds),
-        stage_seconds={
-            name: float(np.mean([epoch[name] for epoch in stages[-rounds:]])) for name in stages[-1]
-        },
+        stage_seconds={key: float(np.mean([epoch[key] for epoch in stages[-rounds:]])) for key in stages[-1]},
     )
 
 
@@ -247,20 +241,20 @@ def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> E
     dgl_graph = dgl.graph(("csc", arrays), num_nodes=graph.num_vertices).formats("csc")
     dgl_graph.ndata["x"], dgl_graph.ndata["y"] = features, labels
     wanted = {"prefetch_node_feats": ["x"], "prefetch_labels": ["y"]} if variant.prefetched else {}
+    seeds = graph.train_ids if steps is None else graph.train_ids[: steps * BATCH_SIZE]
     loader = dgl.dataloading.DataLoader(
         dgl_graph,
-        graph.train_ids[: None if steps is None else steps * BATCH_SIZE].to(dtype),
+        seeds.to(dtype),
         dgl.dataloading.NeighborSampler(list(FANOUTS[::-1]), fused=variant.fused, **wanted),
         batch_size=BATCH_SIZE,
         shuffle=True,
         num_workers=variant.workers,
         persistent_workers=variant.workers > 0,
     )
-    model = DGLGraphSAGE()
+    model = DGLGraphSAGE().train()
     optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)
 
     def run() -> float:
-        model.train()
         total = 0.0
         for inputs, seeds, blocks in loader:
             rows = blocks[0].srcdata["x"] if variant.prefetched else features[inputs]
@@ -281,17 +275,13 @@ def report(
     """Print the tables of one graph and number of threads; add its figures and its aim."""
     ours = measured.epoch_seconds["windrow"]
     ratios = {
-        name: ratio(ours, theirs) for name, theirs in measured.epoch_seconds.items() if name != "windrow"
+        name: ratio(ours, seconds) for name, seconds in measured.epoch_seconds.items() if name != "windrow"
     }
     print(f"\n{graph}, {threads} thread(s), {measured.steps} steps of {BATCH_SIZE}, fanouts {FANOUTS}")
-    rows = [
-        {
-            "variant": name,
-            "epoch s, median": float(np.median(seconds)),
-            "windrow is faster by": str(ratios.get(name, "")),
-        }
-        for name, seconds in measured.epoch_seconds.items()
-    ]
+    rows = []
+    for name, seconds in measured.epoch_seconds.items():
+        row = {"variant": name, "epoch s, median": float(np.median(seconds))}
+        rows.append(row | {"windrow is faster by": str(ratios.get(name, ""))})
     print(table(rows))
     print("windrow by stage, s:", ", ".join(f"{k} {v:.3f}" for k, v in measured.stage_seconds.items()))
     trials = sorted(measured.trial_seconds.items(), key=lambda item: item[1])

@@ -70,9 +70,11 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: recipe, store or checkpoint is not right, or communication failed.
     """
     from windrow.comm.connect import ending_all_ranks
+    from windrow.launch.memory import keep_freed_memory
     from windrow.launch.recipe import load_recipe
     from windrow.launch.training import train
 
+    keep_freed_memory()
     with ending_all_ranks():
         recipe = load_recipe(_recipe_path(arguments), arguments.overrides)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder)
