@@ -1,6 +1,7 @@
 """How near the row exchange comes to the wire: fetched bytes per second over raw mpi4py Alltoallv and memory copy.
 
-Two ranks each fetch rows that the other one holds, so that every byte travels. The baseline sends the same number of
+Two ranks each fetch rows that the other one holds, so that every byte travels; in one variant as many rows of their
+own are asked for in between, which are copied too and which the result must be put in order for. The baseline sends the same number of
 bytes from one prepared buffer into another with ``MPI.Comm.Alltoallv``; it neither gathers rows nor puts them in
 order. A memory copy of the same bytes is the floor of anything that writes them.
 
@@ -24,13 +25,21 @@ from windrow.comm.connect import connect
 from windrow.comm.exchange import RowExchange
 from windrow.comm.world import World
 from windrow.launch.benchmark import Aim, conclude, ratio, short_flag, table
+from windrow.launch.memory import keep_freed_memory
 
 RANKS = 2
 FETCHED_BYTES = 32 << 20
 ROW_BYTES = (64, 256, 512, 1024, 2048, 4096)
 AIM_FROM_ROW_BYTES = 512
 AIM = 0.8
-VARIANTS = ("raw Alltoallv", "memory copy", "fetch, random order", "fetch, sorted", "fetch, 4 repeats each")
+VARIANTS = (
+    "raw Alltoallv",
+    "memory copy",
+    "fetch, random order",
+    "fetch, sorted",
+    "fetch, own rows between",
+    "fetch, 4 repeats each",
+)
 
 
 def make_variants(world: World, row_bytes: int) -> dict[str, Callable[[], object]]:
@@ -46,6 +55,9 @@ def make_variants(world: World, row_bytes: int) -> dict[str, Callable[[], object
     ids = torch.from_numpy(chance.choice(held, count, replace=False) + peer * held)
     ordered = ids.sort().values
     repeated = ids[torch.from_numpy(chance.permutation(np.arange(count) // 4))]
+    own = torch.from_numpy(chance.choice(held, count, replace=False) + world.rank * held)
+    between = torch.cat([ids, own])[torch.from_numpy(chance.permutation(2 * count))]
+    both = torch.empty((2 * count, row_bytes // 4))
     sent, out = rows[:count].clone(), torch.empty((count, row_bytes // 4))
     num_bytes = [0, 0]
     num_bytes[peer] = sent.nbytes
@@ -56,6 +68,7 @@ def make_variants(world: World, row_bytes: int) -> dict[str, Callable[[], object
         lambda: out.copy_(sent),
         lambda: exchange.fetch(ids, unique=True, out=out),
         lambda: exchange.fetch(ordered, unique=True, out=out),
+        lambda: exchange.fetch(between, unique=True, out=both),
         lambda: exchange.fetch(repeated),
     )
     return dict(zip(VARIANTS, functions, strict=True))
@@ -83,6 +96,8 @@ def time_together(
 def run_rank(output: Path, repeats: int) -> None:
     """Be one of the two ranks."""
     torch.set_num_threads(1)
+    # As in `windrow train`.
+    keep_freed_memory()
     with connect("mpi", deadline_s=120) as world:
         everything = {
             row_bytes: time_together(world, make_variants(world, row_bytes), repeats)

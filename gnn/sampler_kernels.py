@@ -17,9 +17,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
+from windrow.comm.prefetch_kernels import prefetch
 from windrow.comm.random import GOLDEN
 from windrow.comm.random_kernels import mix64
-from windrow.gnn.prefetch_kernels import prefetch
 
 __all__ = [
     "bounded",
