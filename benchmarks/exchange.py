@@ -1,9 +1,10 @@
 """How near the row exchange comes to the wire: fetched bytes per second over raw mpi4py Alltoallv and memory copy.
 
 Two ranks each fetch rows that the other one holds, so that every byte travels; in one variant as many rows of their
-own are asked for in between, which are copied too and which the result must be put in order for. The baseline sends the same number of
-bytes from one prepared buffer into another with ``MPI.Comm.Alltoallv``; it neither gathers rows nor puts them in
-order. A memory copy of the same bytes is the floor of anything that writes them.
+own are asked for in between, which are copied too, and the result must be put in order. The baseline sends the same
+number of bytes from one prepared buffer into another with ``MPI.Comm.Alltoallv``; it neither gathers rows nor puts
+them in order. A memory copy of the same bytes is the floor of anything that writes them. GB/s counts the rows of the
+other rank that end up in the result.
 
     python benchmarks/exchange.py [--short]
 """
