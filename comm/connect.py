@@ -21,7 +21,10 @@ BackendName = Literal["auto", "mpi", "gloo", "nccl", "loopback"]
 WRONG_USE = 2
 INTERRUPTED = 130
 
-STAGGER_S = 0.2
+FORWARDING_S = 0.25
+"""Seconds between printing an error and ending the job: MPICH's launcher drops what it has not yet read by then."""
+
+STAGGER_S = 0.5
 LONGEST_STAGGER_S = 2.0
 """Ranks that fail at the same moment report in rank order, this far apart: the first one ends the rest, so one
 traceback is printed, not one per rank."""
@@ -137,6 +140,7 @@ def _end_all_ranks(rank: int, size: int, abort: Callable[[int], None], error: Ba
     report = _report(rank, size, error)
     if report:
         print(report, file=sys.stderr, flush=True)
+        time.sleep(FORWARDING_S)
     abort(_exit_status(error))
 
 
