@@ -156,7 +156,7 @@ def measure(path: Path, threads: int, *, short: bool) -> Measurement:
     stages: list[dict[str, float]] = []
     variants = {"windrow": windrow_epochs(graph, stages)}
     variants |= {name: dgl_epochs(graph, named[name]) for name in finalists}
-    rounds = 5 if short else 9
+    rounds = 4 if short else 9
     return Measurement(
         steps=-(-len(graph.train_ids) // BATCH_SIZE),
         trial_seconds=trial_seconds,
