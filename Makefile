@@ -67,8 +67,9 @@ clean:
 	exit 1
 
 # A new top-level folder must be installed anew, since the editable install lists them.
-$(INSTALLED): .venv/.stamp-python requirements/common.txt requirements/$(DEVICE).txt pyproject.toml setup.py $(wildcard */__init__.py)
+$(INSTALLED): .venv/.stamp-python requirements/common.txt requirements/$(DEVICE).txt requirements/torchrec.txt pyproject.toml setup.py $(wildcard */__init__.py)
 	python -m pip install --disable-pip-version-check -r requirements/$(DEVICE).txt
+	python -m pip install --disable-pip-version-check --no-deps -r requirements/torchrec.txt
 	python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
 	@touch $@
 

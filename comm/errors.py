@@ -3,6 +3,7 @@
     WindrowError
     ├── DataError            a graph, a table or a file that the user brought is wrong
     ├── RecipeError          an option is unknown, of the wrong type or contradicts another
+    ├── PlanError            embedding tables cannot be placed so: a row missing or twice, a rank too full
     ├── StoreError           something windrow wrote earlier is damaged, too new, or belongs to another run
     └── CommunicationError   ranks disagree, are late or are gone
         ├── CollectiveMismatchError
@@ -18,6 +19,7 @@ __all__ = [
     "DataError",
     "DeadlineError",
     "PeerFailedError",
+    "PlanError",
     "RecipeError",
     "StoreError",
     "WindrowError",
@@ -34,6 +36,18 @@ class DataError(WindrowError, ValueError):
 
 class RecipeError(WindrowError, ValueError):
     """An option is unknown, of the wrong type, out of range, or contradicts another option."""
+
+
+class PlanError(WindrowError, ValueError):
+    """A plan of embedding tables misses or repeats rows, names a rank that is not there, or overflows a memory.
+
+    Attributes:
+        shortfall_bytes: what the fullest rank lacks; 0 where memory is not the reason.
+    """
+
+    def __init__(self, message: str, *, shortfall_bytes: int = 0) -> None:
+        super().__init__(message)
+        self.shortfall_bytes = shortfall_bytes
 
 
 class StoreError(WindrowError, ValueError):

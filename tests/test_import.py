@@ -19,16 +19,21 @@ MODULES = sorted(
 
 OPTIONAL_LIBRARIES = {
     "dgl",
+    "duckdb",
     "fbgemm_gpu",
     "matplotlib",
     "mpi4py",
     "pyarrow",
+    "safetensors",
     "tensorboard",
     "torch_geometric",
     "torchmetrics",
     "torchrec",
 }
 """Not tqdm, which torch imports itself."""
+
+ADAPTERS = {"windrow.comm.mpi_world", "windrow.recsys.tables.fbgemm", "windrow.recsys.torchrec_adapter"}
+"""Modules whose whole purpose is one optional library."""
 
 TIME_BUDGET = 1.5
 """Importing windrow.gnn may take this many times what torch and numba take, which it cannot do without."""
@@ -50,8 +55,8 @@ def test_package_pulls_in_no_optional_library(module):
 
 
 def test_no_module_needs_an_optional_library():
-    """Every module but MPI's adapter imports where none of them is installed."""
-    modules = [module for module in MODULES if module != "windrow.comm.mpi_world"]
+    """Every module but the adapters imports where none of them is installed."""
+    modules = [module for module in MODULES if module not in ADAPTERS]
     # None in sys.modules makes an import fail as if the library were absent.
     run(
         f"import importlib, sys\nsys.modules.update(dict.fromkeys({sorted(OPTIONAL_LIBRARIES)!r}))\n"

@@ -29,7 +29,11 @@ LIGHT_LIBRARIES = {"numpy", "torch"}
 KERNEL_LIBRARIES = {"llvmlite", "numba"}
 """The same, in compiled modules (``*_kernels.py``) only."""
 
-ADAPTERS = {"mpi4py": {"comm/mpi_world.py"}}
+ADAPTERS = {
+    "mpi4py": {"comm/mpi_world.py"},
+    "fbgemm_gpu": {"recsys/tables/fbgemm.py"},
+    "torchrec": {"recsys/torchrec_adapter.py"},
+}
 """Library -> modules that import it when they are imported, and are themselves imported inside functions only."""
 
 MAX_LINES = 500

@@ -1,0 +1,1 @@
+"""Where does an embedding row live? Tables, plans, and simple planners."""
