@@ -1,0 +1,51 @@
+"""One minibatch of a click log, as every model and trainer takes it."""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+if TYPE_CHECKING:
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+__all__ = ["Batch"]
+
+
+@dataclass(frozen=True, slots=True)
+class Batch:
+    """The samples of a minibatch that one rank works on; may hold none.
+
+    Attributes:
+        dense: [B, D] float32 dense features; D may be 0.
+        sparse: ids of every feature for each sample, TorchRec's container::
+
+                        sample 0   sample 1   sample 2
+            item        [7]        [2]        [7]           values  7 2 7 4 1 9
+            history     [4, 1]     []         [9]           lengths 1 1 1 2 0 1    features first, samples second
+
+            Ids are int64 row numbers of the feature's table, weights float32 or None.
+        labels: [B] float32, 0 or 1.
+        row_ids: [B] int64 numbers of the samples in their split: what randomness is keyed by.
+    """
+
+    dense: Tensor
+    sparse: "KeyedJaggedTensor"
+    labels: Tensor
+    row_ids: Tensor
+
+    @property
+    def num_samples(self) -> int:
+        """B."""
+        return len(self.labels)
+
+    def to(self, device: torch.device) -> "Batch":
+        """This batch on a device; itself where it is there already."""
+        if self.labels.device == device:
+            return self
+        return Batch(
+            self.dense.to(device, non_blocking=True),
+            self.sparse.to(device, non_blocking=True),
+            self.labels.to(device, non_blocking=True),
+            self.row_ids,
+        )
