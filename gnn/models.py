@@ -11,7 +11,7 @@ from torch.nn import functional
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, stream_key
 from windrow.gnn.block import Block
-from windrow.gnn.dropout import DropoutContext
+from windrow.training.dropout import DropoutContext
 from windrow.gnn.layers.gat import GATLayer
 from windrow.gnn.layers.gcn import GCNLayer
 from windrow.gnn.layers.gin import GINLayer

@@ -13,12 +13,12 @@ from windrow.comm.exchange import RowExchange
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
-from windrow.gnn.dropout import DropoutContext
+from windrow.training.dropout import DropoutContext
 from windrow.gnn.metrics import loss_sum
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.schedule import ScheduleOptions, learning_rate_factor
+from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 from windrow.gnn.seed_order import SeedOrder
 
 __all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions"]

@@ -14,11 +14,11 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.gnn.early_stopping import EarlyStopping
+from windrow.training.early_stopping import EarlyStopping
 from windrow.gnn.evaluation import Evaluator
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.schedule import learning_rate_factor
+from windrow.training.schedule import learning_rate_factor
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch.checkpoint import (
     Checkpoint,

@@ -10,18 +10,19 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [
-    name for name in ("comm", "partition", "caching", "gnn", "recsys", "launch") if (ROOT / name).is_dir()
+    name for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch") if (ROOT / name).is_dir()
 ]
 
 MAY_IMPORT = {
     "comm": {"comm"},
     "partition": {"comm", "partition"},
     "caching": {"comm", "caching"},
-    "gnn": {"comm", "partition", "caching", "gnn"},
-    "recsys": {"comm", "partition", "caching", "recsys"},
-    "launch": {"comm", "partition", "caching", "gnn", "recsys", "launch"},
+    "training": {"comm", "training"},
+    "gnn": {"comm", "partition", "caching", "training", "gnn"},
+    "recsys": {"comm", "partition", "caching", "training", "recsys"},
+    "launch": {"comm", "partition", "caching", "training", "gnn", "recsys", "launch"},
 }
-"""comm <- partition, caching <- gnn, recsys <- launch; gnn and recsys never import each other."""
+"""comm <- partition, caching, training <- gnn, recsys <- launch; gnn and recsys never import each other."""
 
 LIGHT_LIBRARIES = {"numpy", "torch"}
 """Libraries that a module may import when it is imported."""

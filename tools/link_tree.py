@@ -14,7 +14,7 @@ from pathlib import Path
 
 __all__ = ["LIBRARY_FOLDERS", "SCRIPT_FOLDERS", "make_link_tree"]
 
-LIBRARY_FOLDERS = ("comm", "partition", "caching", "gnn", "recsys", "launch")
+LIBRARY_FOLDERS = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 """Folders that are installed under `windrow`; those that do not exist are passed over."""
 
 SCRIPT_FOLDERS = ("benchmarks", "examples", "tools")

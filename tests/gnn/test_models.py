@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.block import Block
-from windrow.gnn.dropout import DropoutContext
+from windrow.training.dropout import DropoutContext
 from windrow.gnn.models import GNN, ModelOptions, build_model
 
 KINDS: tuple[Literal["graphsage", "gcn", "gat", "gin"], ...] = ("graphsage", "gcn", "gat", "gin")

@@ -22,7 +22,7 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
-from windrow.gnn.dropout_kernels import drop_columns
+from windrow.training.dropout_kernels import drop_columns
 
 __all__ = ["DropoutContext", "drop"]
 

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import stream_key
-from windrow.gnn.dropout import DropoutContext, drop, drop_anywhere
+from windrow.training.dropout import DropoutContext, drop, drop_anywhere
 
 KEY = stream_key(3, 1, 4)
 

@@ -8,7 +8,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.gnn.schedule import SCHEDULE_KINDS, ScheduleOptions, learning_rate_factor
+from windrow.training.schedule import SCHEDULE_KINDS, ScheduleOptions, learning_rate_factor
 
 OPTIONS = st.builds(
     ScheduleOptions,

@@ -1,4 +1,4 @@
-"""Numba kernel behind `windrow.gnn.dropout` for arrays in CPU memory."""
+"""Numba kernel behind `windrow.training.dropout` for arrays in CPU memory."""
 
 import numba
 import numpy as np
@@ -22,7 +22,7 @@ def drop_columns(
     lowest: np.float32,
     out: NDArray[np.float32],
 ) -> None:
-    """Write `x` times `scale` or zero into `out`; the law of the choice is in `windrow.gnn.dropout`.
+    """Write `x` times `scale` or zero into `out`; the law of the choice is in `windrow.training.dropout`.
 
     Args:
         x: [rows, columns].

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.random import GOLDEN, hash_ids, mix64
-from windrow.gnn.dropout_kernels import drop_columns
+from windrow.training.dropout_kernels import drop_columns
 
 KEY = 0xFEDCBA9876543210
 
