@@ -13,13 +13,13 @@ from windrow.comm.exchange import RowExchange
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
-from windrow.training.dropout import DropoutContext
 from windrow.gnn.metrics import loss_sum
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
-from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 from windrow.gnn.seed_order import SeedOrder
+from windrow.training.dropout import DropoutContext
+from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
 __all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions"]
 
@@ -139,31 +139,46 @@ class MinibatchTrainer:
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
+        self._loss = 0.0
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps in an epoch, the same on every rank."""
         return self._order.steps_per_epoch
 
-    def train_epoch(self, epoch: int, *, after_step: Callable[[], None] | None = None) -> float:
-        """Run the steps of one epoch. Collective.
+    def train_epoch(
+        self,
+        epoch: int,
+        *,
+        first_step: int = 0,
+        loss_before: float = 0.0,
+        after_step: Callable[[int], None] | None = None,
+    ) -> float:
+        """Run the steps of an epoch, or the rest of them. Collective.
 
         Args:
             epoch: from 0; chooses the shuffle, the samples and the dropout.
-            after_step: called after each step, for a progress bar say.
+            first_step: steps of the epoch that are done already.
+            loss_before: what `loss_so_far` gave after those.
+            after_step: called after each step with the steps now done; it may call collectives.
 
         Returns:
             Mean loss over all training vertices, each as its step saw it; the same on every rank.
         """
         self.model.train()
-        loss = torch.zeros((), dtype=torch.float64)
-        for step in range(self.steps_per_epoch):
-            loss += self.train_step(epoch, step)
+        self._loss = loss_before if self._world.rank == 0 else 0.0
+        for step in range(first_step, self.steps_per_epoch):
+            self._loss += self.train_step(epoch, step)
             if after_step is not None:
-                after_step()
+                after_step(step + 1)
+        return self.loss_so_far() / len(self.graph.train_ids)
+
+    def loss_so_far(self) -> float:
+        """Sum of the losses of the epoch's seeds up to now, over all ranks. Collective."""
+        total = torch.tensor(self._loss, dtype=torch.float64)
         with self.stopwatch.measure("wait"):
-            self._world.all_reduce(loss, stage="loss")
-        return float(loss) / len(self.graph.train_ids)
+            self._world.all_reduce(total, stage="loss")
+        return float(total)
 
     @property
     def learning_rate(self) -> float:

@@ -1,1 +1,1 @@
-"""What do all trainers share? The learning rate over a run, dropout by counters, and when to stop."""
+"""What do all models and trainers share? Dense layers, dropout by counters, the learning rate over a run, when to stop."""

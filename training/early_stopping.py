@@ -1,7 +1,7 @@
 """When to stop: no better validation metric for a while."""
 
 import math
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any
 
 from windrow.comm.errors import RecipeError, StoreError
@@ -14,7 +14,7 @@ STATE = ("best_value", "best_epoch", "last_epoch")
 
 @dataclass(kw_only=True, slots=True)
 class EarlyStopping:
-    """Remembers the best value of a metric (higher is better) and the epochs since.
+    """Remembers the best value of a metric and the epochs since.
 
         epoch        0     1     2     3     4
         value       .70   .74   .73   nan   .74        patience 3
@@ -31,9 +31,11 @@ class EarlyStopping:
     patience: int | None
     """Epochs without improvement after which to stop, at least 1; None: never stop."""
     min_delta: float = 0.0
-    """An improvement is more than this much above the best value so far, in units of the metric."""
-    best_value: float = -math.inf
-    """The best value so far; minus infinity before the first."""
+    """An improvement is more than this much better than the best value so far, in units of the metric."""
+    higher_is_better: bool = True
+    """Whether the metric should rise, as ROC-AUC, or fall, as a loss."""
+    best_value: float = field(init=False)
+    """The best value so far; before the first, infinity in the direction that is worse."""
     best_epoch: int = -1
     """Where the best value was reached; -1 before the first (patience ends even if nothing ever counts)."""
     last_epoch: int = -1
@@ -41,6 +43,7 @@ class EarlyStopping:
 
     def __post_init__(self) -> None:
         """Check the options."""
+        self.best_value = -math.inf if self.higher_is_better else math.inf
         if self.patience is not None and self.patience < 1:
             raise RecipeError(
                 f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end"
@@ -53,14 +56,17 @@ class EarlyStopping:
 
         Args:
             epoch: later than all before.
-            value: the metric, higher is better.
+            value: the metric.
 
         Returns:
             Whether this is the best epoch so far.
         """
         assert epoch > self.last_epoch, f"epoch {epoch} comes after epoch {self.last_epoch}"
         self.last_epoch = epoch
-        improved = value > self.best_value + self.min_delta
+        if self.higher_is_better:
+            improved = value > self.best_value + self.min_delta
+        else:
+            improved = value < self.best_value - self.min_delta
         if improved:
             self.best_value, self.best_epoch = value, epoch
         return improved

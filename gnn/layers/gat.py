@@ -8,8 +8,8 @@ from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.block import Block
-from windrow.gnn.layers.linear import glorot, make_linear
 from windrow.gnn.message_passing import add_ends, aggregate, edge_softmax
+from windrow.training.linear import glorot, make_linear
 
 __all__ = ["GATLayer"]
 

@@ -7,8 +7,8 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.block import Block
-from windrow.gnn.layers.linear import make_linear
 from windrow.gnn.layers.projection import aggregate_projected
+from windrow.training.linear import make_linear
 
 __all__ = ["GCNLayer"]
 

@@ -4,8 +4,8 @@ import torch
 from torch import Tensor, nn
 
 from windrow.gnn.block import Block
-from windrow.gnn.layers.linear import make_linear
 from windrow.gnn.message_passing import aggregate
+from windrow.training.linear import make_linear
 
 __all__ = ["GINLayer"]
 

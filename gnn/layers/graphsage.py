@@ -7,10 +7,10 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from windrow.gnn.block import Block
-from windrow.gnn.layers.dense import multiply, multiply_transposed
-from windrow.gnn.layers.linear import make_linear
 from windrow.gnn.layers.projection import projects_first
 from windrow.gnn.message_passing import divide_by_degrees, sum_over_bags
+from windrow.training.dense import multiply, multiply_transposed
+from windrow.training.linear import make_linear
 
 __all__ = ["GraphSAGELayer"]
 

@@ -5,8 +5,8 @@ from typing import Literal
 from torch import Tensor
 
 from windrow.gnn.block import Block
-from windrow.gnn.layers.dense import linear
 from windrow.gnn.message_passing import aggregate
+from windrow.training.dense import linear
 
 __all__ = ["aggregate_projected", "projects_first"]
 

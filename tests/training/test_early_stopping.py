@@ -36,6 +36,17 @@ def test_the_best_is_the_first_largest_and_stopping_counts_from_it(values, patie
         assert stopping.should_stop == (epoch - best_epoch >= patience)
 
 
+@settings(deadline=None)
+@given(VALUES)
+def test_a_falling_metric_is_a_rising_one_upside_down(values):
+    rising = EarlyStopping(patience=2, min_delta=0.25)
+    falling = EarlyStopping(patience=2, min_delta=0.25, higher_is_better=False)
+    for epoch, value in enumerate(values):
+        assert falling.update(epoch, -value) == rising.update(epoch, value)
+        assert falling.should_stop == rising.should_stop
+        assert falling.best_value == -rising.best_value
+
+
 def test_a_small_gain_does_not_count():
     stopping = EarlyStopping(patience=2, min_delta=0.01)
     assert stopping.update(0, 0.5)

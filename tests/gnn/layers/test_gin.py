@@ -8,7 +8,7 @@ from torch import nn
 
 from windrow.gnn.block import Block
 from windrow.gnn.layers.gin import GINLayer
-from windrow.gnn.layers.linear import make_linear
+from windrow.training.linear import make_linear
 
 
 def test_equals_dgl(

@@ -4,7 +4,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from windrow.gnn.layers.dense import linear, multiply, multiply_transposed, uses_onednn
+from windrow.training.dense import linear, multiply, multiply_transposed, uses_onednn
 
 SHAPES = [(1, 1, 1), (7, 5, 3), (1030, 40, 17), (2500, 16, 256), (0, 4, 3)]
 

@@ -2,7 +2,7 @@
 
 import torch
 
-from windrow.gnn.layers.linear import glorot, make_linear
+from windrow.training.linear import glorot, make_linear
 
 
 def test_glorot_fills_its_range() -> None:
