@@ -32,6 +32,9 @@ class Stream(IntEnum):
     PARTITION = 5
     SPLIT = 6
     GENERATE = 7
+    NEGATIVE = 8
+    HISTORY = 9
+    HASH_VALUES = 10
 
 
 def mix64(value: int) -> int:

@@ -11,19 +11,19 @@ import hashlib
 import io
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
 import torch
 
 from windrow.comm.errors import StoreError
-from windrow.launch.atomic_file import write_atomically
 from windrow.launch.formatting import byte_size
+from windrow.partition.atomic_file import write_atomically
 
 __all__ = ["FORMAT_VERSION", "CheckpointHeader", "read_checkpoint", "read_header", "write_checkpoint"]
 
-FORMAT_VERSION = 1
+FORMAT_VERSION = 2
 MAGIC = b"windrow-checkpoint\n"
 LONGEST_HEADER_BYTES = 1 << 22
 OUTSIDE_HEADER_CLASS = frozenset({"format_version", "payload_bytes", "sha256"})
@@ -36,8 +36,8 @@ class CheckpointHeader:
 
     recipe: Mapping[str, Any]
     """The settings that the weights depend on, as nested dictionaries."""
-    graph_fingerprint: str
-    """Digest of the user's graph."""
+    data_fingerprint: str
+    """Digest of the user's graph or log."""
     epoch: int
     """Epochs finished."""
     step: int
@@ -46,6 +46,8 @@ class CheckpointHeader:
     """Ranks of the run that wrote it."""
     best: bool = False
     """Whether the validation metric was the best so far."""
+    table_files: Mapping[str, str] = field(default_factory=dict)
+    """Files with the ranks' shards of embedding tables, in the folder beside the checkpoint: SHA-256 by name."""
 
     @property
     def position(self) -> tuple[int, int]:

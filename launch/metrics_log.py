@@ -4,8 +4,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.atomic_file import write_atomically
 from windrow.launch.epoch_record import EpochRecord
+from windrow.partition.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter

@@ -20,9 +20,9 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import StoreError
-from windrow.launch.atomic_file import write_atomically
 from windrow.launch.environment import describe
 from windrow.launch.toml_file import write_toml
+from windrow.partition.atomic_file import write_atomically
 
 __all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder"]
 

@@ -5,6 +5,11 @@
     decay = "none"                      epochs: int
                                         decay: float | None = 0.9
 
+    [log.features.item_id]          class LogOptions:
+    rows = 100             <->          features: Mapping[str, FeatureOptions]
+    [log.features.user_id]
+    rows = 50                       a table of tables, under names that the user chooses, in the file's order
+
 TOML has no null: the word "none" stands for it, in fields that allow None.
 """
 
@@ -52,7 +57,7 @@ def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: s
     """Build a dataclass from a nested dictionary, checking every name and type.
 
     Understands int, float (an integer is accepted), str, bool, Path, Literal, tuples, None, unions of these,
-    and nested dataclasses.
+    nested dataclasses, and mappings from names to dataclasses.
 
     Args:
         kind: the dataclass.
@@ -81,13 +86,15 @@ def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) 
     if not isinstance(values, Mapping):
         raise place.refuse(f"must be a section with keys of its own, got {values!r}")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
+    types = typing.get_type_hints(kind)
     for key in values:
         if key not in fields:
             raise place.refuse(_unknown_key(key, list(fields)))
     for name, field in fields.items():
         if name not in values and _is_required(field):
-            raise place.refuse(f"needs {'the section' if _is_table(field.type) else 'a value for'} {name!r}")
-    types = typing.get_type_hints(kind)
+            raise place.refuse(
+                f"needs {'the section' if _is_section(types[name]) else 'a value for'} {name!r}"
+            )
     parsed = {key: _parse_value(types[key], value, key, place) for key, value in values.items()}
     try:
         return kind(**parsed)
@@ -99,10 +106,21 @@ def _parse_value(expected: Any, value: Any, key: str, place: Place) -> Any:
     for member in _members(expected):
         if dataclasses.is_dataclass(member) and isinstance(member, type):
             return _parse_table(member, value, place.inside(key))
+        if typing.get_origin(member) is Mapping:
+            return _parse_named_tables(member, value, place.inside(key))
         accepted, result = _convert(member, value, place)
         if accepted:
             return result
     raise place.refuse(f"{key} = {value!r} has the wrong type: expected {_describe(expected)}")
+
+
+def _parse_named_tables(expected: Any, values: object, place: Place) -> "dict[str, DataclassInstance]":
+    key_type, kind = typing.get_args(expected)
+    if key_type is not str or not _is_table(kind):
+        raise TypeError(f"settings cannot hold fields of type {expected!r}")
+    if not isinstance(values, Mapping):
+        raise place.refuse(f"must be a section with a section for each name, got {values!r}")
+    return {name: _parse_table(kind, value, place.inside(name)) for name, value in values.items()}
 
 
 def _members(expected: Any) -> list[Any]:
@@ -189,7 +207,13 @@ def _is_table(expected: Any) -> bool:
     return isinstance(expected, type) and dataclasses.is_dataclass(expected)
 
 
+def _is_section(expected: Any) -> bool:
+    return _is_table(expected) or typing.get_origin(expected) is Mapping
+
+
 def _plain(value: Any) -> Any:
+    if isinstance(value, Mapping):
+        return {name: _plain(item) for name, item in value.items()}
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return settings_to_dict(value)
     if isinstance(value, tuple):

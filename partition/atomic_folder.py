@@ -1,7 +1,6 @@
 """A folder that appears whole or not at all."""
 
 import contextlib
-import os
 import re
 import secrets
 import shutil
@@ -9,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
+from windrow.partition.atomic_file import flush
 
 __all__ = ["atomic_folder"]
 
@@ -53,7 +53,7 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         except OSError:
             _put_back(replaced, path)
             raise
-        _flush(path.parent)
+        flush(path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
         shutil.rmtree(filling, ignore_errors=True)
@@ -80,13 +80,5 @@ def _clear_leftovers(path: Path) -> None:
 
 def _flush_tree(folder: Path) -> None:
     for entry in sorted(folder.rglob("*")):
-        _flush(entry)
-    _flush(folder)
-
-
-def _flush(path: Path) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
+        flush(entry)
+    flush(folder)

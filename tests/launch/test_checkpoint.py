@@ -8,11 +8,13 @@ import torch
 
 from windrow.comm.errors import StoreError
 from windrow.launch.checkpoint import (
+    begin_checkpoint,
     check_fits,
     check_world_size,
     load_best,
     load_latest,
     save_checkpoint,
+    tables_folder,
 )
 from windrow.launch.checkpoint_file import CheckpointHeader
 
@@ -21,11 +23,12 @@ RECIPE = {"seed": 0, "model": {"hidden": 8, "kind": "gcn"}, "training": {"epochs
 
 def header(epoch: int, *, best: bool = False, step: int = 0) -> CheckpointHeader:
     return CheckpointHeader(
-        recipe=RECIPE, graph_fingerprint="a" * 64, epoch=epoch, step=step, world_size=2, best=best
+        recipe=RECIPE, data_fingerprint="a" * 64, epoch=epoch, step=step, world_size=2, best=best
     )
 
 
 def save(folder: Path, epoch: int, *, best: bool = False, step: int = 0, keep: int = 2) -> Path:
+    begin_checkpoint(folder, (epoch, step), with_tables=False)
     return save_checkpoint(
         folder, header(epoch, best=best, step=step), {"w": torch.tensor([epoch, step])}, keep=keep
     )
@@ -110,13 +113,13 @@ def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
 
 
 def test_fitting_recipe_passes() -> None:
-    check_fits(header(1), recipe=RECIPE, graph_fingerprint="a" * 64)
+    check_fits(header(1), recipe=RECIPE, data_fingerprint="a" * 64, data="graph")
 
 
 def test_another_recipe_is_refused_naming_keys_and_values() -> None:
     other = {"seed": 1, "model": {"hidden": 16, "kind": "gcn", "extra": True}, "training": {}}
     with pytest.raises(StoreError) as caught:
-        check_fits(header(1), recipe=other, graph_fingerprint="a" * 64)
+        check_fits(header(1), recipe=other, data_fingerprint="a" * 64, data="graph")
     message = str(caught.value)
     assert "seed was 0 and is 1; model.hidden was 8 and is 16; model.extra was absent and is True" in message
     assert "(and 1 more)" in message
@@ -125,7 +128,7 @@ def test_another_recipe_is_refused_naming_keys_and_values() -> None:
 
 def test_another_graph_is_refused() -> None:
     with pytest.raises(StoreError, match="another graph"):
-        check_fits(header(1), recipe=RECIPE, graph_fingerprint="b" * 64)
+        check_fits(header(1), recipe=RECIPE, data_fingerprint="b" * 64, data="graph")
 
 
 def test_header_is_immutable() -> None:
@@ -138,3 +141,48 @@ def test_local_minibatches_keep_their_number_of_ranks() -> None:
     check_world_size(header(1), 2, order="local")
     with pytest.raises(StoreError, match=r"written by 2 ranks.*resume on 2 ranks"):
         check_world_size(header(1), 4, order="local")
+
+
+# ------------------------------------------------------------------------------------------------------ table shards
+
+
+def save_with_tables(folder: Path, epoch: int, *, best: bool = False, keep: int = 1) -> Path:
+    """A checkpoint with one file of table shards."""
+    path = begin_checkpoint(folder, (epoch, 0), with_tables=True)
+    (tables_folder(path) / "rank-00000.safetensors").write_bytes(b"shard")
+    named = dataclasses.replace(header(epoch, best=best), table_files={"rank-00000.safetensors": "c" * 64})
+    return save_checkpoint(folder, named, {"w": torch.tensor([epoch])}, keep=keep)
+
+
+def test_table_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
+    for epoch in range(1, 5):
+        save_with_tables(tmp_path, epoch, best=epoch == 2)
+    assert kept(tmp_path) == [
+        "epoch-00002-step-000000.ckpt",
+        "epoch-00002-step-000000.tables",
+        "epoch-00004-step-000000.ckpt",
+        "epoch-00004-step-000000.tables",
+    ]
+
+
+def test_shards_without_a_checkpoint_are_cleared(tmp_path: Path) -> None:
+    begin_checkpoint(tmp_path, (1, 7), with_tables=True)
+    (tmp_path / "epoch-00001-step-000007.tables" / "rank-00000.safetensors").write_bytes(b"half")
+    save_with_tables(tmp_path, 2)
+    assert kept(tmp_path) == ["epoch-00002-step-000000.ckpt", "epoch-00002-step-000000.tables"]
+
+
+def test_a_checkpoint_of_the_same_position_is_replaced(tmp_path: Path) -> None:
+    path = save_with_tables(tmp_path, 2)
+    (tables_folder(path) / "rank-00001.safetensors").write_bytes(b"of more ranks")
+    assert begin_checkpoint(tmp_path, (2, 0), with_tables=True) == path
+    assert not path.exists()
+    assert not list(tables_folder(path).iterdir())
+
+
+def test_damaged_shards_make_a_checkpoint_damaged(tmp_path: Path) -> None:
+    save_with_tables(tmp_path, 1, keep=2)
+    newest = save_with_tables(tmp_path, 2, keep=2)
+    loaded = load_latest(tmp_path, damaged_tables={newest: "a shard is damaged"})
+    assert loaded.header.epoch == 1
+    assert loaded.damaged == ("a shard is damaged",)

@@ -22,10 +22,11 @@ from windrow.launch.checkpoint_file import (
 
 HEADER = CheckpointHeader(
     recipe={"seed": 0, "model": {"hidden": 8, "dropout": 0.1}},
-    graph_fingerprint="f" * 64,
+    data_fingerprint="f" * 64,
     epoch=3,
     step=7,
     world_size=2,
+    table_files={"rank-00000.safetensors": "e" * 64},
 )
 STATE = {
     "model": OrderedDict(weight=torch.arange(6.0).reshape(2, 3), half=torch.ones(2, dtype=torch.bfloat16)),
@@ -82,8 +83,8 @@ def test_a_truncated_file_is_refused(path: Path, share: float) -> None:
 
 
 def test_another_version_is_refused_with_its_number(path: Path) -> None:
-    path.write_bytes(path.read_bytes().replace(b'"format_version": 1', b'"format_version": 2'))
-    with pytest.raises(StoreError, match="format 2, but this version of windrow reads format 1"):
+    path.write_bytes(path.read_bytes().replace(b'"format_version": 2', b'"format_version": 1'))
+    with pytest.raises(StoreError, match="format 1, but this version of windrow reads format 2"):
         read_header(path)
 
 

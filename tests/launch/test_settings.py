@@ -1,6 +1,7 @@
 """windrow.launch.settings: what is refused, how it is worded, and that nothing is lost on the way."""
 
 import math
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Literal
@@ -11,7 +12,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.settings import parse_settings, settings_to_dict
-from windrow.launch.toml_file import read_toml, write_toml
+from windrow.launch.toml_file import read_toml, with_overrides, write_toml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -37,6 +38,18 @@ class Everything:
     cache: Path | None = None
     note: str = ""
     other: Model = field(default_factory=lambda: Model(kind="gcn"))
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Feature:
+    rows: int
+    column: str | None = None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Log:
+    features: Mapping[str, Feature]
+    models: Mapping[str, Model] = field(default_factory=dict)
 
 
 def parse(values: dict[str, Any]) -> Everything:
@@ -136,3 +149,64 @@ def test_writing_and_reading_give_the_same_settings(
 
 def test_infinity_survives() -> None:
     assert parse({"model": {"kind": "gcn"}, "decay": math.inf}).decay == math.inf
+
+
+# ----------------------------------------------------------------------------------------------------- tables of tables
+
+
+def parse_log(values: dict[str, Any]) -> Log:
+    return parse_settings(Log, values, source="r.toml", base=Path("/base"))
+
+
+def test_tables_of_tables_arrive_in_the_order_of_the_file() -> None:
+    log = parse_log({"features": {"zip": {"rows": 3}, "age": {"rows": 9, "column": "a"}}})
+    assert list(log.features.items()) == [("zip", Feature(rows=3)), ("age", Feature(rows=9, column="a"))]
+    assert log.models == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({}, ["r.toml: needs the section 'features'"]),
+        ({"features": 3}, ["r.toml: [features] must be a section with a section for each name, got 3"]),
+        ({"features": {"age": 3}}, ["[features.age] must be a section with keys of its own, got 3"]),
+        ({"features": {"age": {}}}, ["[features.age] needs a value for 'rows'"]),
+        ({"features": {"age": {"rws": 3}}}, ["[features.age] has no key 'rws'", "Did you mean 'rows'"]),
+        ({"features": {"age": {"rows": "x"}}}, ["[features.age] rows = 'x'", "an integer"]),
+        ({"features": {}, "models": {"a": {"kind": "gcn", "dropout": 2}}}, ["[models.a] dropout = 2.0 must"]),
+    ],
+)
+def test_bad_tables_of_tables_are_refused_with_their_place(values: dict[str, Any], words: list[str]) -> None:
+    with pytest.raises(RecipeError) as caught:
+        parse_log(values)
+    for word in words:
+        assert word in str(caught.value)
+
+
+def test_overrides_reach_into_tables_of_tables() -> None:
+    values = with_overrides({"features": {"age": {"rows": 3}, "zip": {"rows": 4}}}, ["features.age.rows=50"])
+    assert parse_log(values).features == {"age": Feature(rows=50), "zip": Feature(rows=4)}
+
+
+def test_a_mapping_to_anything_else_is_the_programmers_error() -> None:
+    @dataclass
+    class Odd:
+        value: Mapping[str, int]
+
+    with pytest.raises(TypeError, match="cannot hold fields of type"):
+        parse_settings(Odd, {"value": {"a": 1}}, source="r", base=Path())
+
+
+NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
+
+
+@given(st.dictionaries(NAMES, st.builds(Feature, rows=st.integers(0, 9), column=st.none() | TEXT)))
+def test_tables_of_tables_survive_a_file(
+    tmp_path_factory: pytest.TempPathFactory, features: dict[str, Feature]
+) -> None:
+    path = tmp_path_factory.mktemp("toml") / "r.toml"
+    log = Log(features=features)
+    write_toml(path, settings_to_dict(log))
+    again = parse_log(read_toml(path))
+    assert again == log
+    assert list(again.features) == list(features)

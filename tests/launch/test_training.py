@@ -15,12 +15,13 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import atomic_file, training
+from windrow.launch import training
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.metrics_log import read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
+from windrow.partition import atomic_file
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "graph": {"path": "graph.npz"},

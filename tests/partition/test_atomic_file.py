@@ -1,11 +1,11 @@
-"""windrow.launch.atomic_file: all or nothing."""
+"""windrow.partition.atomic_file: all or nothing."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from windrow.launch.atomic_file import write_atomically
+from windrow.partition.atomic_file import open_atomically, write_atomically
 
 
 def test_contents_are_replaced_whole(tmp_path: Path) -> None:
@@ -30,5 +30,20 @@ def test_a_failure_leaves_the_old_file_and_no_other(
     monkeypatch.setattr(place, step, fail)
     with pytest.raises(OSError, match="No space left"):
         write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+def test_an_error_in_the_block_leaves_the_old_file(tmp_path: Path) -> None:
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+
+    def write_half() -> None:
+        with open_atomically(path) as file:
+            file.write(b"ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
     assert path.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["f"]

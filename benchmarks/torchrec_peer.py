@@ -1,0 +1,465 @@
+"""Samples per second of DLRM training: windrow against TorchRec's DistributedModelParallel, and against plain FBGEMM.
+
+Both sides train the same model on the same batches in the same processes, in turn: 26 tables with the proportions and
+the multi-hot sizes of MLPerf's DLRM-DCNv2, cut to fit, ids by Zipf's law; row-wise Adagrad fused into the backward
+pass, Adagrad for the dense part. TorchRec runs over gloo, which is what it has on CPUs, with its fused kernel (its
+default one for CPUs is slower and breaks), with and without its pipeline, under its own planner's plan and under ours;
+the fastest of them is the baseline. windrow runs over MPI, under its own plan.
+
+On one rank the baseline is FBGEMM's table-batched embeddings under the same dense model, without any collection: what
+our collection costs on top.
+"""
+
+import argparse
+import contextlib
+import itertools
+import json
+import logging
+import os
+import shutil
+import subprocess
+import sys
+import tempfile
+import warnings
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from windrow.comm.connect import connect
+from windrow.comm.random import hash_ids, stream_key
+from windrow.comm.world import World
+from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.partition.tables.options import PlanOptions
+from windrow.partition.tables.plan import Plan
+from windrow.partition.tables.planners import make_plan
+from windrow.partition.tables.spec import TableSpec
+from windrow.recsys.batch import Batch
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.model import ClickModel
+from windrow.recsys.models.options import ModelOptions
+
+MLPERF_ROWS = (
+    40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155, 4, 976,
+    14, 40000000, 40000000, 40000000, 590152, 12973, 108, 36,
+)  # fmt: skip
+"""Rows of the tables of MLPerf's DLRM-DCNv2, Criteo 1TB (facebookresearch/dlrm, torchrec_dlrm)."""
+
+MLPERF_MULTI_HOT = (3, 2, 1, 2, 6, 1, 1, 1, 1, 7, 3, 8, 1, 6, 9, 5, 1, 1, 1, 12, 100, 27, 10, 3, 1, 1)
+"""Ids per sample of each, same source."""
+
+MOST_ROWS = 200_000
+"""Rows that the largest tables are cut to: 1.3 million in all, 330 MB of 64 float32, on both sides."""
+
+DIM = 64
+DENSE_FEATURES = 13
+BOTTOM = [512, 256, DIM]
+TOP = [512, 256, 1]
+"""Dense layers of the DLRM repository's Criteo Kaggle benchmark, up to the width of its embeddings."""
+
+SAMPLES_PER_RANK = 2048
+TABLE_RATE = 0.02
+DENSE_RATE = 0.01
+BATCHES = 4
+SEED = 3
+AIM_RATIO = 1.5
+AIM_OVERHEAD = 0.05
+
+
+@dataclass(frozen=True)
+class Setting:
+    """The tables of one run."""
+
+    rows: tuple[int, ...]
+    multi_hot: tuple[int, ...]
+
+    @property
+    def features(self) -> list[str]:
+        """Names of the features, and of the tables."""
+        return [f"feature_{number}" for number in range(len(self.rows))]
+
+    def specs(self) -> list[TableSpec]:
+        """What planners read."""
+        return [
+            TableSpec(
+                name=name,
+                rows=rows,
+                dim=DIM,
+                features=(name,),
+                optimizer_bytes_per_row=4,
+                lookups_per_sample=float(ids),
+            )
+            for name, rows, ids in zip(self.features, self.rows, self.multi_hot, strict=True)
+        ]
+
+
+SETTING = Setting(tuple(min(rows, MOST_ROWS) for rows in MLPERF_ROWS), MLPERF_MULTI_HOT)
+
+
+def make_batch(setting: Setting, *, rank: int, number: int) -> Batch:
+    """A batch whose ids follow Zipf's law: the chance of row i is proportional to 1 / (i + 1)."""
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+    values, lengths = [], []
+    for feature, (rows, ids) in enumerate(zip(setting.rows, setting.multi_hot, strict=True)):
+        chance = _uniform(stream_key(SEED, rank, number, feature), SAMPLES_PER_RANK * ids)
+        values.append(np.minimum((rows + 1.0) ** chance - 1.0, rows - 1).astype(np.int64))
+        lengths.append(np.full(SAMPLES_PER_RANK, ids, dtype=np.int64))
+    dense = _uniform(stream_key(SEED, rank, number, 1000), SAMPLES_PER_RANK * DENSE_FEATURES)
+    labels = _uniform(stream_key(SEED, rank, number, 1001), SAMPLES_PER_RANK) < 0.25
+    sparse = KeyedJaggedTensor(
+        keys=setting.features,
+        values=torch.from_numpy(np.concatenate(values)),
+        lengths=torch.from_numpy(np.concatenate(lengths)),
+    )
+    return Batch(
+        torch.from_numpy(dense.astype(np.float32).reshape(SAMPLES_PER_RANK, DENSE_FEATURES)),
+        sparse,
+        torch.from_numpy(labels.astype(np.float32)),
+        torch.arange(SAMPLES_PER_RANK),
+    )
+
+
+def _uniform(key: int, count: int) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    return (hash_ids(key, np.arange(count)) >> np.uint64(11)).astype(np.float64) / float(1 << 53)
+
+
+# ------------------------------------------------------------------------------------------------------------ TorchRec
+
+
+@dataclass
+class TorchRecBatch:
+    """A batch as TorchRec's pipelines want it."""
+
+    dense: Tensor
+    sparse: Any
+    labels: Tensor
+
+    def to(self, device: torch.device, non_blocking: bool = False) -> "TorchRecBatch":  # noqa: FBT001, FBT002
+        """Itself: everything is on the CPU."""
+        del device, non_blocking
+        return self
+
+    def record_stream(self, stream: Any) -> None:
+        """Nothing to record on a CPU."""
+
+    def pin_memory(self) -> "TorchRecBatch":
+        """Itself."""
+        return self
+
+
+class TorchRecLoss(nn.Module):
+    """TorchRec's own DLRM with its loss."""
+
+    def __init__(self, setting: Setting) -> None:
+        from torchrec.models.dlrm import DLRM
+        from torchrec.modules.embedding_configs import EmbeddingBagConfig
+        from torchrec.modules.embedding_modules import EmbeddingBagCollection
+        from torchrec.optim.apply_optimizer_in_backward import apply_optimizer_in_backward
+        from torchrec.optim.rowwise_adagrad import RowWiseAdagrad
+
+        super().__init__()
+        bags = EmbeddingBagCollection(
+            tables=[
+                EmbeddingBagConfig(num_embeddings=rows, embedding_dim=DIM, name=name, feature_names=[name])
+                for name, rows in zip(setting.features, setting.rows, strict=True)
+            ],
+            device=torch.device("meta"),
+        )
+        apply_optimizer_in_backward(RowWiseAdagrad, bags.parameters(), {"lr": TABLE_RATE})
+        self.model = DLRM(bags, DENSE_FEATURES, BOTTOM, TOP)
+
+    def forward(self, batch: TorchRecBatch) -> tuple[Tensor, Tensor]:
+        """Loss, and what pipelines return."""
+        logits = self.model(batch.dense, batch.sparse)[:, 0]
+        loss = functional.binary_cross_entropy_with_logits(logits, batch.labels)
+        return loss, loss.detach()
+
+
+def torchrec_plan(setting: Setting, world: World, plan: Plan | None) -> Any:
+    """TorchRec's sharding plan: of its own planner, told ids per sample and batch size, or ours in its words."""
+    import torch.distributed as dist
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
+    from torchrec.distributed.sharding_plan import (
+        construct_module_sharding_plan,
+        row_wise,
+        table_wise,
+    )
+    from torchrec.distributed.types import ShardingPlan
+
+    module = TorchRecLoss(setting)
+    if plan is None:
+        constraints = {
+            name: ParameterConstraints(compute_kernels=["fused"], pooling_factors=[float(ids)])
+            for name, ids in zip(setting.features, setting.multi_hot, strict=True)
+        }
+        planner = EmbeddingShardingPlanner(
+            topology=Topology(world_size=world.size, compute_device="cpu"),
+            batch_size=SAMPLES_PER_RANK,
+            constraints=constraints,
+        )
+        return planner.collective_plan(module, [EmbeddingBagCollectionSharder()], dist.group.WORLD)
+    placements = {}
+    for name in setting.features:
+        shards = plan.shards_of(name)
+        # TorchRec's replicated kernel for CPUs is not fused: such a table goes row by row, which is the nearest.
+        placements[name] = table_wise(shards[0].rank, compute_kernel="fused") if len(shards) == 1 else row_wise(
+            compute_kernel="fused"
+        )  # fmt: skip
+    bags = module.model.sparse_arch.embedding_bag_collection
+    sharded = construct_module_sharding_plan(
+        bags,
+        placements,
+        local_size=world.size,
+        world_size=world.size,
+        device_type="cpu",
+        sharder=EmbeddingBagCollectionSharder(),
+    )
+    return ShardingPlan(plan={"model.sparse_arch.embedding_bag_collection": sharded})
+
+
+def torchrec_step(
+    setting: Setting, world: World, plan: Plan | None, batches: list[Batch], *, pipeline: bool
+) -> Callable[[], object]:
+    """A function that trains TorchRec's model for one step."""
+    from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
+    from torchrec.distributed.model_parallel import DistributedModelParallel
+    from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+
+    model = DistributedModelParallel(
+        TorchRecLoss(setting),
+        device=torch.device("cpu"),
+        plan=torchrec_plan(setting, world, plan),
+        sharders=[EmbeddingBagCollectionSharder()],
+    )
+    dense = [parameter for name, parameter in model.named_parameters() if "embedding_bags" not in name]
+    optimizer = torch.optim.Adagrad(dense, lr=DENSE_RATE)
+    theirs = [TorchRecBatch(batch.dense, batch.sparse, batch.labels) for batch in batches]
+    stream = itertools.cycle(theirs)
+    if pipeline:
+        steps = TrainPipelineSparseDist(model, optimizer, torch.device("cpu"))
+        return lambda: steps.progress(stream)
+
+    def step() -> None:
+        optimizer.zero_grad()
+        loss, _ = model(next(stream))
+        loss.backward()
+        optimizer.step()
+
+    return step
+
+
+# ------------------------------------------------------------------------------------------------------------- windrow
+
+
+class RepeatedBatches:
+    """A source of batches that are in memory already."""
+
+    def __init__(self, world: World, batches: list[Batch], steps: int) -> None:
+        self._size = world.size
+        self._batches = batches
+        self.steps_per_epoch = steps
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Over all ranks."""
+        return self.steps_per_epoch * SAMPLES_PER_RANK * self._size
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Over all ranks."""
+        del epoch, step
+        return SAMPLES_PER_RANK * self._size
+
+    @contextlib.contextmanager
+    def batches(self, epoch: int, first_step: int = 0) -> Iterator[Iterator[Batch]]:
+        """The same few batches in turn."""
+        del epoch
+        yield itertools.islice(itertools.cycle(self._batches), self.steps_per_epoch - first_step)
+
+
+def windrow_epoch(
+    setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int
+) -> Callable[[], object]:
+    """A function that trains our model for some steps, as `windrow train` does."""
+    from windrow.recsys.embedding_configs import EmbeddingBagConfig
+    from windrow.recsys.recommender import Recommender
+    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+    from windrow.recsys.tables.options import TableOptions
+    from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+
+    options = TableOptions(dim=DIM, optimizer="rowwise_adagrad", learning_rate=TABLE_RATE)
+    bags = EmbeddingBagCollection(
+        [
+            EmbeddingBagConfig(num_embeddings=rows, embedding_dim=DIM, name=name, feature_names=[name])
+            for name, rows in zip(setting.features, setting.rows, strict=True)
+        ],
+        world=world,
+        plan=plan,
+        optimizer=options,
+        seed=SEED,
+    )
+    trainer = RecommendationTrainer(
+        world,
+        Recommender(bags, None, dense_model(setting)),
+        RepeatedBatches(world, batches, steps),
+        options=RecommendationTrainingOptions(epochs=1000, optimizer="adagrad", learning_rate=DENSE_RATE),
+        table_learning_rate=TABLE_RATE,
+        seed=SEED,
+    )
+    return lambda: trainer.train_epoch(0)
+
+
+def dense_model(setting: Setting) -> ClickModel:
+    """The DLRM around the tables."""
+    options = ModelOptions(kind="dlrm", bottom=tuple(BOTTOM[:-1]), top=tuple(TOP[:-1]))
+    return build_model(
+        options, num_dense=DENSE_FEATURES, pooled_dims=dict.fromkeys(setting.features, DIM), seed=SEED
+    )
+
+
+def fbgemm_epoch(setting: Setting, batches: list[Batch], steps: int) -> Callable[[], object]:
+    """A function that trains the same dense model on bare FBGEMM for some steps: one process."""
+    from fbgemm_gpu.split_embedding_configs import EmbOptimType
+    from fbgemm_gpu.split_table_batched_embeddings_ops_common import EmbeddingLocation
+    from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
+        ComputeDevice,
+        SplitTableBatchedEmbeddingBagsCodegen,
+    )
+
+    tables = SplitTableBatchedEmbeddingBagsCodegen(
+        [(rows, DIM, EmbeddingLocation.HOST, ComputeDevice.CPU) for rows in setting.rows],
+        optimizer=EmbOptimType.EXACT_ROWWISE_ADAGRAD,
+        learning_rate=TABLE_RATE,
+        eps=1e-8,
+    )
+    tables.init_embedding_weights_uniform(-0.01, 0.01)
+    model = dense_model(setting)
+    optimizer = torch.optim.Adagrad(model.parameters(), lr=DENSE_RATE)
+
+    def run() -> None:
+        for batch in itertools.islice(itertools.cycle(batches), steps):
+            optimizer.zero_grad()
+            pooled = tables(batch.sparse.values(), batch.sparse.offsets())
+            loss = model.loss_sum(model(batch.dense, pooled), batch)
+            (loss / batch.num_samples).backward()
+            optimizer.step()
+            loss.item()
+
+    return run
+
+
+# ------------------------------------------------------------------------------------------------------------- running
+
+
+def variants(world: World, steps: int) -> dict[str, Callable[[], object]]:
+    """Everything that is timed on this number of ranks; each runs `steps` steps and ends in step with all ranks."""
+    batches = [make_batch(SETTING, rank=world.rank, number=number) for number in range(BATCHES)]
+    plan = make_plan(PlanOptions(planner="greedy_lookups"), SETTING.specs(), world.size)
+    found = {"windrow": windrow_epoch(SETTING, world, plan, batches, steps)}
+    if world.size == 1:
+        found["FBGEMM"] = fbgemm_epoch(SETTING, batches, steps)
+    else:
+        for name, torchrec, pipeline in (
+            ("TorchRec", None, False),
+            ("TorchRec, pipeline", None, True),
+            ("TorchRec, our plan", plan, False),
+            ("TorchRec, our plan, pipeline", plan, True),
+        ):
+            step = torchrec_step(SETTING, world, torchrec, batches, pipeline=pipeline)
+            found[name] = lambda step=step: [step() for _ in range(steps)]
+
+    def together(run: Callable[[], object]) -> Callable[[], object]:
+        return lambda: (run(), world.barrier(stage="benchmark"))
+
+    return {name: together(run) for name, run in found.items()}
+
+
+def work(arguments: argparse.Namespace) -> None:
+    """Be one rank: time all variants in turn and, on rank 0, write the samples."""
+    warnings.simplefilter("ignore")  # TorchRec's, about itself
+    logging.disable(logging.WARNING)
+    torch.set_num_threads(1)
+    with connect("mpi", deadline_s=300) as world:
+        if world.size > 1:
+            import torch.distributed as dist
+
+            store = f"file://{arguments.output}.rendezvous"
+            os.environ.update(LOCAL_RANK=str(world.rank), LOCAL_WORLD_SIZE=str(world.size))
+            dist.init_process_group("gloo", init_method=store, rank=world.rank, world_size=world.size)
+        samples = interleave(variants(world, arguments.steps), repeats=arguments.repeats)
+        if world.rank == 0:
+            arguments.output.write_text(json.dumps(samples))
+        if world.size > 1:
+            dist.destroy_process_group()
+
+
+def measure(size: int, *, repeats: int, steps: int) -> dict[str, list[float]]:
+    """Seconds of every run of every variant on some ranks."""
+    mpirun = shutil.which("mpirun")
+    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
+    with tempfile.TemporaryDirectory() as folder:
+        output = Path(folder) / "samples.json"
+        program = [sys.executable, "-P", __file__, "--worker", "--output", str(output)]
+        program += ["--repeats", str(repeats), "--steps", str(steps)]
+        subprocess.run([mpirun, "-n", str(size), *program], check=True, timeout=1200)
+        samples: dict[str, list[float]] = json.loads(output.read_text())
+    return samples
+
+
+def main() -> None:
+    """Measure on 1, 2 and 4 ranks, or be one of them."""
+    parser = short_flag("DLRM training against TorchRec over gloo, and against plain FBGEMM in one process.")
+    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
+    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
+    parser.add_argument("--repeats", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
+    arguments = parser.parse_args()
+    if arguments.worker:
+        work(arguments)
+        return
+    repeats, steps = (5, 4) if arguments.short else (15, 8)
+    rows: list[dict[str, object]] = []
+    figures: dict[str, float] = {}
+    gains: dict[int, float] = {}
+    for size in (1, 2, 4):
+        samples = measure(size, repeats=repeats, steps=steps)
+        ours = samples["windrow"]
+        fastest = min((name for name in samples if name != "windrow"), key=lambda name: median(samples[name]))
+        for name, seconds in samples.items():
+            rows.append(
+                {
+                    "ranks": size,
+                    "variant": name,
+                    "samples/s": steps * SAMPLES_PER_RANK * size / median(seconds),
+                    "windrow is faster by": str(ratio(ours, seconds)) if name != "windrow" else "",
+                }
+            )
+        gains[size] = ratio(ours, samples[fastest]).median
+        figures[f"windrow_{size}_ranks_samples_per_second"] = steps * SAMPLES_PER_RANK * size / median(ours)
+        figures[f"windrow_over_{'fbgemm' if size == 1 else 'torchrec'}_{size}_ranks_ratio"] = gains[size]
+    print(table(rows))
+    overhead = 1 / gains[1] - 1
+    figures["overhead_over_fbgemm_share"] = overhead
+    conclude(
+        "torchrec_peer",
+        figures,
+        {
+            "ranks_2": Aim(f"2 ranks, over TorchRec's fastest: >= {AIM_RATIO}x", gains[2] >= AIM_RATIO),
+            "ranks_4": Aim(f"4 ranks, over TorchRec's fastest: >= {AIM_RATIO}x", gains[4] >= AIM_RATIO),
+            "overhead": Aim(
+                f"one process, over plain FBGEMM: <= {AIM_OVERHEAD:.0%}", overhead <= AIM_OVERHEAD
+            ),
+        },
+        save_to=arguments.save,
+    )
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,108 @@
+"""``windrow prepare``: turn a log of samples into the store that training reads."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.launcher import launched_rank, launched_size
+
+if TYPE_CHECKING:
+    from windrow.launch.progress import Progress
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow prepare examples/open_bandit.toml
+  windrow prepare examples/criteo.toml --overwrite --set log.features.C1.min_count=10
+"""
+SHARES = 1000
+"""Units of a progress bar over a share from 0 to 1."""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "prepare",
+        help="read a log of samples and write the store that training reads",
+        description="Read a log (Parquet, CSV, Criteo's or libfm's layout), split it into train, validation and test, "
+        "turn its values into rows of tables, and write a store that any number of ranks can train from. "
+        "One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store")
+    parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        dest="overrides",
+        help="change a setting of the recipe, for example split.seed=1; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: log, recipe or store is not right.
+    """
+    if launched_size() > 1:
+        raise RecipeError(
+            f"windrow prepare is the work of one process, but the launcher started {launched_size()}: "
+            "run it without mpirun"
+        )
+    from windrow.launch.formatting import duration
+    from windrow.launch.log_summary import log_summary
+    from windrow.launch.progress import make_progress
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    from windrow.recsys.prepare import prepare_log
+
+    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
+    started = time.perf_counter()
+    with make_progress(rank=launched_rank()) as progress:
+        store = prepare_log(
+            recipe.store,
+            recipe.log,
+            recipe.split,
+            overwrite=arguments.overwrite,
+            progress=_Stages(progress).report,
+        )
+        progress.finish()
+        for line in log_summary(store):
+            progress.write(line)
+        progress.write(f"prepared in {duration(time.perf_counter() - started)}")
+    return 0
+
+
+class _Stages:
+    """Shows named stages, each with a share done, as bars."""
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._stage = ""
+        self._shown = 0
+
+    def report(self, stage: str, share: float) -> None:
+        """Show that a share of a stage is done."""
+        if stage != self._stage:
+            self._progress.start(stage, SHARES)
+            self._stage, self._shown = stage, 0
+        units = int(share * SHARES)
+        self._progress.advance(units - self._shown)
+        self._shown = units

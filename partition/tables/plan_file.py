@@ -1,0 +1,179 @@
+"""A plan as a TOML file that people read and write.
+
+    [user_id]                       # one section for each table
+    rank = 0                        # whole, on one rank
+
+    [item_id]
+    shards = [
+      {rank = 0, rows = [0, 500000]},
+      {rank = 1, rows = [500000, 1000000], columns = [0, 8]},
+      {rank = 2, rows = [500000, 1000000], columns = [8, 16]},
+    ]                               # no rows: all of them; no columns: all of them
+
+    [country]
+    replicated = true               # whole, on every rank
+
+Ranges are first and one after the last.
+"""
+
+import difflib
+import json
+import re
+import tomllib
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import PlanError
+from windrow.partition.tables.plan import Plan, Range, Shard
+from windrow.partition.tables.spec import TableSpec, specs_by_name
+
+__all__ = ["read_plan", "write_plan"]
+
+TABLE_KEYS = ("rank", "shards", "replicated")
+SHARD_KEYS = ("rank", "rows", "columns")
+BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+
+
+def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
+    """Read a plan.
+
+    Args:
+        path: the file.
+        specs: the tables, which give the ranges that the file leaves out.
+
+    Returns:
+        The plan, in the order of the file; whether it covers the tables and fits the ranks is for `check_plan`.
+
+    Raises:
+        PlanError: there is no such file, it is not TOML, or a table, a key or a value is not right; the message names
+            all of them, and for an unknown name the nearest.
+    """
+    named = specs_by_name(specs)
+    shards: list[Shard] = []
+    replicated: list[str] = []
+    for table, section in _read_toml(path).items():
+        if table not in named:
+            raise PlanError(f"{path}: [{table}] is no table of this model. {_nearest(table, named)}")
+        place = f"{path}: [{table}]"
+        _check_keys(section, TABLE_KEYS, place)
+        if len(section) != 1:
+            raise PlanError(f"{place} needs one of the keys {', '.join(TABLE_KEYS)}, got {_keys(section)}")
+        if "replicated" in section:
+            if section["replicated"] is not True:
+                raise PlanError(
+                    f"{place} replicated = {section['replicated']!r}: expected true, or another key"
+                )
+            replicated.append(table)
+        else:
+            shards += _shards(section, named[table], place)
+    return Plan(tuple(shards), tuple(replicated))
+
+
+def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
+    """Write a plan so that `read_plan` gives it back; tables come in their own order.
+
+    Args:
+        path: the file; replaced if it is there.
+        plan: a plan that covers these tables.
+        specs: the tables.
+
+    Raises:
+        PlanError: the plan misses a table.
+        OSError: the file cannot be written.
+    """
+    sections = ["# Where each embedding table lives. Ranges are first and one after the last.\n"]
+    for spec in specs:
+        lines = "\n".join(_body(plan, spec))
+        sections.append(
+            f"[{_key(spec.name)}]  # {spec.rows} rows x {spec.dim}, {plan.kind_of(spec.name)}\n{lines}\n"
+        )
+    path.write_text("\n".join(sections), encoding="utf-8")
+
+
+def _body(plan: Plan, spec: TableSpec) -> list[str]:
+    if spec.name in plan.replicated:
+        return ["replicated = true"]
+    shards = plan.shards_of(spec.name)
+    if len(shards) == 1 and shards[0].rows == (0, spec.rows) and shards[0].columns == (0, spec.dim):
+        return [f"rank = {shards[0].rank}"]
+    return ["shards = [", *(f"  {_inline(shard, spec)}," for shard in shards), "]"]
+
+
+def _inline(shard: Shard, spec: TableSpec) -> str:
+    parts = [f"rank = {shard.rank}"]
+    if shard.rows != (0, spec.rows):
+        parts.append(f"rows = {list(shard.rows)}")
+    if shard.columns != (0, spec.dim):
+        parts.append(f"columns = {list(shard.columns)}")
+    return f"{{{', '.join(parts)}}}"
+
+
+def _key(name: str) -> str:
+    """A TOML key; JSON's escapes are TOML's, but for the one character that JSON may leave as it is."""
+    return (
+        name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    )
+
+
+def _read_toml(path: Path) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        raise PlanError(f"{path}: no such file. `windrow plan` writes one.") from None
+    except (OSError, UnicodeDecodeError) as error:
+        raise PlanError(f"{path}: cannot be read as text: {error}") from error
+    except tomllib.TOMLDecodeError as error:
+        raise PlanError(f"{path}: not valid TOML: {error}") from error
+
+
+def _shards(section: Mapping[str, Any], spec: TableSpec, place: str) -> list[Shard]:
+    whole = (0, spec.rows), (0, spec.dim)
+    if "rank" in section:
+        return [Shard(spec.name, _rank(section["rank"], place), *whole)]
+    entries = section["shards"]
+    if not isinstance(entries, list) or not entries:
+        raise PlanError(
+            f"{place} shards = {entries!r}: expected a list of {{rank = 0, rows = [0, {spec.rows}]}}"
+        )
+    shards = []
+    for number, entry in enumerate(entries):
+        inside = f"{place} shards[{number}]"
+        _check_keys(entry, SHARD_KEYS, inside)
+        if "rank" not in entry:
+            raise PlanError(f"{inside} needs a rank, got {_keys(entry)}")
+        rows, columns = (
+            _range(entry[key], key, inside) if key in entry else default
+            for key, default in zip(("rows", "columns"), whole, strict=True)
+        )
+        shards.append(Shard(spec.name, _rank(entry["rank"], inside), rows, columns))
+    return shards
+
+
+def _check_keys(section: object, known: tuple[str, ...], place: str) -> None:
+    if not isinstance(section, Mapping):
+        raise PlanError(f"{place} is {section!r}: expected the keys {', '.join(known)}")
+    for key in section:
+        if key not in known:
+            raise PlanError(f"{place} has no key {key!r}. {_nearest(key, known)}")
+
+
+def _rank(value: object, place: str) -> int:
+    if type(value) is not int:
+        raise PlanError(f"{place} rank = {value!r}: expected the number of a rank")
+    return value
+
+
+def _range(value: object, key: str, place: str) -> Range:
+    if not isinstance(value, list) or len(value) != 2 or any(type(bound) is not int for bound in value):
+        raise PlanError(f"{place} {key} = {value!r}: expected [first, one after the last]")
+    return value[0], value[1]
+
+
+def _nearest(name: str, known: Iterable[str]) -> str:
+    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"Known are {', '.join(known)}."
+
+
+def _keys(section: Mapping[str, Any]) -> str:
+    return ", ".join(section) or "none"

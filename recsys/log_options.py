@@ -1,0 +1,149 @@
+"""The recipe sections that say what a log holds: where it is, which columns, how values become ids."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Literal, get_args
+
+from windrow.comm.errors import RecipeError
+
+__all__ = ["DenseTransform", "FeatureOptions", "IdRule", "LogFormat", "LogOptions"]
+
+IdRule = Literal["vocabulary", "hash", "rows"]
+"""How a value becomes a row of its table."""
+
+LogFormat = Literal["parquet", "csv", "criteo", "libfm", "interactions"]
+"""How a log is stored on disk."""
+
+DenseTransform = Literal["none", "log1p", "standard"]
+"""What is done to dense values: nothing; log(1 + max(x, 0)); mean 0 and deviation 1 over the training split."""
+
+FIRST_VOCABULARY_ROW = 2
+"""Rows 0 and 1 of a table with a vocabulary are for missing and for unseen values."""
+
+SMALLEST_HASHED_TABLE = 2
+"""Row 0 is for missing values; at least one is needed for the rest."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureOptions:
+    """One sparse feature: the column it is read from, and the rows of a table that its values name."""
+
+    column: str = ""
+    """Column of the log; empty where it is called as the feature is."""
+    ids: IdRule = "vocabulary"
+    """vocabulary: row 0 for missing, 1 for values not in the vocabulary, then the values of the training split
+    by falling count, ties by value. hash: row 0 for missing, 1 + hash(value) mod (rows - 1) for others. rows: the
+    values are row numbers already; one outside the table, or missing, is refused."""
+    rows: int | None = None
+    """Rows of the table: needed for "hash" and "rows"; for "vocabulary" the most it may have, with rows 0 and 1,
+    "none" for as many as there are values."""
+    min_count: int = 1
+    """vocabulary only: values that occur less often in the training split count as unseen."""
+    multi_hot: bool = False
+    """Whether a sample has a list of values instead of one."""
+    max_length: int | None = None
+    """multi_hot only: the most values of a sample; the last ones are kept. "none" for no limit."""
+    weights: str = ""
+    """multi_hot only: column with one weight for each value; empty for none."""
+    separator: str = "|"
+    """multi_hot in text files only: what stands between the values of a field."""
+    table: str = ""
+    """Table that the ids belong to; empty for one of the feature's own name. Features that name one table share
+    its rows and its vocabulary: the viewed item and the items viewed before."""
+
+    def __post_init__(self) -> None:
+        """Refuse contradictions.
+
+        Raises:
+            RecipeError: an option is out of range or contradicts another.
+        """
+        if self.ids not in get_args(IdRule):
+            raise RecipeError(f'ids = "{self.ids}": expected one of {", ".join(get_args(IdRule))}')
+        if self.ids != "vocabulary" and self.rows is None:
+            raise RecipeError(f'ids = "{self.ids}" needs rows, the number of rows of the table')
+        least = {"vocabulary": FIRST_VOCABULARY_ROW, "hash": SMALLEST_HASHED_TABLE, "rows": 1}[self.ids]
+        if self.rows is not None and self.rows < least:
+            raise RecipeError(f'rows = {self.rows}: expected at least {least} with ids = "{self.ids}"')
+        if self.min_count < 1:
+            raise RecipeError(f"min_count = {self.min_count}: expected at least 1")
+        if self.min_count > 1 and self.ids != "vocabulary":
+            raise RecipeError(f'min_count = {self.min_count} needs ids = "vocabulary", not "{self.ids}"')
+        if not self.multi_hot and (self.max_length is not None or self.weights):
+            raise RecipeError("max_length and weights are for lists of values: set multi_hot = true")
+        if self.max_length is not None and self.max_length < 1:
+            raise RecipeError(f"max_length = {self.max_length}: expected at least 1")
+        if len(self.separator) != 1:
+            raise RecipeError(f"separator = {self.separator!r}: expected one character")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogOptions:
+    """A log of samples: each row has a label, dense values and ids."""
+
+    paths: tuple[Path, ...]
+    """Files, or patterns with * and ? that name some, in this order; those of one pattern by name. Where the log
+    is split by files, these are the training split's."""
+    format: LogFormat
+    """parquet; csv: text with a header, tabs in .tsv files, .gz or plain; criteo: the 40 columns of Criteo's
+    advertising logs; libfm: "label index:value ..."; interactions: which user took which item."""
+    label: str = "label"
+    """Column of 0 and 1."""
+    dense: tuple[str, ...] = ()
+    """Columns of dense values, in the order in which models see them."""
+    dense_transform: DenseTransform = "none"
+    """What is done to all dense values; missing ones become 0 afterwards."""
+    time: str = ""
+    """Column of times: integers, or ISO dates and times. Empty for none."""
+    session: str = ""
+    """Column of session ids: integers or text. Empty for none."""
+    optional: tuple[str, ...] = ()
+    """Columns that some files lack; their values count as missing there."""
+    features: Mapping[str, FeatureOptions] = field(default_factory=dict)
+    """The sparse features by name, in the order in which models see them."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns several features.
+
+        Raises:
+            RecipeError: no files, a column used twice, or features that share a table and differ in its rule.
+        """
+        if not self.paths:
+            raise RecipeError("paths is empty: name the files of the log")
+        if self.format not in get_args(LogFormat):
+            raise RecipeError(f'format = "{self.format}": expected one of {", ".join(get_args(LogFormat))}')
+        if self.dense_transform not in get_args(DenseTransform):
+            raise RecipeError(
+                f'dense_transform = "{self.dense_transform}": expected one of {", ".join(get_args(DenseTransform))}'
+            )
+        if len(set(self.dense)) != len(self.dense):
+            raise RecipeError(f"dense = {list(self.dense)} names a column twice")
+        if self.label in self.dense or any(self.column_of(name) == self.label for name in self.features):
+            raise RecipeError(f"the label, column {self.label!r}, is also an input: leave it out there")
+        for name, options in self.features.items():
+            first = next(other for other in self.features if self.table_of(other) == self.table_of(name))
+            shared = self.features[first]
+            if _rule(options) != _rule(shared):
+                raise RecipeError(
+                    f"features {first!r} and {name!r} share table {self.table_of(name)!r}, but differ in ids, rows "
+                    f"or min_count: {_rule(shared)} and {_rule(options)}; give both the same, or a table each"
+                )
+
+    def column_of(self, feature: str) -> str:
+        """The column that a feature is read from."""
+        return self.features[feature].column or feature
+
+    def table_of(self, feature: str) -> str:
+        """The table that a feature's ids belong to."""
+        return self.features[feature].table or feature
+
+    def tables(self) -> dict[str, tuple[str, ...]]:
+        """The features of each table, in the order of the features."""
+        found: dict[str, tuple[str, ...]] = {}
+        for name in self.features:
+            found[self.table_of(name)] = (*found.get(self.table_of(name), ()), name)
+        return found
+
+
+def _rule(options: FeatureOptions) -> tuple[str, int | None, int]:
+    return options.ids, options.rows, options.min_count

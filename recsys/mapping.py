@@ -1,0 +1,199 @@
+"""Staged rows turned into samples: ids by the rule of each feature, dense values transformed, all of it counted."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.recsys.conform import list_lengths
+from windrow.recsys.hashing import hashed_rows
+from windrow.recsys.log_options import DenseTransform, FeatureOptions, LogOptions
+from windrow.recsys.store import DENSE_COLUMN, LABEL_COLUMN, SESSION_COLUMN, TIME_COLUMN, WEIGHTS_SUFFIX
+from windrow.recsys.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary
+
+__all__ = ["MappingCounts", "SampleMapper", "transform_dense"]
+
+COUNTED = ("missing", "unseen", "truncated", "ids")
+
+
+@dataclass(slots=True)
+class MappingCounts:
+    """What mapping met, for the manifest.
+
+    Attributes:
+        features: for each feature and split what `COUNTED` names.
+        dense_missing: missing values of each dense column.
+        positives: samples of label 1 by split.
+    """
+
+    features: dict[str, dict[str, dict[str, int]]] = field(default_factory=dict)
+    dense_missing: dict[str, int] = field(default_factory=dict)
+    positives: dict[str, int] = field(default_factory=dict)
+
+    def add(self, feature: str, split: str, **numbers: int) -> None:
+        """Add to the numbers of a feature and split."""
+        counts = self.features.setdefault(feature, {}).setdefault(split, dict.fromkeys(COUNTED, 0))
+        for name, number in numbers.items():
+            counts[name] += number
+
+
+class SampleMapper:
+    """Maps staged rows to samples.
+
+    Args:
+        log: the rules.
+        vocabularies: of the tables that have one.
+        moments: mean and deviation of each dense column over the training split, for "standard".
+    """
+
+    def __init__(
+        self,
+        log: LogOptions,
+        vocabularies: Mapping[str, Vocabulary],
+        moments: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self._log = log
+        self._vocabularies = dict(vocabularies)
+        self._moments = dict(moments)
+        self.counts = MappingCounts()
+
+    def table_rows(self, feature: str) -> int:
+        """Rows of the table that a feature's ids belong to."""
+        options = self._log.features[feature]
+        if options.ids == "vocabulary":
+            return self._vocabularies[self._log.table_of(feature)].rows
+        assert options.rows is not None
+        return options.rows
+
+    def map(self, rows: Any, split: str) -> Any:
+        """Map some rows.
+
+        Args:
+            rows: ``pyarrow.RecordBatch`` of the staged log, all of one split.
+            split: its name.
+
+        Returns:
+            ``pyarrow.RecordBatch`` with the columns of a prepared log.
+        """
+        import pyarrow as pa
+
+        staged = dict(zip(rows.schema.names, rows.columns, strict=True))
+        label = staged["label"]
+        positives = int(np.count_nonzero(label.to_numpy()))
+        self.counts.positives[split] = self.counts.positives.get(split, 0) + positives
+        columns: dict[str, Any] = {LABEL_COLUMN: label}
+        if self._log.dense:
+            columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
+        for name, options in self._log.features.items():
+            if options.multi_hot:
+                columns |= self._lists(name, options, staged, split)
+            else:
+                columns[name] = self._single(name, staged[f"id.{name}"], split)
+        for name in (TIME_COLUMN, SESSION_COLUMN):
+            if name in staged:
+                columns[name] = staged[name]
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _dense(self, staged: Mapping[str, Any], num_rows: int) -> Any:
+        import pyarrow as pa
+
+        matrix = np.empty((num_rows, len(self._log.dense)), np.float32)
+        for place, name in enumerate(self._log.dense):
+            column = staged[f"dense.{name}"]
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            values = column.fill_null(0).to_numpy()
+            moments = self._moments.get(f"dense.{name}", (0.0, 1.0))
+            matrix[:, place] = np.where(
+                missing, 0, transform_dense(values, self._log.dense_transform, moments)
+            )
+            self.counts.dense_missing[name] = self.counts.dense_missing.get(name, 0) + column.null_count
+        return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), len(self._log.dense))
+
+    def _single(self, name: str, values: Any, split: str) -> Any:
+        import pyarrow as pa
+
+        ids = self._ids(name, values)
+        self.counts.add(
+            name, split, missing=values.null_count, unseen=self._unseen(name, ids), ids=len(values)
+        )
+        return pa.array(ids)
+
+    def _lists(
+        self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str
+    ) -> dict[str, Any]:
+        import pyarrow as pa
+
+        lists = staged[f"id.{name}"]
+        ids = self._ids(name, lists.flatten())
+        lengths = list_lengths(lists)
+        missing = int(np.count_nonzero(lengths == 0))
+        kept = np.minimum(lengths, options.max_length or len(ids))
+        chosen = _last_of_each(lengths, kept)
+        ids = ids[chosen]
+        self.counts.add(
+            name,
+            split,
+            missing=missing,
+            unseen=self._unseen(name, ids),
+            truncated=int(lengths.sum() - kept.sum()),
+            ids=len(ids),
+        )
+        offsets = pa.array(np.concatenate([[0], np.cumsum(kept)]).astype(np.int32))
+        found = {name: pa.ListArray.from_arrays(offsets, pa.array(ids))}
+        if options.weights:
+            weights = staged[f"weights.{name}"].flatten().to_numpy(zero_copy_only=False)[chosen]
+            found[name + WEIGHTS_SUFFIX] = pa.ListArray.from_arrays(offsets, pa.array(weights, pa.float32()))
+        return found
+
+    def _ids(self, name: str, values: Any) -> npt.NDArray[np.int64]:
+        """Row of each value; 0 for a null."""
+        options = self._log.features[name]
+        table = self._log.table_of(name)
+        if options.ids == "rows":
+            numbers: npt.NDArray[np.int64] = values.to_numpy()
+            return numbers
+        known = values.drop_null() if values.null_count else values
+        if options.ids == "hash":
+            assert options.rows is not None
+            found = hashed_rows(known, table, options.rows)
+        else:
+            found = self._vocabularies[table].rows_of(known)
+        if not values.null_count:
+            return found
+        ids = np.full(len(values), MISSING_ROW, np.int64)
+        ids[values.is_valid().to_numpy(zero_copy_only=False)] = found
+        return ids
+
+    def _unseen(self, name: str, ids: npt.NDArray[np.int64]) -> int:
+        if self._log.features[name].ids != "vocabulary":
+            return 0
+        return int(np.count_nonzero(ids == UNSEEN_ROW))
+
+
+def transform_dense(
+    values: npt.NDArray[np.float32], transform: DenseTransform, moments: tuple[float, float]
+) -> npt.NDArray[np.float32]:
+    """Transform dense values.
+
+    Args:
+        values: [n].
+        transform: "none"; "log1p": log(1 + max(x, 0)); "standard": (x - mean) / deviation.
+        moments: mean and deviation of the training split.
+
+    Returns:
+        [n] float32, computed in float64.
+    """
+    if transform == "log1p":
+        return np.log1p(np.maximum(values, 0).astype(np.float64)).astype(np.float32)
+    if transform == "standard":
+        return ((values.astype(np.float64) - moments[0]) / moments[1]).astype(np.float32)
+    return values
+
+
+def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark the last `kept` elements of each list."""
+    from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
+    chosen: npt.NDArray[np.bool_] = from_end <= np.repeat(kept, lengths)
+    return chosen

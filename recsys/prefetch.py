@@ -1,0 +1,108 @@
+"""An iterator that works ahead in a background thread.
+
+producer thread:   next(items) -> [ queue of at most `depth` items ] -> consumer
+"""
+
+import contextlib
+import queue
+import threading
+from collections.abc import Generator, Iterable, Iterator
+from dataclasses import dataclass
+from typing import TypeVar
+
+from windrow.comm.errors import DeadlineError
+
+__all__ = ["prefetch"]
+
+Item = TypeVar("Item")
+
+POLL_S = 0.1
+"""How often a producer that finds the queue full looks whether its consumer has gone."""
+
+
+@dataclass(frozen=True)
+class _Failure:
+    """An exception on its way to the consumer."""
+
+    error: BaseException
+
+
+class _End:
+    """Marks the end of the items."""
+
+
+def prefetch(items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0) -> Iterator[Item]:
+    """Take items from an iterator in a thread of its own, up to `depth` ahead of their consumer.
+
+    The order stays the same. What the iterator raises is raised here, after the items before it. The thread
+    starts with the first item asked for and ends when the items do or when the consumer closes this generator
+    or drops it; the iterator is closed with it, in the same thread.
+
+    Args:
+        items: used by the thread alone from now on. It gains where it waits for a disk or computes in code that
+            lets other threads run (Arrow, zlib, compiled loops).
+        depth: items held ready, at least 1, beside the one in the making.
+        deadline_s: seconds to wait for one item.
+
+    Yields:
+        The items.
+
+    Raises:
+        ValueError: `depth` is less than 1.
+        DeadlineError: an item took longer than the deadline.
+    """
+    if depth < 1:
+        raise ValueError(f"depth = {depth}: expected at least 1")
+    return _consume(items, depth, deadline_s)
+
+
+def _consume(items: Iterable[Item], depth: int, deadline_s: float) -> Generator[Item, None, None]:
+    ready: queue.Queue[Item | _Failure | _End] = queue.Queue(depth)
+    stop = threading.Event()
+    producer = threading.Thread(target=_produce, args=(items, ready, stop), name="prefetch", daemon=True)
+    producer.start()
+    try:
+        while True:
+            try:
+                item = ready.get(timeout=deadline_s)
+            except queue.Empty:
+                raise DeadlineError(
+                    f"no item was ready after {deadline_s:g} s of waiting for the reader: is the disk gone?"
+                ) from None
+            if isinstance(item, _End):
+                return
+            if isinstance(item, _Failure):
+                raise item.error
+            yield item
+    finally:
+        stop.set()
+        # An idle producer is gone within the poll; one that hangs in its iterator must not hold up the consumer.
+        producer.join(timeout=10 * POLL_S)
+
+
+def _produce(
+    items: Iterable[Item], ready: "queue.Queue[Item | _Failure | _End]", stop: threading.Event
+) -> None:
+    iterator = iter(items)
+    try:
+        for item in iterator:
+            if not _put(item, ready, stop):
+                return
+    except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer has to see it
+        _put(_Failure(error), ready, stop)
+    else:
+        _put(_End(), ready, stop)
+    finally:
+        if isinstance(iterator, Generator):
+            iterator.close()
+
+
+def _put(
+    item: "Item | _Failure | _End", ready: "queue.Queue[Item | _Failure | _End]", stop: threading.Event
+) -> bool:
+    """Whether the item found a place before the consumer went."""
+    while not stop.is_set():
+        with contextlib.suppress(queue.Full):
+            ready.put(item, timeout=POLL_S)
+            return True
+    return False

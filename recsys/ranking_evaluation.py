@@ -1,0 +1,232 @@
+"""Measure a two-tower model: every user against every item, all ranks together.
+
+Each rank recommends to its share of the users. Items pass by in blocks: ranks look up a share of a block each, gather
+it, score their users against it and keep the best k so far::
+
+    items     block 0          block 1          ...
+    users     chunk x block -> best k -> chunk x block -> better k -> ...        masked: items of the user's past
+
+So a rank holds the vectors of its own users, one block of items and one chunk x block of scores, however many items
+there are.
+"""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.splits import near_equal_split
+from windrow.comm.world import World
+from windrow.recsys.batch import Batch
+from windrow.recsys.interaction_reader import HistorySampler, make_features
+from windrow.recsys.interactions import Interactions, ItemLists
+from windrow.recsys.models.two_tower import TowerVectors
+from windrow.recsys.ranking_metrics import find_hits, ndcg_at_k, recall_at_k
+
+__all__ = ["RankingEvaluator"]
+
+IntArray = npt.NDArray[np.int64]
+
+USERS_PER_CHUNK = 512
+"""Users scored at once, wherever they are: one matrix product has the same shape on any number of ranks."""
+
+ITEMS_PER_BLOCK = 1 << 15
+"""Items scored at once: with a chunk of users, 64 MiB of scores."""
+
+
+@dataclass(frozen=True, slots=True)
+class _Past:
+    """Items that must not be recommended to the users of a chunk.
+
+    Attributes:
+        rows: [n] place of the user in the chunk.
+        items: [n].
+    """
+
+    rows: IntArray
+    items: IntArray
+
+    def mask(self, scores: Tensor, first_item: int) -> None:
+        """Make the scores of [users, items from first_item on] minus infinity where an item is in the past."""
+        inside = (self.items >= first_item) & (self.items < first_item + scores.shape[1])
+        rows, columns = (torch.from_numpy(array[inside]) for array in (self.rows, self.items - first_item))
+        scores[rows.to(scores.device), columns.to(scores.device)] = -torch.inf
+
+
+@dataclass(slots=True)
+class _Best:
+    """The best items so far of the users of a chunk.
+
+    Attributes:
+        past: what is left out.
+        scores: [users, up to k], best first.
+        items: the same shape.
+    """
+
+    past: _Past
+    scores: Tensor
+    items: Tensor
+
+    def update(self, scores: Tensor, first_item: int, k: int) -> None:
+        """Take account of a block of items; `scores` [users, items] are masked in place."""
+        self.past.mask(scores, first_item)
+        found = scores.topk(min(k, scores.shape[1]), dim=1)
+        both = torch.cat([self.scores, found.values], dim=1)
+        self.scores, places = both.topk(min(k, both.shape[1]), dim=1)
+        self.items = torch.cat([self.items, found.indices + first_item], dim=1).gather(1, places)
+
+
+class RankingEvaluator:
+    """Measures recall@k and ndcg@k with full ranking, as LightGCN does (He et al., SIGIR 2020).
+
+    Validation items are searched among all items without the user's training items, test items among all without the
+    user's training and validation items. Means are over the users that have items in the split.
+
+    Args:
+        world: all its ranks make the same evaluator.
+        vectors: collective: from a minibatch of `windrow.recsys.interaction_reader` to the vectors of its rows, such
+            as a `Recommender` of a `TwoTower` gives.
+        interactions: the same on every rank.
+        histories: gives the users' histories.
+        k: length of the lists of recommendations.
+        batch_size: users, or items, that all ranks together look up at once.
+        device: where `vectors` computes.
+
+    Raises:
+        DataError: neither validation nor test items.
+        RecipeError: k is less than 1 or more than there are items.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        vectors: Callable[[Batch], TowerVectors],
+        interactions: Interactions,
+        histories: HistorySampler,
+        *,
+        k: int = 20,
+        batch_size: int = 16384,
+        device: torch.device | None = None,
+    ) -> None:
+        if not 1 <= k <= interactions.num_items:
+            raise RecipeError(
+                f"evaluation.k = {k}: must be 1 .. {interactions.num_items}, the number of items"
+            )
+        wanted = {"validation": interactions.validation, "test": interactions.test}
+        self._relevant = {split: lists for split, lists in wanted.items() if len(lists) > 0}
+        if not self._relevant:
+            raise DataError(
+                "neither validation nor test items to measure on: set validation_fraction above 0"
+            )
+        self.metric = f"recall@{k}"
+        self.higher_is_better = True
+        self._world = world
+        self._vectors = vectors
+        self._interactions = interactions
+        self._histories = histories
+        self._k = k
+        self._batch_size = batch_size
+        self._device = device or torch.device("cpu")
+        # Chunks are cut before they are shared out, so that they are the same on any number of ranks.
+        users = np.flatnonzero(sum(lists.counts for lists in self._relevant.values()))
+        chunks = [users[start : start + USERS_PER_CHUNK] for start in range(0, len(users), USERS_PER_CHUNK)]
+        shares = near_equal_split(len(chunks), world.size)
+        self._chunks = chunks[shares[world.rank] : shares[world.rank + 1]]
+        self._most_users = max(sum(map(len, chunks[start:stop])) for start, stop in pairwise(shares))
+
+    @torch.no_grad()
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """Measure. Collective.
+
+        Returns:
+            "recall@k" and "ndcg@k" of each split that has items, the same on every rank and, but for the rounding of
+            lookups, on any number of ranks. Cost: users x items x dim multiplications, shared by the ranks.
+
+        Raises:
+            DataError: a vector is NaN or infinite.
+        """
+        users = self._user_vectors()
+        bests = [{split: self._start(split, chunk) for split in self._relevant} for chunk in self._chunks]
+        for first_item in range(0, self._interactions.num_items, ITEMS_PER_BLOCK):
+            items = self._item_vectors(first_item)
+            start = 0
+            for chunk, best in zip(self._chunks, bests, strict=True):
+                scores = users[start : start + len(chunk)] @ items.T
+                # Validation first: test leaves out what validation does, and more.
+                for split in self._relevant:
+                    best[split].update(scores, first_item, self._k)
+                start += len(chunk)
+        return {
+            split: self._measure(split, [best[split].items for best in bests]) for split in self._relevant
+        }
+
+    def _user_vectors(self) -> Tensor:
+        """Vectors of the users of this rank's chunks; all ranks take the same number of steps."""
+        mine = np.concatenate([np.zeros(0, dtype=np.int64), *self._chunks])
+        steps = -(-self._most_users // max(1, self._batch_size // self._world.size))
+        parts = []
+        for start, stop in pairwise(near_equal_split(len(mine), steps)):
+            users = mine[start:stop]
+            history, lengths = self._histories.sample(users, np.zeros(len(users), dtype=np.uint64))
+            nothing = np.zeros(0, dtype=np.int64)
+            parts.append(self._look_up(users, history, lengths, nothing).users)
+        return torch.cat(parts)
+
+    def _item_vectors(self, first_item: int) -> Tensor:
+        """Vectors of a block of items, all of it on every rank."""
+        last = min(first_item + ITEMS_PER_BLOCK, self._interactions.num_items)
+        shares = near_equal_split(last - first_item, self._world.size)
+        start, stop = shares[self._world.rank], shares[self._world.rank + 1]
+        largest = max(b - a for a, b in pairwise(shares))
+        steps = -(-largest // max(1, self._batch_size // self._world.size))
+        nothing = np.zeros(0, dtype=np.int64)
+        parts = []
+        for low, high in pairwise(near_equal_split(stop - start, steps)):
+            ids = np.arange(first_item + start + low, first_item + start + high, dtype=np.int64)
+            parts.append(self._look_up(nothing, nothing, nothing, ids).items)
+        return torch.cat(self._world.all_gather(torch.cat(parts), stage="item vectors"))
+
+    def _look_up(
+        self, users: IntArray, history: IntArray, history_lengths: IntArray, items: IntArray
+    ) -> TowerVectors:
+        rows = max(len(users), len(items))
+        batch = Batch(
+            dense=torch.empty(rows, 0),
+            sparse=make_features(users, history, history_lengths, items),
+            labels=torch.ones(len(users)),
+            row_ids=torch.from_numpy(users),
+        )
+        return self._vectors(batch.to(self._device))
+
+    def _start(self, split: str, users: IntArray) -> _Best:
+        past = [self._interactions.train, self._interactions.validation][: 2 if split == "test" else 1]
+        entries = [_entries(lists, users) for lists in past]
+        rows, items = (np.concatenate([entry[side] for entry in entries]) for side in (0, 1))
+        empty = torch.empty(len(users), 0, device=self._device)
+        return _Best(_Past(rows, items), empty, empty.to(torch.int64))
+
+    def _measure(self, split: str, recommended: list[Tensor]) -> dict[str, float]:
+        relevant = self._relevant[split]
+        sums = torch.zeros(len(self._chunks), 3, dtype=torch.float64)
+        for position, (users, items) in enumerate(zip(self._chunks, recommended, strict=True)):
+            counted = relevant.counts[users] > 0
+            num_relevant = relevant.counts[users][counted]
+            hits = find_hits(items.cpu().numpy()[counted], users[counted], relevant)
+            recall, ndcg = recall_at_k(hits, num_relevant), ndcg_at_k(hits, num_relevant)
+            sums[position] = torch.tensor([len(hits), recall.sum(), ndcg.sum()])
+        # Added up chunk by chunk, in their order, so that the sum does not depend on the number of ranks.
+        everyone = torch.cat(self._world.all_gather(sums, stage="ranking")).cumsum(dim=0)[-1].tolist()
+        return {f"recall@{self._k}": everyone[1] / everyone[0], f"ndcg@{self._k}": everyone[2] / everyone[0]}
+
+
+def _entries(lists: ItemLists, users: IntArray) -> tuple[IntArray, IntArray]:
+    """The items of some users: place of each item's user in `users`, and the item."""
+    counts = lists.counts[users]
+    rows = np.repeat(np.arange(len(users)), counts)
+    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return rows, lists.items[lists.indptr[users[rows]] + within]

@@ -1,0 +1,116 @@
+"""Compiled loops of `windrow.recsys.readers.libfm`."""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["parse_libfm"]
+
+NEWLINE, RETURN, BLANK, PLUS, MINUS, POINT, COLON, ZERO = 10, 13, 32, 43, 45, 46, 58, 48
+LOWER_E = 101
+
+
+@numba.njit(cache=True, nogil=True)
+def _parse_number(data: npt.NDArray[np.uint8], position: int) -> tuple[float, int]:
+    """A decimal number and where it ends; an end equal to the start means that there is none."""
+    start = position
+    sign = 1.0
+    if data[position] == MINUS or data[position] == PLUS:
+        if data[position] == MINUS:
+            sign = -1.0
+        position += 1
+    digits = 0
+    mantissa = 0.0
+    scale = 0
+    while 0 <= np.int64(data[position]) - ZERO <= 9:
+        mantissa = mantissa * 10.0 + (np.int64(data[position]) - ZERO)
+        digits += 1
+        position += 1
+    if data[position] == POINT:
+        position += 1
+        while 0 <= np.int64(data[position]) - ZERO <= 9:
+            mantissa = mantissa * 10.0 + (np.int64(data[position]) - ZERO)
+            scale -= 1
+            digits += 1
+            position += 1
+    if digits == 0:
+        return 0.0, start
+    if (data[position] | 32) == LOWER_E:
+        position += 1
+        exponent_sign = 1
+        if data[position] == MINUS or data[position] == PLUS:
+            if data[position] == MINUS:
+                exponent_sign = -1
+            position += 1
+        exponent = 0
+        if not 0 <= np.int64(data[position]) - ZERO <= 9:
+            return 0.0, start
+        while 0 <= np.int64(data[position]) - ZERO <= 9:
+            if exponent < 1000:
+                exponent = exponent * 10 + int(data[position]) - ZERO
+            position += 1
+        scale += exponent_sign * exponent
+    if scale < 0:
+        return sign * mantissa / 10.0**-scale, position
+    return sign * mantissa * 10.0**scale, position
+
+
+@numba.njit(cache=True, nogil=True)
+def parse_libfm(
+    data: npt.NDArray[np.uint8],
+    labels: npt.NDArray[np.float64],
+    offsets: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.float32],
+) -> tuple[int, int]:
+    """Parse lines of a label and pairs ``index:value`` with blanks between them.
+
+    Args:
+        data: whole lines, each with its line end.
+        labels: [lines]; written.
+        offsets: [lines + 1]; written: the pairs of line r are offsets[r] to offsets[r + 1] - 1.
+        ids: [colons in data]; indices, written.
+        weights: [colons in data]; values, written.
+
+    Returns:
+        ``(line, position)`` of a byte that does not belong there; (-1, -1) where all is right.
+    """
+    position = 0
+    line = 0
+    pairs = 0
+    offsets[0] = 0
+    while position < data.size:
+        label, end = _parse_number(data, position)
+        if end == position:
+            return line, position
+        labels[line] = label
+        position = end
+        while True:
+            while data[position] == BLANK or data[position] == RETURN:
+                position += 1
+            if data[position] == NEWLINE:
+                break
+            start = position
+            number = np.int64(0)
+            while 0 <= np.int64(data[position]) - ZERO <= 9:
+                number = number * 10 + (np.int64(data[position]) - ZERO)
+                position += 1
+            if (
+                position == start
+                or position - start > 18
+                or data[position] != COLON
+                or data[start - 1] != BLANK
+            ):
+                return line, position
+            position += 1
+            weight, end = _parse_number(data, position)
+            if end == position:
+                return line, position
+            position = end
+            ids[pairs] = number
+            weights[pairs] = weight
+            pairs += 1
+        line += 1
+        offsets[line] = pairs
+        position += 1
+    return -1, -1

@@ -1,0 +1,150 @@
+"""A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
+
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+from torch import Tensor, nn
+
+from windrow.comm.meter import Stopwatch
+from windrow.recsys.batch import Batch
+from windrow.recsys.models.model import ClickModel
+from windrow.recsys.tables.table import LocalTable
+from windrow.training.dropout import DropoutContext
+
+if TYPE_CHECKING:
+    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+    from windrow.recsys.sharded.in_flight import InFlightLookup
+    from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+    from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedTensor
+
+__all__ = ["Recommender", "RecommenderLookup"]
+
+
+class RecommenderLookup:
+    """The lookups of one batch on their way: pooled features, and unpooled ones where the model reads any.
+
+    Stages as in `windrow.recsys.pipeline`; every one is collective.
+
+    Args:
+        bags: pooled features.
+        sequences: unpooled features.
+        stopwatch: measures the stages "ids", "lookup" and "pooled".
+    """
+
+    def __init__(
+        self,
+        bags: "InFlightLookup[KeyedTensor]",
+        sequences: "InFlightLookup[dict[str, JaggedTensor]] | None",
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._bags = bags
+        self._sequences = sequences
+        self._stopwatch = stopwatch
+
+    def start_ids(self) -> None:
+        """Wait for the counts and send the ids."""
+        with self._stopwatch.measure("ids"):
+            self._bags.start_ids()
+            if self._sequences is not None:
+                self._sequences.start_ids()
+
+    def start_lookup(self) -> None:
+        """Wait for the ids, look them up and send back what was found."""
+        with self._stopwatch.measure("lookup"):
+            self._bags.start_lookup()
+            if self._sequences is not None:
+                self._sequences.start_lookup()
+
+    def finish(self) -> "tuple[Tensor, dict[str, JaggedTensor] | None]":
+        """Wait for what was looked up.
+
+        Returns:
+            Pooled vectors [B, sum of dims], and the sequences by feature. In training every rank must run the
+            backward pass of what it makes of them exactly once, also where it has no samples.
+        """
+        with self._stopwatch.measure("pooled"):
+            pooled = self._bags.finish().values()
+            return pooled, None if self._sequences is None else self._sequences.finish()
+
+
+class Recommender(nn.Module):
+    """Tables and dense model as one module.
+
+    Args:
+        bags: looks up and pools every feature that is no sequence.
+        sequences: looks up the features whose order or single items matter; None where there are none.
+        model: what is computed from dense values and embeddings; equal weights on all ranks.
+    """
+
+    def __init__(
+        self, bags: "EmbeddingBagCollection", sequences: "EmbeddingCollection | None", model: ClickModel
+    ) -> None:
+        super().__init__()
+        self.bags = bags
+        self.sequences = sequences
+        self.model = model
+
+    def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> RecommenderLookup:
+        """Send the counts of a batch. Collective.
+
+        Args:
+            batch: on the model's device.
+            stopwatch: measures the stages of the lookup.
+        """
+        stopwatch = stopwatch or Stopwatch()
+        with stopwatch.measure("ids"):
+            return RecommenderLookup(
+                self.bags.start_counts(batch.sparse),
+                None if self.sequences is None else self.sequences.start_counts(batch.sparse),
+                stopwatch,
+            )
+
+    def finish(
+        self, batch: Batch, lookup: RecommenderLookup, context: DropoutContext | None = None
+    ) -> Tensor:
+        """Compute the output of a batch whose lookup was started. Collective.
+
+        Args:
+            batch: on the model's device.
+            lookup: of this batch, after `start_lookup`.
+            context: what dropout is keyed by; None in evaluation.
+
+        Returns:
+            What the model gives: for click models logits [B].
+        """
+        begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
+        pooled, sequences = lookup.finish()
+        output: Tensor = self.model.finish(begun, pooled, sequences, context)
+        return output
+
+    def forward(self, batch: Batch, context: DropoutContext | None = None) -> Tensor:
+        """All stages, one after another. Collective."""
+        lookup = self.start(batch)
+        lookup.start_ids()
+        lookup.start_lookup()
+        return self.finish(batch, lookup, context)
+
+    def reduced_parameters(self) -> Iterator[nn.Parameter]:
+        """What every rank holds a copy of, so that its gradients must be summed: dense model, replicated tables."""
+        yield from self.model.parameters()
+        for collection in self._collections():
+            yield from collection.replicated_parameters()
+
+    def step_tables(self) -> None:
+        """Update the tables that the backward pass has not updated yet; after their gradients were summed."""
+        for collection in self._collections():
+            collection.step()
+
+    def set_table_learning_rate(self, learning_rate: float) -> None:
+        """Change the step size of all tables."""
+        for collection in self._collections():
+            collection.set_learning_rate(learning_rate)
+
+    def local_tables(self) -> list[tuple[LocalTable, dict[str, Tensor]]]:
+        """Every rectangle of a table that this rank stores, with "weight" and its optimiser state, as views."""
+        return [table for collection in self._collections() for table in collection.local_tables()]
+
+    def _collections(self) -> "Iterator[EmbeddingBagCollection | EmbeddingCollection]":
+        yield self.bags
+        if self.sequences is not None:
+            yield self.sequences

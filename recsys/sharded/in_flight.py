@@ -1,0 +1,83 @@
+"""The stages of one lookup, which a pipeline starts one by one."""
+
+from abc import ABC, abstractmethod
+from typing import Generic, TypeVar
+
+from windrow.recsys.sharded.input_distribution import InputDistribution
+from windrow.recsys.sharded.unpacking import LookupInput
+
+__all__ = ["InFlightLookup"]
+
+Result = TypeVar("Result")
+
+
+class InFlightLookup(ABC, Generic[Result]):
+    """A minibatch on its way through a collection; made by `start_counts` of the collection.
+
+    Every stage is collective: every rank starts the stages of all its minibatches in the same order. A stage that was
+    not started is started by the next one, so that ``collection.start_counts(batch).finish()`` is a whole lookup.
+    A loop that keeps three minibatches in flight, where values are exact because no row is read before the update of
+    the minibatch before::
+
+        step   minibatch n                  minibatch n + 1      minibatch n + 2
+                                            start_ids
+                                                                 start_counts
+               start_lookup
+               (bottom part of the model)
+               finish
+               forward, backward
+
+    In training mode every rank runs one backward pass through each result, also where it has no samples, and in the
+    order of the lookups.
+    """
+
+    def __init__(self, distribution: InputDistribution) -> None:
+        self._distribution = distribution
+        self._ids_started = False
+        self._lookup_started = False
+
+    def start_ids(self) -> None:
+        """Wait for the counts and send the ids. Collective.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        if not self._ids_started:
+            self._ids_started = True
+            self._distribution.start_ids()
+
+    def start_lookup(self) -> None:
+        """Wait for the ids of all ranks, look them up, and send what was found. Collective.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        if not self._lookup_started:
+            self.start_ids()
+            self._lookup_started = True
+            self._start_vectors(self._distribution.wait())
+
+    def finish(self) -> Result:
+        """Wait for what was found for this rank's samples. Collective; once.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        self.start_lookup()
+        return self._finish_vectors()
+
+    def test(self) -> bool:
+        """Drive progress (MPI moves data only inside its own calls); True once the stage started last is done."""
+        return self._test_vectors() if self._lookup_started else self._distribution.test()
+
+    @abstractmethod
+    def _start_vectors(self, wanted: LookupInput) -> None:
+        """Look up what all ranks want of this one, and send it."""
+
+    @abstractmethod
+    def _test_vectors(self) -> bool:
+        """Drive the progress of what `_start_vectors` sent."""
+
+    @abstractmethod
+    def _finish_vectors(self) -> Result:
+        """Wait for the vectors and put them together."""

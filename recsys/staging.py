@@ -1,0 +1,255 @@
+"""The log as it is first written down: the columns that are needed, conforming, in one Parquet file.
+
+    row, split                 number of the row in the log; code of its split, where that is known already
+    label, time, session       float32, int64, int64
+    dense.NAME                 float32, null where missing
+    id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
+
+What follows (counting, sorting, mapping) then reads columns, in any order and more than once, at the disk's speed,
+whatever the log's own format.
+"""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from windrow.comm.errors import DataError
+from windrow.recsys.conform import Column, ColumnKind, conform, list_lengths
+from windrow.recsys.log_options import LogOptions
+from windrow.recsys.readers.raw_block import RawBlock, TextType
+from windrow.recsys.splits import LogSplitOptions, split_by_hash
+
+__all__ = ["StagedColumn", "StagingWriter", "staged_columns", "text_types"]
+
+FILE_COLUMN = "file"
+"""Virtual column with the name of the file, where the log has no column of that name."""
+
+SPLIT_KEY = "split key"
+TEXT_TYPES: Mapping[ColumnKind, TextType] = {"label": "float64", "number": "float64", "row": "int64"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedColumn:
+    """One staged column and where it comes from."""
+
+    name: str
+    """In the staged file."""
+    column: str
+    """In the log."""
+    kind: ColumnKind
+    """What it is needed as."""
+    separator: str = "|"
+    """Of lists in text."""
+    rows: int | None = None
+    """row and rows only: what the numbers have to be below."""
+
+
+def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
+    """List what is needed of a log.
+
+    Args:
+        log: which columns.
+        split: may need one too.
+    """
+    found = [StagedColumn(name="label", column=log.label, kind="label")]
+    if log.time:
+        found.append(StagedColumn(name="time", column=log.time, kind="time"))
+    if log.session:
+        found.append(StagedColumn(name="session", column=log.session, kind="key"))
+    if split.column:
+        found.append(StagedColumn(name=SPLIT_KEY, column=split.column, kind="key"))
+    found += [StagedColumn(name=f"dense.{name}", column=name, kind="number") for name in log.dense]
+    for name, feature in log.features.items():
+        whole = feature.ids == "rows"
+        kinds: tuple[ColumnKind, ColumnKind] = ("row", "rows") if whole else ("id", "ids")
+        found.append(
+            StagedColumn(
+                name=f"id.{name}",
+                column=log.column_of(name),
+                kind=kinds[feature.multi_hot],
+                separator=feature.separator,
+                rows=feature.rows if whole else None,
+            )
+        )
+        if feature.weights:
+            found.append(
+                StagedColumn(
+                    name=f"weights.{name}",
+                    column=feature.weights,
+                    kind="weights",
+                    separator=feature.separator,
+                )
+            )
+    return tuple(found)
+
+
+def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
+    """What the fields of each column are read as, in a text file.
+
+    Args:
+        columns: that are needed.
+
+    Returns:
+        Type by column of the log; a column with two uses that differ is read as text.
+    """
+    types: dict[str, TextType] = {}
+    for use in columns:
+        wanted = TEXT_TYPES.get(use.kind, "string")
+        types[use.column] = wanted if types.get(use.column, wanted) == wanted else "string"
+    return types
+
+
+class StagingWriter:
+    """Writes the staged file, block by block. A context manager.
+
+    Args:
+        path: the file.
+        columns: that are needed.
+        log: which columns may be absent.
+        split: dealt here where it does not need the whole log.
+    """
+
+    def __init__(
+        self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions
+    ) -> None:
+        self._path = path
+        self._columns = columns
+        self._optional = frozenset(log.optional)
+        self._split = split
+        self._writer: Any = None
+        self._rows = 0
+        self._latest: int | None = None
+        self._sorted = True
+
+    @property
+    def rows(self) -> int:
+        """Rows written."""
+        return self._rows
+
+    @property
+    def in_time_order(self) -> bool:
+        """Whether no row was earlier than the one before it."""
+        return self._sorted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, block: RawBlock, label: str, code: int) -> None:
+        """Add a block.
+
+        Args:
+            block: rows of the log.
+            label: the virtual column ``file`` in all of them.
+            code: of the split, where files decide.
+
+        Raises:
+            DataError: a column is absent, or a value does not fit.
+        """
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if block.batch.num_rows == 0:
+            return
+        staged = {use.name: self._conformed(block, use, label) for use in self._columns}
+        _check_weights(block, self._columns, staged)
+        rows = np.arange(self._rows, self._rows + block.batch.num_rows)
+        if "time" in staged:
+            self._watch_order(staged["time"].to_numpy())
+        if self._split.by == "files":
+            staged["split"] = pa.array(np.full(len(rows), code, np.int8))
+        elif self._split.by == "hash":
+            keys = staged.pop(SPLIT_KEY).to_numpy() if self._split.column else rows
+            staged["split"] = pa.array(split_by_hash(keys, self._split.fractions, self._split.seed))
+        staged["row"] = pa.array(rows)
+        batch = pa.RecordBatch.from_pydict(staged)
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(
+                self._path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
+            )
+        self._write_alike(batch, block)
+        self._rows += len(rows)
+
+    def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
+        import pyarrow as pa
+
+        position = block.batch.schema.get_field_index(use.column)
+        if position >= 0:
+            array = block.batch.column(position)
+        elif use.column == FILE_COLUMN:
+            array = pa.array([label] * block.batch.num_rows)
+        elif use.column in self._optional:
+            array = pa.nulls(block.batch.num_rows)
+        else:
+            raise DataError(
+                f"{block.where(0)}: there is no column {use.column!r}; the columns are "
+                f"{', '.join(block.columns_in_file)}. Correct the name, or list it under optional if only some "
+                "files have it"
+            )
+        column = Column(array, use.column, block, use.separator)
+        conforming = conform(column, use.kind)
+        if use.rows is not None:
+            _check_rows(column, conforming, use.rows)
+        return conforming
+
+    def _write_alike(self, batch: Any, block: RawBlock) -> None:
+        """Write a batch whose columns have the types of the first one."""
+        import pyarrow as pa
+
+        arrays = []
+        for field, array in zip(self._writer.schema, batch.columns, strict=True):
+            if array.type != field.type and array.null_count == len(array):
+                array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
+            if array.type != field.type:
+                raise DataError(
+                    f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows "
+                    "before: give it one type in all files, and name first a file that has it"
+                )
+            arrays.append(array)
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._writer.schema))
+
+    def _watch_order(self, times: Any) -> None:
+        if self._latest is not None and times[0] < self._latest:
+            self._sorted = False
+        self._sorted = self._sorted and bool((times[1:] >= times[:-1]).all())
+        self._latest = int(times[-1])
+
+
+def _check_rows(column: Column, values: Any, rows: int) -> None:
+    """Row numbers, single or in lists, have to be there and inside the table."""
+    from pyarrow import compute, types
+
+    is_list = types.is_list(values.type)
+    flat = values.flatten() if is_list else values
+    wrong = compute.or_(compute.less(flat, 0), compute.greater_equal(flat, rows)).fill_null(fill_value=True)
+    if not compute.any(wrong).as_py():
+        return
+    place = int(wrong.to_numpy(zero_copy_only=False).argmax())
+    row = int(np.searchsorted(np.cumsum(list_lengths(values)), place, side="right")) if is_list else place
+    raise column.refuse(
+        row,
+        f'has {flat[place].as_py()} where ids = "rows" expects a row number in 0 to {rows - 1}: raise rows, or take '
+        'ids = "vocabulary" or "hash"',
+    )
+
+
+def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: Mapping[str, Any]) -> None:
+    """Each list of weights has to be as long as its list of ids."""
+    for use in columns:
+        if use.kind != "weights":
+            continue
+        ids = list_lengths(staged[use.name.replace("weights.", "id.", 1)])
+        weights = list_lengths(staged[use.name])
+        wrong = np.flatnonzero(ids != weights)
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"{block.where(row)}: column {use.column!r} has {weights[row]} weights for {ids[row]} ids: give "
+                "one for each"
+            )

@@ -1,0 +1,168 @@
+"""The manifest of a prepared log: what the folder holds, and how to tell that it still does."""
+
+import hashlib
+import json
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from windrow.comm.errors import StoreError
+
+__all__ = [
+    "CURE",
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "FeatureEntry",
+    "LogManifest",
+    "SplitEntry",
+    "StoreFile",
+    "combined_fingerprint",
+]
+
+FORMAT_VERSION = 1
+MANIFEST_NAME = "manifest.json"
+CURE = "run `windrow prepare` again to rebuild the store"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureEntry:
+    """One sparse feature of a prepared log."""
+
+    name: str
+    """Its name, and that of its column."""
+    table: str
+    """Table that its ids belong to."""
+    rows: int
+    """Rows of the table: ids are 0 to rows - 1."""
+    multi_hot: bool
+    """Whether a sample has a list of ids."""
+    weighted: bool
+    """Whether the column ``NAME.weights`` has a weight for each id."""
+    ids: str
+    """How values became ids: vocabulary, hash or rows."""
+    counts: Mapping[str, Mapping[str, int]]
+    """For each split: "missing" samples without a value; "unseen" ids of values that the vocabulary lacks;
+    "truncated" ids cut off by max_length; "ids" all that are stored."""
+
+    def mean_ids(self, split: str, rows: int) -> float:
+        """Ids per sample of a split, where it has `rows` samples."""
+        return self.counts[split]["ids"] / rows if rows else 0.0
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StoreFile:
+    """One file of samples."""
+
+    name: str
+    """Path relative to the store, with forward slashes."""
+    rows: int
+    """Its samples."""
+    num_bytes: int
+    """Its size."""
+    sha256: str
+    """Its checksum, hexadecimal."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitEntry:
+    """One split."""
+
+    rows: int
+    """Samples."""
+    positives: int
+    """Samples of label 1."""
+    files: tuple[StoreFile, ...]
+    """Files, whose samples follow one another."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogManifest:
+    """What a prepared log holds."""
+
+    windrow_version: str
+    """Version of windrow that wrote it."""
+    dense: tuple[str, ...]
+    """Names of the dense values, in the order of the column ``dense``."""
+    dense_missing: Mapping[str, int]
+    """Missing values of each, over all splits."""
+    has_time: bool
+    """Whether there is a column ``time``."""
+    has_session: bool
+    """Whether there is a column ``session``."""
+    features: tuple[FeatureEntry, ...]
+    """Sparse features in the order of the recipe."""
+    splits: Mapping[str, SplitEntry]
+    """Splits by name; those without samples are left out."""
+    vocabularies: tuple[StoreFile, ...]
+    """Files of the vocabularies, one for each table that has one."""
+    origin: Mapping[str, Any]
+    """The settings that it was made with."""
+    fingerprint: str
+    """SHA-256 over the mapped samples and their vocabularies: equal only for equal data and mapping."""
+
+    def write(self, path: Path) -> None:
+        """Write the manifest as JSON.
+
+        Args:
+            path: the file.
+        """
+        document = {"format_version": FORMAT_VERSION, **asdict(self)}
+        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+    @classmethod
+    def read(cls, path: Path) -> Self:
+        """Read and check a manifest.
+
+        Args:
+            path: the file.
+
+        Raises:
+            StoreError: there is none, it is no JSON, of another version, or lacks a field.
+        """
+        if not path.is_file():
+            raise StoreError(f"{path} is missing, so {path.parent} is no prepared log: {CURE}")
+        try:
+            document = json.loads(path.read_text(encoding="utf-8"))
+        except (UnicodeDecodeError, json.JSONDecodeError) as error:
+            raise StoreError(f"{path} is not JSON ({error}): {CURE}") from error
+        if not isinstance(document, dict):
+            raise StoreError(f"{path} holds a {type(document).__name__}, expected a JSON object: {CURE}")
+        version = document.pop("format_version", None)
+        if version != FORMAT_VERSION:
+            newer = isinstance(version, int) and version > FORMAT_VERSION
+            cure = f"use a newer windrow, or {CURE}" if newer else CURE
+            raise StoreError(
+                f"{path} has format version {version}, this windrow reads {FORMAT_VERSION}: {cure}"
+            )
+        try:
+            features = tuple(FeatureEntry(**entry) for entry in document.pop("features"))
+            splits = {
+                name: SplitEntry(**{**entry, "files": _files(entry["files"])})
+                for name, entry in document.pop("splits").items()
+            }
+            vocabularies = _files(document.pop("vocabularies"))
+            dense = tuple(document.pop("dense"))
+            return cls(features=features, splits=splits, vocabularies=vocabularies, dense=dense, **document)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error
+
+    def all_files(self) -> tuple[StoreFile, ...]:
+        """Every file beside the manifest."""
+        return (*(file for split in self.splits.values() for file in split.files), *self.vocabularies)
+
+
+def combined_fingerprint(files: tuple[StoreFile, ...]) -> str:
+    """SHA-256 over names and checksums of files.
+
+    Args:
+        files: in any order.
+    """
+    digest = hashlib.sha256()
+    for file in sorted(files, key=lambda file: file.name):
+        digest.update(f"{file.name} {file.sha256}\n".encode())
+    return digest.hexdigest()
+
+
+def _files(entries: Any) -> tuple[StoreFile, ...]:
+    return tuple(StoreFile(**entry) for entry in entries)

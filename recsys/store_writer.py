@@ -1,0 +1,107 @@
+"""Write a prepared log: see `windrow.recsys.store` for what the folder looks like."""
+
+from pathlib import Path
+from typing import Any, Self
+
+from windrow.partition.manifest import checksum
+from windrow.recsys.store import ROW_GROUP_ROWS
+from windrow.recsys.store_manifest import StoreFile
+
+__all__ = ["SplitWriter", "describe_store_file"]
+
+FILE_ROWS = 1 << 22
+"""Samples of a file: 64 row groups."""
+
+
+class SplitWriter:
+    """Writes the samples of one split, in full row groups. A context manager.
+
+    Args:
+        store: folder of the store.
+        name: of the split.
+        row_group_rows: samples of a row group.
+        file_rows: samples of a file, a multiple of these.
+    """
+
+    def __init__(
+        self, store: Path, name: str, *, row_group_rows: int = ROW_GROUP_ROWS, file_rows: int = FILE_ROWS
+    ) -> None:
+        self._store = store
+        self._name = name
+        self._row_group_rows = row_group_rows
+        self._file_rows = file_rows
+        self._waiting: list[Any] = []
+        self._waiting_rows = 0
+        self._writer: Any = None
+        self._files: list[tuple[Path, int]] = []
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        if kind is None and self._waiting_rows:
+            self._flush(self._waiting_rows)
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, batch: Any) -> None:
+        """Add samples.
+
+        Args:
+            batch: ``pyarrow.RecordBatch``, of one schema in all calls.
+        """
+        if batch.num_rows == 0:
+            return
+        self._waiting.append(batch)
+        self._waiting_rows += batch.num_rows
+        while self._waiting_rows >= self._row_group_rows:
+            self._flush(self._row_group_rows)
+
+    def files(self) -> tuple[StoreFile, ...]:
+        """What was written, after the block has ended: reads all of it for the checksums."""
+        return tuple(describe_store_file(self._store, path, rows) for path, rows in self._files)
+
+    def _flush(self, rows: int) -> None:
+        import pyarrow as pa
+
+        waiting = pa.Table.from_batches(self._waiting)
+        if self._writer is None or self._files[-1][1] >= self._file_rows:
+            self._start_file(waiting.schema)
+        self._writer.write_table(waiting.slice(0, rows), row_group_size=rows)
+        path, before = self._files[-1]
+        self._files[-1] = (path, before + rows)
+        rest = waiting.slice(rows)
+        self._waiting, self._waiting_rows = rest.to_batches(), rest.num_rows
+
+    def _start_file(self, schema: Any) -> None:
+        from pyarrow import parquet
+
+        if self._writer is not None:
+            self._writer.close()
+        path = self._store / self._name / f"part-{len(self._files):05d}.parquet"
+        path.parent.mkdir(exist_ok=True)
+        self._writer = parquet.ParquetWriter(
+            path,
+            schema,
+            compression="zstd",
+            compression_level=1,
+            use_dictionary=False,
+            write_statistics=False,
+        )
+        self._files.append((path, 0))
+
+
+def describe_store_file(store: Path, path: Path, rows: int) -> StoreFile:
+    """Make the entry of a file that was just written.
+
+    Args:
+        store: folder of the store.
+        path: the file.
+        rows: that it holds.
+    """
+    return StoreFile(
+        name=path.relative_to(store).as_posix(),
+        rows=rows,
+        num_bytes=path.stat().st_size,
+        sha256=checksum(path),
+    )

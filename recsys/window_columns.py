@@ -1,0 +1,203 @@
+"""The samples of a window in the order in which they are read, and batches cut from windows."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import count
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from windrow.recsys.batch import Batch
+from windrow.recsys.row_groups import IdLists, RowGroup
+from windrow.recsys.store_manifest import FeatureEntry
+
+__all__ = ["Piece", "WindowColumns", "batch_of_pieces", "no_samples", "read_window"]
+
+
+@dataclass(frozen=True, slots=True)
+class WindowColumns:
+    """Samples in their final order.
+
+    Attributes:
+        rows: [n] int64, their numbers in the split.
+        labels: [n] float32.
+        dense: [n, D] float32.
+        single: [features of one id per sample, n] int64.
+        lists: each multi-hot feature.
+    """
+
+    rows: npt.NDArray[np.int64]
+    labels: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32]
+    single: npt.NDArray[np.int64]
+    lists: tuple[IdLists, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Samples ``start .. stop - 1`` of a window, which go into one batch."""
+
+    window: WindowColumns
+    start: int
+    stop: int
+
+    def __len__(self) -> int:
+        return self.stop - self.start
+
+
+def read_window(
+    groups: Sequence[tuple[RowGroup, int, int]], first_row: int, order: npt.NDArray[np.int64] | None
+) -> WindowColumns:
+    """Bring the rows of a window into order: the one copy between Arrow's memory and a batch's own.
+
+    Args:
+        groups: ``(row group, start, stop)``, whose rows one after the other are the window's.
+        first_row: number in the split of the first of them.
+        order: [n] which row comes first, second and so on; None for the order of rows.
+
+    Returns:
+        The columns.
+    """
+    num_rows = sum(stop - start for _, start, stop in groups)
+    single = np.empty((len(groups[0][0].single), num_rows), np.int64)
+    for index, ids in enumerate(single):
+        _take([group.single[index][start:stop] for group, start, stop in groups], order, ids)
+    labels = np.empty(num_rows, np.float32)
+    _take([group.labels[start:stop] for group, start, stop in groups], order, labels)
+    dense = np.empty((num_rows, groups[0][0].dense.shape[1]), np.float32)
+    _take([group.dense[start:stop] for group, start, stop in groups], order, dense)
+    rows = np.arange(num_rows) if order is None else order
+    lists = [
+        _reordered(_joined([_cut(group.lists[index], start, stop) for group, start, stop in groups]), order)
+        for index in range(len(groups[0][0].lists))
+    ]
+    return WindowColumns(rows + first_row, labels, dense, single, tuple(lists))
+
+
+def no_samples(features: Sequence[FeatureEntry], num_dense: int) -> Piece:
+    """What a batch of no samples is made of.
+
+    Args:
+        features: of the store.
+        num_dense: dense values of a sample.
+    """
+    none = np.zeros(0, np.float32)
+    lists = tuple(
+        IdLists(np.zeros(1, np.int64), np.zeros(0, np.int64), none if feature.weighted else None)
+        for feature in features
+        if feature.multi_hot
+    )
+    columns = WindowColumns(
+        rows=np.zeros(0, np.int64),
+        labels=none,
+        dense=np.zeros((0, num_dense), np.float32),
+        single=np.zeros((len(features) - len(lists), 0), np.int64),
+        lists=lists,
+    )
+    return Piece(columns, 0, 0)
+
+
+def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry]) -> Batch:
+    """Put the samples of a step one after the other.
+
+    Args:
+        pieces: in the order of lanes, at least one; any of them may be empty.
+        features: of the store, in their order.
+
+    Returns:
+        The batch, in memory of its own. Where any feature has weights, the ids of those without weigh 1.
+    """
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+    single = np.concatenate([piece.window.single[:, piece.start : piece.stop] for piece in pieces], axis=1)
+    num_samples = single.shape[1]
+    if len(single) == len(features):
+        ids, lengths, weights = single.reshape(-1), np.ones(single.size, np.int64), None
+    else:
+        ids, lengths, weights = _mixed(pieces, single, features)
+    sparse = KeyedJaggedTensor(
+        keys=[feature.name for feature in features],
+        values=torch.from_numpy(ids),
+        weights=None if weights is None else torch.from_numpy(weights),
+        lengths=torch.from_numpy(lengths),
+        # It would be guessed from the lengths, and where there is no feature or no sample that fails.
+        stride=num_samples,
+    )
+    return Batch(
+        torch.from_numpy(np.concatenate([piece.window.dense[piece.start : piece.stop] for piece in pieces])),
+        sparse,
+        torch.from_numpy(np.concatenate([piece.window.labels[piece.start : piece.stop] for piece in pieces])),
+        torch.from_numpy(np.concatenate([piece.window.rows[piece.start : piece.stop] for piece in pieces])),
+    )
+
+
+def _mixed(
+    pieces: Sequence[Piece], single: npt.NDArray[np.int64], features: Sequence[FeatureEntry]
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
+    """Ids, lengths and weights where features of one id and multi-hot ones alternate."""
+    ids: list[npt.NDArray[np.int64]] = []
+    lengths: list[npt.NDArray[np.int64]] = []
+    weights: list[npt.NDArray[np.float32]] = []
+    next_single, next_list = iter(single), count()
+    for feature in features:
+        if feature.multi_hot:
+            index = next(next_list)
+            cuts = [_cut(piece.window.lists[index], piece.start, piece.stop) for piece in pieces]
+            ids += [cut.ids for cut in cuts]
+            lengths += [np.diff(cut.offsets) for cut in cuts]
+            weights += [_weights(cut) for cut in cuts]
+        else:
+            ids.append(next(next_single))
+            lengths.append(np.ones(single.shape[1], np.int64))
+            weights.append(np.ones(single.shape[1], np.float32))
+    weighted = any(feature.weighted for feature in features)
+    return np.concatenate(ids), np.concatenate(lengths), np.concatenate(weights) if weighted else None
+
+
+def _weights(lists: IdLists) -> npt.NDArray[np.float32]:
+    return np.ones(len(lists.ids), np.float32) if lists.weights is None else lists.weights
+
+
+def _take(
+    parts: Sequence[npt.NDArray[Any]], order: npt.NDArray[np.int64] | None, out: npt.NDArray[Any]
+) -> None:
+    if order is None:
+        np.concatenate(parts, out=out)
+    else:
+        # The mode that checks positions first copies to a buffer.
+        np.take(_one(parts), order, axis=0, out=out, mode="clip")
+
+
+def _one(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
+    return parts[0] if len(parts) == 1 else np.concatenate(parts)
+
+
+def _cut(lists: IdLists, start: int, stop: int) -> IdLists:
+    """Lists ``start .. stop - 1``, offsets from 0."""
+    first, end = int(lists.offsets[start]), int(lists.offsets[stop])
+    return IdLists(
+        lists.offsets[start : stop + 1].astype(np.int64) - first,
+        lists.ids[first:end],
+        None if lists.weights is None else lists.weights[first:end],
+    )
+
+
+def _joined(parts: Sequence[IdLists]) -> IdLists:
+    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+    weights = [part.weights for part in parts if part.weights is not None]
+    return IdLists(_offsets(lengths), _one([part.ids for part in parts]), _one(weights) if weights else None)
+
+
+def _reordered(lists: IdLists, order: npt.NDArray[np.int64] | None) -> IdLists:
+    if order is None:
+        return lists
+    lengths = np.diff(lists.offsets)[order]
+    offsets = _offsets(lengths)
+    positions = np.repeat(lists.offsets[:-1][order] - offsets[:-1], lengths) + np.arange(offsets[-1])
+    return IdLists(offsets, lists.ids[positions], None if lists.weights is None else lists.weights[positions])
+
+
+def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])

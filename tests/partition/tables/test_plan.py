@@ -1,0 +1,138 @@
+"""windrow.partition.tables.plan: plans that can be carried out, and words for those that cannot."""
+
+import dataclasses
+import itertools
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import PlanError
+from windrow.partition.tables.plan import Plan, Shard, check_plan, rank_bytes
+from windrow.partition.tables.spec import TableSpec
+
+SPECS = (
+    TableSpec(name="user", rows=10, dim=16, features=("user",)),
+    TableSpec(name="item", rows=7, dim=6, features=("item", "history"), optimizer_bytes_per_row=4),
+    TableSpec(name="day", rows=3, dim=4, features=("day",)),
+)
+USER = Shard("user", 0, (0, 10), (0, 16))
+ITEM = (
+    Shard("item", 0, (0, 4), (0, 6)),
+    Shard("item", 1, (4, 7), (0, 4)),
+    Shard("item", 1, (4, 7), (4, 6)),
+)
+PLAN = Plan((USER, *ITEM), ("day",))
+
+
+def refused(plan: Plan, message: str, **arguments) -> PlanError:
+    with pytest.raises(PlanError, match=message) as caught:
+        check_plan(plan, SPECS, 2, **arguments)
+    return caught.value
+
+
+def test_a_mixed_plan_is_fine_and_says_what_is_where() -> None:
+    check_plan(PLAN, SPECS, 2)
+    check_plan(PLAN, SPECS, 3)
+    assert [PLAN.kind_of(spec.name) for spec in SPECS] == ["table-wise", "grid", "replicated"]
+    assert Plan(ITEM[1:]).kind_of("item") == "column-wise"
+    assert Plan((*ITEM[:1], Shard("item", 1, (4, 7), (0, 6)))).kind_of("item") == "row-wise"
+    assert PLAN.shards_of("item") == ITEM
+    assert PLAN.shards_on(0) == (USER, ITEM[0])
+    with pytest.raises(PlanError, match="does not say where table 'other' lives"):
+        PLAN.kind_of("other")
+
+
+def test_bytes_by_rank() -> None:
+    day = 3 * 4 * 4
+    assert rank_bytes(PLAN, SPECS, 3) == [
+        640 + 4 * (6 * 4 + 4) + day,
+        3 * (4 * 4 + 4) + 3 * (2 * 4 + 4) + day,
+        day,
+    ]
+
+
+@pytest.mark.parametrize(
+    ("plan", "message"),
+    [
+        (Plan((USER, *ITEM)), "misses table 'day': give it a rank"),
+        (
+            Plan((*PLAN.shards, Shard("color", 0, (0, 1), (0, 1))), ("day",)),
+            "names a table 'color', but the tables",
+        ),
+        (Plan(PLAN.shards, ("day", "user")), "table 'user' is replicated and placed once more"),
+        (Plan(PLAN.shards, ("day", "day")), "table 'day' is replicated and placed once more"),
+        (Plan((USER, *ITEM[:2]), ("day",)), "table 'item': rows 4-6, columns 4-5 are on no rank"),
+        (
+            Plan((USER, *ITEM, Shard("item", 0, (3, 5), (0, 4))), ("day",)),
+            "'item': row.* 3, columns 0-3 are covered 2 times, by rank 0, rank 0",
+        ),
+        (
+            Plan((dataclasses.replace(USER, rank=2), *ITEM), ("day",)),
+            r"'user': rows 0-9, columns 0-15 \(rank 2\): there is no rank 2 among 2",
+        ),
+        (Plan((dataclasses.replace(USER, rank=-1), *ITEM), ("day",)), "there is no rank -1"),
+        (
+            Plan((dataclasses.replace(USER, rows=(0, 11)), *ITEM), ("day",)),
+            r"rows \[0, 11\) are not a range inside",
+        ),
+        (
+            Plan((dataclasses.replace(USER, columns=(8, 8)), *ITEM), ("day",)),
+            r"columns \[8, 8\) are not a range",
+        ),
+        (
+            Plan(
+                (dataclasses.replace(USER, columns=(0, 6)), Shard("user", 1, (0, 10), (6, 16)), *ITEM),
+                ("day",),
+            ),
+            "columns are cut at 6, which is no multiple of 4",
+        ),
+    ],
+)
+def test_what_is_wrong_is_named(plan: Plan, message: str) -> None:
+    assert refused(plan, message).shortfall_bytes == 0
+
+
+def test_no_ranks() -> None:
+    with pytest.raises(PlanError, match="at least 1 rank, got 0"):
+        check_plan(PLAN, SPECS, 0)
+
+
+def test_memory_overflow_states_the_shortfall() -> None:
+    fullest = max(rank_bytes(PLAN, SPECS, 2))
+    check_plan(PLAN, SPECS, 2, rank_memory_bytes=fullest)
+    error = refused(
+        PLAN, "rank 0 needs 800 bytes .* has 795: it lacks 5 bytes", rank_memory_bytes=fullest - 5
+    )
+    assert error.shortfall_bytes == 5
+
+
+@given(data=st.data())
+def test_a_random_grid_passes_and_its_mutations_do_not(data: st.DataObject) -> None:
+    spec = TableSpec(
+        name="t", rows=data.draw(st.integers(2, 30)), dim=data.draw(st.integers(1, 30)), features=()
+    )
+    inner_rows = data.draw(st.sets(st.integers(1, spec.rows - 1), max_size=4))
+    inner_columns = data.draw(st.sets(st.integers(1, 7).map(lambda four: 4 * four), max_size=3))
+    rows = sorted({0, spec.rows, *inner_rows})
+    columns = sorted({0, spec.dim, *(column for column in inner_columns if column < spec.dim)})
+    world_size = data.draw(st.integers(1, 4))
+    shards = [
+        Shard("t", data.draw(st.integers(0, world_size - 1)), (top, bottom), (left, right))
+        for top, bottom in itertools.pairwise(rows)
+        for left, right in itertools.pairwise(columns)
+    ]
+    check_plan(Plan(tuple(shards)), [spec], world_size)
+    number = data.draw(st.integers(0, len(shards) - 1))
+    shard = shards[number]
+    others = [*shards[:number], *shards[number + 1 :]]
+    shorter = dataclasses.replace(shard, rows=(shard.rows[0], shard.rows[1] - 1))
+    mutated = {
+        "covered 2 times": [*shards, shard],
+        "there is no rank": [*others, dataclasses.replace(shard, rank=world_size)],
+        "on no rank|misses table": others,
+        "on no rank|not a range": [*others, shorter],
+    }
+    for message, mutation in mutated.items():
+        with pytest.raises(PlanError, match=message):
+            check_plan(Plan(tuple(mutation)), [spec], world_size)

@@ -1,0 +1,109 @@
+"""windrow.partition.tables.plan_file: what is written is read back, and mistakes are named."""
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import PlanError
+from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan_file import read_plan, write_plan
+from windrow.partition.tables.planners import plan_with_planner
+from windrow.partition.tables.spec import TableSpec
+
+SPECS = (
+    TableSpec(name="user_id", rows=10, dim=16, features=("user_id",)),
+    TableSpec(name="item_id", rows=8, dim=16, features=("item_id",)),
+    TableSpec(name="country", rows=3, dim=4, features=("country",)),
+)
+WRITTEN_BY_HAND = """
+[user_id]
+rank = 0
+
+[item_id]
+shards = [{rank=0, rows=[0,4]}, {rank=1, rows=[4,8], columns=[0,8]}, {rank=0, rows=[4, 8], columns=[8, 16]}]
+
+[country]
+replicated = true
+"""
+
+
+def test_a_plan_written_by_hand(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(WRITTEN_BY_HAND, encoding="utf-8")
+    plan = read_plan(path, SPECS)
+    assert plan == Plan(
+        (
+            Shard("user_id", 0, (0, 10), (0, 16)),
+            Shard("item_id", 0, (0, 4), (0, 16)),
+            Shard("item_id", 1, (4, 8), (0, 8)),
+            Shard("item_id", 0, (4, 8), (8, 16)),
+        ),
+        ("country",),
+    )
+    write_plan(path, plan, SPECS)
+    assert read_plan(path, SPECS) == plan
+    assert "[item_id]  # 8 rows x 16, grid\nshards = [\n  {rank = 0, rows = [0, 4]},\n" in path.read_text()
+
+
+@given(
+    names=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
+    planner=st.sampled_from(["row_wise", "column_wise", "greedy_size"]),
+    below=st.sampled_from([0, 500]),
+)
+def test_round_trip(tmp_path_factory: pytest.TempPathFactory, names: list[str], planner, below: int) -> None:
+    specs = [
+        TableSpec(name=name, rows=1 + 7 * number, dim=4 + 6 * number, features=())
+        for number, name in enumerate(names)
+    ]
+    path = tmp_path_factory.mktemp("plan") / "plan.toml"
+    plan = plan_with_planner(planner, specs, 3, replicate_below_bytes=below)
+    write_plan(path, plan, specs)
+    assert read_plan(path, specs) == plan
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("[user_id\n", r"plan\.toml: not valid TOML"),
+        ("[user]\nrank = 0", r"plan\.toml: \[user\] is no table of this model\. Did you mean 'user_id'\?"),
+        ("[zzz]\nrank = 0", r"\[zzz\] is no table .*Known are user_id, item_id, country"),
+        ("user_id = 3", r"\[user_id\] is 3: expected the keys rank, shards, replicated"),
+        ("[user_id]\nrnk = 0", r"\[user_id\] has no key 'rnk'\. Did you mean 'rank'\?"),
+        ("[user_id]", r"\[user_id\] needs one of the keys rank, shards, replicated, got none"),
+        ("[user_id]\nrank = 0\nreplicated = true", "needs one of the keys .* got rank, replicated"),
+        ("[user_id]\nrank = '0'", r"\[user_id\] rank = '0': expected the number of a rank"),
+        ("[user_id]\nrank = true", "rank = True: expected the number"),
+        ("[user_id]\nreplicated = false", "replicated = False: expected true"),
+        ("[user_id]\nshards = []", r"shards = \[\]: expected a list"),
+        ("[user_id]\nshards = [3]", r"shards\[0\] is 3: expected the keys rank, rows, columns"),
+        ("[user_id]\nshards = [{rows=[0, 10]}]", r"shards\[0\] needs a rank, got rows"),
+        (
+            "[user_id]\nshards = [{rank=0, row=[0, 10]}]",
+            r"shards\[0\] has no key 'row'\. Did you mean 'rows'\?",
+        ),
+        ("[user_id]\nshards = [{rank=0, rows=[0]}]", r"rows = \[0\]: expected \[first, one after the last\]"),
+        ("[user_id]\nshards = [{rank=0, columns=[0, 4.0]}]", r"columns = \[0, 4\.0\]: expected"),
+    ],
+)
+def test_mistakes_are_named(tmp_path: Path, text: str, message: str) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text(text, encoding="utf-8")
+    with pytest.raises(PlanError, match=message):
+        read_plan(path, SPECS)
+
+
+def test_a_file_that_is_not_there_or_no_text(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match=r"missing\.toml: no such file"):
+        read_plan(tmp_path / "missing.toml", SPECS)
+    path = tmp_path / "plan.toml"
+    path.write_bytes(b"\xff")
+    with pytest.raises(PlanError, match="cannot be read as text"):
+        read_plan(path, SPECS)
+
+
+def test_an_incomplete_plan_is_not_written(tmp_path: Path) -> None:
+    with pytest.raises(PlanError, match="does not say where table 'user_id' lives"):
+        write_plan(tmp_path / "plan.toml", Plan(()), SPECS)
+    assert not list(tmp_path.iterdir())

@@ -1,0 +1,140 @@
+"""windrow.partition.tables.planners: every plan can be carried out, and is balanced as promised."""
+
+from pathlib import Path
+from typing import get_args
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import PlanError
+from windrow.partition.tables.options import PlannerName, PlanOptions
+from windrow.partition.tables.plan import Plan, Shard, check_plan, rank_bytes
+from windrow.partition.tables.plan_file import write_plan
+from windrow.partition.tables.planners import make_plan, plan_with_planner
+from windrow.partition.tables.spec import TableSpec
+
+PLANNERS = get_args(PlannerName)
+
+
+def table(number: int, **changes) -> TableSpec:
+    return TableSpec(**{"name": f"t{number}", "rows": 100, "dim": 8, "features": (f"f{number}",), **changes})
+
+
+tables = st.lists(
+    st.builds(
+        dict,
+        rows=st.integers(1, 5000),
+        dim=st.integers(1, 40),
+        optimizer_bytes_per_row=st.sampled_from([0.0, 4.0]),
+        lookups_per_sample=st.floats(0, 50),
+    ),
+    min_size=1,
+    max_size=12,
+).map(lambda found: [table(number, **changes) for number, changes in enumerate(found)])
+
+
+@pytest.mark.parametrize("planner", PLANNERS)
+@given(specs=tables, world_size=st.integers(1, 6), replicate_below_bytes=st.sampled_from([0, 1000, 65536]))
+def test_every_plan_is_fine(
+    planner: PlannerName, specs: list[TableSpec], world_size: int, replicate_below_bytes: int
+) -> None:
+    options = PlanOptions(planner=planner, replicate_below_bytes=replicate_below_bytes)
+    plan = make_plan(options, specs, world_size)
+    check_plan(plan, specs, world_size)
+    assert plan == make_plan(options, specs, world_size)
+    small = {
+        spec.name for spec in specs if spec.rows * spec.dim * 4 < replicate_below_bytes and world_size > 1
+    }
+    everything = {spec.name for spec in specs}
+    assert set(plan.replicated) == (everything if planner == "replicated" else small)
+
+
+@given(specs=tables, world_size=st.integers(1, 6))
+def test_greedy_keeps_grahams_bound(specs: list[TableSpec], world_size: int) -> None:
+    loads = rank_bytes(plan_with_planner("greedy_size", specs, world_size), specs, world_size)
+    sizes = [spec.num_bytes for spec in specs]
+    assert max(loads) <= sum(sizes) / world_size + max(sizes)
+
+
+def test_each_greedy_planner_balances_its_own_cost() -> None:
+    specs = [
+        table(0, rows=4000, dim=4, lookups_per_sample=1),
+        table(1, rows=10, dim=64, lookups_per_sample=1),
+        table(2, rows=100, dim=8, lookups_per_sample=100),
+        table(3, rows=100, dim=4, features=("a",) * 20, lookups_per_sample=0.1),
+    ]
+    alone = {
+        planner: next(
+            name for name, rank in _ranks(plan_with_planner(planner, specs, 2)).items() if rank == 0
+        )
+        for planner in ("greedy_size", "greedy_dim", "greedy_lookups", "greedy_size_lookups")
+    }
+    assert alone == {
+        "greedy_size": "t0",
+        "greedy_dim": "t3",
+        "greedy_lookups": "t2",
+        "greedy_size_lookups": "t2",
+    }
+
+
+def _ranks(plan: Plan) -> dict[str, int]:
+    return {shard.table: shard.rank for shard in plan.shards}
+
+
+def test_round_robin() -> None:
+    specs = [table(number) for number in range(5)]
+    assert list(_ranks(plan_with_planner("round_robin", specs, 2)).values()) == [0, 1, 0, 1, 0]
+
+
+@pytest.mark.parametrize("planner", ["round_robin", "greedy_size", "greedy_lookups"])
+def test_whole_tables_respect_memory(planner: PlannerName) -> None:
+    specs = [table(number, rows=rows) for number, rows in enumerate((60, 50, 40, 30, 20))]
+    row = 8 * 4
+    plan = plan_with_planner(planner, specs, 2, rank_memory_bytes=110 * row)
+    check_plan(plan, specs, 2, 110 * row)
+    with pytest.raises(
+        PlanError, match=r"table 't\d' needs \d+ bytes on one rank.*lacks \d+ bytes"
+    ) as caught:
+        plan_with_planner(planner, specs, 2, rank_memory_bytes=70 * row)
+    assert caught.value.shortfall_bytes > 0
+    with pytest.raises(PlanError, match=f"table 't0' needs {60 * row} bytes.*{59 * row} of its") as caught:
+        plan_with_planner("greedy_size", specs, 2, rank_memory_bytes=59 * row)
+    assert caught.value.shortfall_bytes == row
+
+
+def test_cut_tables_are_checked_against_memory() -> None:
+    with pytest.raises(PlanError, match="it lacks 20 bytes") as caught:
+        make_plan(
+            PlanOptions(planner="row_wise", rank_memory_bytes=1580, replicate_below_bytes=0), [table(0)], 2
+        )
+    assert caught.value.shortfall_bytes == 20
+
+
+def test_pieces_are_even_and_odd_ones_go_round() -> None:
+    columns = plan_with_planner("column_wise", [table(0, dim=24), table(1, dim=6), table(2, dim=4)], 4)
+    assert [(shard.rank, shard.columns) for shard in columns.shards_of("t0")] == [
+        (0, (0, 4)),
+        (1, (4, 12)),
+        (2, (12, 16)),
+        (3, (16, 24)),
+    ]
+    assert [shard.columns for shard in columns.shards_of("t1")] == [(0, 4), (4, 6)]
+    rows = plan_with_planner("row_wise", [table(number, rows=1) for number in range(4)], 4)
+    assert sorted(shard.rank for shard in rows.shards) == [0, 1, 2, 3]
+    rows = plan_with_planner("row_wise", [table(0, rows=5)], 2)
+    assert [shard.rows for shard in rows.shards] == [(0, 2), (2, 5)]
+
+
+def test_a_plan_file_wins_and_its_errors_name_it(tmp_path: Path) -> None:
+    specs = [table(0)]
+    path = tmp_path / "plan.toml"
+    options = PlanOptions(file=path, replicate_below_bytes=0)
+    plan = Plan((Shard("t0", 1, (0, 100), (0, 8)),))
+    write_plan(path, plan, specs)
+    assert make_plan(options, specs, 2) == plan
+    with pytest.raises(PlanError, match=r"plan\.toml: table 't0': .*there is no rank 1 among 1"):
+        make_plan(options, specs, 1)
+    with pytest.raises(PlanError, match=r"plan\.toml: rank 1 needs") as caught:
+        make_plan(PlanOptions(file=path, rank_memory_bytes=1), specs, 2)
+    assert caught.value.shortfall_bytes == 3199

@@ -1,0 +1,39 @@
+"""windrow.partition.tables.summary."""
+
+from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.planners import plan_with_planner
+from windrow.partition.tables.spec import TableSpec
+from windrow.partition.tables.summary import describe_plan
+
+SPECS = (
+    TableSpec(name="user", rows=1 << 16, dim=16, features=("user",)),
+    TableSpec(name="item", rows=1 << 15, dim=16, features=("item", "history"), lookups_per_sample=21),
+    TableSpec(name="day", rows=7, dim=4, features=("day",)),
+)
+EXPECTED = """\
+table   rows  dim   MiB  plan        ranks
+user   65536   16  4.00  table-wise  0
+item   32768   16  2.00  row-wise    0, 1
+day        7    4  0.00  replicated  all
+
+rank  pieces   MiB  dims  lookups/sample
+   0       3  4.50    52            6.75
+   1       2  1.50    36           16.25"""
+
+
+def test_a_plan_is_described() -> None:
+    plan = Plan(
+        (
+            Shard("user", 0, (0, 1 << 16), (0, 16)),
+            Shard("item", 0, (0, 1 << 13), (0, 16)),
+            Shard("item", 1, (1 << 13, 1 << 15), (0, 16)),
+        ),
+        ("day",),
+    )
+    text = describe_plan(plan, SPECS, 2)
+    assert text == EXPECTED
+
+
+def test_many_ranks_are_cut_short() -> None:
+    text = describe_plan(plan_with_planner("row_wise", SPECS[:1], 100), SPECS[:1], 100)
+    assert "0, 1, 2, 3, 4, 5, 6, 7, ... (100)" in text

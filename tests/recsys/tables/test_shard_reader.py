@@ -1,0 +1,156 @@
+"""windrow.recsys.tables.shard_reader: any rectangle comes back, whatever plan wrote the files."""
+
+from itertools import pairwise
+from pathlib import Path
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import StoreError
+from windrow.recsys.tables.safetensors_writer import write_safetensors
+from windrow.recsys.tables.shard_files import write_shard_file
+from windrow.recsys.tables.shard_reader import ShardReader
+from windrow.recsys.tables.table import LocalTable
+
+
+def member(rows: tuple[int, int], columns: tuple[int, int], name: str = "item") -> LocalTable:
+    return LocalTable(name=name, rows=rows, columns=columns)
+
+
+def cut(data: st.DataObject, length: int) -> list[tuple[int, int]]:
+    inner = data.draw(st.sets(st.integers(1, max(length - 1, 1)), max_size=4))
+    return list(pairwise(sorted({0, length, *(bound for bound in inner if bound < length)})))
+
+
+def some_range(data: st.DataObject, length: int) -> tuple[int, int]:
+    start = data.draw(st.integers(0, length))
+    return start, data.draw(st.integers(start, length))
+
+
+@given(data=st.data())
+def test_any_rectangle_equals_a_slice_of_the_whole(
+    tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
+) -> None:
+    folder = tmp_path_factory.mktemp("checkpoint")
+    rows, dim, ranks = (
+        data.draw(st.integers(1, 40)),
+        data.draw(st.integers(1, 20)),
+        data.draw(st.integers(1, 4)),
+    )
+    dtype = data.draw(st.sampled_from([torch.float32, torch.float16]))
+    # Powers and roots of integers: no two cells are equal, and none is short in binary.
+    numbers = torch.arange(1.0, rows * dim + 1).reshape(rows, dim)
+    whole = {"weight": numbers.sqrt().to(dtype), "first_moment": numbers.pow(0.3)}
+    by_row = torch.arange(1.0, rows + 1).pow(1 / 3)
+    held: list[list] = [[] for _ in range(ranks)]
+    for bounds in cut(data, rows):
+        for columns in cut(data, dim):
+            contents = {what: tensor[slice(*bounds), slice(*columns)] for what, tensor in whole.items()}
+            contents |= {"sum_of_squares": by_row[slice(*bounds)], "step": torch.tensor(12.0)}
+            held[data.draw(st.integers(0, ranks - 1))].append((member(bounds, columns), contents))
+    for rank, members in enumerate(held):
+        write_shard_file(folder / str(rank), members)
+    with ShardReader(folder, map(str, range(ranks))) as reader:
+        assert reader.tables == ["item"]
+        assert reader.shape("item") == (rows, dim)
+        assert reader.dtype("item") == dtype
+        assert set(reader.contents("item")) == {*whole, "sum_of_squares", "step"}
+        for _ in range(3):
+            bounds, columns = some_range(data, rows), some_range(data, dim)
+            for what, tensor in whole.items():
+                found = reader.read("item", bounds, columns, what)
+                assert found.dtype == tensor.dtype
+                assert torch.equal(found, tensor[slice(*bounds), slice(*columns)])
+            if columns[0] < columns[1]:
+                found = reader.read("item", bounds, columns, "sum_of_squares")
+                assert found.dtype == torch.float32
+                assert torch.equal(found, by_row[slice(*bounds)])
+            assert reader.read("item", bounds, columns, "step") == 12.0
+
+
+def test_state_of_rows_is_averaged_by_width(tmp_path: Path) -> None:
+    widths = {(0, 4): 1.0, (4, 12): 4.0, (12, 16): 9.0}
+    members = [
+        (
+            member((0, 2), columns),
+            {"weight": torch.zeros(2, columns[1] - columns[0]), "sum": torch.full((2,), value)},
+        )
+        for columns, value in widths.items()
+    ]
+    write_shard_file(tmp_path / "f", members)
+    with ShardReader(tmp_path, ["f"]) as reader:
+        assert reader.read("item", (0, 2), (0, 16), "sum").tolist() == [(4 * 1 + 8 * 4 + 4 * 9) / 16] * 2
+        assert reader.read("item", (1, 2), (0, 8), "sum").tolist() == [2.5]
+        assert reader.read("item", (0, 1), (4, 8), "sum").tolist() == [4.0]
+
+
+def write(folder: Path, **files: list[tuple[LocalTable, dict[str, torch.Tensor]]]) -> list[str]:
+    for name, members in files.items():
+        write_shard_file(folder / name, members)
+    return list(files)
+
+
+def piece(rows: tuple[int, int], columns: tuple[int, int] = (0, 4), **state: torch.Tensor):
+    return member(rows, columns), {"weight": torch.zeros(rows[1] - rows[0], columns[1] - columns[0]), **state}
+
+
+def test_what_is_not_there_is_named(tmp_path: Path) -> None:
+    names = write(tmp_path, a=[piece((0, 2), step=torch.tensor(1))], b=[piece((3, 5), step=torch.tensor(2))])
+    with ShardReader(tmp_path, names) as reader:
+        for rows, columns in (((1, 4), (0, 4)), ((0, 2), (0, 5)), ((4, 6), (0, 4))):
+            with pytest.raises(
+                StoreError, match=r"is not all there\. The files hold table 'item', rows \[0, 2\]"
+            ):
+                reader.read("item", rows, columns)
+        with pytest.raises(StoreError, match="has no table 'user': it holds item"):
+            reader.read("user", (0, 1), (0, 4))
+        with pytest.raises(
+            StoreError, match="has no 'sum_of_squares', only step, weight: was another optimiser"
+        ):
+            reader.read("item", (0, 1), (0, 4), "sum_of_squares")
+
+
+def test_numbers_of_pieces_must_agree(tmp_path: Path) -> None:
+    names = write(tmp_path, a=[piece((0, 2), step=torch.tensor(1))], b=[piece((2, 5), step=torch.tensor(2))])
+    with ShardReader(tmp_path, names) as reader:
+        assert reader.read("item", (2, 3), (0, 4), "step") == 2
+        with pytest.raises(StoreError, match=r"step is 2 in .*rows \[2, 5\].* and 1 in .*rows \[0, 2\]"):
+            reader.read("item", (0, 5), (0, 4), "step")
+
+
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        (piece((0, 2)), "two files hold table 'item', rows .0, 2."),
+        (piece((1, 3), (0, 2)), "overlap: not written"),
+    ],
+)
+def test_pieces_must_not_overlap(tmp_path: Path, other, message: str) -> None:
+    names = write(tmp_path, a=[piece((0, 2))], b=[other])
+    with pytest.raises(StoreError, match=message):
+        ShardReader(tmp_path, names)
+
+
+def test_files_of_another_kind_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "text").write_text("no tensors")
+    layout = {"x": (torch.float32, (1,))}
+    for name, metadata in {
+        "model": {"format": "pt"},
+        "newer": {"format": "windrow.tables", "format_version": "2"},
+        "odd": {"format": "windrow.tables", "format_version": "1"},
+    }.items():
+        write_safetensors(tmp_path / name, layout, lambda _: [torch.zeros(1)], metadata=metadata)
+    whole = tmp_path / write(tmp_path, whole=[piece((0, 2))])[0]
+    (tmp_path / "short").write_bytes(whole.read_bytes()[:-1])
+    for name, message in {
+        "missing": "missing cannot be read",
+        "text": "text cannot be read",
+        "short": "short cannot be read",
+        "model": "model holds no embedding tables of windrow",
+        "newer": "newer has format version 2, and this windrow reads 1",
+        "odd": "odd holds a tensor 'x' that is no piece of a table",
+    }.items():
+        with pytest.raises(StoreError, match=message):
+            ShardReader(tmp_path, ["whole", name])
