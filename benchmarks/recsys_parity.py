@@ -48,6 +48,10 @@ NUM_DENSE = 4
 SEED = 11
 TABLE_RATE = 0.05
 DENSE_RATE = 0.01
+EPS = 1e-4
+"""Of Adagrad and Adam on both sides. With their tiny defaults a number's first step is the learning rate times the sign
+of its gradient, however small that is: where a gradient is zero but for rounding, the order of a sum decides."""
+
 TOLERANCE = 1e-5
 ROWS = {"user": 400, "item": 1000, "shop": 50, "city": 7}
 FEATURES = {"user": ["user"], "item": ["item", "history"], "shop": ["shops"], "city": ["city"]}
@@ -116,12 +120,11 @@ def global_batch(step: int) -> dict[str, Any]:
 
 
 def share_of(batch: dict[str, Any], rank: int, size: int) -> Batch:
-    """A rank's samples of a global batch. On 4 ranks the last has none of every third batch's."""
+    """A rank's samples of a global batch."""
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-    counts = near_equal_split(SAMPLES, size)
-    start = sum(counts[:rank])
-    own = slice(start, start + counts[rank])
+    bounds = near_equal_split(SAMPLES, size)
+    own = slice(bounds[rank], bounds[rank + 1])
     bags = {feature: lists[own] for feature, lists in batch["bags"].items()}
     ids = [i for lists in bags.values() for bag in lists for i in bag]
     sparse = KeyedJaggedTensor(
@@ -147,11 +150,11 @@ def losses_of(world: World, plan: Plan, optimizer: Optimizer) -> list[float]:
     from windrow.recsys.recommender import Recommender
     from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 
-    options = TableOptions(dim=DIM, optimizer=optimizer, learning_rate=TABLE_RATE)
+    options = TableOptions(dim=DIM, optimizer=optimizer, learning_rate=TABLE_RATE, eps=EPS)
     bags = EmbeddingBagCollection(configs(), world=world, plan=plan, optimizer=options, seed=SEED)
     recommender = Recommender(bags, None, dense_model())
     reducer = GradientReducer(world, recommender.reduced_parameters())
-    dense = torch.optim.Adagrad(recommender.model.parameters(), lr=DENSE_RATE)
+    dense = torch.optim.Adagrad(recommender.model.parameters(), lr=DENSE_RATE, eps=EPS)
     losses = []
     for step in range(STEPS):
         batch = share_of(global_batch(step), world.rank, world.size)
@@ -177,7 +180,7 @@ class PlainTables(nn.Module):
 
         super().__init__()
         whole = EmbeddingBagCollection(configs(), seed=SEED)
-        weights = {member.name: tensors["weight"] for member, tensors in whole.local_tables()}
+        weights = {stored.table.name: stored.weight for stored in whole.local_tables()}
         self.tables = nn.ModuleDict(
             {
                 name: nn.EmbeddingBag.from_pretrained(
@@ -202,13 +205,13 @@ def plain_losses(optimizer: Optimizer) -> list[float]:
     """The reference: one process, PyTorch alone."""
     kinds: dict[str, Callable[..., torch.optim.Optimizer]] = {
         "sgd": torch.optim.SGD,
-        "adagrad": lambda parameters, lr: torch.optim.Adagrad(parameters, lr=lr, eps=1e-8),
-        "adam": lambda parameters, lr: torch.optim.Adam(parameters, lr=lr, eps=1e-8),
+        "adagrad": lambda parameters, lr: torch.optim.Adagrad(parameters, lr=lr, eps=EPS),
+        "adam": lambda parameters, lr: torch.optim.Adam(parameters, lr=lr, eps=EPS),
     }
     tables, model = PlainTables(), dense_model()
     optimizers = [
         kinds[optimizer](tables.parameters(), lr=TABLE_RATE),
-        torch.optim.Adagrad(model.parameters(), lr=DENSE_RATE),
+        torch.optim.Adagrad(model.parameters(), lr=DENSE_RATE, eps=EPS),
     ]
     losses = []
     for step in range(STEPS):
@@ -275,9 +278,9 @@ def difference_to_torchrec() -> float:
         if reducer is not None:
             reducer.finish()
         bags.step()
-        for member, tensors in bags.local_tables():
-            wanted = learnt[member.name][slice(*member.rows), slice(*member.columns)]
-            apart.append(float((tensors["weight"] - wanted).abs().max()))
+        for stored in bags.local_tables():
+            rectangle = (slice(*stored.table.rows), slice(*stored.table.columns))
+            apart.append(float((stored.weight - learnt[stored.table.name][rectangle]).abs().max()))
         return max(apart)
 
     return max(

@@ -2,10 +2,11 @@
 
 import dataclasses
 import json
-from collections.abc import Mapping
+import math
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-__all__ = ["EpochRecord"]
+__all__ = ["EpochRecord", "best_record"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -17,15 +18,19 @@ class EpochRecord:
     step: int
     """Optimiser steps finished since the start of the run."""
     loss: float
-    """Mean training loss over the epoch's seeds."""
+    """Mean training loss over the epoch's seeds or samples."""
     learning_rate: float
     """At the last step."""
     metric: str
     """What validation and test were measured by, for example "roc_auc"."""
+    higher_is_better: bool = True
+    """Whether the metric should rise."""
     validation: float | None = None
-    """The metric on the validation vertices; None in an epoch without evaluation."""
+    """The metric on the validation split; None in an epoch without evaluation."""
     test: float | None = None
-    """The metric on the test vertices; None in an epoch without evaluation."""
+    """The metric on the test split; None in an epoch without evaluation."""
+    figures: Mapping[str, float] = field(default_factory=dict)
+    """What else was measured, by name, for example "test log loss" or "samples per second"."""
     seconds: float
     """Wall-clock seconds of the epoch, evaluation included."""
     stage_seconds: Mapping[str, float] = field(default_factory=dict)
@@ -51,3 +56,21 @@ class EpochRecord:
             return EpochRecord(**values)
         except TypeError as error:
             raise ValueError(f"not the record of an epoch: {line[:100]!r}") from error
+
+
+def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
+    """The epoch with the best validation metric; as in early stopping, a tie is not better and NaN never is.
+
+    Args:
+        records: of one run, in order.
+
+    Returns:
+        None where nothing was evaluated.
+    """
+    best: tuple[float, EpochRecord] | None = None
+    for record in records:
+        if record.validation is not None:
+            value = record.validation if record.higher_is_better else -record.validation
+            if value > (best[0] if best else -math.inf):
+                best = value, record
+    return best[1] if best else None

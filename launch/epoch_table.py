@@ -1,6 +1,6 @@
 """The table that a run prints: one row at the end of each epoch, the header again now and then."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.formatting import byte_size, count
@@ -10,19 +10,22 @@ __all__ = ["EpochTable", "format_row"]
 WIDEST_EPOCH = 5
 NUMBER_WIDTH = 9
 ABSENT = "-"
+LARGEST_WITH_DECIMALS = 1000
 
 
 class EpochTable:
     """Formats records as rows of one table.
 
-    The columns are fixed by the first record: epoch, loss, validation and test metric, seconds in all and per
-    stage, rows and bytes fetched.
+    The columns are fixed by the first record: epoch, loss, validation and test metric, chosen figures, seconds in
+    all and per stage, rows and bytes fetched.
 
     Args:
+        figures: those of a record's figures that get a column, with its header.
         repeat_header_every: rows between two headers.
     """
 
-    def __init__(self, *, repeat_header_every: int = 20) -> None:
+    def __init__(self, *, figures: Mapping[str, str] | None = None, repeat_header_every: int = 20) -> None:
+        self._figures = dict(figures or {})
         self._repeat_header_every = repeat_header_every
         self._rows = 0
         self._stages: tuple[str, ...] = ()
@@ -45,10 +48,12 @@ class EpochTable:
 
     def _header(self, metric: str) -> list[str]:
         stages = [f"{stage} s" for stage in self._stages]
-        return ["epoch", "loss", f"val {metric}", f"test {metric}", "total s", *stages, "rows", "fetched"]
+        metrics = [f"val {metric}", f"test {metric}", *self._figures.values()]
+        return ["epoch", "loss", *metrics, "total s", *stages, "rows", "fetched"]
 
     def _minimum(self) -> list[int]:
-        return [WIDEST_EPOCH, 8, 8, 8, 7, *[6 for _ in self._stages], 6, NUMBER_WIDTH]
+        figures, stages = [8 for _ in self._figures], [6 for _ in self._stages]
+        return [WIDEST_EPOCH, 8, 8, 8, *figures, 7, *stages, 6, NUMBER_WIDTH]
 
     def _cells(self, record: EpochRecord) -> list[str]:
         return [
@@ -56,6 +61,7 @@ class EpochTable:
             f"{record.loss:.5f}",
             _metric(record.validation),
             _metric(record.test),
+            *[_metric(record.figures.get(name)) for name in self._figures],
             f"{record.seconds:.2f}",
             *[f"{record.stage_seconds.get(stage, 0.0):.2f}" for stage in self._stages],
             count(record.rows_fetched),
@@ -69,4 +75,6 @@ def format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
 
 
 def _metric(value: float | None) -> str:
-    return ABSENT if value is None else f"{value:.4f}"
+    if value is None:
+        return ABSENT
+    return f"{value:.4f}" if abs(value) < LARGEST_WITH_DECIMALS else f"{value:.0f}"

@@ -33,7 +33,9 @@ def log_summary(store: LogStore) -> list[str]:
         }
         for name, entry in manifest.splits.items()
     ]
-    distinct = {file.name.split("/")[-1].removesuffix(".parquet"): file.rows for file in manifest.vocabularies}
+    distinct = {
+        file.name.split("/")[-1].removesuffix(".parquet"): file.rows for file in manifest.vocabularies
+    }
     features = [
         {
             "feature": feature.name,
@@ -51,7 +53,9 @@ def log_summary(store: LogStore) -> list[str]:
         lines += ["", *table(features).splitlines()]
     empty = {name: missing for name, missing in manifest.dense_missing.items() if missing}
     if empty:
-        lines.append("missing dense values, now 0: " + ", ".join(f"{name} {n:,}" for name, n in empty.items()))
+        lines.append(
+            "missing dense values, now 0: " + ", ".join(f"{name} {n:,}" for name, n in empty.items())
+        )
     lines.append(f"{byte_size(sum(file.num_bytes for file in manifest.all_files()))} in {store.path}")
     return lines
 

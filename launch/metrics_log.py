@@ -111,6 +111,7 @@ def _scalars(record: EpochRecord) -> dict[str, float]:
         "loss/train": record.loss,
         f"{record.metric}/validation": record.validation,
         f"{record.metric}/test": record.test,
+        **{name.replace(" ", "_"): value for name, value in record.figures.items()},
         "learning_rate": record.learning_rate,
         "seconds/epoch": record.seconds,
         **{f"seconds/{stage}": seconds for stage, seconds in record.stage_seconds.items()},

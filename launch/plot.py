@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.epoch_record import EpochRecord, best_record
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -19,7 +19,12 @@ FEW_EPOCHS = 25
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
 """Okabe and Ito's palette, told apart by colour-blind readers too."""
 
-METRIC_NAMES = {"roc_auc": "ROC-AUC", "macro_f1": "macro-F1"}
+METRIC_NAMES = {
+    "roc_auc": "ROC-AUC",
+    "macro_f1": "macro-F1",
+    "auc": "ROC-AUC",
+    "normalised_entropy": "normalised entropy",
+}
 
 
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
@@ -53,7 +58,7 @@ def _draw_loss(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         [r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records)
     )
     axes.set_title("Training loss")
-    axes.set_ylabel("mean loss per training vertex")
+    axes.set_ylabel("mean loss per training sample")
 
 
 def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
@@ -65,15 +70,14 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         if points:
             epochs, values = zip(*points, strict=True)
             axes.plot(epochs, values, color=colour, label=label, marker=_marker(points))
-    evaluated = [record for record in records if record.validation is not None]
     axes.set_title("Not evaluated")
-    if evaluated:
-        best = max(evaluated, key=lambda record: record.validation or 0.0)
+    best = best_record(records)
+    if best is not None:
         axes.axvline(
             best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}"
         )
         axes.set_title(_best_title(best))
-        axes.legend(loc="lower right", edgecolor="none")
+        axes.legend(loc="lower right" if best.higher_is_better else "upper right", edgecolor="none")
     axes.set_ylabel(METRIC_NAMES.get(name, name))
 
 
@@ -99,7 +103,7 @@ def _best_title(best: EpochRecord) -> str:
     parts = [
         f"{name} {value:.4f}"
         for name, value in (("validation", best.validation), ("test", best.test))
-        if value
+        if value is not None
     ]
     return f"Best epoch: {', '.join(parts)}"
 

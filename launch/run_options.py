@@ -1,4 +1,4 @@
-"""The settings of a run that concern neither graph nor model."""
+"""The settings of a run that concern neither data nor model."""
 
 from dataclasses import dataclass
 from pathlib import Path
@@ -32,6 +32,8 @@ class RunOptions:
     """Threads per rank for computing; 0 shares this machine's usable cores among its ranks."""
     checkpoint_every_epochs: int = 1
     """Epochs between two checkpoints; the last epoch always has one."""
+    checkpoint_every_steps: int = 0
+    """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
     tensorboard: bool = True
@@ -50,6 +52,11 @@ class RunOptions:
         if self.threads < 0:
             raise RecipeError(
                 f"threads = {self.threads} must be at least 1, or 0 for a fair share of the cores"
+            )
+        if self.checkpoint_every_steps < 0:
+            raise RecipeError(
+                f"checkpoint_every_steps = {self.checkpoint_every_steps} must be at least 1, or 0 for only at the ends "
+                "of epochs"
             )
         for name in ("checkpoint_every_epochs", "keep_checkpoints"):
             if getattr(self, name) < 1:

@@ -62,12 +62,12 @@ def read_interactions(
     if train_path.suffix == ".npz":
         train, test = (_sorted_lists(lists) for lists in _read_npz(train_path))
     else:
-        pairs = [_read_pairs(train_path, user_column, item_column)]
-        pairs.append(pairs[0] if test_path is None else _read_pairs(test_path, user_column, item_column))
+        nothing = np.zeros(0, dtype=np.int64)
+        pairs = [_read_pairs(train_path, user_column, item_column), (nothing, nothing)]
+        if test_path is not None:
+            pairs[1] = _read_pairs(test_path, user_column, item_column)
         num_users = max(int(users.max(initial=-1)) for users, _ in pairs) + 1
         train, test = (item_lists_from_pairs(users, items, num_users) for users, items in pairs)
-        if test_path is None:
-            test = _no_items(num_users)
     num_items = max(int(lists.items.max(initial=-1)) for lists in (train, test)) + 1
     whole = Interactions(train.num_users, num_items, train, _no_items(train.num_users), test)
     check_interactions(whole, str(train_path))
@@ -91,11 +91,20 @@ def _sorted_lists(lists: ItemLists) -> ItemLists:
 
 def _read_npz(path: Path) -> tuple[ItemLists, ItemLists]:
     try:
-        with np.load(path, allow_pickle=False) as file:
+        # Opened here: numpy leaves a damaged file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
-    except (OSError, ValueError, EOFError, AttributeError, zipfile.BadZipFile, zlib.error) as error:
+    except (
+        OSError,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again") from error
     train, test = (
         ItemLists(_integers(path, arrays, f"{split}_indptr"), _integers(path, arrays, f"{split}_items"))

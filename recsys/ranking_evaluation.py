@@ -194,14 +194,17 @@ class RankingEvaluator:
     def _look_up(
         self, users: IntArray, history: IntArray, history_lengths: IntArray, items: IntArray
     ) -> TowerVectors:
-        rows = max(len(users), len(items))
         batch = Batch(
-            dense=torch.empty(rows, 0),
+            dense=torch.empty(max(len(users), len(items)), 0),
             sparse=make_features(users, history, history_lengths, items),
             labels=torch.ones(len(users)),
             row_ids=torch.from_numpy(users),
         )
-        return self._vectors(batch.to(self._device))
+        vectors = self._vectors(batch.to(self._device))
+        for name, found in (("user", vectors.users), ("item", vectors.items)):
+            if not torch.isfinite(found).all():
+                raise DataError(f"a vector of the {name} tower is NaN or infinite: lower the learning rates")
+        return vectors
 
     def _start(self, split: str, users: IntArray) -> _Best:
         past = [self._interactions.train, self._interactions.validation][: 2 if split == "test" else 1]

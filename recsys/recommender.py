@@ -8,12 +8,12 @@ from torch import Tensor, nn
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batch import Batch
 from windrow.recsys.models.model import ClickModel
-from windrow.recsys.tables.table import LocalTable
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
     from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
     from windrow.recsys.sharded.in_flight import InFlightLookup
+    from windrow.recsys.sharded.rank_tables import StoredTable
     from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
     from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedTensor
 
@@ -140,8 +140,8 @@ class Recommender(nn.Module):
         for collection in self._collections():
             collection.set_learning_rate(learning_rate)
 
-    def local_tables(self) -> list[tuple[LocalTable, dict[str, Tensor]]]:
-        """Every rectangle of a table that this rank stores, with "weight" and its optimiser state, as views."""
+    def local_tables(self) -> "list[StoredTable]":
+        """Every rectangle of a table that this rank stores, with its optimiser state, as views."""
         return [table for collection in self._collections() for table in collection.local_tables()]
 
     def _collections(self) -> "Iterator[EmbeddingBagCollection | EmbeddingCollection]":

@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -15,9 +15,11 @@ from windrow.comm.world import World
 from windrow.recsys.batch import Batch
 from windrow.recsys.pipeline import pipelined
 from windrow.recsys.recommender import Recommender, RecommenderLookup
-from windrow.recsys.tables.table import LocalTable
 from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
+
+if TYPE_CHECKING:
+    from windrow.recsys.sharded.rank_tables import StoredTable
 
 __all__ = ["BatchSource", "RecommendationTrainer", "RecommendationTrainingOptions"]
 
@@ -197,12 +199,8 @@ class RecommendationTrainer:
         self.recommender.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def local_tables(self) -> list[tuple[LocalTable, dict[str, Tensor]]]:
-        """This rank's shards of the tables, as views to read from and copy into.
-
-        Returns:
-            Rectangles with their tensors by name: "weight" and what the optimiser keeps.
-        """
+    def local_tables(self) -> "list[StoredTable]":
+        """This rank's shards of the tables with their optimiser states, as views to read from and copy into."""
         return self.recommender.local_tables()
 
     def close(self) -> None:

@@ -33,7 +33,7 @@ class PlanOptions:
     rank_memory_bytes: int = 0
     """What each rank has for tables and optimiser state; 0 for no limit."""
     replicate_below_bytes: int = 65536
-    """Planners replicate tables whose weights are smaller than this, where there are several ranks; 0 for none.
+    """Planners replicate float32 tables that are smaller than this, where there are several ranks; 0 for none.
 
     Of N ranks that take b samples each, a rank sends on average (N - 1) / N x b vectors forward and as many gradients
     back for a table on one rank, and 2 (N - 1) / N x rows of them in the all-reduce of a replicated one: replicating

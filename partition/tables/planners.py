@@ -18,6 +18,8 @@ from windrow.partition.tables.spec import TableSpec
 
 __all__ = ["make_plan", "plan_with_planner"]
 
+FLOAT32_BYTES = 4
+
 Cost = Callable[[TableSpec], float]
 
 COSTS: dict[PlannerName, Cost] = {
@@ -77,7 +79,7 @@ def plan_with_planner(
         specs: the tables.
         world_size: number of ranks, at least 1.
         rank_memory_bytes: limit of each rank, which planners of whole tables respect; None for none.
-        replicate_below_bytes: tables with smaller weights are replicated where there are several ranks.
+        replicate_below_bytes: float32 tables with smaller weights are replicated where there are several ranks.
 
     Returns:
         A plan that covers every table once. Memory is not checked where every table is cut or replicated: there
@@ -87,11 +89,7 @@ def plan_with_planner(
         PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
     """
     limit = replicate_below_bytes if world_size > 1 else 0
-    everywhere = tuple(
-        spec.name
-        for spec in specs
-        if planner == "replicated" or spec.rows * spec.dim * spec.bytes_per_value < limit
-    )
+    everywhere = tuple(spec.name for spec in specs if planner == "replicated" or _is_small(spec, limit))
     rest = [spec for spec in specs if spec.name not in everywhere]
     if planner == "row_wise":
         shards = _cut(rest, world_size, _row_pieces)
@@ -101,6 +99,11 @@ def plan_with_planner(
         taken = rank_bytes(Plan((), everywhere), specs, world_size)
         shards = _place(planner, rest, taken, rank_memory_bytes)
     return Plan(tuple(shards), everywhere)
+
+
+def _is_small(spec: TableSpec, limit: int) -> bool:
+    """Whether to replicate a table; ranks sum gradients in float32, so weights in half precision are not."""
+    return spec.bytes_per_value == FLOAT32_BYTES and spec.rows * spec.dim * spec.bytes_per_value < limit
 
 
 def _place(

@@ -1,7 +1,6 @@
 """DCN-v2: a cross network and a deep MLP, one after the other or side by side."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Literal
 
 import torch
@@ -16,39 +15,10 @@ from windrow.training.dropout import DropoutContext
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
 
-__all__ = ["DCN", "DCNOptions"]
+__all__ = ["DCN", "Structure"]
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DCNOptions:
-    """Shape of a DCN-v2."""
-
-    structure: Literal["stacked", "parallel"] = "stacked"
-    """stacked: the deep MLP takes what the cross network gives; parallel: both take the input, and the logit sees
-    both."""
-    cross_layers: int = 3
-    """Cross layers: terms of up to one degree more than this many."""
-    low_rank: int | None = None
-    """Rank of the cross layers' matrices; "none": full. Saves work below half the input's columns."""
-    deep: tuple[int, ...] = (512, 256)
-    """Columns of the hidden layers of the deep MLP."""
-
-    def __post_init__(self) -> None:
-        """Check the sizes.
-
-        Raises:
-            RecipeError: a value is out of range or unknown.
-        """
-        if self.structure not in {"stacked", "parallel"}:
-            raise RecipeError(f'model.dcn.structure = "{self.structure}": expected stacked or parallel')
-        if self.cross_layers < 1:
-            raise RecipeError(f"model.dcn.cross_layers = {self.cross_layers}: must be at least 1")
-        if self.low_rank is not None and self.low_rank < 1:
-            raise RecipeError(
-                f'model.dcn.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices'
-            )
-        if any(size < 1 for size in self.deep):
-            raise RecipeError(f"model.dcn.deep = {list(self.deep)}: each layer needs at least 1 column")
+Structure = Literal["stacked", "parallel"]
+"""Where the deep MLP stands: behind the cross network, or beside it."""
 
 
 class DCN(ClickModel):
@@ -61,9 +31,12 @@ class DCN(ClickModel):
     Embeddings may have any widths. Nothing of it can start before the embeddings are there.
 
     Args:
-        options: shape.
         num_dense: D.
         pooled_dims: feature -> columns, in the order of the pooled embeddings.
+        structure: where the deep MLP stands.
+        cross_layers: number of cross layers.
+        low_rank: rank of their matrices; None: full.
+        deep: columns of the hidden layers of the deep MLP.
         dropout: chance of an entry to be dropped after each layer of the deep MLP.
         generator: where the weights come from; it moves on.
 
@@ -73,10 +46,13 @@ class DCN(ClickModel):
 
     def __init__(
         self,
-        options: DCNOptions,
         *,
         num_dense: int,
         pooled_dims: Mapping[str, int],
+        structure: Structure = "stacked",
+        cross_layers: int = 3,
+        low_rank: int | None = None,
+        deep: Sequence[int] = (512, 256),
         dropout: float = 0.0,
         generator: torch.Generator,
     ) -> None:
@@ -86,11 +62,9 @@ class DCN(ClickModel):
             raise RecipeError(
                 "dcn has neither dense columns nor features: name some in [log] and [log.features]"
             )
-        self._is_parallel = options.structure == "parallel"
-        self.cross = CrossNetwork(
-            width, options.cross_layers, low_rank=options.low_rank, generator=generator
-        )
-        self.deep = MLP([width, *options.deep], dropout=dropout, generator=generator)
+        self._is_parallel = structure == "parallel"
+        self.cross = CrossNetwork(width, cross_layers, low_rank=low_rank, generator=generator)
+        self.deep = MLP([width, *deep], dropout=dropout, generator=generator)
         last = self.deep.out_features + (width if self._is_parallel else 0)
         self.logit = make_linear(last, 1, generator=generator)
 
@@ -109,9 +83,7 @@ class DCN(ClickModel):
         del sequences
         x0 = torch.cat([begun, pooled], 1)
         crossed = self.cross(x0)
-        if self._is_parallel:
-            hidden = torch.cat([crossed, self.deep(x0, context)], 1)
-        else:
-            hidden = self.deep(crossed, context)
+        deep = self.deep(x0 if self._is_parallel else crossed, context)
+        hidden = torch.cat([crossed, deep], 1) if self._is_parallel else deep
         logits: Tensor = self.logit(hidden)
         return logits.view(len(pooled))

@@ -1,7 +1,6 @@
 """DLRM: bottom MLP, dot products of all vectors, top MLP."""
 
-from collections.abc import Mapping
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING
 
 import torch
@@ -16,30 +15,7 @@ from windrow.training.dropout import DropoutContext
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
 
-__all__ = ["DLRM", "DLRMOptions"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DLRMOptions:
-    """Shape of a DLRM."""
-
-    bottom: tuple[int, ...] = (512, 256)
-    """Columns of the hidden layers from dense values to a vector; a last one as wide as an embedding follows. Not
-    used where the log has no dense columns."""
-    top: tuple[int, ...] = (512, 256)
-    """Columns of the hidden layers from dot products to the logit."""
-    embeddings_in_top: bool = False
-    """True: the top MLP sees the embeddings themselves too, not just their dot products."""
-
-    def __post_init__(self) -> None:
-        """Check the sizes.
-
-        Raises:
-            RecipeError: a layer has no columns.
-        """
-        for name, sizes in (("bottom", self.bottom), ("top", self.top)):
-            if any(size < 1 for size in sizes):
-                raise RecipeError(f"model.dlrm.{name} = {list(sizes)}: each layer needs at least 1 column")
+__all__ = ["DLRM"]
 
 
 class DLRM(ClickModel):
@@ -54,9 +30,11 @@ class DLRM(ClickModel):
     MLP runs before the step's other parts.
 
     Args:
-        options: shape.
         num_dense: D.
         pooled_dims: feature -> columns, in the order of the pooled embeddings; all equal.
+        bottom: columns of the hidden layers of the bottom MLP; a last one as wide as an embedding follows.
+        top: columns of the hidden layers of the top MLP.
+        embeddings_in_top: whether the top MLP sees the embeddings themselves, not just their dot products.
         dropout: chance of an entry to be dropped after each layer of the top MLP.
         generator: where the weights come from; it moves on.
 
@@ -66,29 +44,29 @@ class DLRM(ClickModel):
 
     def __init__(
         self,
-        options: DLRMOptions,
         *,
         num_dense: int,
         pooled_dims: Mapping[str, int],
+        bottom: Sequence[int] = (512, 256),
+        top: Sequence[int] = (512, 256),
+        embeddings_in_top: bool = False,
         dropout: float = 0.0,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self._dim = _common_dim(pooled_dims)
-        self._embeddings_in_top = options.embeddings_in_top
-        self.bottom = (
-            MLP([num_dense, *options.bottom, self._dim], generator=generator) if num_dense else None
-        )
+        self._embeddings_in_top = embeddings_in_top
+        self.bottom = MLP([num_dense, *bottom, self._dim], generator=generator) if num_dense else None
         num_vectors = len(pooled_dims) + (self.bottom is not None)
         self.dots = PairwiseDots(num_vectors)
         width = self.dots.num_pairs
-        width += self._dim * (num_vectors if options.embeddings_in_top else self.bottom is not None)
+        width += self._dim * (num_vectors if embeddings_in_top else self.bottom is not None)
         if width == 0:
             raise RecipeError(
                 f"dlrm has only the feature {next(iter(pooled_dims))!r} and no dense columns, so no two vectors to "
-                "multiply: set model.dlrm.embeddings_in_top = true or name more features"
+                "multiply: set model.embeddings_in_top = true or name more features"
             )
-        self.top = MLP([width, *options.top], dropout=dropout, generator=generator)
+        self.top = MLP([width, *top], dropout=dropout, generator=generator)
         self.logit = make_linear(self.top.out_features, 1, generator=generator)
 
     def begin(self, dense: Tensor) -> Tensor:
@@ -124,6 +102,6 @@ def _common_dim(pooled_dims: Mapping[str, int]) -> int:
         if other != dim:
             raise RecipeError(
                 f"dlrm multiplies all embeddings with one another, but {first!r} has {dim} columns and {feature!r} "
-                f"{other}: give their tables the same dim, or choose model.kind = \"dcn\""
+                f'{other}: give their tables the same dim, or choose model.kind = "dcn"'
             )
     return dim

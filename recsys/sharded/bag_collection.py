@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
 import torch
 from torch import Tensor
 
@@ -10,10 +11,11 @@ from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embedding_configs import TableConfig, embedding_names, features_of, pooling_of
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.in_flight import InFlightLookup
+from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
+from windrow.recsys.sharded.packing import pack
 from windrow.recsys.sharded.pooled_exchange import PooledExchange, PooledTransfer
 from windrow.recsys.sharded.samples import Samples, read_samples
-from windrow.recsys.sharded.unpacking import LookupInput
+from windrow.recsys.sharded.unpacking import LookupInput, unpack
 from windrow.recsys.tables.options import TableOptions
 
 if TYPE_CHECKING:
@@ -21,6 +23,8 @@ if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
 __all__ = ["EmbeddingBagCollection"]
+
+NO_COUNTS = np.empty((0, 0), np.int64)
 
 
 class EmbeddingBagCollection(ShardedTables):
@@ -104,8 +108,8 @@ class EmbeddingBagCollection(ShardedTables):
         """
         samples = read_samples(features, self.layout, is_weighted=self._is_weighted)
         if self.layout.is_direct:
-            return _DirectLookup(self, features, samples)
-        return _ExchangedLookup(self, samples)
+            return _DirectBags(self, features, samples)
+        return _ExchangedBags(self, samples)
 
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
@@ -114,6 +118,33 @@ class EmbeddingBagCollection(ShardedTables):
     def is_weighted(self) -> bool:
         """Whether ids have weights."""
         return self._is_weighted
+
+    def start_pooled(self, wanted: LookupInput) -> PooledTransfer:
+        """Look up what all ranks want of this one, and send it. Collective; a stage of `start_counts`."""
+        return self._exchange.start(self._sharded.pooled(wanted.to(self.device)), wanted.num_samples)
+
+    def look_up_replicated(self, samples: Samples) -> Tensor | None:
+        """[samples, columns] of the tables that every rank holds; None where there are none."""
+        return self._replicated.pooled(self.replicated_input(samples)) if self._replicated.batches else None
+
+    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Samples) -> Tensor:
+        """[samples, sum of dims] where this process holds every table whole."""
+        wanted = [samples.keys[feature] for _, feature, _ in self.layout.outputs]
+        if wanted == list(range(len(samples.starts) - 1)):
+            values = features.values()
+            weights = features.weights() if self._is_weighted else None
+            offsets = features.offsets().to(values.dtype)
+            held = LookupInput(values, offsets, weights, (samples.num_samples,), NO_COUNTS)
+        else:
+            held = unpack(pack(samples, self.layout.owners, self.form), self.layout.owners[0], self.form)
+        pooled = self._sharded.pooled(held.to(self.device))
+        scales = self.scales(samples)
+        if not scales:
+            return pooled
+        factors = torch.ones_like(pooled)
+        for (start, stop), scale in scales:
+            factors[:, start:stop] = scale
+        return pooled * factors
 
     def keyed(self, values: Tensor) -> "KeyedTensor":
         """Name the columns of a result."""
@@ -132,5 +163,56 @@ class EmbeddingBagCollection(ShardedTables):
         return found
 
 
-class _DirectLookup(InFlightLookup["KeyedTensor"]):
+class _DirectBags(InFlightLookup["KeyedTensor"]):
     """Of a process alone that holds every table whole: the batch goes as it is into the kernel."""
+
+    def __init__(
+        self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Samples
+    ) -> None:
+        self._collection = collection
+        self._features = features
+        self._samples = samples
+        self._pooled: Tensor | None = None
+
+    def start_ids(self) -> None:
+        """Nothing travels."""
+
+    def start_lookup(self) -> None:
+        """Look the batch up."""
+        if self._pooled is None:
+            self._pooled = self._collection.look_up_alone(self._features, self._samples)
+
+    def finish(self) -> "KeyedTensor":
+        """Name the columns."""
+        self.start_lookup()
+        assert self._pooled is not None
+        return self._collection.keyed(self._pooled)
+
+    def test(self) -> bool:
+        """Nothing is waited for."""
+        return True
+
+
+class _ExchangedBags(ExchangedLookup["KeyedTensor"]):
+    """Where ranks have to talk."""
+
+    def __init__(self, collection: EmbeddingBagCollection, samples: Samples) -> None:
+        super().__init__(collection.distribute(samples))
+        self._collection = collection
+        self._samples = samples
+        self._transfer: PooledTransfer | None = None
+        self._replicated: Tensor | None = None
+
+    def _start_vectors(self, wanted: LookupInput) -> None:
+        self._transfer = self._collection.start_pooled(wanted)
+        # While the vectors travel:
+        self._replicated = self._collection.look_up_replicated(self._samples)
+
+    def _test_vectors(self) -> bool:
+        assert self._transfer is not None
+        return self._transfer.test()
+
+    def _finish_vectors(self) -> "KeyedTensor":
+        assert self._transfer is not None
+        scales = self._collection.scales(self._samples)
+        return self._collection.keyed(self._transfer.finish(self._replicated, scales))

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 from windrow.recsys.sharded.input_distribution import InputDistribution
 from windrow.recsys.sharded.unpacking import LookupInput
 
-__all__ = ["InFlightLookup"]
+__all__ = ["ExchangedLookup", "InFlightLookup"]
 
 Result = TypeVar("Result")
 
@@ -31,43 +31,67 @@ class InFlightLookup(ABC, Generic[Result]):
     order of the lookups.
     """
 
-    def __init__(self, distribution: InputDistribution) -> None:
-        self._distribution = distribution
-        self._ids_started = False
-        self._lookup_started = False
-
+    @abstractmethod
     def start_ids(self) -> None:
         """Wait for the counts and send the ids. Collective.
 
         Raises:
             DeadlineError: a rank did not come in time.
         """
-        if not self._ids_started:
-            self._ids_started = True
-            self._distribution.start_ids()
 
+    @abstractmethod
     def start_lookup(self) -> None:
         """Wait for the ids of all ranks, look them up, and send what was found. Collective.
 
         Raises:
             DeadlineError: a rank did not come in time.
         """
-        if not self._lookup_started:
-            self.start_ids()
-            self._lookup_started = True
-            self._start_vectors(self._distribution.wait())
 
+    @abstractmethod
     def finish(self) -> Result:
         """Wait for what was found for this rank's samples. Collective; once.
 
         Raises:
             DeadlineError: a rank did not come in time.
         """
+
+    @abstractmethod
+    def test(self) -> bool:
+        """Drive progress (MPI moves data only inside its own calls); True once the stage started last is done."""
+
+
+class ExchangedLookup(InFlightLookup[Result]):
+    """The stages where ranks have to talk; what travels back is left to those who inherit.
+
+    Args:
+        distribution: the ids, whose counts are on their way.
+    """
+
+    def __init__(self, distribution: InputDistribution) -> None:
+        self._distribution = distribution
+        self._ids_started = False
+        self._lookup_started = False
+
+    def start_ids(self) -> None:
+        """See `InFlightLookup.start_ids`."""
+        if not self._ids_started:
+            self._ids_started = True
+            self._distribution.start_ids()
+
+    def start_lookup(self) -> None:
+        """See `InFlightLookup.start_lookup`."""
+        if not self._lookup_started:
+            self.start_ids()
+            self._lookup_started = True
+            self._start_vectors(self._distribution.wait())
+
+    def finish(self) -> Result:
+        """See `InFlightLookup.finish`."""
         self.start_lookup()
         return self._finish_vectors()
 
     def test(self) -> bool:
-        """Drive progress (MPI moves data only inside its own calls); True once the stage started last is done."""
+        """See `InFlightLookup.test`."""
         return self._test_vectors() if self._lookup_started else self._distribution.test()
 
     @abstractmethod

@@ -206,9 +206,7 @@ def _lay_out(
     lookups: list[Lookup] = []
     for output, member, request in blocks:
         start, dim = lookups[-1].columns[1] if lookups else 0, members[member].dim
-        lookups.append(
-            Lookup(requests.index(request), member, (start, start + dim), (output, output + dim))
-        )
+        lookups.append(Lookup(requests.index(request), member, (start, start + dim), (output, output + dim)))
     return OwnerLayout(members, requests, tuple(lookups))
 
 

@@ -55,9 +55,7 @@ class Message:
         self.num_samples = int(header[0])
         one_each = header[1:] == ONE_EACH
         self.counts: npt.NDArray[np.int64] = np.where(one_each, self.num_samples, header[1:])
-        self.send_lengths: npt.NDArray[np.bool_] = (
-            ~one_each if form.with_lengths else np.zeros_like(one_each)
-        )
+        self.send_lengths: npt.NDArray[np.bool_] = ~one_each if form.with_lengths else np.zeros_like(one_each)
         num_ids = int(self.counts.sum())
         num_lengths = int(self.send_lengths.sum()) * self.num_samples
         num_weights = num_ids if form.weighted else 0

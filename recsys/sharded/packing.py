@@ -61,8 +61,6 @@ def _request_array(samples: Samples, owners: Sequence[OwnerLayout]) -> tuple[np.
     rows = []
     num_cut = 0
     for request in (request for owner in owners for request in owner.requests):
-        rows.append(
-            (samples.keys[request.feature], *request.rows, ALL_IDS if request.whole else num_cut)
-        )
+        rows.append((samples.keys[request.feature], *request.rows, ALL_IDS if request.whole else num_cut))
         num_cut += not request.whole
     return np.array(rows, np.int64).reshape(-1, 4), num_cut

@@ -77,12 +77,16 @@ class RankTables(nn.Module):
         """Look bags up.
 
         Returns:
-            [samples of all ranks, width] float32 sums; without graph where this rank has no table or nobody has
-            samples.
+            [samples of all ranks, width] float32 sums. A backward pass may always be run through them.
         """
         num_samples = sum(wanted.num_samples)
         if not self.batches or not num_samples:
-            return torch.zeros(num_samples, self._owner.width, device=wanted.values.device)
+            return torch.zeros(
+                num_samples,
+                self._owner.width,
+                device=wanted.values.device,
+                requires_grad=torch.is_grad_enabled(),
+            )
         (batch,) = self.batches
         pooled: Tensor = batch(wanted.values, wanted.offsets, wanted.weights)
         return pooled

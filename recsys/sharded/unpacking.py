@@ -66,7 +66,9 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
     counts = np.stack([message.counts[of_lookup] for message in messages])
     # Ids: lookups outside, ranks inside.
     ends = counts.T.reshape(-1).cumsum()
-    places = np.concatenate([[0], ends[:-1]]).reshape(len(of_lookup), len(messages)) if len(ends) else counts.T
+    places = (
+        np.concatenate([[0], ends[:-1]]).reshape(len(of_lookup), len(messages)) if len(ends) else counts.T
+    )
     total = int(ends[-1]) if len(ends) else 0
     num_samples = np.array([message.num_samples for message in messages], np.int64)
     bags = num_samples if form.with_lengths else np.ones_like(num_samples)

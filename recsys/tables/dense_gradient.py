@@ -7,10 +7,11 @@ gradient is zero, and except under adam it stays as it is.
 
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding, embedding_bag
+from torch.nn.functional import embedding
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.pooling import pool_rows
 from windrow.recsys.tables.rowwise_adagrad import RowWiseAdagrad
 from windrow.recsys.tables.table import LocalTable, TableBatch
 
@@ -26,7 +27,7 @@ STATE_NAMES = {
 
 
 class DenseGradientTableBatch(TableBatch):
-    """Members are float32 parameters, looked up by PyTorch, with PyTorch's optimisers and `RowWiseAdagrad`.
+    """Members are float32 parameters, with PyTorch's optimisers and `RowWiseAdagrad`.
 
     Where ranks hold copies, ``GradientReducer(world, batch.parameters())`` sums the gradients between the backward
     pass and `step`. Values are zero until they are written to `weight`.
@@ -58,29 +59,16 @@ class DenseGradientTableBatch(TableBatch):
         self._optimizer = _make_optimizer(self._parameters_in_order, options)
 
     def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """See `TableBatch.forward`. Waits for the device once, to learn where the lookups begin."""
+        """See `TableBatch.forward`."""
+        if self.pooled:
+            return pool_rows(self._parameters_in_order, self.lookups, values, offsets, weights)
         num_samples = (len(offsets) - 1) // len(self.lookups)
         bounds = [0] * (len(self.lookups) + 1) if num_samples == 0 else offsets[::num_samples].tolist()
-        looked_up = []
-        for number, member in enumerate(self.lookups):
-            weight = self._parameters_in_order[member]
-            start, stop = bounds[number], bounds[number + 1]
-            segment = values[start:stop]
-            if not self.pooled:
-                looked_up.append(embedding(segment, weight))
-                continue
-            bags = offsets[number * num_samples : (number + 1) * num_samples + 1] - start
-            looked_up.append(
-                embedding_bag(
-                    segment,
-                    weight,
-                    bags,
-                    mode="sum",
-                    per_sample_weights=None if weights is None else weights[start:stop],
-                    include_last_offset=True,
-                )
-            )
-        return looked_up[0] if len(looked_up) == 1 else torch.cat(looked_up, dim=1 if self.pooled else 0)
+        rows = [
+            embedding(values[start:stop], self._parameters_in_order[member])
+            for member, start, stop in zip(self.lookups, bounds[:-1], bounds[1:], strict=True)
+        ]
+        return torch.cat(rows)
 
     def step(self) -> None:
         """See `TableBatch.step`. Reads and writes every row."""

@@ -15,7 +15,7 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import training
+from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.metrics_log import read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
@@ -88,7 +88,7 @@ def folder(prepared: Path, tmp_path: Path) -> Path:
 def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Drawing takes longer than these runs, so one test of it is enough."""
     if request.node.name != "test_a_run_leaves_everything_behind":
-        monkeypatch.setattr(training, "write_plot", lambda *_, **__: None)
+        monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 def kill_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:

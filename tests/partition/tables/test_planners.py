@@ -126,6 +126,13 @@ def test_pieces_are_even_and_odd_ones_go_round() -> None:
     assert [shard.rows for shard in rows.shards] == [(0, 2), (2, 5)]
 
 
+def test_half_precision_is_not_replicated_for_being_small() -> None:
+    specs = [table(0), table(1, bytes_per_value=2)]
+    assert make_plan(PlanOptions(), specs, 2).replicated == ("t0",)
+    assert make_plan(PlanOptions(), specs, 1).replicated == ()
+    assert make_plan(PlanOptions(planner="replicated"), specs, 2).replicated == ("t0", "t1")
+
+
 def test_a_plan_file_wins_and_its_errors_name_it(tmp_path: Path) -> None:
     specs = [table(0)]
     path = tmp_path / "plan.toml"

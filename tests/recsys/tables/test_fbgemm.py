@@ -77,7 +77,7 @@ def test_rowwise_adagrad_is_the_formula():
         loss_of(torch.cat([modules[0](first), modules[1](second)], dim=1)).backward()
         for module, accumulator in zip(modules, squares, strict=True):
             gradient = module.weight.grad.double()
-            accumulator += gradient.square().mean(dim=1)
+            accumulator.add_(gradient.square().mean(dim=1))
             module.weight.data -= (0.05 * gradient / (accumulator.sqrt() + 0.1)[:, None]).float()
     for member in range(len(ROWS)):
         torch.testing.assert_close(batch.weight(member), modules[member].weight.data, rtol=1e-6, atol=1e-6)

@@ -1,0 +1,108 @@
+"""``windrow export``: the embedding tables of a run as one file for others to use."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.launcher import launched_size
+
+if TYPE_CHECKING:
+    from windrow.launch.checkpoint import Checkpoint
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow export runs/open_bandit-1 --format safetensors --out tables.safetensors
+  windrow export runs/open_bandit-1 --format torchrec --out tables.pt --table item_id --table user_id
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "export",
+        help="write the embedding tables of a run to one file",
+        description="Put the embedding tables of a checkpoint together, whichever ranks held them, and write them to "
+        "one file: safetensors (each table under its name), or a state dict that TorchRec's "
+        "EmbeddingBagCollection loads. One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    parser.add_argument(
+        "--format", choices=("safetensors", "torchrec"), default="safetensors", help="safetensors by default"
+    )
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="FILE", help="file to write, or to replace"
+    )
+    parser.add_argument(
+        "--checkpoint",
+        choices=("best", "latest"),
+        default="best",
+        help="which one: the best on the validation split by default",
+    )
+    parser.add_argument(
+        "--table",
+        action="append",
+        default=None,
+        metavar="NAME",
+        dest="tables",
+        help="write this table only; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: the run has no such checkpoint, or it has no tables; or the file cannot be written.
+    """
+    if launched_size() > 1:
+        raise RecipeError(
+            f"windrow export is the work of one process, but the launcher started {launched_size()}: run it without "
+            "mpirun"
+        )
+    from windrow.launch.checkpoint import load_best, load_latest, tables_folder
+    from windrow.launch.formatting import byte_size
+    from windrow.launch.run_folder import open_run_folder
+    from windrow.recsys.export import export_safetensors, export_torchrec
+    from windrow.recsys.tables.shard_files import check_shard_files
+    from windrow.recsys.tables.shard_reader import ShardReader
+
+    folder = open_run_folder(arguments.run_folder).checkpoint_folder
+    checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
+    files = _table_files(checkpoint)
+    check_shard_files(tables_folder(checkpoint.path), files)
+    export = export_safetensors if arguments.format == "safetensors" else export_torchrec
+    with ShardReader(tables_folder(checkpoint.path), files) as reader:
+        tables = arguments.tables or reader.tables
+        try:
+            export(reader, arguments.out, tables=tables)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {arguments.out}: {error.strerror}. Choose another --out."
+            ) from error
+    size = byte_size(arguments.out.stat().st_size)
+    print(f"{arguments.out}: {len(tables)} tables, {size}, after epoch {checkpoint.header.epoch}")
+    return 0
+
+
+def _table_files(checkpoint: "Checkpoint") -> dict[str, str]:
+    if not checkpoint.header.table_files:
+        raise StoreError(
+            f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run"
+        )
+    return dict(checkpoint.header.table_files)

@@ -1,0 +1,142 @@
+"""Training of a graph neural network, as the training loop sees it."""
+
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import torch
+
+from windrow.comm.meter import Stopwatch, Traffic
+from windrow.comm.world import World
+from windrow.gnn.evaluation import Evaluator
+from windrow.gnn.models import build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.trainer import MinibatchTrainer
+from windrow.launch.checkpoint import check_world_size
+from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.recipe import Recipe
+from windrow.training.schedule import learning_rate_factor
+
+__all__ = ["GraphJob"]
+
+
+class GraphJob:
+    """A `windrow.launch.job.TrainingJob` on a partitioned graph.
+
+    Args:
+        world: all its ranks make the same job; one for each part of the store.
+        recipe: the same on all ranks.
+        device: where the model computes.
+
+    Raises:
+        WindrowError: the store or the recipe does not fit.
+    """
+
+    def __init__(self, world: World, recipe: Recipe, device: torch.device) -> None:
+        self._world = world
+        self._order = recipe.sampler.order
+        self._graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
+        model = build_model(
+            recipe.model,
+            in_features=self._graph.features.shape[1],
+            out_features=self._graph.outputs,
+            seed=recipe.run.seed,
+        )
+        self._trainer = MinibatchTrainer(
+            world,
+            self._graph,
+            model.to(device),
+            sampler_options=recipe.sampler,
+            options=recipe.training,
+            seed=recipe.run.seed,
+        )
+        # Its checks need the number of steps, which only the graph tells.
+        learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
+        self._evaluator = Evaluator(
+            world, self._graph, recipe.evaluation, fanouts=recipe.sampler.fanouts, seed=recipe.run.seed
+        )
+
+    @property
+    def data(self) -> Literal["graph"]:
+        """What is learnt from."""
+        return "graph"
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Digest of the user's graph."""
+        return self._graph.fingerprint
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch."""
+        return self._trainer.steps_per_epoch
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Training vertices."""
+        return len(self._graph.train_ids)
+
+    @property
+    def metric(self) -> str:
+        """What chooses the best epoch."""
+        return self._evaluator.metric
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Every metric of vertices should rise."""
+        return True
+
+    @property
+    def shown_figures(self) -> Mapping[str, str]:
+        """The metric says it all."""
+        return {}
+
+    @property
+    def learning_rate(self) -> float:
+        """The rate of the last step."""
+        return self._trainer.learning_rate
+
+    @property
+    def stopwatch(self) -> Stopwatch:
+        """Where this rank's seconds go."""
+        return self._trainer.stopwatch
+
+    def train_epoch(
+        self, epoch: int, *, first_step: int, loss_before: float, after_step: Callable[[int], None]
+    ) -> float:
+        """Run the steps of an epoch, or the rest of them. Collective."""
+        return self._trainer.train_epoch(
+            epoch, first_step=first_step, loss_before=loss_before, after_step=after_step
+        )
+
+    def loss_so_far(self) -> float:
+        """Sum of the losses of the epoch's seeds up to now. Collective."""
+        return self._trainer.loss_so_far()
+
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """Measure. Collective."""
+        values = self._evaluator.evaluate(self._trainer.model)
+        return {split: {self.metric: value} for split, value in values.items()}
+
+    def traffic(self) -> Traffic:
+        """Rows of features that this rank exchanged."""
+        assert self._world.meter is not None
+        return self._world.meter.totals("features: rows")
+
+    def state_dict(self) -> dict[str, Any]:
+        """Weights and optimiser."""
+        return self._trainer.state_dict()
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave."""
+        self._trainer.load_state_dict(state)
+
+    def local_tables(self) -> None:
+        """There are none."""
+
+    def check_resumable(self, header: CheckpointHeader) -> None:
+        """Refuse another number of ranks where minibatches depend on it."""
+        check_world_size(header, self._world.size, order=self._order)
+
+    def close(self) -> None:
+        """Detach from the model's parameters."""
+        self._trainer.close()

@@ -1,0 +1,103 @@
+"""The recipe of a recommendation model: every setting of a run in one TOML file.
+
+    store = "../stores/open_bandit"   the prepared log, relative to this file
+    [log]                             which log              windrow.recsys.log_options.LogOptions
+    [log.features.item_id]            each sparse feature    windrow.recsys.log_options.FeatureOptions
+    [split]                           train, test            windrow.recsys.splits.LogSplitOptions
+    [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
+    [plan]                            where they live        windrow.partition.tables.options.PlanOptions
+    [model]                           the dense part         windrow.recsys.models.options.ModelOptions
+    [training]                        how it learns          windrow.recsys.trainer.RecommendationTrainingOptions
+    [evaluation]                      how it is measured     windrow.recsys.evaluation.RecommendationEvaluationOptions
+    [run]                             where, with what seed  windrow.launch.run_options.RunOptions
+
+Each section is a dataclass beside the component that it configures.
+"""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from windrow.launch.run_options import RunOptions
+from windrow.launch.settings import parse_settings, settings_to_dict
+from windrow.launch.toml_file import read_toml, with_overrides
+from windrow.partition.tables.options import PlanOptions
+from windrow.recsys.evaluation import RecommendationEvaluationOptions
+from windrow.recsys.log_options import LogOptions
+from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.splits import LogSplitOptions
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.trainer import RecommendationTrainingOptions
+
+__all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
+
+DECISIVE_SECTIONS = ("tables", "model", "training", "evaluation")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecommendationRecipe:
+    """Every setting of a run on a click log."""
+
+    name: str
+    """Names the run folder; the file's name without ".toml" where it is not given."""
+    store: Path
+    """Folder of the prepared log: written by ``windrow prepare``, read by ``windrow train``."""
+    log: LogOptions
+    """Which log, and what its columns mean."""
+    split: LogSplitOptions = field(default_factory=LogSplitOptions)
+    """Which samples train, validate and test."""
+    tables: TableOptions = field(default_factory=TableOptions)
+    """How embedding tables are stored, and how they learn."""
+    plan: PlanOptions = field(default_factory=PlanOptions)
+    """How they are spread over the ranks."""
+    model: ModelOptions = field(default_factory=ModelOptions)
+    """What is computed from embeddings and dense values."""
+    training: RecommendationTrainingOptions = field(default_factory=RecommendationTrainingOptions)
+    """How the weights are learnt."""
+    evaluation: RecommendationEvaluationOptions = field(default_factory=RecommendationEvaluationOptions)
+    """How and when it is measured."""
+    run: RunOptions = field(default_factory=RunOptions)
+    """Where and how the run happens."""
+
+    def settings(self) -> dict[str, Any]:
+        """Every setting as nested dictionaries that TOML can hold; paths are absolute."""
+        return settings_to_dict(self)
+
+    def decisive_settings(self) -> dict[str, Any]:
+        """The settings that the outcome depends on: a checkpoint is gone on from only under the same.
+
+        Log and split are told by the fingerprint of the prepared log instead, so that a moved file is the same, and
+        the plan is left out, so that a run may go on under another plan and with another number of ranks.
+        """
+        everything = self.settings()
+        return {"seed": self.run.seed, **{section: everything[section] for section in DECISIVE_SECTIONS}}
+
+
+def load_recommendation_recipe(path: Path, overrides: Sequence[str] = ()) -> RecommendationRecipe:
+    """Read and check a recipe.
+
+    Args:
+        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+
+    Raises:
+        RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range,
+            or contradicts another; the message names file, section, key, value and cure.
+    """
+    values = {"name": path.stem, **read_toml(path)}
+    return make_recommendation_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
+
+
+def make_recommendation_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> RecommendationRecipe:
+    """Check a recipe that is already a nested dictionary.
+
+    Args:
+        values: as in the file.
+        source: where they come from, for messages.
+        base: folder that relative paths start from.
+
+    Raises:
+        RecipeError: as `load_recommendation_recipe`.
+    """
+    return parse_settings(RecommendationRecipe, values, source=source, base=base)

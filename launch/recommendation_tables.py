@@ -1,0 +1,118 @@
+"""From a recipe and its prepared log to embedding tables: which there are, and where they live."""
+
+from dataclasses import replace
+
+from windrow.comm.errors import StoreError
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.partition.tables.plan import Plan
+from windrow.partition.tables.planners import make_plan
+from windrow.partition.tables.spec import TableSpec
+from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.store import LogStore
+
+__all__ = ["bag_configs", "check_store", "log_table_specs", "plan_of", "plan_tables", "sequence_configs"]
+
+OWN_COPY = ".sequence"
+"""Ends the name of a table that pools some features and not others: the two kinds of lookup have tables each."""
+
+
+def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
+    """Refuse a store that was prepared for other features.
+
+    Raises:
+        StoreError: names what differs.
+    """
+    for what, wanted, found in (
+        ("features", tuple(recipe.log.features), tuple(feature.name for feature in store.features)),
+        ("dense columns", recipe.log.dense, store.dense),
+    ):
+        # What only the reader of a format knows, such as Criteo's columns, the recipe need not name.
+        if wanted and wanted != found:
+            raise StoreError(
+                f"{store.path} was prepared with the {what} {list(found)}, but the recipe has {list(wanted)}: run "
+                "windrow prepare again, or name another store"
+            )
+
+
+def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingBagConfig]:
+    """The tables whose rows are pooled, in the order in which features name them.
+
+    Args:
+        recipe: of the run.
+        store: its prepared log.
+    """
+    return [
+        EmbeddingBagConfig(
+            name=table,
+            num_embeddings=rows,
+            embedding_dim=recipe.tables.dim,
+            feature_names=features,
+        )
+        for table, (rows, features) in _features_by_table(store).items()
+        if (features := [name for name in features if name not in recipe.model.sequences])
+    ]
+
+
+def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingConfig]:
+    """The tables whose rows come one by one; with the same vocabulary as a pooled one, a table has its own weights.
+
+    Args:
+        recipe: of the run.
+        store: its prepared log.
+    """
+    pooled = {config.name for config in bag_configs(recipe, store)}
+    return [
+        EmbeddingConfig(
+            name=table + OWN_COPY if table in pooled else table,
+            num_embeddings=rows,
+            embedding_dim=recipe.tables.dim,
+            feature_names=features,
+        )
+        for table, (rows, features) in _features_by_table(store).items()
+        if (features := [name for name in features if name in recipe.model.sequences])
+    ]
+
+
+def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[TableSpec]:
+    """What planners have to know of all tables: sizes, and ids per sample as counted in the training split.
+
+    Args:
+        recipe: of the run.
+        store: its prepared log.
+    """
+    specs = table_specs([*bag_configs(recipe, store), *sequence_configs(recipe, store)], recipe.tables)
+    rows = store.split("train").rows
+    mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
+    return [
+        replace(spec, lookups_per_sample=sum(mean_ids[name] for name in spec.features)) for spec in specs
+    ]
+
+
+def plan_tables(recipe: RecommendationRecipe, store: LogStore, world_size: int) -> Plan:
+    """Where the tables live, as the recipe's section [plan] says.
+
+    Args:
+        recipe: of the run.
+        store: its prepared log.
+        world_size: number of ranks.
+
+    Raises:
+        PlanError: the plan's file is not right, or the tables do not fit into the ranks' memory.
+    """
+    return make_plan(recipe.plan, log_table_specs(recipe, store), world_size)
+
+
+def plan_of(plan: Plan, tables: set[str]) -> Plan:
+    """The part of a plan that concerns some tables."""
+    return Plan(
+        shards=tuple(shard for shard in plan.shards if shard.table in tables),
+        replicated=tuple(table for table in plan.replicated if table in tables),
+    )
+
+
+def _features_by_table(store: LogStore) -> dict[str, tuple[int, list[str]]]:
+    found: dict[str, tuple[int, list[str]]] = {}
+    for feature in store.features:
+        found.setdefault(feature.table, (feature.rows, []))[1].append(feature.name)
+    return found

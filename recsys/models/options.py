@@ -1,0 +1,92 @@
+"""The recipe section that says what is computed from dense values and embeddings."""
+
+from dataclasses import dataclass, fields
+from typing import Literal, get_args
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.models.dcn import Structure
+
+__all__ = ["ModelKind", "ModelOptions"]
+
+ModelKind = Literal["dlrm", "dcn", "two_tower"]
+
+_FIELDS_OF_CLICK_MODELS = frozenset({"dropout", "sequences", "sequence_query", "sequence_hidden"})
+_FIELDS_OF: dict[ModelKind, frozenset[str]] = {
+    "dlrm": _FIELDS_OF_CLICK_MODELS | {"bottom", "top", "embeddings_in_top"},
+    "dcn": _FIELDS_OF_CLICK_MODELS | {"structure", "cross_layers", "low_rank", "deep"},
+    "two_tower": frozenset(),
+}
+"""Fields that each kind reads."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ModelOptions:
+    """Shape of a model. A field that the chosen kind does not read must be left out."""
+
+    kind: ModelKind = "dlrm"
+    """dlrm: dot products of all embeddings; dcn: cross layers (DCN-v2); two_tower: one vector for a user and one for
+    an item, for interactions without a log of clicks."""
+    dropout: float = 0.0
+    """dlrm, dcn: chance of an entry to be dropped after each hidden layer behind the embeddings, in [0, 1)."""
+    bottom: tuple[int, ...] = (512, 256)
+    """dlrm: columns of the hidden layers from dense values to a vector; a last layer as wide as an embedding follows.
+    Not used where the log has no dense columns."""
+    top: tuple[int, ...] = (512, 256)
+    """dlrm: columns of the hidden layers from dot products to the logit."""
+    embeddings_in_top: bool = False
+    """dlrm: true shows the top layers the embeddings themselves, not just their dot products."""
+    structure: Structure = "stacked"
+    """dcn: stacked: the deep layers take what the cross layers give; parallel: both take the input."""
+    cross_layers: int = 3
+    """dcn: cross layers; terms have degrees up to one more."""
+    low_rank: int | None = None
+    """dcn: rank of the cross layers' matrices; "none": full. Saves work below half the columns of the input."""
+    deep: tuple[int, ...] = (512, 256)
+    """dcn: columns of the hidden deep layers."""
+    sequences: tuple[str, ...] = ()
+    """dlrm, dcn: features whose ids are weighed by attention, one by one, instead of pooled."""
+    sequence_query: str | None = None
+    """The pooled feature that attention compares each item of a sequence with: the item that may be clicked."""
+    sequence_hidden: tuple[int, ...] = (36,)
+    """Columns of the hidden layers that weigh an item; 36 as in the paper (Zhou et al. 2018)."""
+
+    def __post_init__(self) -> None:
+        """Check every value, and what goes together.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        for name, allowed in (("kind", get_args(ModelKind)), ("structure", get_args(Structure))):
+            if getattr(self, name) not in allowed:
+                raise RecipeError(
+                    f'model.{name} = "{getattr(self, name)}": expected one of {", ".join(allowed)}'
+                )
+        self._refuse_fields_of_other_kinds()
+        if not 0 <= self.dropout < 1:
+            raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
+        if self.cross_layers < 1:
+            raise RecipeError(f"model.cross_layers = {self.cross_layers}: must be at least 1")
+        if self.low_rank is not None and self.low_rank < 1:
+            raise RecipeError(
+                f'model.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices'
+            )
+        for name in ("bottom", "top", "deep", "sequence_hidden"):
+            if any(columns < 1 for columns in getattr(self, name)):
+                raise RecipeError(
+                    f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column"
+                )
+        if bool(self.sequences) != (self.sequence_query is not None):
+            raise RecipeError(
+                f"model.sequences = {list(self.sequences)} and model.sequence_query = "
+                f'"{self.sequence_query or "none"}": give both, or neither'
+            )
+
+    def _refuse_fields_of_other_kinds(self) -> None:
+        for field in fields(self):
+            is_read = field.name == "kind" or field.name in _FIELDS_OF[self.kind]
+            if not is_read and getattr(self, field.name) != field.default:
+                kinds = [kind for kind, names in _FIELDS_OF.items() if field.name in names]
+                raise RecipeError(
+                    f'model.{field.name} is for kind = "{" or ".join(kinds)}", but model.kind = "{self.kind}": '
+                    "leave it out or change the kind"
+                )

@@ -1,0 +1,247 @@
+"""Rows of single ids on their way home, and their gradients on the way back.
+
+What an owner found for one rank is one message, lookup after lookup, and in each the rows in the order of the ids that
+this rank asked for. Where a table is cut by rows, home knows which of its ids it asked this owner for, and puts the
+rows in their places.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windrow.comm.world import World
+from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.message import Message
+from windrow.recsys.sharded.samples import Samples
+
+__all__ = ["Places", "SequenceExchange", "SequenceTransfer", "find_places"]
+
+
+@dataclass(frozen=True, slots=True)
+class Places:
+    """Where the rows of one lookup belong at home."""
+
+    output: int
+    """Place in `Layout.outputs`."""
+    columns: slice
+    """Columns of that output."""
+    positions: Tensor | None
+    """[rows] int64 which of the feature's ids these are; None for all of them, in order."""
+
+    def write(self, rows: Tensor, outputs: Sequence[Tensor]) -> None:
+        """Put rows where they belong."""
+        target = outputs[self.output][:, self.columns]
+        if self.positions is None:
+            target.copy_(rows)
+        else:
+            target.index_copy_(0, self.positions, rows)
+
+    def read(self, outputs: Sequence[Tensor]) -> Tensor:
+        """The rows that belong there, as one vector."""
+        block = outputs[self.output][:, self.columns]
+        return (block if self.positions is None else block.index_select(0, self.positions)).reshape(-1)
+
+
+def find_places(layout: Layout, owner: OwnerLayout, samples: Samples) -> list[Places]:
+    """Where the rows of each lookup of an owner belong in the results of this rank.
+
+    Args:
+        layout: of the collection.
+        owner: who answers.
+        samples: what this rank asks for.
+
+    Returns:
+        One for each lookup.
+    """
+    found = []
+    positions: dict[int, Tensor | None] = {}
+    for lookup in owner.lookups:
+        if lookup.request not in positions:
+            positions[lookup.request] = _positions(owner, lookup, samples)
+        number = next(n for n, (_, _, columns) in enumerate(layout.outputs) if lookup.output[0] < columns[1])
+        first = layout.outputs[number][2][0]
+        columns = slice(lookup.output[0] - first, lookup.output[1] - first)
+        found.append(Places(number, columns, positions[lookup.request]))
+    return found
+
+
+def _positions(owner: OwnerLayout, lookup: Lookup, samples: Samples) -> Tensor | None:
+    request = owner.requests[lookup.request]
+    if request.whole:
+        return None
+    key = samples.keys[request.feature]
+    ids = samples.ids[samples.starts[key] : samples.starts[key + 1]]
+    return torch.from_numpy(np.flatnonzero((request.rows[0] <= ids) & (ids < request.rows[1])))
+
+
+class SequenceExchange:
+    """How rows that owners found become the collection's results on every rank.
+
+    Args:
+        world: all its ranks make the same exchange.
+        layout: the same on every rank.
+        device: of rows and results.
+        stage: name of the traffic in errors and in the meter; must agree.
+    """
+
+    def __init__(self, world: World, layout: Layout, *, device: torch.device, stage: str) -> None:
+        self.world = world
+        self.layout = layout
+        self.device = device
+        self.stage = stage
+
+    def start(self, rows: list[Tensor], counts: np.ndarray) -> "SequenceTransfer":
+        """Send every rank its rows. Collective.
+
+        Args:
+            rows: for each lookup of this owner [ids of all ranks, dim] float32, rank by rank; their graph is kept.
+            counts: [ranks, lookups] number of ids.
+        """
+        return SequenceTransfer(self, rows, counts)
+
+
+class SequenceTransfer:
+    """One minibatch's rows in flight; made by `SequenceExchange.start`, and posted by `post`."""
+
+    def __init__(self, exchange: SequenceExchange, rows: list[Tensor], counts: np.ndarray) -> None:
+        self._exchange = exchange
+        self._rows = rows
+        self._counts = counts
+        self._places: list[list[Places]] = []
+
+    def post(self, messages: Sequence[Message], samples: Samples) -> None:
+        """Start the exchange. Collective.
+
+        Args:
+            messages: what this rank asked each owner for.
+            samples: likewise.
+        """
+        exchange = self._exchange
+        owners = exchange.layout.owners
+        blocks = [
+            row.detach().split(counts)
+            for row, counts in zip(self._rows, self._counts.T.tolist(), strict=True)
+        ]
+        self._sends = [
+            _joined([block[peer] for block in blocks], exchange.device) for peer in range(len(owners))
+        ]
+        self._shapes = [
+            [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
+            for owner, message in zip(owners, messages, strict=True)
+        ]
+        sizes = [sum(count * dim for count, dim in shapes) for shapes in self._shapes]
+        rank = exchange.world.rank
+        self._parts = [
+            self._sends[owner] if owner == rank else torch.empty(size, device=exchange.device)
+            for owner, size in enumerate(sizes)
+        ]
+        self._pending = exchange.world.start_exchange(
+            self._sends, self._parts, stage=f"{exchange.stage}: vectors"
+        )
+        # While the rows travel:
+        self._places = [find_places(exchange.layout, owner, samples) for owner in owners]
+        self._replicated_places = find_places(exchange.layout, exchange.layout.replicated, samples)
+        keys = [samples.keys[feature] for _, feature, _ in exchange.layout.outputs]
+        self._lengths = [int(samples.starts[key + 1] - samples.starts[key]) for key in keys]
+
+    def test(self) -> bool:
+        """Drive progress; True once the rows have come."""
+        return self._pending.test()
+
+    def finish(self, replicated: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """Wait for the rows and put them in their places.
+
+        In training mode the backward pass of the results is collective: every rank runs it once.
+
+        Args:
+            replicated: for each lookup of the tables that every rank holds [ids, dim], with its graph.
+
+        Returns:
+            For each output [ids of its feature, columns] float32.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        self._pending.wait()
+        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
+        outputs: tuple[Tensor, ...] = _Place.apply(self, anchor, *replicated)
+        return outputs
+
+    def place(self, replicated: Sequence[Tensor]) -> tuple[Tensor, ...]:
+        """The rows of all owners in the order of the ids."""
+        outputs = tuple(
+            torch.empty(length, stop - start, device=self._exchange.device)
+            for length, (_, _, (start, stop)) in zip(
+                self._lengths, self._exchange.layout.outputs, strict=True
+            )
+        )
+        for places, shapes, part in zip(self._places, self._shapes, self._parts, strict=True):
+            blocks = part.split([count * dim for count, dim in shapes])
+            for place, shape, block in zip(places, shapes, blocks, strict=True):
+                place.write(block.view(shape), outputs)
+        for place, rows in zip(self._replicated_places, replicated, strict=True):
+            place.write(rows, outputs)
+        self._parts, self._sends = [], []
+        return outputs
+
+    def send_back(self, gradients: Sequence[Tensor]) -> list[Tensor]:
+        """Give owners the gradients of their rows, and learn from those of all ranks. Collective.
+
+        Args:
+            gradients: of each output.
+
+        Returns:
+            Gradients of the rows of replicated tables, lookup by lookup.
+        """
+        exchange = self._exchange
+        world = exchange.world
+        sends = [
+            _joined([place.read(gradients) for place in places], exchange.device) for places in self._places
+        ]
+        dims = [lookup.dim for lookup in exchange.layout.owners[world.rank].lookups]
+        sizes = [[int(count) * dim for count, dim in zip(row, dims, strict=True)] for row in self._counts]
+        arrived = [
+            sends[peer] if peer == world.rank else torch.empty(sum(size), device=exchange.device)
+            for peer, size in enumerate(sizes)
+        ]
+        world.start_exchange(sends, arrived, stage=f"{exchange.stage}: gradients").wait()
+        blocks = [part.split(size) for part, size in zip(arrived, sizes, strict=True)]
+        found = [
+            (rows, torch.cat([block[number] for block in blocks]).view_as(rows))
+            for number, rows in enumerate(self._rows)
+            if rows.requires_grad
+        ]
+        if found:
+            torch.autograd.backward([rows for rows, _ in found], [gradient for _, gradient in found])
+        dims = [lookup.dim for lookup in exchange.layout.replicated.lookups]
+        return [
+            place.read(gradients).view(-1, dim)
+            for place, dim in zip(self._replicated_places, dims, strict=True)
+        ]
+
+
+class _Place(torch.autograd.Function):
+    """Rows come home; in the backward pass their gradients go back."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, transfer: SequenceTransfer, anchor: Tensor, *replicated: Tensor
+    ) -> tuple[Tensor, ...]:
+        del anchor
+        ctx.transfer = transfer
+        return transfer.place(replicated)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.transfer.send_back(gradients)
+
+
+def _joined(blocks: Sequence[Tensor], device: torch.device) -> Tensor:
+    if not blocks:
+        return torch.empty(0, device=device)
+    return torch.cat([block.reshape(-1) for block in blocks])

@@ -1,0 +1,35 @@
+"""What the recipe's section [model] takes and refuses."""
+
+from typing import Any
+
+import pytest
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.models.options import ModelOptions
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "fm"}, 'model.kind = "fm": expected one of dlrm, dcn, two_tower'),
+        ({"kind": "dcn", "structure": "both"}, "expected one of stacked, parallel"),
+        ({"dropout": 1.0}, "model.dropout = 1.0"),
+        ({"kind": "dcn", "cross_layers": 0}, "cross_layers = 0: must be at least 1"),
+        ({"kind": "dcn", "low_rank": 0}, 'low_rank = 0: must be at least 1, or "none"'),
+        ({"top": (8, 0)}, r"model.top = \[8, 0\]: each layer"),
+        ({"sequences": ("seen",)}, "give both, or neither"),
+        ({"sequence_query": "item"}, "give both, or neither"),
+        ({"kind": "dcn", "top": (8,)}, 'model.top is for kind = "dlrm", but model.kind = "dcn"'),
+        ({"low_rank": 8}, 'model.low_rank is for kind = "dcn", but model.kind = "dlrm"'),
+        ({"kind": "two_tower", "dropout": 0.5}, 'model.dropout is for kind = "dlrm or dcn"'),
+    ],
+)
+def test_refuses(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ModelOptions(**values)
+
+
+def test_takes_what_belongs_together() -> None:
+    ModelOptions(kind="dcn", low_rank=4, deep=(), sequences=("seen",), sequence_query="item", dropout=0.5)
+    ModelOptions(kind="dlrm", bottom=(), top=(), embeddings_in_top=True)
+    ModelOptions(kind="two_tower")

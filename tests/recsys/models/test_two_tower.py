@@ -1,0 +1,95 @@
+import numpy as np
+import pytest
+import torch
+import torch.nn.functional as F
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.batch import Batch
+from windrow.recsys.interaction_reader import make_features
+from windrow.recsys.models.two_tower import TwoTower
+
+DIM = 8
+
+
+def make_batch(positives, negatives):
+    users = np.arange(len(positives))
+    features = make_features(
+        users, users, np.ones(len(users), dtype=np.int64), np.array([*positives, *negatives])
+    )
+    rows = len(positives) + len(negatives)
+    return Batch(torch.empty(rows, 0), features, torch.ones(len(users)), torch.arange(len(users)))
+
+
+def make_pooled(rows, seed=0):
+    return torch.randn(rows, 3 * DIM, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+
+
+def reference_loss(model, pooled, positives, negatives, temperature, log_probabilities=None):
+    """One positive and one negative at a time."""
+    user, history, item = pooled.detach().split(DIM, dim=1)
+    gate = torch.sigmoid(model.gate.detach())
+    total = 0.0
+    for row, positive in enumerate(positives):
+        mixed = gate * user[row] + (1 - gate) * history[row]
+
+        def score(place, item_id, mixed=mixed):
+            value = F.cosine_similarity(mixed, item[place], dim=0) / temperature
+            return value if log_probabilities is None else value - log_probabilities[item_id]
+
+        scores = [score(row, positive)]
+        scores += [
+            score(len(positives) + place, negative)
+            for place, negative in enumerate(negatives)
+            if negative != positive
+        ]
+        total += float(torch.stack(scores).logsumexp(0) - scores[0])
+    return total
+
+
+@pytest.mark.parametrize("corrected", [False, True])
+def test_the_loss_is_the_sampled_softmax(corrected):
+    positives, negatives = [3, 1, 4, 1], [5, 1, 2, 6, 5]
+    log_probabilities = torch.linspace(-3, -1, 7) if corrected else None
+    model = TwoTower(DIM, temperature=0.2, log_probabilities=log_probabilities)
+    torch.nn.init.constant_(model.gate, 0.7)
+    pooled, batch = make_pooled(9), make_batch(positives, negatives)
+    loss = model.loss_sum(model(batch.dense, pooled), batch)
+    expected = reference_loss(model, pooled, positives, negatives, 0.2, log_probabilities)
+    assert loss.item() == pytest.approx(expected, rel=1e-5)
+    loss.backward()
+    assert pooled.grad.abs().sum() > 0
+    assert model.gate.grad.abs().sum() > 0
+
+
+def test_parts_of_a_minibatch_add_up():
+    positives, negatives = [3, 1, 4, 1], [5, 1, 2]
+    model, pooled = TwoTower(DIM), make_pooled(7)
+    whole = make_batch(positives, negatives)
+    total = model.loss_sum(model(whole.dense, pooled), whole)
+    parts = []
+    for start, stop in ((0, 1), (1, 1), (1, 4)):
+        batch = make_batch(positives[start:stop], negatives)
+        rows = torch.cat([pooled[start:stop], pooled[4:]])
+        parts.append(model.loss_sum(model(batch.dense, rows), batch))
+    assert sum(parts).item() == pytest.approx(total.item(), rel=1e-5)
+
+
+@pytest.mark.parametrize(("positives", "negatives"), [([], [1, 2]), ([2, 2], [2, 2, 2])])
+def test_nothing_to_tell_apart_costs_nothing_and_has_gradients(positives, negatives):
+    model, pooled = TwoTower(DIM), make_pooled(len(positives) + len(negatives))
+    batch = make_batch(positives, negatives)
+    loss = model.loss_sum(model(batch.dense, pooled), batch)
+    loss.backward()
+    assert loss.item() == 0
+    assert torch.equal(pooled.grad, torch.zeros_like(pooled))
+
+
+def test_empty_rows_have_vector_zero():
+    vectors = TwoTower(DIM)(torch.empty(2, 0), torch.zeros(2, 3 * DIM))
+    assert not vectors.users.any()
+    assert not vectors.items.any()
+
+
+def test_a_temperature_of_zero_is_refused():
+    with pytest.raises(RecipeError, match="temperature = 0"):
+        TwoTower(DIM, temperature=0.0)

@@ -1,0 +1,24 @@
+"""windrow.recsys.readers.make: the reader of each format."""
+
+import pytest
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.log_options import LogFormat
+from windrow.recsys.readers.criteo import CriteoLog
+from windrow.recsys.readers.csv_log import CSVLog
+from windrow.recsys.readers.libfm import LibfmLog
+from windrow.recsys.readers.make import make_reader
+from windrow.recsys.readers.parquet_log import ParquetLog
+
+
+@pytest.mark.parametrize(
+    ("log_format", "kind"),
+    [("csv", CSVLog), ("criteo", CriteoLog), ("libfm", LibfmLog), ("parquet", ParquetLog)],
+)
+def test_each_format_has_its_reader(log_format: LogFormat, kind: type) -> None:
+    assert isinstance(make_reader(log_format, [], {"label": "float64"}), kind)
+
+
+def test_interactions_are_no_samples() -> None:
+    with pytest.raises(RecipeError, match="no labelled samples"):
+        make_reader("interactions", [], {})

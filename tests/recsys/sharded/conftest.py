@@ -1,0 +1,173 @@
+"""Small collections, batches and plans, and the training that every plan must equal."""
+
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from windrow.partition.tables.plan import Plan, Shard
+from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+
+TABLES = [
+    EmbeddingBagConfig(name="user", num_embeddings=11, embedding_dim=8, feature_names=["user"]),
+    EmbeddingBagConfig(name="item", num_embeddings=37, embedding_dim=12, feature_names=["item", "history"]),
+    EmbeddingBagConfig(
+        name="tag",
+        num_embeddings=23,
+        embedding_dim=8,
+        feature_names=["tag", "item"],
+        pooling=PoolingType.MEAN,
+    ),
+    EmbeddingBagConfig(name="tiny", num_embeddings=2, embedding_dim=4, feature_names=["flag"]),
+]
+SUMS = [
+    EmbeddingBagConfig(
+        name=t.name,
+        num_embeddings=t.num_embeddings,
+        embedding_dim=t.embedding_dim,
+        feature_names=t.feature_names,
+    )
+    for t in TABLES
+]
+EQUAL_DIMS = [
+    EmbeddingConfig(
+        name=t.name, num_embeddings=t.num_embeddings, embedding_dim=12, feature_names=t.feature_names
+    )
+    for t in TABLES
+]
+FEATURES = ["history", "flag", "user", "item", "tag"]
+LIMITS = {"user": 11, "item": 23, "history": 37, "tag": 23, "flag": 2}
+ONE_ID = {"user", "flag"}
+
+
+def cut_rows(table, size):
+    bounds = [table.num_embeddings * part // size for part in range(size + 1)]
+    return [
+        Shard(table.name, rank, (bounds[rank], bounds[rank + 1]), (0, table.embedding_dim))
+        for rank in range(size)
+        if bounds[rank] < bounds[rank + 1]
+    ]
+
+
+def cut_columns(table, size):
+    columns = list(range(0, table.embedding_dim, 4))
+    return [
+        Shard(table.name, (n + 1) % size, (0, table.num_embeddings), (column, column + 4))
+        for n, column in enumerate(columns)
+    ]
+
+
+def cut_grid(table, size):
+    middle, edge = table.num_embeddings // 2, 4
+    last = size - 1
+    if table.embedding_dim == edge:
+        return cut_rows(table, size)
+    return [
+        Shard(table.name, last, (0, middle), (0, edge)),
+        Shard(table.name, 0, (0, middle), (edge, table.embedding_dim)),
+        Shard(table.name, last // 2, (middle, table.num_embeddings), (0, table.embedding_dim)),
+    ]
+
+
+def whole(table, rank):
+    return [Shard(table.name, rank, (0, table.num_embeddings), (0, table.embedding_dim))]
+
+
+def make_plan(kind: str, size: int, tables=TABLES) -> Plan:
+    if kind == "table":
+        return Plan(tuple(s for n, t in enumerate(tables) for s in whole(t, (n + 1) % size)))
+    if kind == "one rank":
+        return Plan(tuple(s for t in tables for s in whole(t, size - 1)))
+    if kind == "replicated":
+        return Plan((), tuple(t.name for t in tables))
+    if kind == "mixed":
+        user, item, tag, tiny = tables
+        return Plan((*whole(user, size - 1), *cut_grid(item, size), *cut_rows(tag, size)), (tiny.name,))
+    cut = {"row": cut_rows, "column": cut_columns, "grid": cut_grid}[kind]
+    return Plan(tuple(s for t in tables for s in cut(t, size)))
+
+
+def draw(seed: int, num_samples: int, *, empty: bool = False) -> dict[str, list[list[int]]]:
+    """feature -> ids of each sample."""
+    generator = np.random.default_rng(seed)
+    drawn = {}
+    for feature in FEATURES:
+        lengths = np.ones(num_samples, int) if feature in ONE_ID else generator.integers(0, 4, num_samples)
+        lengths = lengths * (not empty)
+        drawn[feature] = [generator.integers(0, LIMITS[feature], n).tolist() for n in lengths]
+    return drawn
+
+
+def weight_of(feature: str, ids: list[int]) -> list[float]:
+    return [0.25 * (1 + (i + len(feature)) % 7) for i in ids]
+
+
+def jagged(drawn: dict[str, list[list[int]]], *, weighted: bool = False):
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+    bags = [bag for feature in drawn for bag in drawn[feature]]
+    weights = [w for feature in drawn for bag in drawn[feature] for w in weight_of(feature, bag)]
+    return KeyedJaggedTensor(
+        keys=list(drawn),
+        values=torch.tensor([i for bag in bags for i in bag], dtype=torch.int64),
+        lengths=torch.tensor([len(bag) for bag in bags], dtype=torch.int64),
+        weights=torch.tensor(weights, dtype=torch.float32) if weighted else None,
+        stride=len(next(iter(drawn.values()))),
+    )
+
+
+def reference_pooled(tables, weights: dict[str, Tensor], drawn, *, weighted=False) -> Tensor:
+    """Bag after bag."""
+    columns = []
+    for table in tables:
+        for feature in table.feature_names:
+            rows = []
+            for bag in drawn[feature]:
+                looked_up = weights[table.name][torch.tensor(bag, dtype=torch.int64)]
+                if weighted:
+                    looked_up = looked_up * torch.tensor(weight_of(feature, bag)).unsqueeze(1)
+                total = looked_up.sum(0)
+                rows.append(total / max(len(bag), 1) if table.pooling is PoolingType.MEAN else total)
+            columns.append(torch.stack(rows) if rows else torch.zeros(0, table.embedding_dim))
+    return torch.cat(columns, dim=1)
+
+
+def assembled(parts) -> dict[str, Tensor]:
+    """Whole tables from what every rank holds."""
+    found: dict[str, Tensor] = {}
+    everything = [part for rank in parts for part in rank]
+    dims = {table.name: 0 for table, _ in everything}
+    for table, _ in everything:
+        dims[table.name] = max(dims[table.name], table.columns[1])
+    for table, weight in everything:
+        config = next(t for t in TABLES if t.name == table.name)
+        target = found.setdefault(
+            table.name, torch.full((config.num_embeddings, dims[table.name]), float("nan"))
+        )
+        target[table.rows[0] : table.rows[1], table.columns[0] : table.columns[1]] = weight
+    assert not any(t.isnan().any() for t in found.values())
+    return found
+
+
+def local(collection) -> list:
+    return [(stored.table, stored.weight.clone()) for stored in collection.local_tables()]
+
+
+@pytest.fixture(scope="session")
+def small() -> SimpleNamespace:
+    """Everything above."""
+    return SimpleNamespace(
+        tables=TABLES,
+        sums=SUMS,
+        equal_dims=EQUAL_DIMS,
+        features=FEATURES,
+        limits=LIMITS,
+        make_plan=make_plan,
+        draw=draw,
+        jagged=jagged,
+        reference_pooled=reference_pooled,
+        assembled=assembled,
+        local=local,
+    )

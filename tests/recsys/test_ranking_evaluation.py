@@ -1,0 +1,135 @@
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.loopback import Loopback
+from windrow.recsys import ranking_evaluation
+from windrow.recsys.interaction_reader import HistorySampler
+from windrow.recsys.interactions import Interactions, item_lists_from_pairs
+from windrow.recsys.models.two_tower import TowerVectors
+from windrow.recsys.ranking_evaluation import RankingEvaluator
+from windrow.recsys.ranking_metrics import ndcg_at_k, recall_at_k
+
+NUM_USERS, NUM_ITEMS, K = 37, 50, 4
+
+
+def make_interactions():
+    kind = np.random.default_rng(0).choice(4, (NUM_USERS, NUM_ITEMS), p=[0.7, 0.15, 0.05, 0.1])
+    kind[5] = 0
+    kind[6, kind[6] == 3] = 0
+    splits = [item_lists_from_pairs(*(kind == split).nonzero(), NUM_USERS) for split in (1, 2, 3)]
+    return Interactions(NUM_USERS, NUM_ITEMS, *splits)
+
+
+INTERACTIONS = make_interactions()
+GENERATOR = torch.Generator().manual_seed(0)
+USERS = torch.randn(NUM_USERS, 6, generator=GENERATOR)
+ITEMS = torch.randn(NUM_ITEMS, 6, generator=GENERATOR)
+
+
+def vectors(batch):
+    """A user is a table row and the mean of the history; computed row by row."""
+    rows = batch.sparse.stride()
+    users, items = torch.zeros(rows, 6), torch.zeros(rows, 6)
+    columns = [batch.sparse[key].to_dense() for key in ("user", "history", "item")]
+    for row, (user, history, item) in enumerate(zip(*columns, strict=True)):
+        if len(user):
+            users[row] = USERS[user[0]] + (ITEMS[history].mean(0) if len(history) else 0)
+        if len(item):
+            items[row] = ITEMS[item[0]]
+    return TowerVectors(users, items)
+
+
+def dense(lists):
+    matrix = np.zeros((NUM_USERS, NUM_ITEMS), dtype=bool)
+    matrix[lists.users, lists.items] = True
+    return matrix
+
+
+def expected():
+    """All scores at once."""
+    train, validation, test = (dense(lists) for lists in INTERACTIONS.splits().values())
+    users = torch.stack(
+        [
+            USERS[user] + (ITEMS[torch.from_numpy(train[user])].mean(0) if train[user].any() else 0)
+            for user in range(NUM_USERS)
+        ]
+    )
+    figures = {}
+    for split, relevant, past in (("validation", validation, train), ("test", test, train | validation)):
+        scores = np.where(past, -np.inf, (users @ ITEMS.T).numpy())
+        recommended = np.argsort(-scores, axis=1)[:, :K]
+        hits = np.take_along_axis(relevant, recommended, axis=1)
+        counts = relevant.sum(axis=1)
+        some = counts > 0
+        recall, ndcg = recall_at_k(hits[some], counts[some]), ndcg_at_k(hits[some], counts[some])
+        figures[split] = {"recall@4": recall.mean(), "ndcg@4": ndcg.mean()}
+    return figures
+
+
+def evaluate(world, interactions=INTERACTIONS, **options):
+    histories = HistorySampler(interactions, NUM_ITEMS, seed=0)
+    return RankingEvaluator(world, vectors, interactions, histories, k=K, **options).evaluate()
+
+
+@pytest.fixture
+def small_pieces(monkeypatch):
+    """Chunks and blocks of which there are many, the last of each short; some ranks have fewer chunks."""
+    monkeypatch.setattr(ranking_evaluation, "USERS_PER_CHUNK", 8)
+    monkeypatch.setattr(ranking_evaluation, "ITEMS_PER_BLOCK", 7)
+
+
+def close(found):
+    wanted = expected()
+    assert found.keys() == wanted.keys()
+    for split, figures in wanted.items():
+        assert found[split] == pytest.approx(figures, rel=1e-6)
+
+
+def test_one_block_equals_all_scores_at_once(spmd):
+    for found in spmd(evaluate):
+        close(found)
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_many_blocks_equal_all_scores_at_once(spmd):
+    found = spmd(lambda world: evaluate(world, batch_size=5))
+    assert all(figures == found[0] for figures in found)
+    close(found[0])
+
+
+@pytest.mark.usefixtures("small_pieces")
+def test_figures_are_the_same_on_any_number_of_ranks():
+    one, *others = [Loopback.run(size, evaluate)[0] for size in (1, 2, 3, 9)]
+    assert all(found == one for found in others)
+
+
+def test_splits_without_items_are_left_out():
+    nothing = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)
+    train, test = INTERACTIONS.train, INTERACTIONS.test
+    [found] = Loopback.run(
+        1, lambda world: evaluate(world, Interactions(NUM_USERS, NUM_ITEMS, train, nothing, test))
+    )
+    assert list(found) == ["test"]
+    with pytest.raises(DataError, match="neither validation nor test"):
+        Loopback.run(
+            1, lambda world: evaluate(world, Interactions(NUM_USERS, NUM_ITEMS, train, nothing, nothing))
+        )
+
+
+def test_what_means_nothing_is_refused():
+    histories = HistorySampler(INTERACTIONS, 3, seed=0)
+
+    def broken(batch):
+        found = vectors(batch)
+        return TowerVectors(found.users, found.items * torch.nan)
+
+    def body(world, k=K):
+        return RankingEvaluator(world, broken, INTERACTIONS, histories, k=k).evaluate()
+
+    with pytest.raises(DataError, match="item tower is NaN"):
+        Loopback.run(1, body)
+    for k in (0, 51):
+        with pytest.raises(RecipeError, match=rf"evaluation.k = {k}: must be 1 \.\. 50"):
+            Loopback.run(1, lambda world, k=k: body(world, k))

@@ -1,0 +1,100 @@
+"""windrow.recsys.staged_log: DuckDB's answers against Python's."""
+
+import statistics
+import tempfile
+from collections import Counter
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from windrow.recsys.staged_log import StagedLog
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 5), st.sampled_from(["b", "a", "é", "Z", None]), st.lists(st.sampled_from("abc"))
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def staged_file(folder: Path, rows: list[tuple[int, str | None, list[str]]]) -> Path:
+    times, values, lists = (list(part) for part in zip(*rows, strict=True))
+    columns = {
+        "time": pa.array(times, pa.int64()),
+        "row": pa.array(range(len(rows)), pa.int64()),
+        "id.a": pa.array(values, pa.string()),
+        "id.b": pa.array(lists, pa.list_(pa.string())),
+    }
+    parquet.write_table(pa.table(columns), folder / "it's.parquet")
+    return folder / "it's.parquet"
+
+
+@settings(max_examples=25)
+@given(ROWS, st.integers(1, 3), st.integers(2, 5) | st.none())
+def test_sorting_and_counting(
+    rows: list[tuple[int, str | None, list[str]]], min_count: int, max_rows: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with StagedLog(staged_file(folder, rows), folder) as staged:
+            staged.sort_by_time()
+            found = parquet.read_table(staged.file)
+            ordered = sorted(enumerate(rows), key=lambda item: item[1][0])
+            assert found["row"].to_pylist() == [row for row, _ in ordered]
+            assert [staged.time_of_row(place) for place in range(len(rows))] == sorted(row[0] for row in rows)
+
+            counts = Counter(value for time, value, _ in rows if time < 3 and value is not None)
+            counts.update(value for time, _, values in rows if time < 3 for value in values)
+            kept = sorted(
+                (-count, value.encode(), value) for value, count in counts.items() if count >= min_count
+            )
+            staged.write_vocabulary(
+                folder / "v.parquet",
+                [("id.a", False), ("id.b", True)],
+                "time < 3",
+                min_count=min_count,
+                max_rows=max_rows,
+            )
+            vocabulary = parquet.read_table(folder / "v.parquet").to_pylist()
+            limit = None if max_rows is None else max_rows - 2
+            expected = [
+                {"id": place, "value": value, "count": -count}
+                for place, (count, _, value) in enumerate(kept[:limit], start=2)
+            ]
+            assert vocabulary == expected
+
+
+def test_a_long_vocabulary_keeps_its_order(tmp_path: Path) -> None:
+    """Several threads and row groups: ids are in the order of the counts all the same."""
+    values = [value for value in range(30_000) for _ in range(1 + value % 7)]
+    table = pa.table({"id.a": pa.array(values, pa.int64())})
+    parquet.write_table(table, tmp_path / "s.parquet", row_group_size=10_000)
+    with StagedLog(tmp_path / "s.parquet", tmp_path) as staged:
+        staged.write_vocabulary(tmp_path / "v", [("id.a", False)], "true", min_count=1, max_rows=None)
+    found = parquet.read_table(tmp_path / "v")
+    assert found["id"].to_pylist() == list(range(2, 30_002))
+    assert found["value"].to_pylist() == sorted(range(30_000), key=lambda value: (-(value % 7), value))
+
+
+def test_moments(tmp_path: Path) -> None:
+    columns = {
+        "dense.x": [1.0, 2.0, 6.0, 100.0],
+        "dense.same": [3.0] * 4,
+        "dense.none": [None] * 4,
+        "split": [0, 0, 0, 1],
+    }
+    table = pa.table(columns).cast(
+        pa.schema([(name, pa.int8() if name == "split" else pa.float32()) for name in columns])
+    )
+    parquet.write_table(table, tmp_path / "s.parquet")
+    with StagedLog(tmp_path / "s.parquet", tmp_path) as staged:
+        found = staged.moments(["dense.x", "dense.same", "dense.none"], "split = 0")
+        assert staged.moments([], "split = 0") == {}
+    assert found["dense.x"] == pytest.approx((3.0, statistics.pstdev([1, 2, 6])))
+    assert found["dense.same"] == (3.0, 1.0)
+    assert found["dense.none"] == (0.0, 1.0)
