@@ -232,7 +232,9 @@ def torchrec_step(
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.model_parallel import DistributedModelParallel
     from torchrec.distributed.train_pipeline import TrainPipelineSparseDist
+    from torchrec.streamable import Pipelineable
 
+    Pipelineable.register(TorchRecBatch)
     model = DistributedModelParallel(
         TorchRecLoss(setting),
         device=torch.device("cpu"),

@@ -8,15 +8,17 @@ from typing import Never
 
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands import partition, train
+from windrow.launch.commands import export, partition, prepare, train
 
 __all__ = ["build_parser", "main"]
 
-DESCRIPTION = "Distributed training of graph neural networks, launched by mpirun."
+DESCRIPTION = "Distributed training of graph neural networks and recommendation models, launched by mpirun."
 EXAMPLES = """\
 examples:
   windrow partition examples/tolokers.toml --parts 2
   mpirun -n 2 windrow train examples/tolokers.toml
+  windrow prepare examples/open_bandit.toml
+  mpirun -n 2 windrow train examples/open_bandit.toml
   windrow train --help
 """
 WRONG_USE = 2
@@ -43,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (partition, train):
+    for command in (partition, prepare, train, export):
         command.add_parser(commands)
     return parser
 

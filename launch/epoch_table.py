@@ -10,7 +10,7 @@ __all__ = ["EpochTable", "format_row"]
 WIDEST_EPOCH = 5
 NUMBER_WIDTH = 9
 ABSENT = "-"
-LARGEST_WITH_DECIMALS = 1000
+LARGEST_WITH_DECIMALS = 100
 
 
 class EpochTable:

@@ -118,5 +118,10 @@ def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe
     Raises:
         RecipeError: as `load_recipe`.
     """
+    if "log" in values:
+        raise RecipeError(
+            f"{source}: has a section [log], so it is the recipe of a recommendation model: windrow prepare prepares "
+            "its log, windrow train trains it"
+        )
     recipe = parse_settings(Recipe, values, source=source, base=base)
     return dataclasses.replace(recipe, graph=recipe.graph.resolved(base.absolute()))

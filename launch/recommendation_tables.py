@@ -47,10 +47,10 @@ def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embedding
             name=table,
             num_embeddings=rows,
             embedding_dim=recipe.tables.dim,
-            feature_names=features,
+            feature_names=chosen,
         )
         for table, (rows, features) in _features_by_table(store).items()
-        if (features := [name for name in features if name not in recipe.model.sequences])
+        if (chosen := [name for name in features if name not in recipe.model.sequences])
     ]
 
 
@@ -67,10 +67,10 @@ def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embe
             name=table + OWN_COPY if table in pooled else table,
             num_embeddings=rows,
             embedding_dim=recipe.tables.dim,
-            feature_names=features,
+            feature_names=chosen,
         )
         for table, (rows, features) in _features_by_table(store).items()
-        if (features := [name for name in features if name in recipe.model.sequences])
+        if (chosen := [name for name in features if name in recipe.model.sequences])
     ]
 
 

@@ -63,7 +63,9 @@ class Column:
             DataError: a row is marked.
         """
         marked = (
-            bad if isinstance(bad, np.ndarray) else bad.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
+            bad
+            if isinstance(bad, np.ndarray)
+            else bad.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
         )
         if marked.any():
             row = int(marked.argmax())
@@ -207,7 +209,7 @@ def _list(column: Column, inner: str) -> Any:
             elements = _parsed(column, elements, "float64", "lists of numbers")
         elements = elements.cast("float32", safe=False)
         finite = compute.is_finite(elements).fill_null(fill_value=False)
-        if not compute.all(finite).as_py():
+        if not compute.all(finite, min_count=0).as_py():
             row = _row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
             raise column.refuse(row, f"is {lists[row].as_py()}: a weight must be a finite number")
     else:

@@ -30,7 +30,7 @@ def export_safetensors(reader: ShardReader, path: Path, *, tables: Iterable[str]
         StoreError: a table is not all there.
         OSError: the disk is full or not writable; an old file is as it was.
 
-    Memory: 16 MiB; rows are copied from file to file.
+    Memory: a few pieces of 16 MiB; rows are copied from file to file.
     """
     names = list(reader.tables if tables is None else tables)
     layout = {name: (reader.dtype(name), reader.shape(name)) for name in names}

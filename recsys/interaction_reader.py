@@ -7,9 +7,9 @@ A rank with B positives and M negatives gets B + M rows of three features; histo
     B .. B + M - 1   []      []         [negative]       the same M negatives on every rank
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -142,7 +142,9 @@ class InteractionReader:
         del epoch
         return self._bounds[step + 1] - self._bounds[step]
 
-    def batches(self, epoch: int, first_step: int = 0) -> AbstractContextManager[Iterator[Batch]]:
+    def batches(
+        self, epoch: int, first_step: int = 0
+    ) -> AbstractContextManager[Generator[Batch, None, None]]:
         """This rank's minibatches of an epoch, made in a thread of their own two steps ahead.
 
         Args:
@@ -153,7 +155,8 @@ class InteractionReader:
             A context that ends the thread when it is left.
         """
         steps = range(first_step, self._steps)
-        return closing(prefetch(self.read(epoch, step) for step in steps))
+        ahead = prefetch(self.read(epoch, step) for step in steps)
+        return closing(cast("Generator[Batch, None, None]", ahead))
 
     def read(self, epoch: int, step: int) -> Batch:
         """This rank's part of one step.

@@ -12,6 +12,7 @@ import torch
 from windrow.recsys.batch import Batch
 from windrow.recsys.row_groups import IdLists, RowGroup
 from windrow.recsys.store_manifest import FeatureEntry
+from windrow.recsys.window_columns_kernels import gather_lists
 
 __all__ = ["Piece", "WindowColumns", "batch_of_pieces", "no_samples", "read_window"]
 
@@ -140,6 +141,7 @@ def _mixed(
     ids: list[npt.NDArray[np.int64]] = []
     lengths: list[npt.NDArray[np.int64]] = []
     weights: list[npt.NDArray[np.float32]] = []
+    weighted = any(feature.weighted for feature in features)
     next_single, next_list = iter(single), count()
     for feature in features:
         if feature.multi_hot:
@@ -147,12 +149,11 @@ def _mixed(
             cuts = [_cut(piece.window.lists[index], piece.start, piece.stop) for piece in pieces]
             ids += [cut.ids for cut in cuts]
             lengths += [np.diff(cut.offsets) for cut in cuts]
-            weights += [_weights(cut) for cut in cuts]
+            weights += [_weights(cut) for cut in cuts if weighted]
         else:
             ids.append(next(next_single))
             lengths.append(np.ones(single.shape[1], np.int64))
-            weights.append(np.ones(single.shape[1], np.float32))
-    weighted = any(feature.weighted for feature in features)
+            weights += [np.ones(single.shape[1], np.float32)] * weighted
     return np.concatenate(ids), np.concatenate(lengths), np.concatenate(weights) if weighted else None
 
 
@@ -195,8 +196,14 @@ def _reordered(lists: IdLists, order: npt.NDArray[np.int64] | None) -> IdLists:
         return lists
     lengths = np.diff(lists.offsets)[order]
     offsets = _offsets(lengths)
-    positions = np.repeat(lists.offsets[:-1][order] - offsets[:-1], lengths) + np.arange(offsets[-1])
-    return IdLists(offsets, lists.ids[positions], None if lists.weights is None else lists.weights[positions])
+    starts = lists.offsets[:-1].astype(np.int64)
+    ids = np.empty(offsets[-1], np.int64)
+    gather_lists(starts, lists.ids, order, offsets, ids)
+    if lists.weights is None:
+        return IdLists(offsets, ids, None)
+    weights = np.empty(offsets[-1], np.float32)
+    gather_lists(starts, lists.weights, order, offsets, weights)
+    return IdLists(offsets, ids, weights)
 
 
 def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

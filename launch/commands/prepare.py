@@ -37,7 +37,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
-    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store")
+    parser.add_argument(
+        "recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store"
+    )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     parser.add_argument(
         "--set",
@@ -67,13 +69,16 @@ def run(arguments: argparse.Namespace) -> int:
             f"windrow prepare is the work of one process, but the launcher started {launched_size()}: "
             "run it without mpirun"
         )
+    from windrow.launch.any_recipe import load_any_recipe
     from windrow.launch.formatting import duration
     from windrow.launch.log_summary import log_summary
     from windrow.launch.progress import make_progress
-    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    from windrow.launch.recommendation_recipe import RecommendationRecipe
     from windrow.recsys.prepare import prepare_log
 
-    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
+    recipe = load_any_recipe(arguments.recipe, arguments.overrides)
+    if not isinstance(recipe, RecommendationRecipe):
+        raise RecipeError(f"{arguments.recipe} names a graph, which `windrow partition` prepares: run that")
     started = time.perf_counter()
     with make_progress(rank=launched_rank()) as progress:
         store = prepare_log(

@@ -16,8 +16,17 @@ EXAMPLES = """\
 examples:
   mpirun -n 2 windrow train examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml --set training.epochs=5 --set sampler.fanouts=[10,10]
+  mpirun -n 2 windrow train examples/open_bandit.toml --set tables.dim=16
   mpirun -n 2 windrow train --resume runs/tolokers-1
 """
+
+SAID = {
+    "test auc": "",
+    "test normalised entropy": " (1.0: no better than the base rate of the test samples)",
+    "test calibration": " (clicks predicted for each click)",
+    "test ndcg@20": "",
+}
+"""Figures beside the metric that are said at the end, with what to hold them against."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -28,9 +37,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         "train",
-        help="train a model on a partitioned graph",
-        description="Train as a recipe says. Start one process for each part of the store with mpirun, srun or "
-        "torchrun; without a launcher it trains on one part.",
+        help="train a model on a partitioned graph or a prepared log",
+        description="Train as a recipe says: a graph neural network where it has a section [graph], a recommendation "
+        "model where it has [log]. Start one process for each rank with mpirun, srun or torchrun (for a graph as many "
+        "as its store has parts); without a launcher it trains on one rank.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -70,13 +80,13 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: recipe, store or checkpoint is not right, or communication failed.
     """
     from windrow.comm.connect import ending_all_ranks
+    from windrow.launch.any_recipe import load_any_recipe
     from windrow.launch.memory import keep_freed_memory
-    from windrow.launch.recipe import load_recipe
     from windrow.launch.training import train
 
     keep_freed_memory()
     with ending_all_ranks():
-        recipe = load_recipe(_recipe_path(arguments), arguments.overrides)
+        recipe = load_any_recipe(_recipe_path(arguments), arguments.overrides)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder)
     if launched_rank() == 0:
         print("\n".join(summary_lines(result)), flush=True)
@@ -110,4 +120,5 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     ]
     if figures:
         lines.append(f"best epoch {result.best_epoch}: {', '.join(figures)}")
+    lines += [f"{name} {result.figures[name]:.4f}{note}" for name, note in SAID.items() if name in result.figures]
     return [*lines, f"everything about the run is in {result.run_folder}"]

@@ -7,7 +7,6 @@ from windrow.partition.tables.spec import TableSpec, specs_by_name
 
 __all__ = ["describe_plan"]
 
-MEBIBYTE = 1 << 20
 MOST_RANKS_SHOWN = 8
 
 
@@ -20,16 +19,16 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
         world_size: number of ranks.
 
     Returns:
-        Lines of text. By table: rows, dim, memory of one copy in MiB, how it is cut and which ranks hold it. By rank:
-        pieces (replicated tables count), memory in MiB, pooled numbers that its pieces give per sample, and the
+        Lines of text. By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank:
+        pieces (replicated tables count), bytes, pooled numbers that its pieces give per sample, and the
         lookups to expect per sample of the whole minibatch (of a replicated table: its share).
     """
     tables = [
         (
             spec.name,
-            str(spec.rows),
+            f"{spec.rows:,}",
             str(spec.dim),
-            f"{spec.num_bytes / MEBIBYTE:.2f}",
+            f"{spec.num_bytes:,}",
             plan.kind_of(spec.name),
             _ranks(plan, spec.name),
         )
@@ -38,9 +37,9 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
     ranks = _rank_lines(plan, specs, world_size)
     return "\n".join(
         [
-            *_aligned(("table", "rows", "dim", "MiB", "plan", "ranks"), tables, left=(0, 4, 5)),
+            *_aligned(("table", "rows", "dim", "bytes", "plan", "ranks"), tables, left=(0, 4, 5)),
             "",
-            *_aligned(("rank", "pieces", "MiB", "dims", "lookups/sample"), ranks, left=()),
+            *_aligned(("rank", "pieces", "bytes", "dims", "lookups/sample"), ranks, left=()),
         ]
     )
 
@@ -59,7 +58,7 @@ def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list
             for shard in shards
         )
         pieces = len(shards) + len(copies)
-        lines.append((str(rank), str(pieces), f"{num_bytes / MEBIBYTE:.2f}", str(dims), f"{lookups:.2f}"))
+        lines.append((str(rank), str(pieces), f"{num_bytes:,}", str(dims), f"{lookups:.2f}"))
     return lines
 
 

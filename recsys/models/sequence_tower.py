@@ -11,9 +11,10 @@ rectifier inside and a softmax over the scores, so that long lists do not weigh 
 """
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
@@ -38,9 +39,9 @@ def segment_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
         [n]: each run is non-negative and adds up to 1, however large its scores. Cost: three passes over n.
     """
     # The largest score of a run cancels out, so no gradient goes through it.
-    largest = torch.segment_reduce(scores.detach(), "max", lengths=lengths, initial=-torch.inf)
+    largest = _reduced(scores.detach(), "max", lengths, initial=-torch.inf)
     raised = torch.exp(scores - _repeated(largest, lengths, len(scores)))
-    totals = torch.segment_reduce(raised, "sum", lengths=lengths, initial=0)
+    totals = _reduced(raised, "sum", lengths, initial=0)
     return raised / _repeated(totals, lengths, len(scores))
 
 
@@ -73,7 +74,7 @@ class AttentionPooling(nn.Module):
         asked = _repeated(queries, lengths, len(items))
         compared = torch.cat([items, asked, items - asked, items * asked], 1)
         weights = segment_softmax(self.score(self.mlp(compared)).view(len(items)), lengths)
-        return torch.segment_reduce(weights.unsqueeze(1) * items, "sum", lengths=lengths, initial=0)
+        return _reduced(weights.unsqueeze(1) * items, "sum", lengths, initial=0)
 
 
 class SequenceModel(ClickModel):
@@ -143,3 +144,8 @@ class SequenceModel(ClickModel):
 
 def _repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
     return rows.repeat_interleave(lengths, 0, output_size=total)
+
+
+def _reduced(rows: Tensor, reduce: Literal["max", "sum"], lengths: Tensor, *, initial: float) -> Tensor:
+    # Torch refuses an empty list of lengths, so an empty run is added and its result dropped.
+    return torch.segment_reduce(rows, reduce, lengths=F.pad(lengths, (0, 1)), initial=initial)[:-1]

@@ -21,12 +21,36 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batch import Batch
+from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
     from windrow.training.dropout import DropoutContext
 
-__all__ = ["TowerVectors", "TwoTower"]
+__all__ = ["TowerVectors", "TwoTower", "two_tower_tables"]
+
+
+def two_tower_tables(num_users: int, num_items: int, dim: int) -> list[EmbeddingBagConfig]:
+    """The tables that two towers read, in the order in which `TwoTower.finish` expects their features.
+
+    Args:
+        num_users: rows of "user".
+        num_items: rows of "item", which "history" looks into as well.
+        dim: columns of both.
+
+    Returns:
+        Two tables.
+    """
+    return [
+        EmbeddingBagConfig(name="user", num_embeddings=num_users, embedding_dim=dim, feature_names=["user"]),
+        EmbeddingBagConfig(
+            name="item",
+            num_embeddings=num_items,
+            embedding_dim=dim,
+            feature_names=["history", "item"],
+            pooling=PoolingType.MEAN,
+        ),
+    ]
 
 
 class TowerVectors(NamedTuple):

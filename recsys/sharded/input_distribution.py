@@ -1,17 +1,22 @@
 """Ids on their way to the ranks that hold the rows: one exchange of headers, one of messages."""
 
-from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
-import numpy as np
 import torch
 
-from windrow.comm.pending import Pending
 from windrow.comm.world import World
 from windrow.recsys.sharded.layout import Layout
 from windrow.recsys.sharded.message import Message, MessageFormat
 from windrow.recsys.sharded.packing import pack
 from windrow.recsys.sharded.samples import Samples
 from windrow.recsys.sharded.unpacking import LookupInput, unpack
+
+if TYPE_CHECKING:
+    from collections.abc import Sequence
+
+    import numpy as np
+
+    from windrow.comm.pending import Pending
 
 __all__ = ["InputDistribution"]
 

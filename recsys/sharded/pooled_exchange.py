@@ -10,15 +10,17 @@ An owner looks the bags of all ranks up at once; rows of one rank lie together, 
 """
 
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
 
-from windrow.comm.pending import Pending
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Range
 from windrow.recsys.sharded.layout import Layout, pieces_of
+
+if TYPE_CHECKING:
+    from windrow.comm.pending import Pending
 
 __all__ = ["PooledExchange", "PooledTransfer"]
 
@@ -91,7 +93,9 @@ class PooledTransfer:
         self._pending.wait()
         # Nothing that is differentiated need have come here: a rank may hold no table.
         anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        output: Tensor = _Assemble.apply(self, scales, anchor, replicated)
+        output: Tensor = _Assemble.apply(  # type: ignore[no-untyped-call]  # torch does not annotate it
+            self, scales, anchor, replicated
+        )
         return output
 
     def assemble(self, replicated: Tensor | None, scales: Sequence[tuple[Range, Tensor]]) -> Tensor:

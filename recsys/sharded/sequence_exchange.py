@@ -168,7 +168,9 @@ class SequenceTransfer:
         """
         self._pending.wait()
         anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        outputs: tuple[Tensor, ...] = _Place.apply(self, anchor, *replicated)
+        outputs: tuple[Tensor, ...] = _Place.apply(  # type: ignore[no-untyped-call]  # torch does not annotate it
+            self, anchor, *replicated
+        )
         return outputs
 
     def place(self, replicated: Sequence[Tensor]) -> tuple[Tensor, ...]:

@@ -30,8 +30,8 @@ class TableOptions:
     eps: float = 1e-8
     """Added to the square root in the denominator; not used by sgd."""
     precision: Precision = "fp32"
-    """How values are stored; fp16 halves the memory, rounds stochastically on GPUs and to nearest on CPUs, and keeps
-    the optimiser's accumulators in fp32."""
+    """How values are stored; fp16 halves the memory and rounds each update to nearest, so small ones may be lost. The
+    optimiser's accumulators are fp32 either way. Not for tables of which every rank holds a copy."""
     initial_scale: float | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
     betas: tuple[float, float] = (0.9, 0.999)

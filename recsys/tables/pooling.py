@@ -35,7 +35,7 @@ def pool_rows(
         [B, sum of the lookups' dims] float32, differentiable towards tables and weights.
     """
     if values.device.type == "cpu":
-        pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)
+        pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
         return pooled
     return _pool_by_pytorch(tables, lookups, values, offsets, weights)
 

@@ -9,9 +9,11 @@ from windrow.comm.errors import RecipeError
 from windrow.launch import cli
 from windrow.launch.commands import train
 
+COMMANDS = ("partition", "prepare", "train", "export")
+
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], ["partition", "--help"], ["train", "--help"]):
+    for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
         with pytest.raises(SystemExit) as caught:
             cli.main(arguments)
         assert caught.value.code == 0

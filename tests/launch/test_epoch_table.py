@@ -57,5 +57,20 @@ def test_absent_figures_are_a_dash_and_later_stages_do_not_move_columns() -> Non
     assert len(row) == len(first)
 
 
+def test_chosen_figures_get_columns() -> None:
+    table = EpochTable(figures={"test normalised entropy": "test NE", "samples per second": "samples/s"})
+    figures = {"test normalised entropy": 0.98765, "other": 1.0, "samples per second": 12_345.6}
+    header, _, row = table.lines(record(1, figures=figures))
+    assert re.split(r" {2,}", header.strip())[2:7] == [
+        "val roc_auc",
+        "test roc_auc",
+        "test NE",
+        "samples/s",
+        "total s",
+    ]
+    assert row.split()[4:6] == ["0.9877", "12346"]
+    assert table.lines(record(2))[0].split()[4:6] == ["-", "-"]
+
+
 def test_format_row() -> None:
     assert format_row(["a", "bb"], [3, 2]) == "  a  bb"

@@ -18,6 +18,7 @@ def record(epoch: int, loss: float = 0.5) -> EpochRecord:
         learning_rate=0.1,
         metric="accuracy",
         validation=0.5 if epoch % 2 else None,
+        figures={"test log loss": 0.25},
         seconds=1.0,
         stage_seconds={"sample": 0.5},
     )
@@ -72,6 +73,7 @@ def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
     events = accumulator.EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/train")] == [(1, 0.25), (2, 0.5), (3, 0.125)]
     assert [e.step for e in events.Scalars("accuracy/validation")] == [1, 3]
+    assert [e.value for e in events.Scalars("test/log_loss")] == [0.25, 0.25, 0.25]
     assert "seconds/sample" in events.Tags()["scalars"]
     assert "accuracy/test" not in events.Tags()["scalars"]
 

@@ -1,5 +1,6 @@
 """windrow.launch.plot: a picture comes out, whatever was measured."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -41,3 +42,12 @@ def test_a_picture_is_written(tmp_path: Path, count: int, evaluate_every: int) -
     write_plot(records(count, evaluate_every=evaluate_every), path, title="tolokers")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size > 10_000
+
+
+def test_a_metric_that_should_fall(tmp_path: Path) -> None:
+    falling = [
+        replace(record, metric="normalised_entropy", higher_is_better=False, validation=0.0)
+        for record in records(3, evaluate_every=1)
+    ]
+    write_plot(falling, tmp_path / "plot.png", title="clicks")
+    assert (tmp_path / "plot.png").stat().st_size > 10_000

@@ -111,3 +111,8 @@ def test_decisive_settings_leave_out_places_and_machines() -> None:
     assert one.decisive_settings() == other.decisive_settings()
     assert one.decisive_settings() != make(run={"seed": 4}).decisive_settings()
     assert one.decisive_settings() != make(model={"hidden": 7}, run={"seed": 3}).decisive_settings()
+
+
+def test_the_recipe_of_a_log_is_told_from_a_graphs() -> None:
+    with pytest.raises(RecipeError, match=r"section \[log\].*windrow prepare prepares its log"):
+        make_recipe({"name": "x", "store": "s", "log": {}}, source="r.toml", base=Path("/base"))

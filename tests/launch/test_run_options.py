@@ -17,6 +17,7 @@ def test_defaults_are_valid() -> None:
         ("deadline_s", 0.0),
         ("threads", -1),
         ("checkpoint_every_epochs", 0),
+        ("checkpoint_every_steps", -1),
         ("keep_checkpoints", 0),
     ],
 )

@@ -228,6 +228,32 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(folder: Path, af
     assert len(json.loads((folder / "run" / "environment.json").read_text())) == 2
 
 
+def test_a_run_killed_inside_an_epoch_goes_on_there(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = make(folder, run=SETTINGS["run"] | {"checkpoint_every_steps": 2})
+    whole = train(recipe, run_folder=folder / "whole")
+    real = MinibatchTrainer.train_step
+
+    def train_step(trainer: MinibatchTrainer, epoch: int, step: int) -> float:
+        if (epoch, step) == (1, 3):
+            raise Killed
+        return real(trainer, epoch, step)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(MinibatchTrainer, "train_step", train_step)
+        with pytest.raises(Killed):
+            train(recipe, run_folder=folder / "run")
+    assert load_latest(folder / "run" / "checkpoints").header.position == (1, 2)
+    assert train(recipe, resume=folder / "run").test == whole.test
+    assert "resuming after epoch 1 and 2 steps" in capsys.readouterr().out
+    ends = [load_latest(folder / name / "checkpoints").state["trainer"] for name in ("run", "whole")]
+    assert_same(*ends)
+    logs = [read_records(folder / name / "metrics.jsonl") for name in ("run", "whole")]
+    losses = [[record.loss for record in log] for log in logs]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
 def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:
     recipe = make(folder, training={"epochs": 2})
     first = train(recipe, run_folder=folder / "run")

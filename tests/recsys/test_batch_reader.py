@@ -131,7 +131,7 @@ def open_reader(store, case, rank, size):
     )
 
 
-@settings(max_examples=25)
+@settings(max_examples=15)
 @given(cases, st.data())
 def test_ranks_together_read_the_global_minibatch(write_log, case, data):
     lanes = Lanes(case.num_rows, case.batch_size, case.lanes)

@@ -26,7 +26,7 @@ def conformed(kind: ColumnKind, values: Any, arrow_type: pa.DataType | None = No
 
 
 @pytest.mark.parametrize(
-    "values", [[0, 1], [0.0, 1.0], [False, True], ["0", "1"], [Decimal("0"), Decimal("1")]]
+    "values", [[0, 1], [0.0, 1.0], [False, True], ["0", "1"], [Decimal(0), Decimal(1)]]
 )
 def test_labels(values: list[Any]) -> None:
     assert conformed("label", values) == [0.0, 1.0]

@@ -18,6 +18,7 @@ from windrow.recsys.models.model import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.schedule import ScheduleOptions

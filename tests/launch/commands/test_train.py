@@ -1,5 +1,6 @@
 """windrow.launch.commands.train: which recipe is loaded, what is passed on, what is said at the end."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -9,6 +10,7 @@ from windrow.launch import training
 from windrow.launch.cli import main
 from windrow.launch.commands.train import summary_lines
 from windrow.launch.recipe import Recipe
+from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.run_folder import create_run_folder
 from windrow.launch.toml_file import write_toml
 from windrow.launch.training import TrainingResult
@@ -66,6 +68,17 @@ def test_resuming_takes_the_recipe_of_the_run(tmp_path: Path, calls: list[Any]) 
     assert run_folder is None
 
 
+def test_a_recipe_of_a_log_is_understood(
+    tmp_path: Path, calls: list[Any], click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    recipe = click_recipe(tmp_path)
+    write_toml(tmp_path / "r.toml", recipe.settings())
+    assert main(["train", str(tmp_path / "r.toml"), "--set", "log.features.user.rows=50"]) == 0
+    [(passed, _, _)] = calls
+    assert isinstance(passed, RecommendationRecipe)
+    assert passed.log.features["user"].rows == 50
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"), [([], "name a recipe"), (["--resume", "absent"], "absent holds no run")]
 )
@@ -85,6 +98,11 @@ def test_summary() -> None:
         "finished 5 epochs in 12.00 s",
         "best epoch 3: validation roc_auc 0.8300, test roc_auc 0.8200",
         "everything about the run is in runs/r-1",
+    ]
+    figures = {"test normalised entropy": 0.98765, "test log loss": 0.5, "test auc": 0.7}
+    assert summary_lines(result(figures=figures))[2:4] == [
+        "test auc 0.7000",
+        "test normalised entropy 0.9877 (1.0: no better than the base rate of the test samples)",
     ]
     assert len(summary_lines(result(best_epoch=None, validation=None, test=None))) == 2
 

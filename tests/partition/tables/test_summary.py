@@ -11,14 +11,14 @@ SPECS = (
     TableSpec(name="day", rows=7, dim=4, features=("day",)),
 )
 EXPECTED = """\
-table   rows  dim   MiB  plan        ranks
-user   65536   16  4.00  table-wise  0
-item   32768   16  2.00  row-wise    0, 1
-day        7    4  0.00  replicated  all
+table    rows  dim      bytes  plan        ranks
+user   65,536   16  4,194,304  table-wise  0
+item   32,768   16  2,097,152  row-wise    0, 1
+day         7    4        112  replicated  all
 
-rank  pieces   MiB  dims  lookups/sample
-   0       3  4.50    52            6.75
-   1       2  1.50    36           16.25"""
+rank  pieces      bytes  dims  lookups/sample
+   0       3  4,718,704    52            6.75
+   1       2  1,572,976    36           16.25"""
 
 
 def test_a_plan_is_described() -> None:

@@ -4,9 +4,18 @@ import torch
 import torch.nn.functional as F
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.loopback import Loopback
 from windrow.recsys.batch import Batch
-from windrow.recsys.interaction_reader import make_features
-from windrow.recsys.models.two_tower import TwoTower
+from windrow.recsys.embedding_configs import PoolingType
+from windrow.recsys.interaction_reader import HistorySampler, InteractionReader, make_features
+from windrow.recsys.interactions import Interactions, item_lists_from_pairs
+from windrow.recsys.models.two_tower import TwoTower, two_tower_tables
+from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.ranking_evaluation import RankingEvaluator
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 DIM = 8
 
@@ -93,3 +102,58 @@ def test_empty_rows_have_vector_zero():
 def test_a_temperature_of_zero_is_refused():
     with pytest.raises(RecipeError, match="temperature = 0"):
         TwoTower(DIM, temperature=0.0)
+
+
+def test_tables_come_in_the_order_of_the_pooled_columns():
+    tables = two_tower_tables(5, 7, DIM)
+    assert [feature for table in tables for feature in table.feature_names] == ["user", "history", "item"]
+    assert [(table.num_embeddings, table.embedding_dim) for table in tables] == [(5, DIM), (7, DIM)]
+    assert tables[1].pooling is PoolingType.MEAN
+
+
+def make_recommender(world, interactions):
+    tables = two_tower_tables(interactions.num_users, interactions.num_items, DIM)
+    options = TableOptions(dim=DIM, learning_rate=0.1)
+    bags = EmbeddingBagCollection(tables, world=world, optimizer=options, seed=1)
+    return Recommender(bags, None, TwoTower(DIM))
+
+
+def make_interactions():
+    """Users and items of two kinds that go together."""
+    users, items = (np.add.outer(np.arange(24), np.arange(16)) % 2 == 0).nonzero()
+    test = (users * 7 + items * 5) % 6 == 0
+    splits = [item_lists_from_pairs(users[mask], items[mask], 24) for mask in (~test, test & False, test)]
+    return Interactions(24, 16, *splits)
+
+
+def train(world):
+    interactions = make_interactions()
+    recommender = make_recommender(world, interactions)
+    histories = HistorySampler(interactions, 5, seed=0)
+    negatives = NegativeSampler(interactions.item_counts(), 8, seed=0)
+    source = InteractionReader(
+        interactions,
+        rank=world.rank,
+        size=world.size,
+        batch_size=30,
+        negatives=negatives,
+        histories=histories,
+        seed=0,
+    )
+    options = RecommendationTrainingOptions(batch_size=30, learning_rate=0.01)
+    trainer = RecommendationTrainer(
+        world, recommender, source, options=options, table_learning_rate=0.1, seed=0
+    )
+    losses = [trainer.train_epoch(epoch) for epoch in range(5)]
+    trainer.close()
+    return losses, RankingEvaluator(world, recommender, interactions, histories, k=8).evaluate()["test"]
+
+
+def test_training_learns_and_does_not_depend_on_the_number_of_ranks():
+    [(losses, figures)], *others = [Loopback.run(size, train) for size in (1, 2, 4)]
+    assert losses[-1] < 0.8 * losses[0]
+    assert figures["recall@8"] > 0.95  # Of 16 items 8 are of the user's kind.
+    for ranks in others:
+        for other_losses, other_figures in ranks:
+            assert other_losses == pytest.approx(losses, rel=1e-4)
+            assert other_figures == pytest.approx(figures, rel=1e-2)

@@ -170,4 +170,5 @@ def small() -> SimpleNamespace:
         reference_pooled=reference_pooled,
         assembled=assembled,
         local=local,
+        weight_of=weight_of,
     )

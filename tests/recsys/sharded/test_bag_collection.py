@@ -1,9 +1,17 @@
 """A collection under any plan against bag after bag in one process."""
 
+from itertools import pairwise
+
+import numpy as np
 import pytest
 import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
+from windrow.comm.loopback import Loopback
+from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 
@@ -24,9 +32,8 @@ def upstream(num_samples: int, width: int, rank: int) -> torch.Tensor:
 def train(world, small, kind, *, tables, weighted=False, optimizer="sgd"):
     """STEPS steps; returns pooled values of each, and the tables."""
     options = TableOptions(optimizer=optimizer, learning_rate=0.5)
-    collection = EmbeddingBagCollection(
-        tables, weighted, world=world, plan=small.make_plan(kind, world.size), optimizer=options, seed=3
-    )
+    plan = kind if isinstance(kind, Plan) else small.make_plan(kind, world.size)
+    collection = EmbeddingBagCollection(tables, weighted, world=world, plan=plan, optimizer=options, seed=3)
     before = small.local(collection)
     reducer = GradientReducer(world, collection.replicated_parameters())
     pooled = []
@@ -56,7 +63,7 @@ def check_against_reference(small, results, *, tables, weighted=False):
         loss.backward()
         with torch.no_grad():
             for weight in weights.values():
-                weight -= 0.5 * weight.grad
+                weight.sub_(0.5 * weight.grad)
                 weight.grad = None
     after = small.assembled(r[2] for r in results)
     for name, weight in weights.items():
@@ -73,3 +80,124 @@ def test_values_and_updates_equal_those_of_one_process(spmd, small, kind):
 def test_weights_of_ids(spmd, small, kind):
     results = spmd(lambda world: train(world, small, kind, tables=small.sums, weighted=True))
     check_against_reference(small, results, tables=small.sums, weighted=True)
+
+
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])
+def test_optimizers_learn_the_same_under_every_plan(small, optimizer):
+    def run(size, kind):
+        # The same minibatch of 4 ranks' samples, cut for `size` ranks.
+        def body(world):
+            options = TableOptions(optimizer=optimizer, learning_rate=0.1)
+            plan = small.make_plan(kind, world.size)
+            collection = EmbeddingBagCollection(small.tables, world=world, plan=plan, optimizer=options)
+            reducer = GradientReducer(world, collection.replicated_parameters())
+            for step in range(STEPS):
+                drawn = small.draw(step, 8)
+                share = 8 // world.size
+                mine = {f: bags[share * world.rank :][:share] for f, bags in drawn.items()}
+                reducer.start()
+                collection(small.jagged(mine)).values().square().sum().backward()
+                reducer.finish()
+                collection.step()
+            return small.local(collection)
+
+        return small.assembled(Loopback.run(size, body))
+
+    expected = run(1, "table")
+    # One accumulator of row-wise Adagrad for each piece of a row: columns learn by themselves.
+    for kind in ["table", "row", "replicated"] + ["mixed"] * (optimizer != "rowwise_adagrad"):
+        for name, weight in run(2, kind).items():
+            torch.testing.assert_close(weight, expected[name], rtol=1e-5, atol=2e-6)
+
+
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("kind", ["table", "mixed"])
+def test_the_same_as_torchrec(spmd, small, kind, weighted):
+    from torchrec.modules import embedding_configs as configs
+    from torchrec.modules.embedding_modules import EmbeddingBagCollection as Theirs
+
+    tables = [
+        configs.EmbeddingBagConfig(
+            name=t.name,
+            num_embeddings=t.num_embeddings,
+            embedding_dim=t.embedding_dim,
+            feature_names=list(t.feature_names),
+            pooling=configs.PoolingType.SUM if weighted else configs.PoolingType[t.pooling.name],
+        )
+        for t in small.tables
+    ]
+
+    def body(world):
+        ours = EmbeddingBagCollection(
+            tables, weighted, world=world, plan=small.make_plan(kind, world.size), seed=2
+        )
+        return small.local(ours), [
+            ours(small.jagged(small.draw(world.rank, n), weighted=weighted)) for n in (6, 1)
+        ]
+
+    # KeyedTensor does not travel between processes as it is: only its parts do.
+    def parts(world):
+        held, results = body(world)
+        return held, [(r.keys(), r.length_per_key(), r.values().detach()) for r in results]
+
+    found = spmd(parts)
+    with torch.random.fork_rng(devices=[]):
+        theirs = Theirs(tables, weighted)
+    with torch.no_grad():
+        for name, weight in small.assembled(held for held, _ in found).items():
+            theirs.embedding_bags[name].weight.copy_(weight)
+    for rank, (_, results) in enumerate(found):
+        for number, (keys, lengths, values) in zip((6, 1), results, strict=True):
+            expected = theirs(small.jagged(small.draw(rank, number), weighted=weighted))
+            assert keys == expected.keys()
+            assert lengths == expected.length_per_key()
+            torch.testing.assert_close(values, expected.values().detach(), rtol=1e-5, atol=1e-6)
+
+
+def test_a_batch_in_the_order_of_the_tables_goes_straight_into_the_kernel(small):
+    tables = [table for table in small.tables if table.name != "tag"]
+    collection = EmbeddingBagCollection(tables)
+    assert collection.layout.is_direct
+    drawn = small.draw(0, 6)
+    ordered = {feature: drawn[feature] for feature in ["user", "item", "history", "flag"]}
+    assert torch.equal(collection(small.jagged(ordered)).values(), collection(small.jagged(drawn)).values())
+
+
+def test_no_gradients_in_evaluation(spmd, small):
+    def body(world):
+        collection = EmbeddingBagCollection(
+            small.tables, world=world, plan=small.make_plan("mixed", world.size)
+        )
+        with torch.no_grad():
+            values = collection(small.jagged(small.draw(0, 4))).values()
+        assert not values.requires_grad
+
+    spmd(body)
+
+
+def test_weights_do_not_go_with_mean_pooling(small):
+    with pytest.raises(RecipeError, match="table 'tag'"):
+        EmbeddingBagCollection(small.tables, is_weighted=True)
+
+
+@settings(max_examples=15)
+@given(seed=st.integers(0, 10**6), size=st.integers(2, 4))
+def test_random_plans(small, seed, size):
+    generator = np.random.default_rng(seed)
+
+    def pieces(table):
+        rows = sorted({0, table.num_embeddings, *generator.integers(1, table.num_embeddings, 2).tolist()})
+        columns = sorted(
+            {0, table.embedding_dim, *(4 * generator.integers(0, table.embedding_dim // 4, 1)).tolist()}
+        )
+        for top, bottom in pairwise(rows):
+            for left, right in pairwise(columns):
+                yield Shard(table.name, int(generator.integers(size)), (top, bottom), (left, right))
+
+    chosen = [t for t in small.tables if generator.random() < 0.8]
+    plan = Plan(
+        tuple(shard for t in chosen for shard in pieces(t)),
+        tuple(t.name for t in small.tables if t not in chosen),
+    )
+    results = Loopback.run(size, lambda world: train(world, small, plan, tables=small.tables))
+    check_against_reference(small, results, tables=small.tables)

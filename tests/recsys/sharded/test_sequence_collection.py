@@ -64,7 +64,7 @@ def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind):
         loss.backward()
         with torch.no_grad():
             for weight in weights.values():
-                weight -= 0.5 * weight.grad
+                weight.sub_(0.5 * weight.grad)
                 weight.grad = None
     after = small.assembled(r[2] for r in results)
     for name, weight in weights.items():

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
@@ -37,6 +37,7 @@ def some_range(data: st.DataObject, length: int) -> tuple[int, int]:
     return start, data.draw(st.integers(start, length))
 
 
+@settings(max_examples=40)
 @given(data=st.data())
 def test_any_rectangle_equals_a_slice_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject

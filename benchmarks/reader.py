@@ -1,0 +1,248 @@
+"""How near the log readers come to pyarrow's raw scan of the same files.
+
+Each reader reads all columns of a generated file, in the blocks that `windrow prepare` takes them in; pyarrow scans
+the file with `pyarrow.dataset` and its own choice of types, and throws the batches away (libfm's layout as text fields
+with blanks between them). `BatchReader`, which training reads from, makes shuffled minibatches out of a prepared store
+with multi-hot lists, as one rank; pyarrow scans the Parquet files of that store. Files are in the page cache, and both
+sides may use all cores.
+
+    python benchmarks/reader.py [--short]
+"""
+
+import tempfile
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.log_options import FeatureOptions, LogOptions
+from windrow.recsys.prepare import prepare_log
+from windrow.recsys.readers.criteo import CRITEO_COLUMNS, CriteoLog
+from windrow.recsys.readers.csv_log import CSVLog
+from windrow.recsys.readers.libfm import LibfmLog
+from windrow.recsys.readers.parquet_log import ParquetLog
+from windrow.recsys.readers.raw_block import LogReader
+from windrow.recsys.splits import LogSplitOptions
+from windrow.recsys.store import LogStore
+
+AIM = 0.5
+DISTINCT_LINES = 20_000
+BATCH_SIZE = 8192
+EPOCHS = iter(range(1_000_000))
+CSV_COLUMNS = (
+    "timestamp",
+    "item",
+    "position",
+    "click",
+    "propensity",
+    *(f"user_{number}" for number in range(4)),
+    *(f"affinity_{number}" for number in range(8)),
+)
+
+
+def write_text(path: Path, lines: list[str], megabytes: int, header: str = "") -> int:
+    """Write some lines over and over; how many lines there are."""
+    block = "".join(lines).encode()
+    repeats = max(megabytes * 1_000_000 // len(block), 1)
+    with path.open("wb") as file:
+        file.write(header.encode())
+        for _ in range(repeats):
+            file.write(block)
+    return repeats * len(lines)
+
+
+def criteo_lines(chance: np.random.Generator) -> list[str]:
+    """Lines with the share of empty fields that Criteo's logs have, about a tenth."""
+    lines = []
+    for _ in range(DISTINCT_LINES):
+        counts = chance.geometric(0.02, 13)
+        categories = chance.integers(0, 2**32, 26)
+        present = chance.random(39) > 0.1
+        fields = [str(number) for number in counts] + [f"{number:08x}" for number in categories]
+        kept = [field if there else "" for field, there in zip(fields, present, strict=True)]
+        lines.append("\t".join(["1" if chance.random() < 0.25 else "0", *kept]) + "\n")
+    return lines
+
+
+def csv_lines(chance: np.random.Generator) -> list[str]:
+    """Lines like Open Bandit's."""
+    users = [f"{number:032x}" for number in range(300)]
+    lines = []
+    for second in range(DISTINCT_LINES):
+        fields = [
+            f"2019-11-24 {second // 3600:02d}:{second // 60 % 60:02d}:{second % 60:02d}.{second:06d}+00:00",
+            str(chance.integers(80)),
+            str(chance.integers(1, 4)),
+            str(int(chance.random() < 0.005)),
+            repr(float(chance.random())),
+            *(users[chance.integers(300)] for _ in range(4)),
+            *(f"{chance.integers(3)}.0" for _ in range(8)),
+        ]
+        lines.append(",".join(fields) + "\n")
+    return lines
+
+
+def libfm_lines(chance: np.random.Generator) -> list[str]:
+    """Lines like Frappe's: ten fields."""
+    return [
+        " ".join(
+            [
+                "1" if chance.random() < 0.33 else "-1",
+                *(f"{index}:1" for index in chance.integers(0, 5383, 10)),
+            ]
+        )
+        + "\n"
+        for _ in range(DISTINCT_LINES)
+    ]
+
+
+def write_parquet(path: Path, rows: int, chance: np.random.Generator) -> None:
+    """A log of four ids, one list of ids and eight dense values."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    lengths = chance.integers(0, 20, rows)
+    offsets = pa.array(np.concatenate([[0], np.cumsum(lengths)]).astype(np.int32))
+    items = pa.array(chance.zipf(1.3, int(lengths.sum())) % 100_000)
+    columns: dict[str, Any] = {
+        "label": (chance.random(rows) < 0.2).astype(np.int8),
+        **{f"id_{number}": chance.zipf(1.2, rows) % 1_000_000 for number in range(4)},
+        "history": pa.ListArray.from_arrays(offsets, items),
+        **{f"dense_{number}": chance.standard_normal(rows, dtype=np.float32) for number in range(8)},
+    }
+    parquet.write_table(pa.table(columns), path, row_group_size=1 << 16)
+
+
+def read_all(log: LogReader, rows: int) -> Callable[[], None]:
+    """Read a log to its end and count."""
+
+    def read() -> None:
+        found = sum(block.batch.num_rows for block in log.batches())
+        assert found == rows, f"{found} rows, expected {rows}"
+
+    return read
+
+
+def scan_all(files: list[Path], file_format: Any, rows: int) -> Callable[[], None]:
+    """Scan files with pyarrow and count."""
+    from pyarrow import dataset
+
+    source = dataset.dataset([str(file) for file in files], format=file_format)
+
+    def scan() -> None:
+        found = sum(batch.num_rows for batch in source.to_batches())
+        assert found == rows, f"{found} rows, expected {rows}"
+
+    return scan
+
+
+def text_format(delimiter: str, *, has_header: bool) -> Any:
+    """How pyarrow takes a text file."""
+    from pyarrow import csv, dataset
+
+    return dataset.CsvFileFormat(
+        parse_options=csv.ParseOptions(delimiter=delimiter),
+        read_options=csv.ReadOptions(autogenerate_column_names=not has_header),
+    )
+
+
+def prepared(folder: Path, source: Path) -> LogStore:
+    """Prepare the Parquet log for training."""
+    log = LogOptions(
+        paths=(source,),
+        format="parquet",
+        dense=tuple(f"dense_{number}" for number in range(8)),
+        features={
+            **{f"id_{number}": FeatureOptions(ids="hash", rows=100_000) for number in range(4)},
+            "history": FeatureOptions(ids="rows", rows=100_000, multi_hot=True),
+        },
+    )
+    return prepare_log(folder / "store", log, LogSplitOptions(fractions=(1.0, 0.0, 0.0)))
+
+
+def train_all(store: LogStore) -> Callable[[], None]:
+    """Make all minibatches of an epoch, and look at none."""
+    rows = store.split("train").rows
+    reader = BatchReader(store, "train", rank=0, size=1, batch_size=BATCH_SIZE)
+
+    def read() -> None:
+        with reader.batches(next(EPOCHS)) as batches:
+            found = sum(batch.num_samples for batch in batches)
+        assert found == rows, f"{found} rows, expected {rows}"
+
+    return read
+
+
+def pairs(folder: Path, megabytes: int) -> dict[str, tuple[Callable[[], None], Callable[[], None], int, int]]:
+    """For each reader: reading, pyarrow's scan, rows and bytes of the files."""
+    chance = np.random.default_rng(0)
+    criteo, csv_file, libfm, columns = (folder / name for name in ("a.tsv", "a.csv", "a.libfm", "a.parquet"))
+    found = {}
+
+    rows = write_text(criteo, criteo_lines(chance), megabytes)
+    scan = scan_all([criteo], text_format("\t", has_header=False), rows)
+    found["criteo"] = (read_all(CriteoLog([criteo], CRITEO_COLUMNS), rows), scan, rows, criteo.stat().st_size)
+
+    rows = write_text(csv_file, csv_lines(chance), megabytes, ",".join(CSV_COLUMNS) + "\n")
+    numbers = {"click", "propensity", *CSV_COLUMNS[9:]}
+    log = CSVLog([csv_file], {name: "float64" if name in numbers else "string" for name in CSV_COLUMNS})
+    scan = scan_all([csv_file], text_format(",", has_header=True), rows)
+    found["csv"] = (read_all(log, rows), scan, rows, csv_file.stat().st_size)
+
+    rows = write_text(libfm, libfm_lines(chance), megabytes)
+    fields = LibfmLog([libfm], ["label", *(f"field_{number}" for number in range(10))])
+    scan = scan_all([libfm], text_format(" ", has_header=False), rows)
+    found["libfm"] = (read_all(fields, rows), scan, rows, libfm.stat().st_size)
+
+    # About 160 bytes a row before compression.
+    rows = megabytes * 1_000_000 // 160
+    write_parquet(columns, rows, chance)
+    names = ("label", *(f"id_{n}" for n in range(4)), "history", *(f"dense_{n}" for n in range(8)))
+    scan = scan_all([columns], "parquet", rows)
+    found["parquet"] = (read_all(ParquetLog([columns], names), rows), scan, rows, columns.stat().st_size)
+
+    store = prepared(folder, columns)
+    files = list(store.split("train").files)
+    num_bytes = sum(file.stat().st_size for file in files)
+    found["prepared store"] = (train_all(store), scan_all(files, "parquet", rows), rows, num_bytes)
+    return found
+
+
+def main() -> None:
+    """Measure, print, conclude."""
+    arguments = short_flag("Log readers against pyarrow's raw scan.").parse_args()
+    megabytes, repeats = (40, 5) if arguments.short else (160, 9)
+    lines = []
+    figures: dict[str, float] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        for name, (read, scan, rows, num_bytes) in pairs(Path(folder), megabytes).items():
+            samples = interleave({"ours": read, "pyarrow": scan}, repeats=repeats)
+            of_scan = ratio(samples["ours"], samples["pyarrow"])
+            seconds = {who: float(np.median(times)) for who, times in samples.items()}
+            lines.append(
+                {
+                    "reader": name,
+                    "rows": rows,
+                    "MB": num_bytes / 1e6,
+                    "rows/s": rows / seconds["ours"],
+                    "MB/s": num_bytes / seconds["ours"] / 1e6,
+                    "pyarrow MB/s": num_bytes / seconds["pyarrow"] / 1e6,
+                    "of pyarrow": str(of_scan),
+                }
+            )
+            key = name.replace(" ", "_")
+            figures[f"{key}_over_pyarrow_ratio"] = of_scan.median
+            figures[f"{key}_rows_per_second"] = rows / seconds["ours"]
+            figures[f"{key}_megabytes_per_second"] = num_bytes / seconds["ours"] / 1e6
+    print(table(lines))
+    worst = min(value for key, value in figures.items() if key.endswith("_ratio"))
+    figures["worst_over_pyarrow_ratio"] = worst
+    aim = Aim(f"every reader >= {AIM} of pyarrow's raw scan of the same file", worst >= AIM)
+    conclude("reader", figures, {"raw_scan": aim}, save_to=arguments.save)
+
+
+if __name__ == "__main__":
+    main()

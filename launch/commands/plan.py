@@ -1,0 +1,88 @@
+"""``windrow plan``: show where a recipe's embedding tables would live, and write it down."""
+
+import argparse
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.launcher import launched_size
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow plan examples/open_bandit.toml --ranks 2
+  windrow plan examples/open_bandit.toml --ranks 4 --out plan.toml --set plan.planner=row_wise
+  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=../plan.toml
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "plan",
+        help="show and write where embedding tables live",
+        description="Place the embedding tables of a prepared log on ranks, as the recipe's section [plan] says, and "
+        "print what each rank holds. The file that --out writes can be changed by hand and named as plan.file. "
+        "One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
+    parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks will train")
+    parser.add_argument("--out", type=Path, metavar="FILE", help="plan to write (*.toml)")
+    parser.add_argument(
+        "--set",
+        action="append",
+        default=[],
+        metavar="SECTION.KEY=VALUE",
+        dest="overrides",
+        help="change a setting of the recipe, for example plan.planner=greedy_dim; may be repeated",
+    )
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: recipe, store or plan is not right, or the file cannot be written.
+    """
+    if launched_size() > 1:
+        raise RecipeError(
+            f"windrow plan is the work of one process, but the launcher started {launched_size()}: run it without "
+            "mpirun, and say --ranks N"
+        )
+    if arguments.ranks < 1:
+        raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    from windrow.launch.recommendation_tables import check_store, log_table_specs, plan_tables
+    from windrow.partition.tables.plan_file import write_plan
+    from windrow.partition.tables.summary import describe_plan
+    from windrow.recsys.store import LogStore
+
+    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
+    store = LogStore.open(recipe.store)
+    check_store(recipe, store)
+    specs = log_table_specs(recipe, store)
+    plan = plan_tables(recipe, store, arguments.ranks)
+    print(describe_plan(plan, specs, arguments.ranks))
+    if arguments.out is not None:
+        try:
+            write_plan(arguments.out, plan, specs)
+        except OSError as error:
+            raise RecipeError(
+                f"cannot write {arguments.out}: {error.strerror}. Choose another --out."
+            ) from error
+        print(f"\nwrote {arguments.out}")
+    return 0

@@ -1,0 +1,92 @@
+"""windrow.launch.commands.plan: the plan is shown, written, and read back by training."""
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import PlanError, RecipeError, StoreError
+from windrow.launch.commands import plan
+from windrow.launch.recommendation_recipe import load_recommendation_recipe
+from windrow.launch.recommendation_tables import log_table_specs, plan_tables
+from windrow.recsys.prepare import prepare_log
+from windrow.recsys.store import LogStore
+
+RECIPE = """
+store = "store"
+[log]
+paths = ["log.csv"]
+format = "csv"
+[log.features.item]
+ids = "rows"
+rows = 40000
+[log.features.history]
+ids = "rows"
+rows = 40000
+table = "item"
+multi_hot = true
+[log.features.day]
+[split]
+by = "hash"
+[tables]
+dim = 8
+[model]
+sequences = ["history"]
+sequence_query = "item"
+"""
+
+
+@pytest.fixture
+def recipe_file(tmp_path: Path) -> Path:
+    path = tmp_path / "clicks.toml"
+    path.write_text(RECIPE, encoding="utf-8")
+    lines = [f"{n % 2},{n},{n}|{n + 1}|{n + 2},{n % 7}" for n in range(200)]
+    (tmp_path / "log.csv").write_text("\n".join(["label,item,history,day", *lines]), encoding="utf-8")
+    recipe = load_recommendation_recipe(path)
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    return path
+
+
+def plan_with(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    plan.add_parser(parser.add_subparsers())
+    parsed = parser.parse_args(["plan", *map(str, arguments)])
+    return int(parsed.run(parsed))
+
+
+def test_what_is_shown_and_written_is_what_training_takes(
+    recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "plan.toml"
+    assert plan_with(recipe_file, "--ranks", 2, "--out", out, "--set", "plan.planner=row_wise") == 0
+    shown = capsys.readouterr().out
+    assert shown.splitlines()[0].split() == ["table", "rows", "dim", "bytes", "plan", "ranks"]
+    assert f"wrote {out}" in shown
+    assert '["item.sequence"]  # 40000 rows x 8, row-wise\nshards = [\n' in out.read_text()
+    assert "[day]  # 9 rows x 8, replicated\nreplicated = true\n" in out.read_text()
+    asked = load_recommendation_recipe(recipe_file, ["plan.planner=row_wise"])
+    given = load_recommendation_recipe(recipe_file, [f"plan.file={out}"])
+    store = LogStore.open(asked.store)
+    plans = [plan_tables(recipe, store, 2) for recipe in (asked, given)]
+    assert set(plans[0].shards) == set(plans[1].shards)
+    assert plans[0].replicated == plans[1].replicated
+    lookups = {spec.name: spec.lookups_per_sample for spec in log_table_specs(asked, store)}
+    assert lookups == {"item": 1.0, "day": 1.0, "item.sequence": 3.0}
+
+
+def test_nothing_is_written_unasked(recipe_file: Path, tmp_path: Path) -> None:
+    before = sorted(tmp_path.iterdir())
+    assert plan_with(recipe_file, "--ranks", 4) == 0
+    assert sorted(tmp_path.iterdir()) == before
+
+
+def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
+        plan_with(recipe_file, "--ranks", 0)
+    with pytest.raises(PlanError, match="it lacks 1340000 bytes") as caught:
+        plan_with(recipe_file, "--ranks", 1, "--set", "plan.rank_memory_bytes=100000")
+    assert caught.value.shortfall_bytes == 1340000
+    with pytest.raises(RecipeError, match=r"cannot write .*missing.*No such file"):
+        plan_with(recipe_file, "--ranks", 2, "--out", tmp_path / "missing" / "plan.toml")
+    with pytest.raises(StoreError, match=r"no prepared log: run `windrow prepare`"):
+        plan_with(recipe_file, "--ranks", 2, "--set", "store=elsewhere")

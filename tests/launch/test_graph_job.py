@@ -1,0 +1,90 @@
+"""windrow.launch.graph_job: what the loop sees of a graph. Whole runs are in test_training.py."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
+from windrow.gnn.synthetic import community_graph
+from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.graph_job import GraphJob
+from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.launch.recipe import Recipe, make_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+    """A recipe of a small graph whose store is there."""
+    folder = tmp_path_factory.mktemp("graph")
+    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
+    assert graph.features is not None
+    assert graph.labels is not None
+    np.savez(
+        folder / "graph.npz",
+        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
+        x=graph.features.numpy(),
+        y=graph.labels.numpy(),
+        train=graph.train_ids.numpy(),
+        val=graph.validation_ids.numpy(),
+        test=graph.test_ids.numpy(),
+    )
+    sections = {
+        "graph": {"path": "graph.npz"},
+        "model": {"hidden": 8, "num_layers": 2},
+        "sampler": {"fanouts": [4, 3], "order": "local"},
+        "training": {"epochs": 2, "batch_size": 32},
+    }
+    made = make_recipe({"name": "tiny", "store": "store", **sections}, source="r.toml", base=folder)
+    partition_to_store(PartitionJob(store=made.store, graph=made.graph, partition=made.partition))
+    return made
+
+
+def job(recipe: Recipe) -> GraphJob:
+    world = Loopback.single()
+    world.meter = Meter()
+    return GraphJob(world, recipe, torch.device("cpu"))
+
+
+def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
+    whole, first, second = job(recipe), job(recipe), job(recipe)
+    loss = whole.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
+
+    class Enough(Exception):
+        """Ends an epoch early."""
+
+    def stop(done: int) -> None:
+        if done == 2:
+            raise Enough
+
+    with pytest.raises(Enough):
+        first.train_epoch(0, first_step=0, loss_before=0.0, after_step=stop)
+    second.load_state_dict(first.state_dict())
+    rest: list[int] = []
+    assert second.train_epoch(
+        0, first_step=2, loss_before=first.loss_so_far(), after_step=rest.append
+    ) == pytest.approx(loss, rel=1e-12)
+    assert rest == list(range(3, whole.steps_per_epoch + 1))
+    ends = [one.state_dict()["model"] for one in (whole, second)]
+    assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
+
+
+def test_figures_are_those_of_the_metric(recipe: Recipe) -> None:
+    figures = job(recipe).evaluate()
+    assert list(figures) == ["validation", "test"]
+    assert list(figures["test"]) == ["accuracy"]
+
+
+def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> None:
+    header = CheckpointHeader(recipe={}, data_fingerprint="f", epoch=1, step=0, world_size=2)
+    with pytest.raises(StoreError, match="written by 2 ranks"):
+        job(recipe).check_resumable(header)
+
+
+def test_a_schedule_that_does_not_fit_is_refused(recipe: Recipe) -> None:
+    changed = recipe.settings() | {"training": {"schedule": {"warmup_steps": 999}}}
+    with pytest.raises(RecipeError, match="warmup_steps = 999"):
+        job(make_recipe(changed, source="r.toml", base=Path("/")))

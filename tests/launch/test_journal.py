@@ -1,0 +1,79 @@
+"""windrow.launch.journal: what rank 0 leaves behind."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import StoreError
+from windrow.launch import journal
+from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.journal import Journal
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+
+Make = Callable[..., RecommendationRecipe]
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+
+
+def record(epoch: int, validation: float | None) -> EpochRecord:
+    return EpochRecord(
+        epoch=epoch,
+        step=epoch,
+        loss=0.5,
+        learning_rate=0.1,
+        metric="log_loss",
+        higher_is_better=False,
+        validation=validation,
+        test=validation,
+        figures={"test auc": epoch / 10},
+        seconds=2.0,
+    )
+
+
+def open_journal(recipe: RecommendationRecipe, folder: Path, *, finished_epochs: int = 0) -> Journal:
+    return Journal(
+        recipe,
+        folder,
+        resumed=finished_epochs > 0,
+        finished_epochs=finished_epochs,
+        shown_figures={"test auc": "AUC"},
+    )
+
+
+def test_the_best_epoch_is_reported(tmp_path: Path, click_recipe: Make) -> None:
+    with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
+        header, _, row = notes.append(record(1, 0.7))
+        assert "AUC" in header
+        assert "0.1000" in row
+        for epoch, value in ((2, 0.3), (3, 0.4)):
+            notes.append(record(epoch, value))
+        result = notes.conclude()
+    assert (result.best_epoch, result.validation, result.epochs, result.seconds) == (2, 0.3, 3, 6.0)
+    assert result.figures == {"test auc": 0.2}
+    assert len({result, result}) == 1
+    summary = json.loads((tmp_path / "run" / "summary.json").read_text())
+    assert summary["figures"] == {"test auc": 0.2}
+    assert summary["run_folder"] == str(tmp_path / "run")
+
+
+def test_a_resumed_run_forgets_epochs_that_are_run_again(tmp_path: Path, click_recipe: Make) -> None:
+    with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
+        for epoch in (1, 2):
+            notes.append(record(epoch, None))
+    with open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1) as notes:
+        result = notes.conclude()
+    assert (result.epochs, result.best_epoch, result.validation) == (1, None, None)
+    assert result.figures == {"test auc": 0.1}
+
+
+def test_a_record_that_is_gone_is_named(tmp_path: Path, click_recipe: Make) -> None:
+    with (
+        open_journal(click_recipe(tmp_path), tmp_path / "run") as notes,
+        pytest.raises(StoreError, match=r"metrics\.jsonl holds no epoch"),
+    ):
+        notes.conclude()

@@ -1,0 +1,170 @@
+"""windrow.launch.recommendation_job: whole runs on a small log, and resumed ones."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windrow.comm.errors import StoreError
+from windrow.comm.launcher import launched_rank
+from windrow.launch import journal
+from windrow.launch.checkpoint import load_best, load_latest, tables_folder
+from windrow.launch.metrics_log import read_records
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.training import train
+from windrow.recsys.trainer import RecommendationTrainer
+
+Make = Callable[..., RecommendationRecipe]
+
+
+class Killed(BaseException):
+    """What stands in for a kill."""
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory, prepare_clicks: Callable[[Path], None]) -> Path:
+    """A folder with log and store, made once."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare_clicks(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    return Path(shutil.copytree(prepared, tmp_path / "work"))
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs."""
+    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+
+
+def killed_run(folder: Path, recipe: RecommendationRecipe, *, epoch: int, step: int) -> Path:
+    """Train until just before a step."""
+    whole = RecommendationTrainer._train_step
+
+    def train_step(trainer: Any, batch: Any, lookup: Any, at_epoch: int, at_step: int) -> float:
+        if (at_epoch, at_step) == (epoch, step):
+            raise Killed
+        return whole(trainer, batch, lookup, at_epoch, at_step)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(RecommendationTrainer, "_train_step", train_step)
+        with pytest.raises(Killed):
+            train(recipe, run_folder=folder / "run")
+    return folder / "run"
+
+
+def assert_same_end(first: Path, second: Path) -> None:
+    """Two runs ended with the same weights, tables and optimiser states, bit for bit."""
+    ends = [load_latest(run / "checkpoints") for run in (first, second)]
+    # Checksums of the table shards are in the header.
+    assert ends[0].header == ends[1].header
+    assert ends[0].header.table_files
+    state = [str(end.state["trainer"]) for end in ends]
+    assert state[0] == state[1]
+    for name in ends[0].state["trainer"]["model"]:
+        assert ends[0].state["trainer"]["model"][name].equal(ends[1].state["trainer"]["model"][name])
+    losses = [[record.loss for record in read_records(run / "metrics.jsonl")] for run in (first, second)]
+    assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+
+
+def test_a_run_learns_and_says_how_well(
+    folder: Path, click_recipe: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    result = train(click_recipe(folder, training={"epochs": 6}), run_folder=folder / "run")
+    assert result.metric == "auc"
+    assert result.test is not None
+    assert result.test > 0.75
+    assert result.figures["test normalised entropy"] < 0.95
+    assert result.figures["samples per second"] > 0
+    assert "test NE" in capsys.readouterr().out
+    best = load_best(folder / "run" / "checkpoints")
+    assert best.header.epoch == result.best_epoch
+    assert [path.name for path in tables_folder(best.path).iterdir()] == ["rank-00000.safetensors"]
+
+
+def test_the_best_epoch_may_be_the_one_of_least_entropy(folder: Path, click_recipe: Make) -> None:
+    recipe = click_recipe(folder, evaluation={"metric": "normalised_entropy"})
+    result = train(recipe, run_folder=folder / "run")
+    records = read_records(folder / "run" / "metrics.jsonl")
+    assert not records[0].higher_is_better
+    assert result.validation == min(record.validation or 9 for record in records)
+    assert "test auc" in records[0].figures
+
+
+@pytest.mark.parametrize(("epoch", "step"), [(1, 0), (1, 2), (0, 5), (2, 6)])
+@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
+def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
+    folder: Path, click_recipe: Make, epoch: int, step: int, optimizer: str
+) -> None:
+    recipe = click_recipe(folder, tables={"optimizer": optimizer}, run={"checkpoint_every_steps": 2})
+    train(recipe, run_folder=folder / "whole")
+    run = killed_run(folder, recipe, epoch=epoch, step=step)
+    assert load_latest(run / "checkpoints").header.position == (epoch, step - step % 2)
+    train(recipe, resume=run)
+    assert_same_end(run, folder / "whole")
+
+
+def test_shards_that_are_damaged_are_passed_over(
+    folder: Path, click_recipe: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
+    recipe = click_recipe(folder)
+    train(recipe, run_folder=folder / "whole")
+    run = killed_run(folder, recipe, epoch=2, step=3)
+    shard = tables_folder(load_latest(run / "checkpoints").path) / "rank-00000.safetensors"
+    shard.write_bytes(shard.read_bytes()[:-1] + b"\x99")
+    train(recipe, resume=run)
+    said = capsys.readouterr().out
+    assert "passed over a damaged checkpoint" in said
+    assert "resuming after epoch 1" in said
+    assert_same_end(run, folder / "whole")
+
+
+def test_another_log_and_another_recipe_are_refused(
+    folder: Path, click_recipe: Make, prepare_clicks: Callable[[Path], None]
+) -> None:
+    run = killed_run(folder, click_recipe(folder), epoch=1, step=0)
+    with pytest.raises(StoreError, match=r"another recipe: tables\.learning_rate was 0\.1 and is 0\.5"):
+        train(click_recipe(folder, tables={"learning_rate": 0.5}), resume=run)
+    with pytest.raises(StoreError, match=r"prepared with the features \['item', 'user'\]"):
+        train(click_recipe(folder, log={"features": {"item": {}}}), resume=run)
+    manifest = folder / "clicks" / "manifest.json"
+    fingerprint = load_latest(run / "checkpoints").header.data_fingerprint
+    manifest.write_text(manifest.read_text().replace(fingerprint, "0" * 64))
+    with pytest.raises(StoreError, match="another log"):
+        train(click_recipe(folder), resume=run)
+
+
+@pytest.mark.parallel(2)
+@pytest.mark.parametrize("planner", ["round_robin", "row_wise"])
+def test_two_ranks_train_as_one_and_go_on_under_another_plan(
+    shared_tmp_path: Path, click_recipe: Make, prepare_clicks: Callable[[Path], None], planner: str
+) -> None:
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    if launched_rank() == 0:
+        prepare_clicks(shared_tmp_path)
+    world.Barrier()
+    recipe = click_recipe(shared_tmp_path, plan={"planner": planner})
+    result = train(recipe, run_folder=shared_tmp_path / "run")
+    assert len(set(world.allgather(result))) == 1
+    records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
+    assert all(record.rows_fetched > 0 for record in records)
+    assert len(load_latest(shared_tmp_path / "run" / "checkpoints").header.table_files) == 2
+    world.Barrier()
+    if launched_rank() == 0:
+        # Epochs 2 and 3 once more, on this rank alone and with a plan for one.
+        (shared_tmp_path / "run" / "checkpoints" / "epoch-00003-step-000000.ckpt").unlink()
+        (shared_tmp_path / "run" / "checkpoints" / "epoch-00002-step-000000.ckpt").unlink()
+        alone = click_recipe(shared_tmp_path, run={"backend": "loopback"})
+        train(alone, resume=shared_tmp_path / "run")
+        again = read_records(shared_tmp_path / "run" / "metrics.jsonl")
+        assert again[0] == records[0]
+        assert [one.loss for one in again] == pytest.approx([one.loss for one in records], rel=1e-5)
+    world.Barrier()

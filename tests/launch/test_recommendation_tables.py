@@ -1,0 +1,83 @@
+"""windrow.launch.recommendation_tables: which tables a recipe and its log make."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windrow.comm.errors import StoreError
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.recommendation_tables import (
+    bag_configs,
+    check_store,
+    log_table_specs,
+    plan_of,
+    plan_tables,
+    sequence_configs,
+)
+from windrow.recsys.prepare import prepare_log
+from windrow.recsys.store import LogStore
+
+FEATURES: dict[str, Any] = {
+    "item": {"ids": "rows", "rows": 50},
+    "past": {"ids": "rows", "rows": 50, "multi_hot": True, "table": "item"},
+    "user": {"ids": "rows", "rows": 20},
+    "tags": {"ids": "rows", "rows": 9, "multi_hot": True},
+}
+SEQUENCES = {"sequences": ["past", "tags"], "sequence_query": "item"}
+
+
+@pytest.fixture(scope="module")
+def prepared(
+    tmp_path_factory: pytest.TempPathFactory, click_recipe: Callable[..., RecommendationRecipe]
+) -> tuple[Path, LogStore]:
+    """A log whose features share a table."""
+    folder = tmp_path_factory.mktemp("log")
+    rows = [f"{n % 2},{n % 50},{n % 7}|{n % 5}|{n % 3},{n % 20},{n % 9}" for n in range(200)]
+    (folder / "log.csv").write_text("\n".join(["click,item,past,user,tags", *rows]) + "\n")
+    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES})
+    return folder, prepare_log(recipe.store, recipe.log, recipe.split)
+
+
+def test_every_feature_is_pooled_by_default(
+    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    folder, store = prepared
+    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES})
+    tables = [(table.name, table.num_embeddings, table.feature_names) for table in bag_configs(recipe, store)]
+    assert tables == [("item", 50, ["item", "past"]), ("user", 20, ["user"]), ("tags", 9, ["tags"])]
+    assert sequence_configs(recipe, store) == []
+    lookups = {spec.name: spec.lookups_per_sample for spec in log_table_specs(recipe, store)}
+    assert lookups == {"item": 4.0, "user": 1.0, "tags": 1.0}
+    check_store(recipe, store)
+
+
+def test_a_table_that_is_pooled_and_not_has_rows_for_both(
+    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    folder, store = prepared
+    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES}, model=SEQUENCES | {"top": [8]})
+    assert [(table.name, table.feature_names) for table in bag_configs(recipe, store)] == [
+        ("item", ["item"]),
+        ("user", ["user"]),
+    ]
+    assert [(table.name, table.feature_names) for table in sequence_configs(recipe, store)] == [
+        ("item.sequence", ["past"]),
+        ("tags", ["tags"]),
+    ]
+    plan = plan_tables(recipe, store, 2)
+    parts = [plan_of(plan, {table.name for table in configs}) for configs in
+             (bag_configs(recipe, store), sequence_configs(recipe, store))]  # fmt: skip
+    assert {shard.table for shard in parts[0].shards} == {"item", "user"}
+    assert {shard.table for shard in parts[1].shards} == {"item.sequence", "tags"}
+
+
+def test_a_store_of_another_log_is_refused(
+    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    folder, store = prepared
+    with pytest.raises(StoreError, match=r"features .*'tags'.*recipe has \['item', 'user'\].*prepare again"):
+        check_store(click_recipe(folder, log={"dense": []}), store)
+    with pytest.raises(StoreError, match=r"dense columns \[\], but the recipe has \['age'\]"):
+        check_store(click_recipe(folder, log={"features": FEATURES}), store)

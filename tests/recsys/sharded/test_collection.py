@@ -1,0 +1,78 @@
+"""What both collections share: plans, options, and what a checkpoint sees."""
+
+import pytest
+import torch
+
+from windrow.comm.errors import PlanError, RecipeError
+from windrow.comm.loopback import Loopback
+from windrow.partition.tables.plan import Plan
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.tables.options import TableOptions
+
+
+def test_without_a_plan_tables_go_round(small):
+    def body(world):
+        collection = EmbeddingBagCollection(small.tables, world=world)
+        return [stored.table.name for stored in collection.local_tables()]
+
+    assert Loopback.run(2, body) == [["user", "tag"], ["item", "tiny"]]
+
+
+def test_first_values_do_not_depend_on_the_plan(small):
+    def body(world, kind):
+        plan = small.make_plan(kind, world.size)
+        return small.local(EmbeddingBagCollection(small.tables, world=world, plan=plan, seed=5))
+
+    expected = small.assembled([body(Loopback.single(), "table")])
+    for kind in ("row", "grid", "replicated", "mixed"):
+        found = small.assembled(Loopback.run(3, lambda world, kind=kind: body(world, kind)))
+        assert all(torch.equal(found[name], weight) for name, weight in expected.items())
+
+
+def test_replicated_tables_are_parameters_and_sharded_ones_are_not(small):
+    def body(world):
+        plan = small.make_plan("mixed", world.size)
+        collection = EmbeddingBagCollection(small.tables, world=world, plan=plan)
+        held = [(stored.table.name, stored.replicated) for stored in collection.local_tables()]
+        assert held[-1] == ("tiny", True)
+        assert not any(replicated for _, replicated in held[:-1])
+        return [tuple(parameter.shape) for parameter in collection.replicated_parameters()]
+
+    assert Loopback.run(2, body) == [[(2, 4)], [(2, 4)]]
+
+
+def test_a_plan_must_fit(small):
+    with pytest.raises(PlanError, match="misses table 'user'"):
+        EmbeddingBagCollection(small.tables, plan=Plan((), ("item", "tag", "tiny")))
+    with pytest.raises(PlanError, match="no rank 1 among 1"):
+        EmbeddingBagCollection(small.tables, plan=small.make_plan("table", 2))
+
+
+def test_short_floats_do_not_go_with_copies(small):
+    options = TableOptions(precision="fp16")
+    with pytest.raises(RecipeError, match="fp32"):
+        Loopback.run(
+            2,
+            lambda world: EmbeddingBagCollection(
+                small.tables, world=world, plan=small.make_plan("replicated", 2), optimizer=options
+            ),
+        )
+
+
+def test_specs_for_planners(small):
+    specs = table_specs(small.tables, TableOptions(optimizer="adagrad", precision="fp16"))
+    assert [(s.name, s.rows, s.dim, s.features) for s in specs] == [
+        (t.name, t.num_embeddings, t.embedding_dim, tuple(t.feature_names)) for t in small.tables
+    ]
+    assert specs[1].num_bytes == 37 * 12 * (2 + 4)
+    assert specs[1].lookups_per_sample == 2
+
+
+def test_learning_rate(small):
+    collection = EmbeddingBagCollection(small.tables, optimizer=TableOptions(optimizer="sgd"))
+    before = [weight for _, weight in small.local(collection)]
+    collection.set_learning_rate(0.0)
+    collection(small.jagged(small.draw(0, 5))).values().sum().backward()
+    collection.step()
+    assert all(torch.equal(a, b) for a, (_, b) in zip(before, small.local(collection), strict=True))

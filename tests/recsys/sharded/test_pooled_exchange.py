@@ -1,0 +1,69 @@
+"""Vectors and gradients against moving column after column."""
+
+import torch
+
+from windrow.recsys.sharded.layout import make_layout
+from windrow.recsys.sharded.pooled_exchange import PooledExchange
+
+SAMPLES = [4, 0, 6, 1]
+
+
+def owned(rank: int, width: int, size: int) -> torch.Tensor:
+    """What an owner found: any numbers."""
+    total = sum(SAMPLES[:size])
+    return torch.sin(torch.arange(total * width).view(total, width) + 100.0 * rank)
+
+
+def test_values_and_gradients(spmd, small):
+    def body(world):
+        layout = make_layout(small.tables, small.make_plan("mixed", world.size), world.size)
+        rank, counts = world.rank, SAMPLES[: world.size]
+        exchange = PooledExchange(world, layout, stage="test")
+        widths = [owner.width for owner in layout.owners]
+        pooled = owned(rank, widths[rank], world.size).requires_grad_()
+        copies = torch.ones(counts[rank], layout.replicated.width, requires_grad=True)
+        factors = torch.linspace(1, 2, counts[rank]).unsqueeze(1)
+        scales = [((8, 20), factors)]
+        transfer = exchange.start(pooled, counts)
+        transfer.test()
+        output = transfer.finish(copies if layout.replicated.width else None, scales)
+
+        start = sum(counts[:rank])
+        expected = torch.zeros(counts[rank], layout.width)
+        for owner, held in enumerate((*layout.owners, layout.replicated)):
+            mine = copies.detach() if owner == world.size else owned(owner, held.width, world.size)[start:]
+            for lookup in held.lookups:
+                block = mine[: counts[rank], slice(*lookup.columns)]
+                expected[:, slice(*lookup.output)] += block
+        expected[:, 8:20] *= factors
+        torch.testing.assert_close(output.detach(), expected)
+
+        (output * torch.arange(layout.width)).sum().backward()
+        for sender, number in enumerate(counts):
+            mine = pooled.grad[sum(counts[:sender]) :][:number]
+            for lookup in layout.owners[rank].lookups:
+                columns = torch.arange(*lookup.output).float()
+                scale = torch.where(
+                    (columns >= 8) & (columns < 20), torch.linspace(1, 2, number)[:, None], 1.0
+                )
+                torch.testing.assert_close(mine[:, slice(*lookup.columns)], columns * scale)
+        for lookup in layout.replicated.lookups:
+            columns = torch.arange(*lookup.output).float().expand(counts[rank], -1)
+            assert torch.equal(copies.grad[:, slice(*lookup.columns)], columns)
+
+    spmd(body)
+
+
+def test_without_gradients_nothing_is_kept(spmd, small):
+    def body(world):
+        layout = make_layout(small.tables, small.make_plan("row", world.size), world.size)
+        pooled = owned(world.rank, layout.owners[world.rank].width, world.size)
+        with torch.no_grad():
+            output = (
+                PooledExchange(world, layout, stage="test")
+                .start(pooled, SAMPLES[: world.size])
+                .finish(None, [])
+            )
+        assert not output.requires_grad
+
+    spmd(body)

@@ -1,0 +1,234 @@
+"""windrow.recsys.prepare: whole logs against a slow preparation in Python."""
+
+import csv
+import json
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.recsys.log_options import FeatureOptions, LogOptions
+from windrow.recsys.prepare import prepare_log
+from windrow.recsys.splits import LogSplitOptions
+from windrow.recsys.store import LogStore
+
+ROW = st.tuples(st.integers(0, 1), st.integers(0, 30), st.sampled_from(["", "a", "b", "c", "d"]))
+FEATURES = {"word": FeatureOptions(min_count=2), "file": FeatureOptions()}
+
+
+def write_csv(path: Path, rows: list[tuple[Any, ...]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("label", "time", "word"), *rows])
+    return path
+
+
+def samples(store: LogStore, split: str) -> list[dict[str, Any]]:
+    return [row for file in store.split(split).files for row in parquet.read_table(file).to_pylist()]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.lists(ROW, min_size=4, max_size=20), min_size=1, max_size=3))
+def test_a_log_split_by_time(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[int, int, str]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    for number, rows in enumerate(files):
+        write_csv(folder / f"{number}.csv", rows)
+    log = LogOptions(paths=(folder / "*.csv",), format="csv", time="time", features=FEATURES)
+    ordered = sorted(
+        ((*row, str(number)) for number, rows in enumerate(files) for row in rows), key=lambda row: row[1]
+    )
+    cut = ordered[round(0.5 * len(ordered))][1]
+    train = [row for row in ordered if row[1] < cut]
+    test = [row for row in ordered if row[1] >= cut]
+    split = LogSplitOptions(by="time", fractions=(0.5, 0.0, 0.5))
+    if not train:
+        with pytest.raises(DataError, match="the train split has no samples"):
+            prepare_log(folder / "store", log, split)
+        assert not (folder / "store").exists()
+        return
+    store = prepare_log(folder / "store", log, split)
+    store.verify()
+    words = Counter(word for _, _, word, _ in train if word)
+    rows_of = {
+        word: row
+        for row, word in enumerate(
+            sorted((w for w in words if words[w] > 1), key=lambda word: (-words[word], word)), start=2
+        )
+    }
+    names = Counter(name for *_, name in train)
+    names_of = {
+        name: row for row, name in enumerate(sorted(names, key=lambda name: (-names[name], name)), start=2)
+    }
+    for name, rows in (("train", train), ("test", test)):
+        assert samples(store, name) == [
+            {
+                "label": float(label),
+                "word": rows_of.get(word, 1) if word else 0,
+                "file": names_of.get(file, 1),
+                "time": time,
+            }
+            for label, time, word, file in rows
+        ]
+        assert store.split(name).rows == len(rows)
+        assert store.split(name).positives == sum(row[0] for row in rows)
+        assert store.features[0].counts[name]["missing"] == sum(not row[2] for row in rows)
+    assert store.splits == ("train", "test")
+    assert store.table_rows() == {"word": 2 + len(rows_of), "file": 2 + len(names_of)}
+    assert store.vocabulary("word")["value"].to_pylist() == list(rows_of)
+
+
+def test_formats_agree(tmp_path: Path) -> None:
+    """One log as CSV, gzipped CSV and Parquet gives the same samples."""
+    import gzip
+
+    rows = [(n % 3 == 0, 1000 - n, "abcd"[n * n % 4]) for n in range(300)]
+    table = pa.table(dict(zip(("label", "time", "word"), map(list, zip(*rows, strict=True)), strict=True)))
+    text = write_csv(tmp_path / "log.csv", [(int(label), time, word) for label, time, word in rows])
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(text.read_bytes()))
+    parquet.write_table(table, tmp_path / "log.parquet", row_group_size=70)
+    found = []
+    for name, kind in (("log.csv", "csv"), ("log.csv.gz", "csv"), ("log.parquet", "parquet")):
+        settings_: dict[str, Any] = {"paths": (tmp_path / name,), "format": kind, "time": "time"}
+        store = prepare_log(
+            tmp_path / "store",
+            LogOptions(**settings_, features=FEATURES),
+            LogSplitOptions(by="time", instants=("850", "950")),
+            overwrite=True,
+        )
+        found.append((store.fingerprint, [samples(store, split) for split in store.splits]))
+        assert [row["time"] for row in samples(store, "train")] == list(range(701, 850))
+    assert found[0] == found[1] == found[2]
+    assert not list(tmp_path.glob("store.*"))
+
+
+def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> None:
+    first = write_csv(tmp_path / "a.csv", [(0, n, f"w{n % 10}") for n in range(400)])
+    second = write_csv(tmp_path / "b.csv", [(1, n, "w0") for n in range(400, 450)])
+    log = LogOptions(paths=(first, second), format="csv", time="time", features={"word": FeatureOptions()})
+    store = prepare_log(tmp_path / "rows", log, LogSplitOptions(seed=3))
+    times = [[row["time"] for row in samples(store, split)] for split in store.splits]
+    assert sorted(time for part in times for time in part) == list(range(450))
+    assert all(part == sorted(part) for part in times)
+    store = prepare_log(tmp_path / "words", log, LogSplitOptions(column="word", fractions=(0.5, 0.25, 0.25)))
+    held = [
+        {row["time"] % 10 for row in samples(store, split) if row["time"] < 400} for split in store.splits
+    ]
+    assert sorted(word for words in held for word in words) == list(range(10))
+
+    log = LogOptions(paths=(first,), format="csv", time="time", features={"word": FeatureOptions()})
+    store = prepare_log(tmp_path / "files", log, LogSplitOptions(by="files", test_paths=(second,)))
+    assert [store.split(split).rows for split in ("train", "test")] == [400, 50]
+    with pytest.raises(DataError, match=r"a\.csv is in two splits"):
+        prepare_log(tmp_path / "twice", log, LogSplitOptions(by="files", test_paths=(first,)))
+
+
+def test_features_that_share_a_table_share_its_rows(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "label": [1, 0],
+            "item": [7, 5],
+            "history": [[5, 5, 9], None],
+            "weights": [[0.1, 0.2, 0.3], None],
+            "x": [1.0, 3.0],
+        }
+    )
+    parquet.write_table(table, tmp_path / "log.parquet")
+    features = {
+        "item": FeatureOptions(),
+        "history": FeatureOptions(multi_hot=True, weights="weights", max_length=2, table="item"),
+    }
+    log = LogOptions(
+        paths=(tmp_path / "log.parquet",),
+        format="parquet",
+        features=features,
+        dense=("x",),
+        dense_transform="standard",
+    )
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    store = prepare_log(tmp_path / "store", log, split)
+    assert store.vocabulary("item")["value"].to_pylist() == [5, 7, 9]
+    first, second = samples(store, "train")
+    assert first == {
+        "label": 1.0,
+        "dense": [-1.0],
+        "item": 3,
+        "history": [2, 4],
+        "history.weights": pytest.approx([0.2, 0.3]),
+    }
+    assert second == {"label": 0.0, "dense": [1.0], "item": 2, "history": [], "history.weights": []}
+    assert store.features[1].mean_ids("train", 2) == 1.0
+
+    log = LogOptions(
+        paths=log.paths,
+        format="parquet",
+        features={"item": FeatureOptions(), "x": FeatureOptions(column="names", table="item")},
+    )
+    parquet.write_table(table.append_column("names", [["a", "b"]]), tmp_path / "log.parquet")
+    with pytest.raises(DataError, match="share table 'item', but hold int64 and string"):
+        prepare_log(tmp_path / "mixed", log, split)
+
+
+def bad_label(folder: Path) -> None:
+    write_csv(folder / "log.csv", [(0, 1, "a"), (2, 2, "b")])
+
+
+def missing_column(folder: Path) -> None:
+    (folder / "log.csv").write_text("label,time\n0,1\n")
+
+
+def header_alone(folder: Path) -> None:
+    write_csv(folder / "log.csv", [])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (bad_label, r"log\.csv, line 3: column 'label' is 2.*expected 0 or 1"),
+        (missing_column, r"log\.csv, line 2: there is no column 'word'"),
+        (header_alone, r"log\.csv has no lines of data"),
+    ],
+)
+def test_bad_logs_leave_nothing(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
+    spoil(tmp_path)
+    log = LogOptions(paths=(tmp_path / "log.csv",), format="csv", features={"word": FeatureOptions()})
+    with pytest.raises(DataError, match=words):
+        prepare_log(tmp_path / "store", log, LogSplitOptions())
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_contradictions_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [(0, 1, "a")])
+    log = LogOptions(paths=(path,), format="csv")
+    with pytest.raises(RecipeError, match="set time in"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
+    with pytest.raises(DataError, match=r"split has no samples \(.* 1\): give it a larger share"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions())
+    timed = LogOptions(paths=(path,), format="csv", time="time")
+    with pytest.raises(RecipeError, match="validation must begin before test"):
+        prepare_log(tmp_path / "store", timed, LogSplitOptions(by="time", instants=("9", "8")))
+    with pytest.raises(RecipeError, match="needs no preparation"):
+        prepare_log(tmp_path / "s", LogOptions(paths=(path,), format="interactions"), LogSplitOptions())
+    whole = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    stages: list[str] = []
+    prepare_log(tmp_path / "store", log, whole, progress=lambda stage, share: stages.append(stage))
+    assert stages == ["reading log.csv", "mapping", "checksums"]
+    with pytest.raises(StoreError, match="already exists"):
+        prepare_log(tmp_path / "store", log, whole)
+
+
+def test_the_same_log_gives_the_same_store(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [(n % 2, n % 7, f"w{n % 13}") for n in range(500)])
+    log = LogOptions(paths=(path,), format="csv", time="time", features=FEATURES)
+    first = prepare_log(tmp_path / "first", log, LogSplitOptions(by="time"))
+    second = prepare_log(tmp_path / "second", log, LogSplitOptions(by="time"))
+    assert first.fingerprint == second.fingerprint
+    manifest = json.loads((first.path / "manifest.json").read_text())
+    assert manifest["origin"]["log"]["paths"] == [str(path)]

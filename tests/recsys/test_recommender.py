@@ -1,0 +1,117 @@
+import torch
+
+from windrow.comm.gradients import GradientReducer
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Stopwatch
+from windrow.partition.tables.planners import plan_with_planner
+from windrow.recsys.batch import Batch
+from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+DIM = 8
+OPTIONS = TableOptions(dim=DIM, optimizer="sgd", learning_rate=0.5)
+BAGS = [
+    EmbeddingBagConfig(num_embeddings=9, embedding_dim=DIM, name="item", feature_names=["item"]),
+    EmbeddingBagConfig(num_embeddings=5, embedding_dim=DIM, name="city", feature_names=["city"]),
+]
+SEQUENCES = [EmbeddingConfig(num_embeddings=9, embedding_dim=DIM, name="seen", feature_names=["history"])]
+
+
+def make_recommender(world):
+    plan = plan_with_planner("row_wise", table_specs(BAGS, OPTIONS), world.size, replicate_below_bytes=170)
+    bags = EmbeddingBagCollection(BAGS, world=world, plan=plan, optimizer=OPTIONS, seed=2)
+    sequences = EmbeddingCollection(SEQUENCES, world=world, optimizer=OPTIONS, seed=2)
+    model = build_model(
+        ModelOptions(kind="dlrm", bottom=(8,), top=(8,), sequences=("history",), sequence_query="item"),
+        num_dense=2,
+        pooled_dims={"item": DIM, "city": DIM},
+        sequence_dims={"history": DIM},
+        seed=2,
+    )
+    return Recommender(bags, sequences, model)
+
+
+def one_batch(world):
+    """Six samples, all of them on the last rank."""
+    if world.rank < world.size - 1:
+        sparse = KeyedJaggedTensor(
+            keys=["item", "city", "history"],
+            values=torch.zeros(0, dtype=torch.int64),
+            lengths=torch.zeros(0, dtype=torch.int64),
+        )
+        return Batch(torch.zeros(0, 2), sparse, torch.zeros(0), torch.zeros(0, dtype=torch.int64))
+    sparse = KeyedJaggedTensor(
+        keys=["item", "city", "history"],
+        values=torch.tensor([0, 1, 2, 3, 8, 8, 4, 3, 2, 1, 0, 0, 5, 6, 7]),
+        lengths=torch.tensor([1] * 12 + [0, 1, 2, 0, 0, 0]),
+    )
+    dense = torch.arange(12.0).reshape(6, 2) / 12
+    return Batch(dense, sparse, torch.tensor([1.0, 0, 1, 0, 0, 1]), torch.arange(6))
+
+
+def step(world):
+    """Logits before and after one update of everything."""
+    recommender = make_recommender(world)
+    reducer = GradientReducer(world, recommender.reduced_parameters())
+    optimizer = torch.optim.SGD(recommender.model.parameters(), lr=0.5)
+    batch = one_batch(world)
+    reducer.start()
+    before = recommender(batch)
+    recommender.model.loss_sum(before, batch).backward()
+    reducer.finish()
+    optimizer.step()
+    recommender.step_tables()
+    with torch.no_grad():
+        after = recommender(batch)
+    return before.detach(), after
+
+
+def test_samples_on_one_rank_only_give_the_same_answer(spmd):
+    expected = step(Loopback.single())
+    assert not torch.allclose(*expected)
+    *_, last = spmd(step)
+    for ours, theirs in zip(last, expected, strict=True):
+        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+def test_stages_one_by_one_give_what_forward_gives():
+    world = Loopback.single()
+    recommender = make_recommender(world)
+    batch = one_batch(world)
+    with torch.no_grad():
+        whole = recommender(batch)
+        stopwatch = Stopwatch()
+        lookup = recommender.start(batch, stopwatch)
+        lookup.start_ids()
+        lookup.start_lookup()
+        assert torch.equal(recommender.finish(batch, lookup), whole)
+    assert set(stopwatch.seconds) == {"ids", "lookup", "pooled"}
+
+
+def test_tables_that_every_rank_holds_are_summed_with_the_dense_model():
+    def count(world):
+        recommender = make_recommender(world)
+        tables = [stored.table.name for stored in recommender.local_tables() if stored.replicated]
+        extra = len(list(recommender.reduced_parameters())) - len(list(recommender.model.parameters()))
+        return tables, extra
+
+    assert Loopback.run(2, count) == [(["city"], 1)] * 2
+
+
+def test_a_learning_rate_of_zero_is_the_end_of_learning():
+    world = Loopback.single()
+    recommender = make_recommender(world)
+    recommender.set_table_learning_rate(0.0)
+    before = [stored.weight.clone() for stored in recommender.local_tables()]
+    batch = one_batch(world)
+    recommender.model.loss_sum(recommender(batch), batch).backward()
+    recommender.step_tables()
+    for stored, weight in zip(recommender.local_tables(), before, strict=True):
+        assert torch.equal(stored.weight, weight)
