@@ -1,9 +1,10 @@
 """A rank is killed at a random moment: is everything gone soon, and does the resumed run end bit for bit the same?
 
-Trains GraphSAGE on tolokers with 2 MPI ranks, once without interruption; then, several times, kills one rank with
-SIGKILL at a random moment, waits until no process of the job is left, resumes, and compares the final checkpoints.
+Trains GraphSAGE on tolokers and a DLRM on Open Bandit (tables on both ranks, checkpoints also inside epochs) with 2 MPI
+ranks, once without interruption; then, several times, kills one rank with SIGKILL at a random moment, waits until no
+process of the job is left, resumes, and compares the final checkpoints: weights, tables, optimiser states.
 
-    python benchmarks/kill_resume.py [--short] [--seed SEED]
+    python benchmarks/kill_resume.py [--short] [--recipe tolokers|open_bandit] [--seed SEED]
 """
 
 import os
@@ -21,20 +22,48 @@ from typing import Any
 import torch
 
 from windrow.launch.benchmark import Aim, conclude, short_flag, table
-from windrow.launch.checkpoint import load_latest
+from windrow.launch.checkpoint import Checkpoint, load_latest
 
-RECIPE = Path(__file__).parent.parent / "examples" / "tolokers.toml"
+EXAMPLES = Path(__file__).parent.parent / "examples"
 RANKS = 2
 KILLS = 5
-EPOCHS = 12
+KILLS_SHORT = 3
 DEADLINE_S = 10.0
 WINDROW = [sys.executable, "-P", "-m", "windrow.launch"]
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, and how its store is made."""
+
+    name: str
+    epochs: int
+    prepare: tuple[str, ...]
+    settings: tuple[str, ...] = ()
+
+    @property
+    def recipe(self) -> str:
+        """Path of the file."""
+        return str(EXAMPLES / f"{self.name}.toml")
+
+
+JOBS = (
+    Job("tolokers", 12, ("partition", "--set", f"partition.num_parts={RANKS}")),
+    Job(
+        "open_bandit",
+        40,
+        ("prepare",),
+        ("run.checkpoint_every_steps=5", "plan.planner=row_wise", "plan.replicate_below_bytes=256"),
+    ),
+)
+"""Epochs enough for a run to be under way whenever it is killed."""
 
 
 @dataclass(frozen=True)
 class Outcome:
     """What happened after one kill."""
 
+    recipe: str
     rank: int
     epoch: int
     seconds_until_gone: float
@@ -50,11 +79,17 @@ def start_job(*arguments: str) -> subprocess.Popen[bytes]:
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
-def new_run(store: Path, folder: Path) -> list[str]:
+def new_run(job: Job, store: Path, folder: Path) -> list[str]:
     """Arguments of a run that is not resumed."""
-    settings = [f"store={store}", f"training.epochs={EPOCHS}", "run.tensorboard=false", "run.threads=1"]
+    settings = [
+        f"store={store}",
+        f"training.epochs={job.epochs}",
+        "run.tensorboard=false",
+        "run.threads=1",
+        *job.settings,
+    ]
     return [
-        str(RECIPE),
+        job.recipe,
         "--run-folder",
         str(folder),
         *(word for text in settings for word in ("--set", text)),
@@ -112,28 +147,43 @@ def wait_for_moment(job: subprocess.Popen[bytes], folder: Path, epoch: int, dela
     time.sleep(delay_s)
 
 
-def kill_and_resume(store: Path, folder: Path, expected: dict[str, Any], chance: random.Random) -> Outcome:
+def kill_and_resume(
+    job: Job, store: Path, folder: Path, expected: Checkpoint, chance: random.Random
+) -> Outcome:
     """Kill a random rank at a random moment, resume, and compare with the run that was not interrupted."""
-    rank, epoch = chance.randrange(RANKS), chance.randrange(1, EPOCHS - 1)
-    job = start_job(*new_run(store, folder))
-    wait_for_moment(job, folder, epoch, chance.uniform(0, 0.5))
-    family = descendants(job.pid)
-    os.kill(next(process for process, its_rank in family.items() if its_rank == rank), signal.SIGKILL)
+    rank, epoch = chance.randrange(RANKS), chance.randrange(1, job.epochs * 3 // 4)
+    process = start_job(*new_run(job, store, folder))
+    wait_for_moment(process, folder, epoch, chance.uniform(0, 0.5))
+    family = descendants(process.pid)
+    os.kill(next(member for member, its_rank in family.items() if its_rank == rank), signal.SIGKILL)
     killed = time.monotonic()
-    while job.poll() is None or any(is_alive(process) for process in family):
+    while process.poll() is None or any(is_alive(member) for member in family):
         if time.monotonic() - killed > 3 * DEADLINE_S:
             break
         time.sleep(0.005)
     seconds = time.monotonic() - killed
-    orphans = [process for process in family if is_alive(process)]
-    for process in orphans:
-        os.kill(process, signal.SIGKILL)
+    orphans = [member for member in family if is_alive(member)]
+    for member in orphans:
+        os.kill(member, signal.SIGKILL)
     if start_job("--resume", str(folder)).wait(timeout=600) != 0:
         raise RuntimeError(
             f"the run in {folder} could not be resumed: windrow train --resume {folder} says why"
         )
-    weights = load_latest(folder / "checkpoints").state["trainer"]
-    return Outcome(rank, epoch, seconds, len(orphans), bitwise_equal(weights, expected))
+    end = load_latest(folder / "checkpoints")
+    # The header has the checksums of tables and their optimiser states.
+    equal = end.header == expected.header and bitwise_equal(end.state["trainer"], expected.state["trainer"])
+    return Outcome(job.name, rank, epoch, seconds, len(orphans), equal)
+
+
+def outcomes_of(job: Job, base: Path, kills: int, chance: random.Random) -> list[Outcome]:
+    """Run a job without interruption, then with each kill."""
+    store = base / "store"
+    prepare = [*WINDROW, job.prepare[0], job.recipe, *job.prepare[1:], "--set", f"store={store}"]
+    subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
+    if start_job(*new_run(job, store, base / "whole")).wait(timeout=600) != 0:
+        raise RuntimeError(f"the uninterrupted run of {job.name} failed")
+    expected = load_latest(base / "whole" / "checkpoints")
+    return [kill_and_resume(job, store, base / f"killed-{n}", expected, chance) for n in range(kills)]
 
 
 def bitwise_equal(first: Any, second: Any) -> bool:
@@ -153,18 +203,17 @@ def main() -> None:
     parser.add_argument(
         "--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock"
     )
+    parser.add_argument("--recipe", choices=[job.name for job in JOBS], help="this one only")
     arguments = parser.parse_args()
     print(f"moments are drawn with --seed {arguments.seed}")
     chance = random.Random(arguments.seed)
+    kills = KILLS_SHORT if arguments.short else KILLS
+    outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary:
-        base = Path(temporary)
-        store = base / "store"
-        partition = [*WINDROW, "partition", str(RECIPE), "--parts", str(RANKS), "--out", str(store)]
-        subprocess.run(partition, check=True, stdout=subprocess.DEVNULL)
-        if start_job(*new_run(store, base / "whole")).wait(timeout=600) != 0:
-            raise RuntimeError("the uninterrupted run failed")
-        expected = load_latest(base / "whole" / "checkpoints").state["trainer"]
-        outcomes = [kill_and_resume(store, base / f"killed-{n}", expected, chance) for n in range(KILLS)]
+        for job in JOBS:
+            if arguments.recipe in (None, job.name):
+                (Path(temporary) / job.name).mkdir()
+                outcomes += outcomes_of(job, Path(temporary) / job.name, kills, chance)
     print(table([{field: getattr(one, field) for field in Outcome.__dataclass_fields__} for one in outcomes]))
     slowest = max(one.seconds_until_gone for one in outcomes)
     orphans = sum(one.orphans for one in outcomes)
@@ -172,7 +221,7 @@ def main() -> None:
     conclude(
         "kill_resume",
         {
-            "kills_count": KILLS,
+            "kills_count": len(outcomes),
             "slowest_end_seconds": slowest,
             "orphans_count": orphans,
             "bit_identical_runs_count": equal,
@@ -180,7 +229,7 @@ def main() -> None:
         {
             "gone": Aim(f"every rank gone within {DEADLINE_S:g} s", slowest <= DEADLINE_S),
             "orphans": Aim("no orphan", orphans == 0),
-            "weights": Aim("resumed runs end with bit-identical weights", equal == KILLS),
+            "weights": Aim("resumed runs end with bit-identical weights and tables", equal == len(outcomes)),
         },
         save_to=arguments.save,
     )

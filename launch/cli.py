@@ -8,7 +8,7 @@ from typing import Never
 
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands import export, partition, prepare, train
+from windrow.launch.commands import export, partition, plan, prepare, train
 
 __all__ = ["build_parser", "main"]
 
@@ -45,7 +45,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (partition, prepare, train, export):
+    for command in (partition, prepare, plan, train, export):
         command.add_parser(commands)
     return parser
 

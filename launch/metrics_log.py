@@ -111,7 +111,7 @@ def _scalars(record: EpochRecord) -> dict[str, float]:
         "loss/train": record.loss,
         f"{record.metric}/validation": record.validation,
         f"{record.metric}/test": record.test,
-        **{_tag(name): value for name, value in record.figures.items()},
+        **{f"figures/{name.replace(' ', '_')}": value for name, value in record.figures.items()},
         "learning_rate": record.learning_rate,
         "seconds/epoch": record.seconds,
         **{f"seconds/{stage}": seconds for stage, seconds in record.stage_seconds.items()},
@@ -119,8 +119,3 @@ def _scalars(record: EpochRecord) -> dict[str, float]:
         "fetched/bytes": float(record.bytes_fetched),
     }
     return {name: value for name, value in named.items() if value is not None}
-
-
-def _tag(figure: str) -> str:
-    """Where TensorBoard shows a figure: "test log loss" as "test/log_loss", so that figures of a split are together."""
-    return figure.replace(" ", "/", 1).replace(" ", "_")

@@ -8,21 +8,8 @@ import torch
 from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.recommendation_parts import click_parts, two_tower_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.recommendation_tables import (
-    bag_configs,
-    check_store,
-    plan_of,
-    plan_tables,
-    sequence_configs,
-)
-from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.evaluation import ClickEvaluator
-from windrow.recsys.models.build import build_model
-from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.store import LogStore
 from windrow.recsys.trainer import RecommendationTrainer
 from windrow.training.schedule import learning_rate_factor
 
@@ -34,15 +21,12 @@ __all__ = ["RecommendationJob"]
 VECTORS = ": vectors"
 """Ends the stages in which embeddings travel; other stages move ids and gradients."""
 
-SHOWN_FIGURES = {
-    "test auc": "test auc",
-    "test normalised entropy": "test NE",
-    "samples per second": "samples/s",
-}
+CLICK_FIGURES = {"test auc": "test auc", "test normalised entropy": "test NE"}
+SPEED = {"samples per second": "samples/s"}
 
 
 class RecommendationJob:
-    """A `windrow.launch.job.TrainingJob` on a prepared click log.
+    """A `windrow.launch.job.TrainingJob` on a click log or on interactions.
 
     Args:
         world: all its ranks make the same job.
@@ -50,29 +34,19 @@ class RecommendationJob:
         device: where tables and model are.
 
     Raises:
-        WindrowError: the store, the plan or the recipe does not fit.
+        WindrowError: the data, the plan or the recipe does not fit.
     """
 
     def __init__(self, world: World, recipe: RecommendationRecipe, device: torch.device) -> None:
         self._world = world
-        self._store = LogStore.open(recipe.store)
-        check_store(recipe, self._store)
-        recommender = _make_recommender(world, recipe, self._store, device)
+        self._is_ranking = recipe.model.kind == "two_tower"
+        parts = (two_tower_parts if self._is_ranking else click_parts)(world, recipe, device)
+        self._evaluator = parts.evaluator
+        self._fingerprint = parts.fingerprint
         self._trainer = RecommendationTrainer(
             world,
-            recommender,
-            BatchReader(
-                self._store,
-                "train",
-                rank=world.rank,
-                size=world.size,
-                batch_size=recipe.training.batch_size,
-                lanes=recipe.training.lanes,
-                shuffle=recipe.training.shuffle,
-                shuffle_rows=recipe.training.shuffle_rows,
-                seed=recipe.run.seed,
-                memory_bytes=recipe.training.reader_memory_bytes,
-            ),
+            parts.recommender,
+            parts.source,
             options=recipe.training,
             table_learning_rate=recipe.tables.learning_rate,
             seed=recipe.run.seed,
@@ -80,25 +54,6 @@ class RecommendationJob:
         )
         # Its checks need the number of steps, which only the log tells.
         learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
-        self._evaluator = ClickEvaluator(
-            world,
-            recommender,
-            {
-                split: BatchReader(
-                    self._store,
-                    split,
-                    rank=world.rank,
-                    size=world.size,
-                    batch_size=recipe.evaluation.batch_size,
-                    lanes=recipe.training.lanes,
-                    shuffle="none",
-                )
-                for split in ("validation", "test")
-                if split in self._store.splits and self._store.split(split).rows
-            },
-            metric=recipe.evaluation.metric,
-            device=device,
-        )
 
     @property
     def data(self) -> Literal["log"]:
@@ -107,8 +62,8 @@ class RecommendationJob:
 
     @property
     def data_fingerprint(self) -> str:
-        """Digest of samples and vocabularies."""
-        return self._store.fingerprint
+        """Digest of the user's data."""
+        return self._fingerprint
 
     @property
     def steps_per_epoch(self) -> int:
@@ -132,12 +87,11 @@ class RecommendationJob:
 
     @property
     def shown_figures(self) -> Mapping[str, str]:
-        """Area under the curve, entropy against the base rate's (1.0), and speed."""
-        return {
-            name: header
-            for name, header in SHOWN_FIGURES.items()
-            if name != f"test {self.metric.replace('_', ' ')}"
-        }
+        """Quality beside the metric (entropy: against the base rate's, 1.0), and speed."""
+        if self._is_ranking:
+            return {f"test {self.metric.replace('recall', 'ndcg')}": "test ndcg", **SPEED}
+        metric = f"test {self.metric.replace('_', ' ')}"
+        return {name: header for name, header in CLICK_FIGURES.items() if name != metric} | SPEED
 
     @property
     def learning_rate(self) -> float:
@@ -164,7 +118,8 @@ class RecommendationJob:
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
         # Machines may differ in the last bit, and ranks must agree on when to stop.
-        return self._world.broadcast_object(self._evaluator.evaluate(), root=0, stage="evaluation")
+        figures = {split: dict(found) for split, found in self._evaluator.evaluate().items()}
+        return self._world.broadcast_object(figures, root=0, stage="evaluation")
 
     def traffic(self) -> Traffic:
         """Embeddings that this rank exchanged."""
@@ -190,40 +145,3 @@ class RecommendationJob:
     def close(self) -> None:
         """Detach from the model's parameters."""
         self._trainer.close()
-
-
-def _make_recommender(
-    world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
-) -> Recommender:
-    """Tables and model with first values. Collective."""
-    plan = plan_tables(recipe, store, world.size)
-    bag_tables, sequence_tables = bag_configs(recipe, store), sequence_configs(recipe, store)
-    bags = EmbeddingBagCollection(
-        bag_tables,
-        is_weighted=any(feature.weighted for feature in store.features),
-        device=device,
-        world=world,
-        plan=plan_of(plan, {table.name for table in bag_tables}),
-        optimizer=recipe.tables,
-        seed=recipe.run.seed,
-    )
-    sequences = None
-    if sequence_tables:
-        sequences = EmbeddingCollection(
-            sequence_tables,
-            device=device,
-            world=world,
-            plan=plan_of(plan, {table.name for table in sequence_tables}),
-            optimizer=recipe.tables,
-            seed=recipe.run.seed,
-        )
-    model = build_model(
-        recipe.model,
-        num_dense=len(store.dense),
-        pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
-        sequence_dims={
-            name: table.embedding_dim for table in sequence_tables for name in table.feature_names
-        },
-        seed=recipe.run.seed,
-    )
-    return Recommender(bags, sequences, model.to(device))

@@ -4,6 +4,7 @@
     [log]                             which log              windrow.recsys.log_options.LogOptions
     [log.features.item_id]            each sparse feature    windrow.recsys.log_options.FeatureOptions
     [split]                           train, test            windrow.recsys.splits.LogSplitOptions
+    [interactions]                    users, items           windrow.recsys.interaction_options.InteractionOptions
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
     [plan]                            where they live        windrow.partition.tables.options.PlanOptions
     [model]                           the dense part         windrow.recsys.models.options.ModelOptions
@@ -19,11 +20,13 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windrow.comm.errors import RecipeError
 from windrow.launch.run_options import RunOptions
 from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.launch.toml_file import read_toml, with_overrides
 from windrow.partition.tables.options import PlanOptions
 from windrow.recsys.evaluation import RecommendationEvaluationOptions
+from windrow.recsys.interaction_options import InteractionOptions
 from windrow.recsys.log_options import LogOptions
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.splits import LogSplitOptions
@@ -32,7 +35,7 @@ from windrow.recsys.trainer import RecommendationTrainingOptions
 
 __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
 
-DECISIVE_SECTIONS = ("tables", "model", "training", "evaluation")
+DECISIVE_SECTIONS = ("interactions", "tables", "model", "training", "evaluation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -41,12 +44,14 @@ class RecommendationRecipe:
 
     name: str
     """Names the run folder; the file's name without ".toml" where it is not given."""
-    store: Path
-    """Folder of the prepared log: written by ``windrow prepare``, read by ``windrow train``."""
+    store: Path = Path()
+    """Folder of the prepared log: written by ``windrow prepare``, read by ``windrow train``. Interactions have none."""
     log: LogOptions
     """Which log, and what its columns mean."""
     split: LogSplitOptions = field(default_factory=LogSplitOptions)
     """Which samples train, validate and test."""
+    interactions: InteractionOptions = field(default_factory=InteractionOptions)
+    """How a log of format "interactions" becomes minibatches."""
     tables: TableOptions = field(default_factory=TableOptions)
     """How embedding tables are stored, and how they learn."""
     plan: PlanOptions = field(default_factory=PlanOptions)
@@ -59,6 +64,26 @@ class RecommendationRecipe:
     """How and when it is measured."""
     run: RunOptions = field(default_factory=RunOptions)
     """Where and how the run happens."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns two sections.
+
+        Raises:
+            RecipeError: names both settings, their values and the cure.
+        """
+        is_ranking, has_interactions = self.model.kind == "two_tower", self.log.format == "interactions"
+        if is_ranking != has_interactions:
+            raise RecipeError(
+                f'log.format = "{self.log.format}" and model.kind = "{self.model.kind}": a two_tower model learns from '
+                'format = "interactions", dlrm and dcn learn from labelled logs of any other format'
+            )
+        if has_interactions and (len(self.log.paths) > 1 or len(self.split.test_paths) > 1):
+            raise RecipeError(
+                "interactions are read from one file, and from one more for the test split: give one path in log.paths "
+                "and at most one in split.test_paths"
+            )
+        if not has_interactions and self.store == Path():
+            raise RecipeError("needs a value for 'store', the folder that windrow prepare writes the log to")
 
     def settings(self) -> dict[str, Any]:
         """Every setting as nested dictionaries that TOML can hold; paths are absolute."""

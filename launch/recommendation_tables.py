@@ -84,9 +84,7 @@ def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[Table
     specs = table_specs([*bag_configs(recipe, store), *sequence_configs(recipe, store)], recipe.tables)
     rows = store.split("train").rows
     mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
-    return [
-        replace(spec, lookups_per_sample=sum(mean_ids[name] for name in spec.features)) for spec in specs
-    ]
+    return [replace(spec, lookups_per_sample=sum(mean_ids[name] for name in spec.features)) for spec in specs]
 
 
 def plan_tables(recipe: RecommendationRecipe, store: LogStore, world_size: int) -> Plan:

@@ -128,18 +128,14 @@ def _stage(
     labels = file_labels(everything)
     sizes = {file: file.stat().st_size for file in everything}
     types = text_types(columns)
-    done = 0
     with StagingWriter(path, columns, log, split) as writer:
         for code, files in enumerate(groups):
             if not files:
                 continue
-            current = None
             for block in prefetch(make_reader(log.format, files, types).batches()):
-                if block.file != current:
-                    done += sizes[block.file]
-                    current = block.file
-                    report(f"reading {block.file.name}", (done - sizes[block.file]) / sum(sizes.values()))
                 writer.write(block, labels[block.file], code)
+                before = sum(sizes[file] for file in everything[: everything.index(block.file)])
+                report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
         if writer.rows == 0:
             raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
         return writer.rows, writer.in_time_order

@@ -60,7 +60,7 @@ class RecommendationTrainingOptions:
     """How both learning rates change from step to step."""
     shuffle: Literal["window", "none"] = "window"
     """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; none: in order of the log."""
-    shuffle_rows: int = 1 << 18
+    shuffle_rows: int = 1 << 16
     """Samples of a window; one that covers a lane shuffles all of it."""
     lanes: int = 8
     """Pieces that the log is cut into, each read by one rank: the most ranks that can train. The minibatches depend

@@ -1,9 +1,19 @@
 """Dense parameters drawn from an explicit generator, so that creating a model leaves no trace elsewhere."""
 
 import torch
-from torch import nn
+from torch import Tensor, nn
 
-__all__ = ["glorot", "make_linear"]
+from windrow.training.dense import linear
+
+__all__ = ["Linear", "glorot", "make_linear"]
+
+
+class Linear(nn.Linear):
+    """A linear map that multiplies as `windrow.training.dense` does; in all else PyTorch's."""
+
+    def forward(self, x: Tensor) -> Tensor:
+        """Compute x W^T + b for rows x: [rows, in_features] -> [rows, out_features]."""
+        return linear(x, self.weight, self.bias)
 
 
 def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
@@ -18,7 +28,7 @@ def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
 
 def make_linear(
     in_features: int, out_features: int, *, bias: bool = True, generator: torch.Generator
-) -> nn.Linear:
+) -> Linear:
     """A linear map with `glorot` weights and zero bias.
 
     Args:
@@ -29,8 +39,8 @@ def make_linear(
     """
     # On the meta device the constructor draws no numbers; both parameters are replaced right away.
     with torch.device("meta"):
-        linear = nn.Linear(in_features, out_features, bias=bias)
-    linear.weight = glorot(out_features, in_features, generator=generator)
+        layer = Linear(in_features, out_features, bias=bias)
+    layer.weight = glorot(out_features, in_features, generator=generator)
     if bias:
-        linear.bias = nn.Parameter(torch.zeros(out_features))
-    return linear
+        layer.bias = nn.Parameter(torch.zeros(out_features))
+    return layer

@@ -120,5 +120,7 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     ]
     if figures:
         lines.append(f"best epoch {result.best_epoch}: {', '.join(figures)}")
-    lines += [f"{name} {result.figures[name]:.4f}{note}" for name, note in SAID.items() if name in result.figures]
+    lines += [
+        f"{name} {result.figures[name]:.4f}{note}" for name, note in SAID.items() if name in result.figures
+    ]
     return [*lines, f"everything about the run is in {result.run_folder}"]

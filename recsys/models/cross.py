@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor, nn
 
-from windrow.recsys.models.mlp import make_linear
+from windrow.training.linear import make_linear
 
 __all__ = ["CrossNetwork"]
 

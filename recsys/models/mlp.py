@@ -6,8 +6,9 @@ import torch
 from torch import Tensor, nn
 
 from windrow.training.dropout import DropoutContext
+from windrow.training.linear import make_linear
 
-__all__ = ["MLP", "make_linear"]
+__all__ = ["MLP"]
 
 
 class MLP(nn.Module):
@@ -48,24 +49,3 @@ class MLP(nn.Module):
             else:
                 x = context.drop(x, self._dropout, layer=self._first_place + index, rectify=True)
         return x
-
-
-def make_linear(
-    in_features: int, out_features: int, *, bias: bool = True, generator: torch.Generator
-) -> nn.Linear:
-    """A linear map with weights uniform in +-sqrt(6 / (in + out)) (Glorot and Bengio, AISTATS 2010) and zero bias.
-
-    Args:
-        in_features: columns of the input.
-        out_features: columns of the output.
-        bias: whether a vector is added.
-        generator: where the numbers come from; it moves on. The global generator stays untouched.
-    """
-    # On the meta device the constructor draws no numbers; both parameters are replaced right away.
-    with torch.device("meta"):
-        linear = nn.Linear(in_features, out_features, bias=bias)
-    weight = torch.empty(out_features, in_features)
-    linear.weight = nn.Parameter(nn.init.xavier_uniform_(weight, generator=generator))
-    if bias:
-        linear.bias = nn.Parameter(torch.zeros(out_features))
-    return linear

@@ -18,9 +18,10 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.models.mlp import MLP, make_linear
+from windrow.recsys.models.mlp import MLP
 from windrow.recsys.models.model import ClickModel
 from windrow.training.dropout import DropoutContext
+from windrow.training.linear import make_linear
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor

@@ -9,6 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from windrow.comm.errors import DataError
+from windrow.recsys.ordered_map import ordered_map
 from windrow.recsys.prefetch import prefetch
 from windrow.recsys.readers.criteo_kernels import parse_criteo
 from windrow.recsys.readers.raw_block import RawBlock
@@ -49,10 +50,8 @@ class CriteoLog:
 
     def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
         """See `LogReader.batches`."""
-        for _, block in prefetch(
-            text_blocks(self._files, rank=rank, size=size, block_bytes=self._block_bytes)
-        ):
-            yield self._parse(block)
+        blocks = text_blocks(self._files, rank=rank, size=size, block_bytes=self._block_bytes)
+        yield from ordered_map(self._parse, (block for _, block in prefetch(blocks)))
 
     def _parse(self, block: TextBlock) -> RawBlock:
         import pyarrow as pa
@@ -75,6 +74,7 @@ class CriteoLog:
             columns_in_file=CRITEO_COLUMNS,
             unit="line",
             first=block.first_line,
+            file_share=block.file_share,
         )
 
 

@@ -71,7 +71,14 @@ class CSVLog:
             ) from error
         first = block.first_line
         for batch in table.select(wanted or included).to_batches():
-            yield RawBlock(batch=batch, file=block.file, columns_in_file=names, unit="line", first=first)
+            yield RawBlock(
+                batch=batch,
+                file=block.file,
+                columns_in_file=names,
+                unit="line",
+                first=first,
+                file_share=block.file_share,
+            )
             first += batch.num_rows
 
 

@@ -16,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
+from windrow.recsys.ordered_map import ordered_map
 from windrow.recsys.prefetch import prefetch
 from windrow.recsys.readers.libfm_kernels import parse_libfm
 from windrow.recsys.readers.raw_block import RawBlock
@@ -53,10 +54,8 @@ class LibfmLog:
 
     def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
         """See `LogReader.batches`."""
-        for _, block in prefetch(
-            text_blocks(self._files, rank=rank, size=size, block_bytes=self._block_bytes)
-        ):
-            yield self._parse(block)
+        blocks = text_blocks(self._files, rank=rank, size=size, block_bytes=self._block_bytes)
+        yield from ordered_map(self._parse, (block for _, block in prefetch(blocks)))
 
     def _parse(self, block: TextBlock) -> RawBlock:
         import pyarrow as pa
@@ -89,6 +88,7 @@ class LibfmLog:
             columns_in_file=in_file,
             unit="line",
             first=block.first_line,
+            file_share=block.file_share,
         )
 
     @staticmethod

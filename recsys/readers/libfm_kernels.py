@@ -6,8 +6,9 @@ import numpy.typing as npt
 
 __all__ = ["parse_libfm"]
 
-NEWLINE, RETURN, BLANK, PLUS, MINUS, POINT, COLON, ZERO = 10, 13, 32, 43, 45, 46, 58, 48
+NEWLINE, BLANK, PLUS, MINUS, POINT, COLON, ZERO = 10, 32, 43, 45, 46, 58, 48
 LOWER_E = 101
+MOST_DIGITS = 18
 
 
 @numba.njit(cache=True, nogil=True)
@@ -63,10 +64,10 @@ def parse_libfm(
     ids: npt.NDArray[np.int64],
     weights: npt.NDArray[np.float32],
 ) -> tuple[int, int]:
-    """Parse lines of a label and pairs ``index:value`` with blanks between them.
+    """Parse lines of a label and pairs ``index:value`` with blanks or tabs between them.
 
     Args:
-        data: whole lines, each with its line end.
+        data: whole lines, each with its line end; the last byte is one, so that looking one byte ahead is safe.
         labels: [lines]; written.
         offsets: [lines + 1]; written: the pairs of line r are offsets[r] to offsets[r + 1] - 1.
         ids: [colons in data]; indices, written.
@@ -86,29 +87,36 @@ def parse_libfm(
         labels[line] = label
         position = end
         while True:
-            while data[position] == BLANK or data[position] == RETURN:
+            character = data[position]
+            while character <= BLANK and character != NEWLINE:
                 position += 1
-            if data[position] == NEWLINE:
+                character = data[position]
+            if character == NEWLINE:
                 break
             start = position
             number = np.int64(0)
-            while 0 <= np.int64(data[position]) - ZERO <= 9:
-                number = number * 10 + (np.int64(data[position]) - ZERO)
+            digit = np.int64(character) - ZERO
+            while 0 <= digit <= 9:
+                number = number * 10 + digit
                 position += 1
-            if (
-                position == start
-                or position - start > 18
-                or data[position] != COLON
-                or data[start - 1] != BLANK
-            ):
+                character = data[position]
+                digit = np.int64(character) - ZERO
+            length = position - start
+            if length == 0 or length > MOST_DIGITS or character != COLON or data[start - 1] > BLANK:
                 return line, position
             position += 1
-            weight, end = _parse_number(data, position)
-            if end == position:
-                return line, position
-            position = end
+            digit = np.int64(data[position]) - ZERO
+            if 0 <= digit <= 9 and data[position + 1] <= BLANK:
+                # A single digit, mostly 1: the value of nearly every pair.
+                weights[pairs] = digit
+                position += 1
+            else:
+                weight, end = _parse_number(data, position)
+                if end == position:
+                    return line, position
+                weights[pairs] = weight
+                position = end
             ids[pairs] = number
-            weights[pairs] = weight
             pairs += 1
         line += 1
         offsets[line] = pairs

@@ -69,6 +69,7 @@ class ParquetLog:
                             columns_in_file=names,
                             unit=f"row group {group}, row",
                             first=first,
+                            file_share=(group + 1) / opened.num_row_groups,
                         )
                         first += batch.num_rows
                 except (OSError, pa.ArrowInvalid) as error:

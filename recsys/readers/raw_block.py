@@ -25,6 +25,8 @@ class RawBlock:
     """What rows are counted in, for messages: "line", or "row group 3, row"."""
     first: int
     """Number of the first row in that unit."""
+    file_share: float
+    """How much of the file is read once this block is, 0 to 1."""
 
     def where(self, row: int) -> str:
         """The place of a row, for messages.

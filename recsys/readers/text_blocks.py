@@ -30,12 +30,14 @@ class TextBlock:
         data: the lines, each with its line end.
         first_line: number of the first one in its file, from 1.
         num_lines: how many there are.
+        file_share: how much of the file, as it is on disk, is read so far, 0 to 1.
     """
 
     file: Path
     data: bytes
     first_line: int
     num_lines: int
+    file_share: float
 
 
 def text_blocks(
@@ -66,14 +68,14 @@ def text_blocks(
         line = 1
         header = b""
         try:
-            with _open(file) as stream:
+            with file.open("rb") as raw, _decompressed(raw, file) as stream:
                 if has_header:
                     header = stream.readline().rstrip(b"\r\n")
                     line = 2
                 for data in _whole_lines(stream, block_bytes):
                     num_lines = data.count(b"\n")
                     if number % size == rank:
-                        yield header, TextBlock(file, data, line, num_lines)
+                        yield header, TextBlock(file, data, line, num_lines, raw.tell() / file.stat().st_size)
                     line += num_lines
                     number += 1
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
@@ -85,8 +87,8 @@ def text_blocks(
             raise DataError(f"{file} has no lines of data: write it again, or leave it out of paths")
 
 
-def _open(file: Path) -> BinaryIO:
-    return cast("BinaryIO", gzip.open(file, "rb")) if file.suffix == ".gz" else file.open("rb")
+def _decompressed(raw: BinaryIO, file: Path) -> BinaryIO:
+    return cast("BinaryIO", gzip.open(raw, "rb")) if file.suffix == ".gz" else raw
 
 
 def _whole_lines(stream: BinaryIO, block_bytes: int) -> Iterator[bytes]:

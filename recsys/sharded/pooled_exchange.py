@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
+from torch.autograd import Variable
 
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Range
@@ -116,7 +117,7 @@ class PooledTransfer:
         return output
 
     def send_back(self, gradient: Tensor, scales: Sequence[tuple[Range, Tensor]]) -> Tensor | None:
-        """Give owners the gradients of their columns, and learn from those of all ranks. Collective.
+        """Start to give owners the gradients of their columns; `learn` ends it. Collective.
 
         Args:
             gradient: [samples, all columns] of the output.
@@ -130,20 +131,28 @@ class PooledTransfer:
             for columns, scale in scales:
                 _columns(gradient, columns).mul_(scale)
         world = self._exchange.world
-        arrived = self._pooled.new_empty(sum(self._num_samples), self._exchange.widths[world.rank])
-        blocks = list(arrived.split(self._num_samples))
+        self._arrived = self._pooled.new_empty(sum(self._num_samples), self._exchange.widths[world.rank])
+        blocks = list(self._arrived.split(self._num_samples))
         parts = [
             blocks[owner] if owner == world.rank else gradient.new_empty(self._home_samples, width)
             for owner, width in enumerate(self._exchange.widths)
         ]
         replicated = gradient.new_empty(self._home_samples, self._exchange.replicated_width)
+        targets = [*parts, replicated]
         for piece in self._exchange.pieces:
-            target = [*parts, replicated][piece.owner]
-            _columns(target, piece.columns).copy_(_columns(gradient, piece.output))
-        world.start_exchange(parts, blocks, stage=f"{self._exchange.stage}: gradients").wait()
-        if self._pooled.requires_grad:
-            torch.autograd.backward(self._pooled, arrived)
+            _columns(targets[piece.owner], piece.columns).copy_(_columns(gradient, piece.output))
+        self._pending = world.start_exchange(parts, blocks, stage=f"{self._exchange.stage}: gradients")
         return replicated if self._exchange.replicated_width else None
+
+    def learn(self) -> None:
+        """Wait for the gradients of all ranks, and run the backward pass of this owner's lookup.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        self._pending.wait()
+        if self._pooled.requires_grad:
+            torch.autograd.backward(self._pooled, self._arrived)
 
 
 class _Assemble(torch.autograd.Function):
@@ -166,8 +175,10 @@ class _Assemble(torch.autograd.Function):
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[None, None, None, Tensor | None]:
         (gradient,) = gradients
-        with torch.enable_grad():
-            return None, None, None, ctx.transfer.send_back(gradient, ctx.scales)
+        replicated = ctx.transfer.send_back(gradient, ctx.scales)
+        # The gradients travel while the rest of the model is differentiated; tables learn when that is done.
+        Variable._execution_engine.queue_callback(ctx.transfer.learn)  # noqa: SLF001  # as torch's own DDP does
+        return None, None, None, replicated
 
 
 def _columns(matrix: Tensor, columns: Range) -> Tensor:

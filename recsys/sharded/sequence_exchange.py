@@ -12,6 +12,7 @@ from typing import Any
 import numpy as np
 import torch
 from torch import Tensor
+from torch.autograd import Variable
 
 from windrow.comm.world import World
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
@@ -191,7 +192,7 @@ class SequenceTransfer:
         return outputs
 
     def send_back(self, gradients: Sequence[Tensor]) -> list[Tensor]:
-        """Give owners the gradients of their rows, and learn from those of all ranks. Collective.
+        """Start to give owners the gradients of their rows; `learn` ends it. Collective.
 
         Args:
             gradients: of each output.
@@ -200,18 +201,32 @@ class SequenceTransfer:
             Gradients of the rows of replicated tables, lookup by lookup.
         """
         exchange = self._exchange
-        world = exchange.world
+        rank, layout = exchange.world.rank, exchange.layout
         sends = [
             _joined([place.read(gradients) for place in places], exchange.device) for places in self._places
         ]
-        dims = [lookup.dim for lookup in exchange.layout.owners[world.rank].lookups]
-        sizes = [[int(count) * dim for count, dim in zip(row, dims, strict=True)] for row in self._counts]
-        arrived = [
-            sends[peer] if peer == world.rank else torch.empty(sum(size), device=exchange.device)
-            for peer, size in enumerate(sizes)
+        dims = np.array([lookup.dim for lookup in layout.owners[rank].lookups], np.int64)
+        self._sizes: list[list[int]] = (self._counts * dims).tolist()
+        self._arrived = [
+            sends[peer] if peer == rank else torch.empty(sum(size), device=exchange.device)
+            for peer, size in enumerate(self._sizes)
         ]
-        world.start_exchange(sends, arrived, stage=f"{exchange.stage}: gradients").wait()
-        blocks = [part.split(size) for part, size in zip(arrived, sizes, strict=True)]
+        self._pending = exchange.world.start_exchange(
+            sends, self._arrived, stage=f"{exchange.stage}: gradients"
+        )
+        return [
+            place.read(gradients).view(-1, lookup.dim)
+            for place, lookup in zip(self._replicated_places, layout.replicated.lookups, strict=True)
+        ]
+
+    def learn(self) -> None:
+        """Wait for the gradients of all ranks, and run the backward pass of this owner's lookups.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        self._pending.wait()
+        blocks = [part.split(size) for part, size in zip(self._arrived, self._sizes, strict=True)]
         found = [
             (rows, torch.cat([block[number] for block in blocks]).view_as(rows))
             for number, rows in enumerate(self._rows)
@@ -219,11 +234,6 @@ class SequenceTransfer:
         ]
         if found:
             torch.autograd.backward([rows for rows, _ in found], [gradient for _, gradient in found])
-        dims = [lookup.dim for lookup in exchange.layout.replicated.lookups]
-        return [
-            place.read(gradients).view(-1, dim)
-            for place, dim in zip(self._replicated_places, dims, strict=True)
-        ]
 
 
 class _Place(torch.autograd.Function):
@@ -240,7 +250,10 @@ class _Place(torch.autograd.Function):
     @staticmethod
     @torch.autograd.function.once_differentiable
     def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        return None, None, *ctx.transfer.send_back(gradients)
+        replicated = ctx.transfer.send_back(gradients)
+        # The gradients travel while the rest of the model is differentiated; tables learn when that is done.
+        Variable._execution_engine.queue_callback(ctx.transfer.learn)  # noqa: SLF001  # as torch's own DDP does
+        return None, None, *replicated
 
 
 def _joined(blocks: Sequence[Tensor], device: torch.device) -> Tensor:

@@ -18,9 +18,9 @@ class LookupInput:
     """What `TableBatch.forward` takes, and where ranks begin in it."""
 
     values: Tensor
-    """[n] row numbers, lookup by lookup, and within a lookup rank by rank."""
+    """[n] int64 row numbers, lookup by lookup, and within a lookup rank by rank."""
     offsets: Tensor
-    """[lookups x bags + 1] where bags begin. Pooled: one bag for each sample; else one for each rank that asks."""
+    """[lookups x bags + 1] int64 where bags begin. Pooled: a bag for each sample; else one for each rank that asks."""
     weights: Tensor | None
     """[n] float32, or None."""
     num_samples: tuple[int, ...]
@@ -73,9 +73,10 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
     num_samples = np.array([message.num_samples for message in messages], np.int64)
     bags = num_samples if form.with_lengths else np.ones_like(num_samples)
     first_bags = np.concatenate([[0], bags.cumsum()])
-    values = np.empty(total, form.id_type)
+    # FBGEMM works with int64 on CPUs, and would convert.
+    values = np.empty(total, np.int64)
     weights = np.empty(total if form.weighted else 0, np.float32)
-    offsets = np.empty(len(of_lookup) * int(first_bags[-1]) + 1, form.id_type)
+    offsets = np.empty(len(of_lookup) * int(first_bags[-1]) + 1, np.int64)
     offsets[-1] = total
     for rank, message in enumerate(messages):
         starts = np.concatenate([[0], message.counts.cumsum()])[of_lookup]

@@ -19,9 +19,7 @@ def test_the_examples_are_told_apart(repository: Path, name: str, kind: type) ->
     assert isinstance(load_any_recipe(repository / "examples" / f"{name}.toml"), kind)
 
 
-def test_overrides_reach_features(
-    tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
+def test_overrides_reach_features(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
     recipe = click_recipe(tmp_path)
     write_toml(tmp_path / "r.toml", recipe.settings())
     assert load_any_recipe(tmp_path / "r.toml") == recipe

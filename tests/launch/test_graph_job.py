@@ -34,6 +34,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
     )
     sections = {
         "graph": {"path": "graph.npz"},
+        "partition": {"num_parts": 1, "method": "random"},
         "model": {"hidden": 8, "num_layers": 2},
         "sampler": {"fanouts": [4, 3], "order": "local"},
         "training": {"epochs": 2, "batch_size": 32},
@@ -53,7 +54,7 @@ def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
     whole, first, second = job(recipe), job(recipe), job(recipe)
     loss = whole.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
 
-    class Enough(Exception):
+    class Enough(BaseException):
         """Ends an epoch early."""
 
     def stop(done: int) -> None:

@@ -73,7 +73,7 @@ def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
     events = accumulator.EventAccumulator(str(tmp_path / "tb")).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/train")] == [(1, 0.25), (2, 0.5), (3, 0.125)]
     assert [e.step for e in events.Scalars("accuracy/validation")] == [1, 3]
-    assert [e.value for e in events.Scalars("test/log_loss")] == [0.25, 0.25, 0.25]
+    assert [e.value for e in events.Scalars("figures/test_log_loss")] == [0.25, 0.25, 0.25]
     assert "seconds/sample" in events.Tags()["scalars"]
     assert "accuracy/test" not in events.Tags()["scalars"]
 

@@ -12,7 +12,36 @@ from windrow.launch.recommendation_recipe import (
     load_recommendation_recipe,
     make_recommendation_recipe,
 )
-from windrow.launch.toml_file import write_toml
+from windrow.launch.toml_file import read_toml, write_toml
+
+
+def test_every_shipped_recipe_loads(repository: Path) -> None:
+    recipes = [path for path in (repository / "examples").glob("*.toml") if "log" in read_toml(path)]
+    assert "open_bandit" in {load_recommendation_recipe(path).name for path in recipes}
+
+
+INTERACTIONS = {"log": {"paths": ["g.npz"], "format": "interactions"}, "model": {"kind": "two_tower"}}
+
+
+def test_interactions_need_no_store() -> None:
+    values = {"name": "x", **INTERACTIONS}
+    assert make_recommendation_recipe(values, source="r.toml", base=Path("/base")).log.features == {}
+
+
+@pytest.mark.parametrize(
+    ("values", "words"),
+    [
+        ({"log": INTERACTIONS["log"], "store": "s"}, 'format = "interactions" and model.kind = "dlrm"'),
+        ({"log": {"paths": ["a.csv"], "format": "csv"}}, "needs a value for 'store'"),
+        (
+            INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}},
+            "give one path in log.paths",
+        ),
+    ],
+)
+def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        make_recommendation_recipe({"name": "x", **values}, source="r.toml", base=Path("/base"))
 
 
 def test_a_recipe_survives_its_file(

@@ -16,7 +16,9 @@ from windrow.recsys.readers.raw_block import RawBlock
 
 def column(values: Any, kind: pa.DataType | None = None) -> Column:
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
-    block = RawBlock(batch=None, file=Path("a.csv"), columns_in_file=("c",), unit="line", first=10)
+    block = RawBlock(
+        batch=None, file=Path("a.csv"), columns_in_file=("c",), unit="line", first=10, file_share=1.0
+    )
     return Column(array, "c", block)
 
 
@@ -25,9 +27,7 @@ def conformed(kind: ColumnKind, values: Any, arrow_type: pa.DataType | None = No
     return result
 
 
-@pytest.mark.parametrize(
-    "values", [[0, 1], [0.0, 1.0], [False, True], ["0", "1"], [Decimal(0), Decimal(1)]]
-)
+@pytest.mark.parametrize("values", [[0, 1], [0.0, 1.0], [False, True], ["0", "1"], [Decimal(0), Decimal(1)]])
 def test_labels(values: list[Any]) -> None:
     assert conformed("label", values) == [0.0, 1.0]
 

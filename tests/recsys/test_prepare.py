@@ -219,7 +219,7 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
     whole = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
     stages: list[str] = []
     prepare_log(tmp_path / "store", log, whole, progress=lambda stage, share: stages.append(stage))
-    assert stages == ["reading log.csv", "mapping", "checksums"]
+    assert stages == ["reading", "mapping", "checksums"]
     with pytest.raises(StoreError, match="already exists"):
         prepare_log(tmp_path / "store", log, whole)
 

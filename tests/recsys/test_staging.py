@@ -32,6 +32,7 @@ def block_of(first: int = 1, **columns: Any) -> RawBlock:
         columns_in_file=tuple(columns),
         unit="line",
         first=first,
+        file_share=1.0,
     )
 
 

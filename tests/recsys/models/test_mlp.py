@@ -1,9 +1,9 @@
-"""The feed-forward net: its formula, its dropout, its weights."""
+"""The feed-forward net: its formula and its dropout."""
 
 import torch
 from torch.nn import functional
 
-from windrow.recsys.models.mlp import MLP, make_linear
+from windrow.recsys.models.mlp import MLP
 from windrow.training.dropout import DropoutContext
 
 
@@ -37,12 +37,3 @@ def test_every_layer_drops_at_a_place_of_its_own() -> None:
         kept.append(mlp(x, context) > 0)
     assert not torch.equal(*kept)
     assert abs(float(kept[0].float().mean()) - 0.5) < 0.1
-
-
-def test_linear_draws_from_its_generator_alone() -> None:
-    linear = make_linear(300, 200, generator=generator())
-    bound = (6 / 500) ** 0.5
-    assert 0.99 * bound < float(linear.weight.detach().abs().max()) <= bound
-    assert not linear.bias.any()
-    assert make_linear(3, 2, bias=False, generator=generator()).bias is None
-    assert torch.equal(make_linear(300, 200, generator=generator()).weight, linear.weight)

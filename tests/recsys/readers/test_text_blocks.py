@@ -55,6 +55,8 @@ def test_ranks_take_blocks_in_turn(tmp_path: Path) -> None:
         for rank in range(2)
     ]
     assert taken == [[1, 3, 5], [2, 4]]
+    shares = [block.file_share for _, block in text_blocks([tmp_path / "a.txt"])]
+    assert shares == [1.0]
 
 
 def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:

@@ -3,6 +3,8 @@
 import pytest
 import torch
 
+from windrow.comm.errors import PeerFailedError
+from windrow.comm.loopback import Loopback
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 
@@ -47,3 +49,13 @@ def test_pipeline(spmd, small, kind):
             assert torch.equal(learn(now.finish()), expected[step])
 
     spmd(body)
+
+
+def test_a_rank_that_leaves_out_its_backward_pass_is_named(small):
+    def body(world):
+        result = make(small, world, "table")(batch_of(small, world, 1))
+        if world.rank == 0:
+            learn(result)
+
+    with pytest.raises(PeerFailedError, match="rank 1 has finished"):
+        Loopback.run(2, body)

@@ -1,5 +1,7 @@
 """Laws of the layout under random plans: every column filled once, every id asked of who holds its row."""
 
+from itertools import pairwise
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -28,10 +30,10 @@ def plans(draw):
             continue
         between = draw(st.sets(st.integers(1, rows - 1), max_size=2)) if rows > 1 else set()
         row_cuts = [0, *sorted(between), rows]
-        for top, bottom in zip(row_cuts[:-1], row_cuts[1:], strict=True):
+        for top, bottom in pairwise(row_cuts):
             inner = draw(st.sets(st.integers(1, dim // 4 - 1), max_size=2)) if dim > 4 else set()
             cuts = [0, *(4 * cut for cut in sorted(inner)), dim]
-            for left, right in zip(cuts[:-1], cuts[1:], strict=True):
+            for left, right in pairwise(cuts):
                 shards.append(Shard(name, draw(st.integers(0, size - 1)), (top, bottom), (left, right)))
     return tables, Plan(tuple(draw(st.permutations(shards))), tuple(replicated)), size
 

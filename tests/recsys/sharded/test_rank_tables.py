@@ -32,7 +32,8 @@ def test_rows_of_different_lengths_come_in_the_order_of_the_lookups(small):
     owner, tables = make(small, "grid", 0, pooled=False)
     assert len({lookup.dim for lookup in owner.lookups}) > 1
     counts = np.array([[(3 * n) % 4 for n in range(len(owner.lookups))], [1] * len(owner.lookups)])
-    ids = [torch.arange(n) % 2 for n in counts.sum(0)]
+    heights = [owner.members[lookup.member].num_rows for lookup in owner.lookups]
+    ids = [torch.arange(n) % height for n, height in zip(counts.sum(0), heights, strict=True)]
     offsets = torch.tensor([0, *counts.T.reshape(-1).cumsum()])
     wanted = LookupInput(torch.cat(ids), offsets, None, (5, 5), counts)
     held = {stored.table: stored.weight for stored in tables.stored(replicated=False)}

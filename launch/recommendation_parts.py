@@ -1,0 +1,223 @@
+"""What a recommendation job is put together from: tables and model, minibatches, and how they are measured."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import torch
+
+from windrow.comm.world import World
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.recommendation_tables import (
+    bag_configs,
+    check_store,
+    plan_of,
+    plan_tables,
+    sequence_configs,
+)
+from windrow.partition.tables.planners import make_plan
+from windrow.recsys.batch import Batch
+from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
+from windrow.recsys.evaluation import ClickEvaluator
+from windrow.recsys.interaction_files import read_interactions
+from windrow.recsys.interaction_reader import HistorySampler, InteractionReader
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.two_tower import TowerVectors, TwoTower
+from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.ranking_evaluation import RankingEvaluator
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.store import LogStore
+from windrow.recsys.trainer import BatchSource
+
+__all__ = ["RecommendationEvaluator", "RecommendationParts", "click_parts", "two_tower_parts"]
+
+
+class RecommendationEvaluator(Protocol):
+    """Measures a recommender on the splits that there are."""
+
+    metric: str
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of `metric` is the better one."""
+
+    def evaluate(self) -> Mapping[str, Mapping[str, float]]:
+        """Figures by name, for each split. Collective."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecommendationParts:
+    """Everything that belongs to one kind of recommendation model, on one rank."""
+
+    fingerprint: str
+    """Digest of the user's data."""
+    recommender: Recommender
+    """Tables and model."""
+    source: BatchSource
+    """Training minibatches."""
+    evaluator: RecommendationEvaluator
+    """Measures the recommender."""
+
+
+def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device) -> RecommendationParts:
+    """A model of clicks on a prepared log. Collective.
+
+    Args:
+        world: the ranks.
+        recipe: the same on all of them.
+        device: where tables and model are.
+
+    Raises:
+        WindrowError: store, plan and recipe do not fit.
+    """
+    store = LogStore.open(recipe.store)
+    check_store(recipe, store)
+    recommender = _click_recommender(world, recipe, store, device)
+    lanes = recipe.training.lanes
+    source = BatchReader(
+        store,
+        "train",
+        rank=world.rank,
+        size=world.size,
+        batch_size=recipe.training.batch_size,
+        lanes=lanes,
+        shuffle=recipe.training.shuffle,
+        shuffle_rows=recipe.training.shuffle_rows,
+        seed=recipe.run.seed,
+        memory_bytes=recipe.training.reader_memory_bytes,
+    )
+    measured: dict[str, BatchSource] = {
+        split: BatchReader(
+            store,
+            split,
+            rank=world.rank,
+            size=world.size,
+            batch_size=recipe.evaluation.batch_size,
+            lanes=lanes,
+            shuffle="none",
+        )
+        for split in ("validation", "test")
+        if split in store.splits and store.split(split).rows
+    }
+    evaluator = ClickEvaluator(world, recommender, measured, metric=recipe.evaluation.metric, device=device)
+    return RecommendationParts(
+        fingerprint=store.fingerprint, recommender=recommender, source=source, evaluator=evaluator
+    )
+
+
+def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.device) -> RecommendationParts:
+    """A two-tower model on a file of interactions, which every rank reads whole. Collective.
+
+    Args:
+        world: the ranks.
+        recipe: the same on all of them.
+        device: where tables and model are.
+
+    Raises:
+        WindrowError: data, plan and recipe do not fit.
+    """
+    options, seed = recipe.interactions, recipe.run.seed
+    interactions = read_interactions(
+        recipe.log.paths[0],
+        next(iter(recipe.split.test_paths), None),
+        user_column=options.user_column,
+        item_column=options.item_column,
+        validation_fraction=options.validation_fraction,
+        seed=seed,
+    )
+    histories = HistorySampler(interactions, options.max_history, seed=seed)
+    negatives = NegativeSampler(
+        interactions.item_counts(), options.num_negatives, exponent=options.negative_exponent, seed=seed
+    )
+    source = InteractionReader(
+        interactions,
+        rank=world.rank,
+        size=world.size,
+        batch_size=recipe.training.batch_size,
+        negatives=negatives,
+        histories=histories,
+        seed=seed,
+    )
+    tables = [
+        EmbeddingBagConfig(
+            name=name,
+            num_embeddings=rows,
+            embedding_dim=recipe.tables.dim,
+            feature_names=features,
+            pooling=PoolingType.MEAN,
+        )
+        for name, rows, features in (
+            ("user", interactions.num_users, ["user"]),
+            ("item", interactions.num_items, ["history", "item"]),
+        )
+    ]
+    bags = EmbeddingBagCollection(
+        tables,
+        device=device,
+        world=world,
+        plan=make_plan(recipe.plan, table_specs(tables, recipe.tables), world.size),
+        optimizer=recipe.tables,
+        seed=seed,
+    )
+    correction = torch.from_numpy(negatives.log_probabilities()) if options.log_q_correction else None
+    model = TwoTower(recipe.tables.dim, log_probabilities=correction)
+    recommender = Recommender(bags, None, model.to(device))
+
+    def vectors(batch: Batch) -> TowerVectors:
+        recommender.eval()
+        found: TowerVectors = recommender(batch)
+        return found
+
+    evaluator = RankingEvaluator(
+        world,
+        vectors,
+        interactions,
+        histories,
+        k=recipe.evaluation.k,
+        batch_size=recipe.evaluation.batch_size,
+        device=device,
+    )
+    return RecommendationParts(
+        fingerprint=interactions.fingerprint(), recommender=recommender, source=source, evaluator=evaluator
+    )
+
+
+def _click_recommender(
+    world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
+) -> Recommender:
+    """Tables and model with first values. Collective."""
+    plan = plan_tables(recipe, store, world.size)
+    bag_tables, sequence_tables = bag_configs(recipe, store), sequence_configs(recipe, store)
+    bags = EmbeddingBagCollection(
+        bag_tables,
+        is_weighted=any(feature.weighted for feature in store.features),
+        device=device,
+        world=world,
+        plan=plan_of(plan, {table.name for table in bag_tables}),
+        optimizer=recipe.tables,
+        seed=recipe.run.seed,
+    )
+    sequences = None
+    if sequence_tables:
+        sequences = EmbeddingCollection(
+            sequence_tables,
+            device=device,
+            world=world,
+            plan=plan_of(plan, {table.name for table in sequence_tables}),
+            optimizer=recipe.tables,
+            seed=recipe.run.seed,
+        )
+    model = build_model(
+        recipe.model,
+        num_dense=len(store.dense),
+        pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
+        sequence_dims={
+            name: table.embedding_dim for table in sequence_tables for name in table.feature_names
+        },
+        seed=recipe.run.seed,
+    )
+    return Recommender(bags, sequences, model.to(device))
