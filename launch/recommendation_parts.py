@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Protocol
+from typing import TYPE_CHECKING, Protocol, cast
 
 import torch
 
@@ -32,6 +32,9 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.store import LogStore
 from windrow.recsys.trainer import BatchSource
+
+if TYPE_CHECKING:
+    from windrow.recsys.models.model import ClickModel
 
 __all__ = ["RecommendationEvaluator", "RecommendationParts", "click_parts", "two_tower_parts"]
 
@@ -165,7 +168,8 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
     )
     correction = torch.from_numpy(negatives.log_probabilities()) if options.log_q_correction else None
     model = TwoTower(recipe.tables.dim, log_probabilities=correction)
-    recommender = Recommender(bags, None, model.to(device))
+    # A tower has all that a recommender calls; what it gives are vectors instead of logits.
+    recommender = Recommender(bags, None, cast("ClickModel", model.to(device)))
 
     def vectors(batch: Batch) -> TowerVectors:
         recommender.eval()

@@ -20,3 +20,10 @@ def test_linear_depends_on_the_generator_alone() -> None:
     assert torch.equal(first.weight, second.weight)
     assert torch.equal(first.bias, torch.zeros(4))
     assert make_linear(3, 4, bias=False, generator=torch.Generator()).bias is None
+
+
+def test_linear_computes_what_pytorch_does() -> None:
+    layer = make_linear(5, 3, generator=torch.Generator().manual_seed(2))
+    x = torch.linspace(-1, 1, 20).reshape(4, 5)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    assert layer(x[:0]).shape == (0, 3)

@@ -14,15 +14,16 @@ def slow_dots(vectors: Tensor) -> Tensor:
 
 @pytest.mark.parametrize("num_samples", [0, 1, 5])
 @pytest.mark.parametrize("num_vectors", [1, 2, 3, 9])
-def test_values_and_gradients(num_samples: int, num_vectors: int) -> None:
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float64], ids=["compiled", "batched"])
+def test_values_and_gradients(num_samples: int, num_vectors: int, dtype: torch.dtype) -> None:
     generator = torch.Generator().manual_seed(0)
     shape = (num_samples, num_vectors, 4)
-    vectors = torch.randn(shape, generator=generator, dtype=torch.float64).requires_grad_()
+    vectors = torch.randn(shape, generator=generator, dtype=dtype).requires_grad_()
     dots = PairwiseDots(num_vectors)
     result, expected = dots(vectors), slow_dots(vectors)
     assert result.shape == (num_samples, dots.num_pairs)
     torch.testing.assert_close(result, expected)
-    upstream = torch.randn(result.shape, generator=generator, dtype=torch.float64)
+    upstream = torch.randn(result.shape, generator=generator, dtype=dtype)
     (mine,) = torch.autograd.grad(result, vectors, upstream)
     (slow,) = torch.autograd.grad((expected * upstream).sum() + 0 * vectors.sum(), vectors)
     torch.testing.assert_close(mine, slow)
