@@ -51,7 +51,7 @@ JOBS = (
     Job("tolokers", 12, ("partition", "--set", f"partition.num_parts={RANKS}")),
     Job(
         "open_bandit",
-        40,
+        20,
         ("prepare",),
         ("run.checkpoint_every_steps=5", "plan.planner=row_wise", "plan.replicate_below_bytes=256"),
     ),

@@ -1,1 +1,41 @@
-"""Recommendation models: click logs, embedding tables spread over ranks, DLRM and its relatives, training and measuring."""
+"""Recommendation models: click logs, embedding tables spread over ranks, DLRM and its relatives.
+
+What a program of one's own needs is here; the modules hold the rest. torchrec and FBGEMM are imported when tables are
+made, not before.
+"""
+
+from windrow.recsys.batch import Batch
+from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.model import ClickModel
+from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.store import LogStore
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+
+__all__ = [
+    "Batch",
+    "BatchReader",
+    "ClickEvaluator",
+    "ClickModel",
+    "EmbeddingBagCollection",
+    "EmbeddingBagConfig",
+    "EmbeddingCollection",
+    "EmbeddingConfig",
+    "LogStore",
+    "ModelOptions",
+    "PoolingType",
+    "RecommendationEvaluationOptions",
+    "RecommendationTrainer",
+    "RecommendationTrainingOptions",
+    "Recommender",
+    "TableOptions",
+    "build_model",
+    "table_specs",
+]

@@ -3,7 +3,7 @@
 from windrow.partition.tables.options import PlanOptions
 from windrow.partition.tables.plan import Plan, Shard, check_plan, rank_bytes
 from windrow.partition.tables.plan_file import read_plan, write_plan
-from windrow.partition.tables.planners import make_plan
+from windrow.partition.tables.planners import make_plan, plan_with_planner
 from windrow.partition.tables.spec import TableSpec
 from windrow.partition.tables.summary import describe_plan
 
@@ -15,6 +15,7 @@ __all__ = [
     "check_plan",
     "describe_plan",
     "make_plan",
+    "plan_with_planner",
     "rank_bytes",
     "read_plan",
     "write_plan",

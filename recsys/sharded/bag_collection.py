@@ -79,7 +79,7 @@ class EmbeddingBagCollection(ShardedTables):
             table = tables[averaged.index(True)]
             raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
         self._averaged = [(feature, columns) for n, feature, columns in self.layout.outputs if averaged[n]]
-        self._exchange = PooledExchange(self.world, self.layout, stage="embedding bags")
+        self._exchange = PooledExchange(self.world, self.layout, device=self.device, stage="embedding bags")
 
     def forward(self, features: "KeyedJaggedTensor") -> "KeyedTensor":
         """Look a minibatch up. Collective: every rank calls it, if with no samples.

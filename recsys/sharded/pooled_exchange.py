@@ -18,6 +18,7 @@ from torch.autograd import Variable
 
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Range
+from windrow.recsys.sharded.buffers import Buffers
 from windrow.recsys.sharded.layout import Layout, pieces_of
 
 if TYPE_CHECKING:
@@ -32,16 +33,18 @@ class PooledExchange:
     Args:
         world: all its ranks make the same exchange.
         layout: the same on every rank.
+        device: of vectors and results.
         stage: name of the traffic in errors and in the meter; must agree.
     """
 
-    def __init__(self, world: World, layout: Layout, *, stage: str) -> None:
+    def __init__(self, world: World, layout: Layout, *, device: torch.device, stage: str) -> None:
         self.world = world
         self.stage = stage
         self.output_width = layout.width
         self.widths = [owner.width for owner in layout.owners]
         self.replicated_width = layout.replicated.width
         self.pieces = pieces_of(layout)
+        self.buffers = Buffers(device)
 
     def start(self, pooled: Tensor, num_samples: Sequence[int]) -> "PooledTransfer":
         """Send every rank its rows. Collective.
@@ -64,10 +67,8 @@ class PooledTransfer:
         world = exchange.world
         self._home_samples = num_samples[world.rank]
         blocks = list(pooled.detach().split(num_samples))
-        self._parts = [
-            blocks[owner] if owner == world.rank else pooled.new_empty(self._home_samples, width)
-            for owner, width in enumerate(exchange.widths)
-        ]
+        self._received, self._parts = exchange.buffers.take(self._shapes_at_home())
+        self._parts[world.rank] = blocks[world.rank]
         self._pending: Pending[None] = world.start_exchange(
             blocks, self._parts, stage=f"{exchange.stage}: vectors"
         )
@@ -114,6 +115,7 @@ class PooledTransfer:
         for columns, scale in scales:
             _columns(output, columns).mul_(scale)
         self._parts = []
+        self._exchange.buffers.give(self._received)
         return output
 
     def send_back(self, gradient: Tensor, scales: Sequence[tuple[Range, Tensor]]) -> Tensor | None:
@@ -131,12 +133,12 @@ class PooledTransfer:
             for columns, scale in scales:
                 _columns(gradient, columns).mul_(scale)
         world = self._exchange.world
-        self._arrived = self._pooled.new_empty(sum(self._num_samples), self._exchange.widths[world.rank])
+        buffers = self._exchange.buffers
+        width = self._exchange.widths[world.rank]
+        self._borrowed, (self._arrived,) = buffers.take([(sum(self._num_samples), width)])
         blocks = list(self._arrived.split(self._num_samples))
-        parts = [
-            blocks[owner] if owner == world.rank else gradient.new_empty(self._home_samples, width)
-            for owner, width in enumerate(self._exchange.widths)
-        ]
+        self._sent, parts = buffers.take(self._shapes_at_home())
+        parts[world.rank] = blocks[world.rank]
         replicated = gradient.new_empty(self._home_samples, self._exchange.replicated_width)
         targets = [*parts, replicated]
         for piece in self._exchange.pieces:
@@ -153,6 +155,14 @@ class PooledTransfer:
         self._pending.wait()
         if self._pooled.requires_grad:
             torch.autograd.backward(self._pooled, self._arrived)
+        self._exchange.buffers.give(self._borrowed)
+        self._exchange.buffers.give(self._sent)
+
+    def _shapes_at_home(self) -> list[tuple[int, int]]:
+        """Of the vectors that each other owner sends, or whose gradients it gets."""
+        rank = self._exchange.world.rank
+        widths = self._exchange.widths
+        return [(self._home_samples, 0 if o == rank else width) for o, width in enumerate(widths)]
 
 
 class _Assemble(torch.autograd.Function):

@@ -1,8 +1,8 @@
 """Tables with a gradient as large as themselves.
 
-For optimisers that move every row (adam), and for tables of which every rank holds a copy.
+For what moves every row (adam, weight decay), and for tables of which every rank holds a copy.
 The updates are those of `windrow.recsys.tables.fbgemm`, applied to every row. Where a row was not looked up its
-gradient is zero, and except under adam it stays as it is.
+gradient is zero, and but for those two it stays as it is.
 """
 
 import torch
@@ -56,6 +56,7 @@ class DenseGradientTableBatch(TableBatch):
         )
         self._parameters_in_order = tuple(self._weights)
         self._keeps_steps = options.optimizer == "adam"
+        self._moves_every_row = options.moves_every_row
         self._optimizer = _make_optimizer(self._parameters_in_order, options)
 
     def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
@@ -72,8 +73,8 @@ class DenseGradientTableBatch(TableBatch):
 
     def step(self) -> None:
         """See `TableBatch.step`. Reads and writes every row."""
-        if self._keeps_steps:
-            # Adam moves a row by its past moments too, so a missing gradient is a zero one, never a skipped step.
+        if self._moves_every_row:
+            # By past moments or by decay: so a missing gradient is a zero one, never a skipped step.
             for parameter in self._parameters_in_order:
                 if parameter.grad is None:
                     parameter.grad = torch.zeros_like(parameter)
@@ -101,18 +102,18 @@ class DenseGradientTableBatch(TableBatch):
 
 def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions) -> Optimizer:
     """The optimiser of a section, with its state in place from the start."""
-    rate, eps = options.learning_rate, options.eps
+    rate, eps, decay = options.learning_rate, options.eps, options.weight_decay
     match options.optimizer:
         case "sgd":
-            return SGD(parameters, lr=rate, fused=True)
+            return SGD(parameters, lr=rate, weight_decay=decay, fused=True)
         case "rowwise_adagrad":
-            return RowWiseAdagrad(parameters, lr=rate, eps=eps)
+            return RowWiseAdagrad(parameters, lr=rate, eps=eps, weight_decay=decay)
         case "adagrad":
             # PyTorch has a fused Adagrad for CPUs only.
             fused = parameters[0].device.type == "cpu"
-            return Adagrad(parameters, lr=rate, eps=eps, fused=fused)
+            return Adagrad(parameters, lr=rate, eps=eps, weight_decay=decay, fused=fused)
         case "adam":
-            adam = Adam(parameters, lr=rate, eps=eps, betas=options.betas, fused=True)
+            adam = Adam(parameters, lr=rate, eps=eps, betas=options.betas, weight_decay=decay, fused=True)
             for parameter in parameters:
                 adam.state[parameter] = {
                     "step": torch.zeros((), dtype=torch.float32, device=parameter.device),

@@ -32,7 +32,7 @@ def make_table_batch(
         lookups: ascending members, one for each segment of the input; see `TableBatch`.
         table_rows: rows of the whole table for each name: its first values depend on them.
         pooled: sum the rows of each bag, or return each row.
-        fused: learn within the backward pass, which wants fp32 or fp16 and any optimiser but adam; False for dense
+        fused: learn within the backward pass, which neither adam nor weight decay can; False for dense
             gradients, which ranks can sum. None: fused where the optimiser can be.
         device: where to store them; None for the CPU.
         seed: the run's seed. Equal seeds give equal values, however the tables are cut.
@@ -41,7 +41,7 @@ def make_table_batch(
         Values are those of `initialise_rectangle`; optimiser state is zero.
 
     Raises:
-        RecipeError: options ask for fused adam, or for fp16 with dense gradients.
+        RecipeError: options ask for fused adam or fused weight decay, or for fp16 with dense gradients.
     """
     names = ", ".join(dict.fromkeys(member.name for member in members))
     fused = options.can_fuse if fused is None else fused
@@ -49,8 +49,9 @@ def make_table_batch(
     if fused:
         if not options.can_fuse:
             raise RecipeError(
-                f'tables.optimizer = "{options.optimizer}": tables {names} are to learn within the backward pass, '
-                "which this optimiser cannot: take rowwise_adagrad, adagrad or sgd"
+                f'tables.optimizer = "{options.optimizer}", weight_decay = {options.weight_decay:g}: tables {names} '
+                "are to learn within the backward pass, which these cannot: take rowwise_adagrad, adagrad or sgd "
+                "without weight_decay"
             )
         from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
 

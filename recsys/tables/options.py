@@ -34,6 +34,9 @@ class TableOptions:
     optimiser's accumulators are fp32 either way. Not for tables of which every rank holds a copy."""
     initial_scale: float | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
+    weight_decay: float = 0.0
+    """What each value, times itself, adds to its gradient in every step (an L2 penalty, as PyTorch's optimisers have
+    it). It moves every row in every step, so it has the costs of adam."""
     betas: tuple[float, float] = (0.9, 0.999)
     """adam only: decay of the first and of the second moment for each step."""
 
@@ -56,18 +59,26 @@ class TableOptions:
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
                 raise RecipeError(f"tables.{name} = {value}: must be above 0 and finite")
+        if not 0 <= self.weight_decay < float("inf"):
+            raise RecipeError(f"tables.weight_decay = {self.weight_decay}: must be 0 or above, and finite")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise RecipeError(f"tables.betas = {list(self.betas)}: each must be at least 0 and below 1")
         if self.precision == "fp16" and not self.can_fuse:
             raise RecipeError(
-                f'tables.precision = "fp16" does not go with optimizer = "{self.optimizer}", which learns from dense '
-                'fp32 gradients: take precision = "fp32", or rowwise_adagrad, adagrad or sgd'
+                f'tables.precision = "fp16" does not go with optimizer = "{self.optimizer}" and weight_decay = '
+                f"{self.weight_decay:g}, which need dense fp32 gradients: take precision = "
+                '"fp32", or rowwise_adagrad, adagrad or sgd without weight_decay'
             )
 
     @property
     def can_fuse(self) -> bool:
-        """Whether the backward pass itself can update the rows it touches: exact for all but adam."""
-        return self.optimizer != "adam"
+        """Whether the backward pass itself can update the rows it touches: where no other row moves."""
+        return not self.moves_every_row
+
+    @property
+    def moves_every_row(self) -> bool:
+        """Whether a step also changes rows that were not looked up."""
+        return self.optimizer == "adam" or self.weight_decay > 0
 
     @property
     def dtype(self) -> torch.dtype:

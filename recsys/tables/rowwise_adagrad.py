@@ -24,10 +24,13 @@ class RowWiseAdagrad(Optimizer):
         parameters: each [rows, dim].
         lr: step size.
         eps: added to the square root.
+        weight_decay: times the weight, added to the gradient.
     """
 
-    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float) -> None:
-        super().__init__(parameters, {"lr": lr, "eps": eps})
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
         for group in self.param_groups:
             for parameter in group["params"]:
                 self.state[parameter]["sum"] = parameter.new_zeros(len(parameter))
@@ -50,7 +53,10 @@ class RowWiseAdagrad(Optimizer):
             for parameter in group["params"]:
                 if parameter.grad is not None:
                     accumulator = self.state[parameter]["sum"]
-                    update_rows(parameter, parameter.grad, accumulator, group["lr"], group["eps"])
+                    gradient = parameter.grad
+                    if group["weight_decay"]:
+                        gradient = gradient.add(parameter, alpha=group["weight_decay"])
+                    update_rows(parameter, gradient, accumulator, group["lr"], group["eps"])
         return loss
 
 

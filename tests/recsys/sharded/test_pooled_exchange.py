@@ -18,7 +18,7 @@ def test_values_and_gradients(spmd, small):
     def body(world):
         layout = make_layout(small.tables, small.make_plan("mixed", world.size), world.size)
         rank, counts = world.rank, SAMPLES[: world.size]
-        exchange = PooledExchange(world, layout, stage="test")
+        exchange = PooledExchange(world, layout, device=torch.device("cpu"), stage="test")
         widths = [owner.width for owner in layout.owners]
         pooled = owned(rank, widths[rank], world.size).requires_grad_()
         copies = torch.ones(counts[rank], layout.replicated.width, requires_grad=True)
@@ -60,7 +60,7 @@ def test_without_gradients_nothing_is_kept(spmd, small):
         pooled = owned(world.rank, layout.owners[world.rank].width, world.size)
         with torch.no_grad():
             output = (
-                PooledExchange(world, layout, stage="test")
+                PooledExchange(world, layout, device=torch.device("cpu"), stage="test")
                 .start(pooled, SAMPLES[: world.size])
                 .finish(None, [])
             )

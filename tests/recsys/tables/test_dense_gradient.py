@@ -31,13 +31,24 @@ def learn(batch: DenseGradientTableBatch, values: Tensor = VALUES, offsets: Tens
     batch.step()
 
 
-def test_adam_is_pytorchs():
-    batch = make(optimizer="adam", learning_rate=0.1, betas=(0.8, 0.99), eps=1e-4)
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize("optimizer", ["adam", "adagrad", "sgd"])
+def test_optimisers_are_pytorchs(optimizer, weight_decay):
+    batch = make(
+        optimizer=optimizer, learning_rate=0.1, betas=(0.8, 0.99), eps=1e-4, weight_decay=weight_decay
+    )
     modules = nn.ModuleList(
         nn.EmbeddingBag.from_pretrained(batch.weight(member).clone(), freeze=False, mode="sum")
         for member in range(2)
     )
-    theirs = torch.optim.Adam(modules.parameters(), lr=0.1, betas=(0.8, 0.99), eps=1e-4)
+    parameters = list(modules.parameters())
+    theirs = {
+        "adam": lambda: torch.optim.Adam(
+            parameters, lr=0.1, betas=(0.8, 0.99), eps=1e-4, weight_decay=weight_decay
+        ),
+        "adagrad": lambda: torch.optim.Adagrad(parameters, lr=0.1, eps=1e-4, weight_decay=weight_decay),
+        "sgd": lambda: torch.optim.SGD(parameters, lr=0.1, weight_decay=weight_decay),
+    }[optimizer]()
     for _ in range(4):
         learn(batch)
         theirs.zero_grad()

@@ -19,6 +19,8 @@ from windrow.recsys.tables.options import TableOptions
         ({"eps": 0.0}, "tables.eps = 0.0"),
         ({"initial_scale": -1.0}, "tables.initial_scale = -1.0"),
         ({"betas": (0.9, 1.0)}, r"tables.betas = \[0.9, 1.0\]: each must be at least 0 and below 1"),
+        ({"weight_decay": -0.1}, "tables.weight_decay = -0.1: must be 0 or above"),
+        ({"weight_decay": 0.1, "precision": "fp16"}, "weight_decay = 0.1, which need dense fp32"),
         ({"optimizer": "adam", "precision": "fp16"}, 'does not go with optimizer = "adam"'),
     ],
 )
@@ -32,6 +34,7 @@ def test_what_follows_from_the_options():
     assert TableOptions(precision="fp16").dtype == torch.float16
     assert TableOptions().can_fuse
     assert not TableOptions(optimizer="adam").can_fuse
+    assert not TableOptions(weight_decay=0.1).can_fuse
 
 
 @pytest.mark.parametrize(

@@ -42,3 +42,13 @@ def test_optimiser_skips_parameters_without_gradient():
     torch.testing.assert_close(used.detach(), torch.tensor([[0.5] * 4, [1.0] * 4]))
     assert torch.equal(unused, torch.ones(3, 4))
     assert optimizer.state[used]["sum"].tolist() == [1.0, 0.0]
+
+
+def test_weight_decay_is_added_to_the_gradient():
+    weight = torch.linspace(-1, 1, 12).view(3, 4)
+    gradient = torch.linspace(0, 1, 12).view(3, 4)
+    parameter = torch.nn.Parameter(weight.clone())
+    parameter.grad = gradient.clone()
+    RowWiseAdagrad([parameter], lr=0.1, eps=1e-4, weight_decay=0.5).step()
+    update_rows(weight, gradient + 0.5 * weight, torch.zeros(3), 0.1, 1e-4)
+    torch.testing.assert_close(parameter.detach(), weight)
