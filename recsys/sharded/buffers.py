@@ -1,4 +1,4 @@
-"""Memory that is used again at every step: the system takes as long to hand out large new memory as it takes to fill."""
+"""Memory that is used again at every step: large new memory takes the system as long to hand out as to fill."""
 
 from collections.abc import Sequence
 

@@ -53,7 +53,7 @@ def test_storage(optimizer, fused, expected):
 
 
 def test_what_does_not_go_together():
-    with pytest.raises(RecipeError, match='"adam": tables a are to learn within'):
+    with pytest.raises(RecipeError, match='"adam", weight_decay = 0: tables a are to learn within'):
         make_table_batch(TableOptions(optimizer="adam"), (WHOLE,), (0,), table_rows=ROWS, fused=True)
     with pytest.raises(RecipeError, match='"fp16": tables a have dense gradients'):
         make_table_batch(TableOptions(precision="fp16"), (WHOLE,), (0,), table_rows=ROWS, fused=False)
