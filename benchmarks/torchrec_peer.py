@@ -36,6 +36,7 @@ from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
 from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.launch.memory import keep_freed_memory
 from windrow.partition.tables.options import PlanOptions
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
@@ -388,6 +389,7 @@ def work(arguments: argparse.Namespace) -> None:
     warnings.simplefilter("ignore")  # TorchRec's, about itself
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
+    keep_freed_memory()  # as `windrow train` does; TorchRec gains as well
     with connect("mpi", deadline_s=300) as world:
         if world.size > 1:
             import torch.distributed as dist
