@@ -20,9 +20,7 @@ from windrow.recsys import EmbeddingBagCollection, EmbeddingBagConfig, TableOpti
 USERS, ITEMS, GROUPS, BOUGHT, DIM, SAMPLES = 2000, 500, 5, 4, 16, 512
 TABLES = [
     EmbeddingBagConfig(num_embeddings=USERS, embedding_dim=DIM, name="user", feature_names=["user"]),
-    EmbeddingBagConfig(
-        num_embeddings=ITEMS, embedding_dim=DIM, name="item", feature_names=["item", "bought"]
-    ),
+    EmbeddingBagConfig(num_embeddings=ITEMS, embedding_dim=DIM, name="item", feature_names=["item", "past"]),
 ]
 
 
@@ -36,8 +34,8 @@ class DotModel(nn.Module):
 
     def forward(self, samples: KeyedJaggedTensor) -> Tensor:
         """Logits [B]."""
-        user, item, bought = self.bags(samples).to_dict().values()
-        return ((user + bought) * item).sum(1) + self.bias
+        user, item, past = self.bags(samples).to_dict().values()
+        return ((user + past) * item).sum(1) + self.bias
 
 
 def make_samples(step: int, rank: int) -> tuple[KeyedJaggedTensor, Tensor]:
@@ -48,7 +46,7 @@ def make_samples(step: int, rank: int) -> tuple[KeyedJaggedTensor, Tensor]:
     taste = torch.randint(ITEMS // GROUPS, (SAMPLES, BOUGHT), generator=generator) * GROUPS
     group = torch.randint(GROUPS, (SAMPLES, 1), generator=generator)
     ids = KeyedJaggedTensor.from_lengths_sync(
-        keys=["user", "item", "bought"],
+        keys=["user", "item", "past"],
         values=torch.cat([user, item, (taste + group).flatten()]),
         lengths=torch.tensor([1, 1, BOUGHT]).repeat_interleave(SAMPLES),
     )

@@ -11,9 +11,11 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
     check_store,
+    log_table_specs,
     plan_of,
     plan_tables,
     sequence_configs,
+    set_first_values,
 )
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batch import Batch
@@ -22,6 +24,7 @@ from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
 from windrow.recsys.evaluation import ClickEvaluator
 from windrow.recsys.interaction_files import read_interactions
 from windrow.recsys.interaction_reader import HistorySampler, InteractionReader
+from windrow.recsys.metrics import check_split_can_be_scored
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.two_tower import TowerVectors, TwoTower
 from windrow.recsys.negative_sampling import NegativeSampler
@@ -79,6 +82,9 @@ def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device
     """
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
+    for split in ("validation", "test"):
+        if split in store.splits and (entry := store.split(split)).rows:
+            check_split_can_be_scored(split, entry.rows, entry.positives)
     recommender = _click_recommender(world, recipe, store, device)
     lanes = recipe.training.lanes
     source = BatchReader(
@@ -106,7 +112,14 @@ def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device
         for split in ("validation", "test")
         if split in store.splits and store.split(split).rows
     }
-    evaluator = ClickEvaluator(world, recommender, measured, metric=recipe.evaluation.metric, device=device)
+    evaluator = ClickEvaluator(
+        world,
+        recommender,
+        measured,
+        metric=recipe.evaluation.metric,
+        auc=recipe.evaluation.auc,
+        device=device,
+    )
     return RecommendationParts(
         fingerprint=store.fingerprint, recommender=recommender, source=source, evaluator=evaluator
     )
@@ -224,4 +237,6 @@ def _click_recommender(
         },
         seed=recipe.run.seed,
     )
-    return Recommender(bags, sequences, model.to(device))
+    recommender = Recommender(bags, sequences, model.to(device))
+    set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())
+    return recommender

@@ -1,8 +1,12 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
+import difflib
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from pathlib import Path
+from typing import TYPE_CHECKING
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
@@ -10,8 +14,20 @@ from windrow.partition.tables.spec import TableSpec
 from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.store import LogStore
+from windrow.recsys.tables.pretrained import load_pretrained
 
-__all__ = ["bag_configs", "check_store", "log_table_specs", "plan_of", "plan_tables", "sequence_configs"]
+if TYPE_CHECKING:
+    from windrow.recsys.sharded.rank_tables import StoredTable
+
+__all__ = [
+    "bag_configs",
+    "check_store",
+    "log_table_specs",
+    "plan_of",
+    "plan_tables",
+    "sequence_configs",
+    "set_first_values",
+]
 
 OWN_COPY = ".sequence"
 """Ends the name of a table that pools some features and not others: the two kinds of lookup have tables each."""
@@ -107,6 +123,36 @@ def plan_of(plan: Plan, tables: set[str]) -> Plan:
         shards=tuple(shard for shard in plan.shards if shard.table in tables),
         replicated=tuple(table for table in plan.replicated if table in tables),
     )
+
+
+def set_first_values(
+    pretrained: Mapping[str, Path], specs: Iterable[TableSpec], tables: "Iterable[StoredTable]"
+) -> None:
+    """Put rows that were trained elsewhere into this rank's pieces of tables; nobody else has to be present.
+
+    Args:
+        pretrained: file by table, as in the recipe.
+        specs: all tables.
+        tables: what this rank holds.
+
+    Raises:
+        RecipeError: there is no table of that name.
+        DataError: a file does not fit its table.
+    """
+    shapes = {spec.name: (spec.rows, spec.dim) for spec in specs}
+    for name in pretrained:
+        if name not in shapes:
+            nearest = difflib.get_close_matches(name, shapes, n=1, cutoff=0.5) or list(shapes)
+            raise RecipeError(
+                f"tables.pretrained.{name}: there is no such table. Did you mean {nearest[0]!r}? Tables: "
+                f"{', '.join(shapes)}"
+            )
+    for stored in tables:
+        place = stored.table
+        if place.name in pretrained:
+            path = pretrained[place.name]
+            part = load_pretrained(path, place.name, place.rows, place.columns, shape=shapes[place.name])
+            stored.weight.copy_(part)
 
 
 def _features_by_table(store: LogStore) -> dict[str, tuple[int, list[str]]]:

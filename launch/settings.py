@@ -57,7 +57,7 @@ def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: s
     """Build a dataclass from a nested dictionary, checking every name and type.
 
     Understands int, float (an integer is accepted), str, bool, Path, Literal, tuples, None, unions of these,
-    nested dataclasses, and mappings from names to dataclasses.
+    nested dataclasses, and mappings from names to any of these.
 
     Args:
         kind: the dataclass.
@@ -107,20 +107,20 @@ def _parse_value(expected: Any, value: Any, key: str, place: Place) -> Any:
         if dataclasses.is_dataclass(member) and isinstance(member, type):
             return _parse_table(member, value, place.inside(key))
         if typing.get_origin(member) is Mapping:
-            return _parse_named_tables(member, value, place.inside(key))
+            return _parse_named_values(member, value, place.inside(key))
         accepted, result = _convert(member, value, place)
         if accepted:
             return result
     raise place.refuse(f"{key} = {value!r} has the wrong type: expected {_describe(expected)}")
 
 
-def _parse_named_tables(expected: Any, values: object, place: Place) -> "dict[str, DataclassInstance]":
+def _parse_named_values(expected: Any, values: object, place: Place) -> dict[str, Any]:
     key_type, kind = typing.get_args(expected)
-    if key_type is not str or not _is_table(kind):
+    if key_type is not str:
         raise TypeError(f"settings cannot hold fields of type {expected!r}")
     if not isinstance(values, Mapping):
-        raise place.refuse(f"must be a section with a section for each name, got {values!r}")
-    return {name: _parse_table(kind, value, place.inside(name)) for name, value in values.items()}
+        raise place.refuse(f"must be a section with names of its own, got {values!r}")
+    return {name: _parse_value(kind, value, name, place) for name, value in values.items()}
 
 
 def _members(expected: Any) -> list[Any]:

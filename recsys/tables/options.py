@@ -1,6 +1,8 @@
 """The recipe section that says how embedding tables are stored and learnt."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Literal, get_args
 
 import torch
@@ -34,6 +36,9 @@ class TableOptions:
     optimiser's accumulators are fp32 either way. Not for tables of which every rank holds a copy."""
     initial_scale: float | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
+    pretrained: Mapping[str, Path] = field(default_factory=dict)
+    """First values by table, instead of random ones: .npy or .safetensors files of [rows, dim], row k for id k. Each
+    rank reads its own part."""
     weight_decay: float = 0.0
     """What each value, times itself, adds to its gradient in every step (an L2 penalty, as PyTorch's optimisers have
     it). It moves every row in every step, so it has the costs of adam."""

@@ -34,7 +34,12 @@ def test_every_example_is_tested_and_short(repository: Path) -> None:
     lengths = {
         path.name: len(path.read_text().splitlines()) for path in (repository / "examples").glob("*.py")
     }
-    assert lengths.keys() == {"compare_partitioners.py", "own_graph.py", "train_from_recipe.py"}
+    assert lengths.keys() == {
+        "compare_partitioners.py",
+        "own_click_model.py",
+        "own_graph.py",
+        "train_from_recipe.py",
+    }
     assert max(lengths.values()) < 80
 
 
@@ -48,6 +53,17 @@ def test_own_graph(run_example: RunExample, ranks: int) -> None:
     assert lines[0].startswith("epoch 1: loss 1.88")
     assert lines[1].startswith("epoch 2: loss 1.27")
     assert lines[2].startswith("vertices 0 to 9")
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_own_click_model(run_example: RunExample, ranks: int) -> None:
+    lines = run_example("own_click_model.py", "--steps", "25")
+    if launched_rank() > 0:
+        assert lines == []
+        return
+    # Each rank makes up samples of its own, so more ranks see more of them.
+    assert len(lines) == 1
+    assert lines[0].startswith({1: "step 25: loss 0.058", 2: "step 25: loss 0.031"}[ranks])
 
 
 @ON_ONE_AND_TWO_RANKS

@@ -4,9 +4,13 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
@@ -15,9 +19,15 @@ from windrow.launch.recommendation_tables import (
     plan_of,
     plan_tables,
     sequence_configs,
+    set_first_values,
 )
+from windrow.partition.tables.planners import plan_with_planner
+from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.prepare import prepare_log
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.store import LogStore
+from windrow.recsys.tables.options import TableOptions
 
 FEATURES: dict[str, Any] = {
     "item": {"ids": "rows", "rows": 50},
@@ -81,3 +91,48 @@ def test_a_store_of_another_log_is_refused(
         check_store(click_recipe(folder, log={"dense": []}), store)
     with pytest.raises(StoreError, match=r"dense columns \[\], but the recipe has \['age'\]"):
         check_store(click_recipe(folder, log={"features": FEATURES}), store)
+
+
+TABLES = [
+    EmbeddingBagConfig(num_embeddings=10, embedding_dim=8, name="item", feature_names=["item"]),
+    EmbeddingBagConfig(num_embeddings=6, embedding_dim=8, name="user", feature_names=["user"]),
+]
+SPECS = table_specs(TABLES, TableOptions(dim=8))
+
+
+@pytest.mark.parametrize("planner", ["row_wise", "column_wise", "replicated"])
+def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any) -> None:
+    rows = np.arange(80, dtype=np.float32).reshape(10, 8)
+    np.save(tmp_path / "item.npy", rows)
+
+    def body(world: World) -> list[tuple[str, bool]]:
+        plan = plan_with_planner(planner, SPECS, world.size)
+        bags = EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=TableOptions(dim=8))
+        set_first_values({"item": tmp_path / "item.npy"}, SPECS, bags.local_tables())
+        return [
+            (
+                stored.table.name,
+                torch.equal(
+                    stored.weight,
+                    torch.from_numpy(rows[slice(*stored.table.rows), slice(*stored.table.columns)]),
+                ),
+            )
+            for stored in bags.local_tables()
+        ]
+
+    found = [table for tables in Loopback.run(2, body) for table in tables]
+    assert sorted(set(found)) == [("item", True), ("user", False)]
+
+
+def test_pretrained_rows_of_no_table_are_refused(tmp_path: Path) -> None:
+    with pytest.raises(
+        RecipeError, match=r"tables.pretrained.itm: there is no such table. Did you mean 'item'"
+    ):
+        set_first_values({"itm": tmp_path / "item.npy"}, SPECS, [])
+
+
+def test_pretrained_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
+    np.save(tmp_path / "item.npy", np.zeros((9, 8), dtype=np.float32))
+    bags = EmbeddingBagCollection(TABLES, optimizer=TableOptions(dim=8))
+    with pytest.raises(DataError, match=r"item.npy"):
+        set_first_values({"item": tmp_path / "item.npy"}, SPECS, bags.local_tables())

@@ -168,7 +168,7 @@ def test_tables_of_tables_arrive_in_the_order_of_the_file() -> None:
     ("values", "words"),
     [
         ({}, ["r.toml: needs the section 'features'"]),
-        ({"features": 3}, ["r.toml: [features] must be a section with a section for each name, got 3"]),
+        ({"features": 3}, ["r.toml: [features] must be a section with names of its own, got 3"]),
         ({"features": {"age": 3}}, ["[features.age] must be a section with keys of its own, got 3"]),
         ({"features": {"age": {}}}, ["[features.age] needs a value for 'rows'"]),
         ({"features": {"age": {"rws": 3}}}, ["[features.age] has no key 'rws'", "Did you mean 'rows'"]),
