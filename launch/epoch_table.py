@@ -10,6 +10,9 @@ __all__ = ["EpochTable", "format_row"]
 WIDEST_EPOCH = 5
 NUMBER_WIDTH = 9
 ABSENT = "-"
+
+SHORT_NAMES = {"normalised_entropy": "NE"}
+"""Of metrics whose names are too long for a column."""
 LARGEST_WITH_DECIMALS = 100
 
 
@@ -48,7 +51,8 @@ class EpochTable:
 
     def _header(self, metric: str) -> list[str]:
         stages = [f"{stage} s" for stage in self._stages]
-        metrics = [f"val {metric}", f"test {metric}", *self._figures.values()]
+        name = SHORT_NAMES.get(metric, metric)
+        metrics = [f"val {name}", f"test {name}", *self._figures.values()]
         return ["epoch", "loss", *metrics, "total s", *stages, "rows", "fetched"]
 
     def _minimum(self) -> list[int]:

@@ -29,7 +29,7 @@ class TrainingResult:
     validation: float | None
     """The metric on the validation split at the best epoch."""
     test: float | None
-    """The metric on the test split at the best epoch."""
+    """The metric on the test split at the best epoch; at the last one where nothing validates."""
     epochs: int
     """Epochs finished; fewer than asked for after an early stop."""
     seconds: float
@@ -97,15 +97,17 @@ class Journal:
         if not records:
             raise StoreError(f"{self.folder.metrics_file} holds no epoch: was it deleted? Start a new run")
         best = best_record(records)
+        # Where nothing validates there is no choice of an epoch: the last one counts.
+        told = best or next((record for record in reversed(records) if record.test is not None), records[-1])
         result = TrainingResult(
             run_folder=self.folder.path,
             metric=records[-1].metric,
             best_epoch=best.epoch if best else None,
             validation=best.validation if best else None,
-            test=best.test if best else None,
+            test=told.test,
             epochs=records[-1].epoch,
             seconds=sum(record.seconds for record in records),
-            figures=(best or records[-1]).figures,
+            figures=told.figures,
         )
         write_plot(records, self.folder.plot_file, title=self._recipe.name)
         self.folder.write_summary({**asdict(result), "run_folder": str(self.folder.path)})

@@ -119,7 +119,8 @@ def summary_lines(result: "TrainingResult") -> list[str]:
         if value is not None
     ]
     if figures:
-        lines.append(f"best epoch {result.best_epoch}: {', '.join(figures)}")
+        which = "last epoch" if result.best_epoch is None else f"best epoch {result.best_epoch}"
+        lines.append(f"{which}: {', '.join(figures)}")
     lines += [
         f"{name} {result.figures[name]:.4f}{note}" for name, note in SAID.items() if name in result.figures
     ]

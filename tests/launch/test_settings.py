@@ -188,13 +188,24 @@ def test_overrides_reach_into_tables_of_tables() -> None:
     assert parse_log(values).features == {"age": Feature(rows=50), "zip": Feature(rows=4)}
 
 
-def test_a_mapping_to_anything_else_is_the_programmers_error() -> None:
+def test_a_mapping_to_plain_values_keeps_its_names() -> None:
+    @dataclass
+    class Files:
+        files: Mapping[str, Path]
+
+    parsed = parse_settings(Files, {"files": {"b": "x.npy", "a": "y.npy"}}, source="r", base=Path("/data"))
+    assert list(parsed.files.items()) == [("b", Path("/data/x.npy")), ("a", Path("/data/y.npy"))]
+    with pytest.raises(RecipeError, match=r"\[files\] a = 3 has the wrong type: expected a path"):
+        parse_settings(Files, {"files": {"a": 3}}, source="r", base=Path("/data"))
+
+
+def test_a_mapping_from_anything_but_names_is_the_programmers_error() -> None:
     @dataclass
     class Odd:
-        value: Mapping[str, int]
+        value: Mapping[int, int]
 
     with pytest.raises(TypeError, match="cannot hold fields of type"):
-        parse_settings(Odd, {"value": {"a": 1}}, source="r", base=Path())
+        parse_settings(Odd, {"value": {1: 1}}, source="r", base=Path())
 
 
 NAMES = st.text(st.characters(exclude_categories=["Cs"]), max_size=8)
