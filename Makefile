@@ -6,7 +6,7 @@ DEVICE ?= cpu
 # Tried in this order; must be Python 3.11. Override it as in `make test PYTHON=/opt/python/bin/python3.11`.
 PYTHON ?= python3.11 python3
 
-BENCHMARKS = edge_cut exchange sampler epoch parity kill_resume
+BENCHMARKS = edge_cut exchange sampler epoch parity kill_resume recsys_parity reshard torchrec_peer reader
 
 # Without this, a Python started in this folder would take the folder comm for the package of that name.
 export PYTHONSAFEPATH = 1
@@ -20,7 +20,7 @@ INSTALLED_FOR_DEVELOPMENT = .venv/.stamp-$(DEVICE)-dev
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     partition a real graph, train GraphSAGE on it with 2 MPI ranks, show table and plot"
+	@echo "make demo     train GraphSAGE on a real graph and a DLRM on a real click log, each with 2 MPI ranks"
 	@echo "make test     all tests, on 1, 2 and 4 MPI ranks"
 	@echo "make lint     style: ruff check and ruff format --check"
 	@echo "make type     types: mypy, strict"
@@ -29,12 +29,18 @@ help:
 	@echo "make clean    remove what tools have made (not .venv, not runs/ and stores/)"
 
 demo: $(INSTALLED)
+	@echo "== Graph: which crowd workers were banned? GraphSAGE on 2 ranks"
 	windrow partition examples/tolokers.toml --parts 2 --overwrite
 	mpirun -n 2 windrow train examples/tolokers.toml
-	@newest=$$(ls -td runs/tolokers-*/ | head -n 1); \
-	echo; \
-	echo "table:  the lines above, as data in $${newest}metrics.jsonl"; \
-	echo "plot:   $${newest}plot.png"
+	@echo
+	@echo "== Click log: which garment is clicked? DLRM on 2 ranks, trained on the first days, measured on the last"
+	windrow prepare examples/open_bandit.toml --overwrite
+	mpirun -n 2 windrow train examples/open_bandit.toml
+	@echo
+	@for name in tolokers open_bandit; do \
+		newest=$$(ls -td runs/$$name-*/ | head -n 1); \
+		echo "$$name: the lines above as data in $${newest}metrics.jsonl, curves in $${newest}plot.png"; \
+	done
 
 test: $(INSTALLED_FOR_DEVELOPMENT)
 	@python tools/run_tests.py

@@ -6,6 +6,7 @@ jagged batches, pooled vectors and gradients of the tables against TorchRec's `E
 """
 
 import argparse
+import functools
 import json
 import shutil
 import subprocess
@@ -284,7 +285,7 @@ def difference_to_torchrec() -> float:
         return max(apart)
 
     return max(
-        apart for plan in plans(2).values() for apart in Loopback.run(2, lambda world, p=plan: body(world, p))
+        apart for plan in plans(2).values() for apart in Loopback.run(2, functools.partial(body, plan=plan))
     )
 
 
@@ -333,7 +334,9 @@ def main() -> None:
             launched = launched_losses(size, optimizers, Path(folder))
             for optimizer in optimizers:
                 for kind, plan in plans(size).items():
-                    loopback = Loopback.run(size, lambda w, p=plan, o=optimizer: losses_of(w, p, o))[0]
+                    loopback = Loopback.run(
+                        size, functools.partial(losses_of, plan=plan, optimizer=optimizer)
+                    )[0]
                     reference = references[optimizer]
                     rows.append(
                         {

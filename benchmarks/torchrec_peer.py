@@ -12,6 +12,7 @@ our collection costs on top.
 
 import argparse
 import contextlib
+import functools
 import itertools
 import json
 import logging
@@ -376,12 +377,19 @@ def variants(world: World, steps: int) -> dict[str, Callable[[], object]]:
             ("TorchRec, our plan, pipeline", plan, True),
         ):
             step = torchrec_step(SETTING, world, torchrec, batches, pipeline=pipeline)
-            found[name] = lambda step=step: [step() for _ in range(steps)]
+            found[name] = functools.partial(repeat, step, steps)
 
-    def together(run: Callable[[], object]) -> Callable[[], object]:
-        return lambda: (run(), world.barrier(stage="benchmark"))
+    def run_and_meet(run: Callable[[], object]) -> None:
+        run()
+        world.barrier(stage="benchmark")
 
-    return {name: together(run) for name, run in found.items()}
+    return {name: functools.partial(run_and_meet, run) for name, run in found.items()}
+
+
+def repeat(step: Callable[[], object], times: int) -> None:
+    """Call a function some times."""
+    for _ in range(times):
+        step()
 
 
 def work(arguments: argparse.Namespace) -> None:

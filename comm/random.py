@@ -35,6 +35,7 @@ class Stream(IntEnum):
     NEGATIVE = 8
     HISTORY = 9
     HASH_VALUES = 10
+    AUDIENCE = 11
 
 
 def mix64(value: int) -> int:

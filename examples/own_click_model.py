@@ -35,7 +35,8 @@ class DotModel(nn.Module):
     def forward(self, samples: KeyedJaggedTensor) -> Tensor:
         """Logits [B]."""
         user, item, past = self.bags(samples).to_dict().values()
-        return ((user + past) * item).sum(1) + self.bias
+        logits: Tensor = ((user + past) * item).sum(1) + self.bias
+        return logits
 
 
 def make_samples(step: int, rank: int) -> tuple[KeyedJaggedTensor, Tensor]:

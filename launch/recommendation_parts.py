@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Protocol, cast
+from typing import Protocol
 
 import torch
 
@@ -20,14 +20,14 @@ from windrow.launch.recommendation_tables import (
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batch import Batch
 from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
 from windrow.recsys.evaluation import ClickEvaluator
 from windrow.recsys.interaction_files import read_interactions
-from windrow.recsys.interaction_reader import HistorySampler, InteractionReader
+from windrow.recsys.interaction_reader import InteractionReader
 from windrow.recsys.metrics import check_split_can_be_scored
 from windrow.recsys.models.build import build_model
-from windrow.recsys.models.two_tower import TowerVectors, TwoTower
+from windrow.recsys.models.two_tower import TowerVectors, TwoTower, two_tower_tables
 from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.neighbourhoods import Neighbourhoods
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
@@ -35,9 +35,6 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.store import LogStore
 from windrow.recsys.trainer import BatchSource
-
-if TYPE_CHECKING:
-    from windrow.recsys.models.model import ClickModel
 
 __all__ = ["RecommendationEvaluator", "RecommendationParts", "click_parts", "two_tower_parts"]
 
@@ -145,7 +142,6 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         validation_fraction=options.validation_fraction,
         seed=seed,
     )
-    histories = HistorySampler(interactions, options.max_history, seed=seed)
     negatives = NegativeSampler(
         interactions.item_counts(), options.num_negatives, exponent=options.negative_exponent, seed=seed
     )
@@ -155,24 +151,14 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         size=world.size,
         batch_size=recipe.training.batch_size,
         negatives=negatives,
-        histories=histories,
+        neighbourhoods=Neighbourhoods.of(interactions, options.max_history, options.max_audience, seed=seed),
         seed=seed,
     )
-    tables = [
-        EmbeddingBagConfig(
-            name=name,
-            num_embeddings=rows,
-            embedding_dim=recipe.tables.dim,
-            feature_names=features,
-            pooling=PoolingType.MEAN,
-        )
-        for name, rows, features in (
-            ("user", interactions.num_users, ["user"]),
-            ("item", interactions.num_items, ["history", "item"]),
-        )
-    ]
+    dim = recipe.tables.dim
+    tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     bags = EmbeddingBagCollection(
         tables,
+        is_weighted=True,
         device=device,
         world=world,
         plan=make_plan(recipe.plan, table_specs(tables, recipe.tables), world.size),
@@ -180,9 +166,8 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         seed=seed,
     )
     correction = torch.from_numpy(negatives.log_probabilities()) if options.log_q_correction else None
-    model = TwoTower(recipe.tables.dim, log_probabilities=correction)
-    # A tower has all that a recommender calls; what it gives are vectors instead of logits.
-    recommender = Recommender(bags, None, cast("ClickModel", model.to(device)))
+    model = TwoTower(dim, temperature=recipe.model.temperature, log_probabilities=correction)
+    recommender = Recommender(bags, None, model.to(device))
 
     def vectors(batch: Batch) -> TowerVectors:
         recommender.eval()
@@ -193,7 +178,7 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         world,
         vectors,
         interactions,
-        histories,
+        Neighbourhoods.of(interactions, seed=seed),  # Whole ones.
         k=recipe.evaluation.k,
         batch_size=recipe.evaluation.batch_size,
         device=device,

@@ -1,15 +1,15 @@
-"""Minibatches of implicit feedback: positives, their users' histories and shared negatives in one container.
+"""Minibatches of implicit feedback: positives and shared negatives, with their neighbourhoods, in one container.
 
-A rank with B positives and M negatives gets B + M rows of three features; histories and items are rows of one table::
+A rank with B positives and M negatives gets B + M rows of four features, of `windrow.recsys.neighbourhoods`::
 
-    row              user    history    item
-    0 .. B - 1       [u]     [i, ...]   [positive]       history: items that the user took, without the positive
-    B .. B + M - 1   []      []         [negative]       the same M negatives on every rank
+    row              user    audience    history    item
+    0 .. B - 1       [u]     [u, ...]    [i, ...]   [positive]
+    B .. B + M - 1   []      [u, ...]    []         [negative]       the same M negatives on every rank
 """
 
 from collections.abc import Generator
 from contextlib import AbstractContextManager, closing
-from typing import TYPE_CHECKING, cast
+from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -21,75 +21,19 @@ from windrow.comm.splits import near_equal_split
 from windrow.recsys.batch import Batch
 from windrow.recsys.interactions import Interactions
 from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.neighbourhoods import Neighbourhoods
 from windrow.recsys.prefetch import prefetch
 
-if TYPE_CHECKING:
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
-__all__ = ["FEATURES", "HistorySampler", "InteractionReader", "make_features"]
-
-FEATURES = ("user", "history", "item")
-"""The features of a minibatch, in this order; "history" and "item" look into one table."""
+__all__ = ["InteractionReader"]
 
 IntArray = npt.NDArray[np.int64]
-
-
-class HistorySampler:
-    """Gives histories: training items of a user, at most so many.
-
-    Args:
-        interactions: whose training split the histories come from.
-        max_history: the most items in a history; 0 for none.
-        seed: the run's seed.
-
-    Raises:
-        RecipeError: `max_history` is negative.
-    """
-
-    def __init__(self, interactions: Interactions, max_history: int, *, seed: int) -> None:
-        if max_history < 0:
-            raise RecipeError(f"max_history = {max_history}: expected at least 0")
-        train = interactions.train
-        self._indptr = train.indptr
-        self._max_history = max_history
-        self._seed = seed
-        # Shuffled once for each user, so that consecutive ones are a sample.
-        user_keys = hash_ids(stream_key(seed, Stream.HISTORY), train.users)
-        keys = hash_ids(0, user_keys ^ train.items.astype(np.uint64))
-        self._items = train.items[np.lexsort((keys, train.users))]
-
-    def sample(
-        self, users: IntArray, draws: npt.NDArray[np.uint64], excluded: IntArray | None = None
-    ) -> tuple[IntArray, IntArray]:
-        """Draw a history for each row.
-
-        A user's items stand in a circle, in a seeded order; a history is at most `max_history` consecutive ones.
-
-        Args:
-            users: [n] the user of each row.
-            draws: [n] random numbers that say where to begin.
-            excluded: [n] an item to leave out of each history, such as the one to be predicted; None for nothing.
-
-        Returns:
-            Item ids of all rows and [n] the length of each. Cost: proportional to the items returned.
-        """
-        counts = self._indptr[users + 1] - self._indptr[users]
-        lengths = np.minimum(counts, self._max_history)
-        starts = (draws % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
-        rows = np.repeat(np.arange(len(users)), lengths)
-        within = np.arange(len(rows)) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        items = self._items[self._indptr[users[rows]] + (starts[rows] + within) % counts[rows]]
-        if excluded is None:
-            return items, lengths
-        kept = items != excluded[rows]
-        return items[kept], np.bincount(rows[kept], minlength=len(users)).astype(np.int64)
 
 
 class InteractionReader:
     """The minibatches of one rank. A pure function of (epoch, step); only the last epoch's order is kept.
 
     The training pairs are shuffled anew in each epoch and cut into global minibatches, of which each rank takes a
-    near-equal part in rank order: neither minibatches nor histories nor negatives depend on the number of ranks.
+    near-equal part in rank order: neither minibatches nor neighbourhoods nor negatives depend on the number of ranks.
 
     Args:
         interactions: the same on every rank.
@@ -97,7 +41,7 @@ class InteractionReader:
         size: number of ranks.
         batch_size: positives in a step, over all ranks, at least 1.
         negatives: draws those of each step; the same on every rank.
-        histories: gives the users' histories; the same on every rank.
+        neighbourhoods: give histories and audiences; the same on every rank.
         seed: the run's seed.
 
     Raises:
@@ -112,7 +56,7 @@ class InteractionReader:
         size: int,
         batch_size: int,
         negatives: NegativeSampler,
-        histories: HistorySampler,
+        neighbourhoods: Neighbourhoods,
         seed: int,
     ) -> None:
         if batch_size < 1:
@@ -121,7 +65,7 @@ class InteractionReader:
         self._rank = rank
         self._size = size
         self._negatives = negatives
-        self._histories = histories
+        self._neighbourhoods = neighbourhoods
         self._seed = seed
         self._steps = -(-len(self._items) // batch_size)
         self._bounds = near_equal_split(len(self._items), self._steps)
@@ -177,12 +121,14 @@ class InteractionReader:
         shares = near_equal_split(stop - start, self._size)
         pairs = self._last[1][start + shares[self._rank] : start + shares[self._rank + 1]]
         users, positives = self._users[pairs], self._items[pairs]
-        draws = hash_ids(stream_key(self._seed, Stream.HISTORY, epoch), pairs)
-        history, history_lengths = self._histories.sample(users, draws, excluded=positives)
         items = np.concatenate([positives, self._negatives.sample(epoch, step)])
+        user_draws = hash_ids(stream_key(self._seed, Stream.HISTORY, epoch), pairs)
+        # A pair has one number in an epoch, a negative one in a step.
+        numbers = np.concatenate([pairs, len(self._items) + np.arange(len(items) - len(pairs))])
+        item_draws = hash_ids(stream_key(self._seed, Stream.AUDIENCE, epoch, step), numbers)
         return Batch(
             dense=torch.empty(len(items), 0),
-            sparse=make_features(users, history, history_lengths, items),
+            sparse=self._neighbourhoods.features(users, items, user_draws, item_draws),
             labels=torch.ones(len(pairs)),
             row_ids=torch.from_numpy(pairs),
         )
@@ -191,32 +137,3 @@ class InteractionReader:
         # Hashing with one key is one-to-one, so there are no ties.
         key = stream_key(self._seed, Stream.SHUFFLE, epoch)
         return np.argsort(hash_ids(key, np.arange(len(self._items))))
-
-
-def make_features(
-    users: IntArray, history: IntArray, history_lengths: IntArray, items: IntArray
-) -> "KeyedJaggedTensor":
-    """Put rows of users, then rows of items alone, into one container.
-
-    Args:
-        users: [B] user ids.
-        history: item ids of the B histories, one after the other.
-        history_lengths: [B].
-        items: [rows], at least B; or [0] where rows have users only.
-
-    Returns:
-        Features "user", "history" and "item" with ``max(B, len(items))`` rows.
-    """
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
-    rows = max(len(users), len(items))
-    lengths = np.zeros((len(FEATURES), rows), dtype=np.int64)
-    lengths[0, : len(users)] = 1
-    lengths[1, : len(users)] = history_lengths
-    lengths[2, : len(items)] = 1
-    return KeyedJaggedTensor(
-        keys=list(FEATURES),
-        values=torch.from_numpy(np.concatenate([users, history, items])),
-        lengths=torch.from_numpy(lengths.ravel()),
-        stride=rows,
-    )

@@ -23,9 +23,9 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.splits import near_equal_split
 from windrow.comm.world import World
 from windrow.recsys.batch import Batch
-from windrow.recsys.interaction_reader import HistorySampler, make_features
 from windrow.recsys.interactions import Interactions, ItemLists
 from windrow.recsys.models.two_tower import TowerVectors
+from windrow.recsys.neighbourhoods import Neighbourhoods
 from windrow.recsys.ranking_metrics import find_hits, ndcg_at_k, recall_at_k
 
 __all__ = ["RankingEvaluator"]
@@ -92,7 +92,7 @@ class RankingEvaluator:
         vectors: collective: from a minibatch of `windrow.recsys.interaction_reader` to the vectors of its rows, such
             as a `Recommender` of a `TwoTower` gives.
         interactions: the same on every rank.
-        histories: gives the users' histories.
+        neighbourhoods: give histories and audiences.
         k: length of the lists of recommendations.
         batch_size: users, or items, that all ranks together look up at once.
         device: where `vectors` computes.
@@ -107,7 +107,7 @@ class RankingEvaluator:
         world: World,
         vectors: Callable[[Batch], TowerVectors],
         interactions: Interactions,
-        histories: HistorySampler,
+        neighbourhoods: Neighbourhoods,
         *,
         k: int = 20,
         batch_size: int = 16384,
@@ -128,7 +128,7 @@ class RankingEvaluator:
         self._world = world
         self._vectors = vectors
         self._interactions = interactions
-        self._histories = histories
+        self._neighbourhoods = neighbourhoods
         self._k = k
         self._batch_size = batch_size
         self._device = device or torch.device("cpu")
@@ -171,10 +171,7 @@ class RankingEvaluator:
         steps = -(-self._most_users // max(1, self._batch_size // self._world.size))
         parts = []
         for start, stop in pairwise(near_equal_split(len(mine), steps)):
-            users = mine[start:stop]
-            history, lengths = self._histories.sample(users, np.zeros(len(users), dtype=np.uint64))
-            nothing = np.zeros(0, dtype=np.int64)
-            parts.append(self._look_up(users, history, lengths, nothing).users)
+            parts.append(self._look_up(mine[start:stop], np.zeros(0, dtype=np.int64)).users)
         return torch.cat(parts)
 
     def _item_vectors(self, first_item: int) -> Tensor:
@@ -184,19 +181,17 @@ class RankingEvaluator:
         start, stop = shares[self._world.rank], shares[self._world.rank + 1]
         largest = max(b - a for a, b in pairwise(shares))
         steps = -(-largest // max(1, self._batch_size // self._world.size))
-        nothing = np.zeros(0, dtype=np.int64)
         parts = []
         for low, high in pairwise(near_equal_split(stop - start, steps)):
             ids = np.arange(first_item + start + low, first_item + start + high, dtype=np.int64)
-            parts.append(self._look_up(nothing, nothing, nothing, ids).items)
+            parts.append(self._look_up(np.zeros(0, dtype=np.int64), ids).items)
         return torch.cat(self._world.all_gather(torch.cat(parts), stage="item vectors"))
 
-    def _look_up(
-        self, users: IntArray, history: IntArray, history_lengths: IntArray, items: IntArray
-    ) -> TowerVectors:
+    def _look_up(self, users: IntArray, items: IntArray) -> TowerVectors:
+        draws = np.zeros(max(len(users), len(items)), dtype=np.uint64)
         batch = Batch(
             dense=torch.empty(max(len(users), len(items)), 0),
-            sparse=make_features(users, history, history_lengths, items),
+            sparse=self._neighbourhoods.features(users, items, draws[: len(users)], draws[: len(items)]),
             labels=torch.ones(len(users)),
             row_ids=torch.from_numpy(users),
         )

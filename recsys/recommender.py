@@ -1,13 +1,14 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
 from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
 
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batch import Batch
 from windrow.recsys.models.model import ClickModel
+from windrow.recsys.models.two_tower import TwoTower
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
@@ -77,7 +78,10 @@ class Recommender(nn.Module):
     """
 
     def __init__(
-        self, bags: "EmbeddingBagCollection", sequences: "EmbeddingCollection | None", model: ClickModel
+        self,
+        bags: "EmbeddingBagCollection",
+        sequences: "EmbeddingCollection | None",
+        model: ClickModel | TwoTower,
     ) -> None:
         super().__init__()
         self.bags = bags
@@ -101,7 +105,7 @@ class Recommender(nn.Module):
 
     def finish(
         self, batch: Batch, lookup: RecommenderLookup, context: DropoutContext | None = None
-    ) -> Tensor:
+    ) -> Any:
         """Compute the output of a batch whose lookup was started. Collective.
 
         Args:
@@ -110,14 +114,13 @@ class Recommender(nn.Module):
             context: what dropout is keyed by; None in evaluation.
 
         Returns:
-            What the model gives: for click models logits [B].
+            What the model gives: logits [B] of a click model, `TowerVectors` of two towers.
         """
         begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
         pooled, sequences = lookup.finish()
-        output: Tensor = self.model.finish(begun, pooled, sequences, context)
-        return output
+        return self.model.finish(begun, pooled, sequences, context)
 
-    def forward(self, batch: Batch, context: DropoutContext | None = None) -> Tensor:
+    def forward(self, batch: Batch, context: DropoutContext | None = None) -> Any:
         """All stages, one after another. Collective."""
         lookup = self.start(batch)
         lookup.start_ids()

@@ -227,7 +227,8 @@ class RecommendationTrainer:
             begun = model.begin(batch.dense)  # While pooled vectors are on the wire.
         pooled, sequences = lookup.finish()
         with self.stopwatch.measure("forward"):
-            loss: Tensor = model.loss_sum(model.finish(begun, pooled, sequences, context), batch)
+            output: Any = model.finish(begun, pooled, sequences, context)  # What the model's own loss takes.
+            loss: Tensor = model.loss_sum(output, batch)
         with self.stopwatch.measure("backward"):
             (loss / self._source.global_batch_size(epoch, step)).backward()
         with self.stopwatch.measure("wait"):

@@ -14,7 +14,7 @@ _FIELDS_OF_CLICK_MODELS = frozenset({"dropout", "sequences", "sequence_query", "
 _FIELDS_OF: dict[ModelKind, frozenset[str]] = {
     "dlrm": _FIELDS_OF_CLICK_MODELS | {"bottom", "top", "embeddings_in_top"},
     "dcn": _FIELDS_OF_CLICK_MODELS | {"structure", "cross_layers", "low_rank", "deep"},
-    "two_tower": frozenset(),
+    "two_tower": frozenset({"temperature"}),
 }
 """Fields that each kind reads."""
 
@@ -50,6 +50,9 @@ class ModelOptions:
     sequence_hidden: tuple[int, ...] = (36,)
     """Columns of the hidden layers that weigh an item; 36 as in the paper (Zhou et al. 2018)."""
 
+    temperature: float = 0.1
+    """two_tower: what cosines are divided by in the loss; the smaller, the more the hardest negatives count."""
+
     def __post_init__(self) -> None:
         """Check every value, and what goes together.
 
@@ -64,6 +67,8 @@ class ModelOptions:
         self._refuse_fields_of_other_kinds()
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
+        if not 0 < self.temperature < float("inf"):
+            raise RecipeError(f"model.temperature = {self.temperature}: must be above 0 and finite")
         if self.cross_layers < 1:
             raise RecipeError(f"model.cross_layers = {self.cross_layers}: must be at least 1")
         if self.low_rank is not None and self.low_rank < 1:

@@ -1,16 +1,22 @@
 """Two towers, one of users and one of items: an item is recommended to a user when their vectors point the same way.
 
-The user's vector is a mix of an embedding of the user's own and the mean of the embeddings of the items that the user
-took, as in SimpleX (Mao et al., CIKM 2021); all vectors have length 1, so that scores are cosines::
+Each vector is a mix of an embedding of one's own and of those of one's neighbours: of the items that the user took,
+and of the users that took the item. It is one layer of LightGCN (He et al., SIGIR 2020), computed for the users and
+items of a minibatch alone from samples of their neighbours (`windrow.recsys.neighbourhoods`), with a learnt mix. All
+vectors have length 1, so that scores are cosines::
 
-    user     e_u ---- g ---+
-                           (+)--- normalise ---+
-    history  mean e_i - (1 - g)                (.) / temperature ---> score
-    item     e_i ------------------ normalise --+
+    user      e_u ------------ g_u ---+
+                                     (+)--- normalise ---+
+    history   sum w_j e_j - (1 - g_u)                    |
+                                                        (.) / temperature ---> score
+    item      e_i ------------ g_i ---+                  |
+                                     (+)--- normalise ---+
+    audience  sum w_v e_v - (1 - g_i)
 
-The loss is the sampled softmax over the positive p and the shared negatives N of the minibatch::
+The loss is the sampled softmax over the positive p and the shared negatives N of the minibatch, without those that the
+user is known to have taken::
 
-    -log( exp(s_p) / (exp(s_p) + sum of exp(s_n) over n in N, n != p) )
+    -log( exp(s_p) / (exp(s_p) + sum of exp(s_n) over n in N, n not p and not in the history) )
 """
 
 from typing import TYPE_CHECKING, NamedTuple
@@ -21,7 +27,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batch import Batch
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
+from windrow.recsys.embedding_configs import EmbeddingBagConfig
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
@@ -34,22 +40,19 @@ def two_tower_tables(num_users: int, num_items: int, dim: int) -> list[Embedding
     """The tables that two towers read, in the order in which `TwoTower.finish` expects their features.
 
     Args:
-        num_users: rows of "user".
+        num_users: rows of "user", which "audience" looks into as well.
         num_items: rows of "item", which "history" looks into as well.
         dim: columns of both.
 
     Returns:
-        Two tables.
+        Two tables, for features with weights.
     """
     return [
-        EmbeddingBagConfig(name="user", num_embeddings=num_users, embedding_dim=dim, feature_names=["user"]),
-        EmbeddingBagConfig(
-            name="item",
-            num_embeddings=num_items,
-            embedding_dim=dim,
-            feature_names=["history", "item"],
-            pooling=PoolingType.MEAN,
-        ),
+        EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features)
+        for name, rows, features in (
+            ("user", num_users, ["user", "audience"]),
+            ("item", num_items, ["history", "item"]),
+        )
     ]
 
 
@@ -58,7 +61,7 @@ class TowerVectors(NamedTuple):
 
     Attributes:
         users: [rows, dim] of length 1; 0 in rows without user and history.
-        items: [rows, dim] of length 1; 0 in rows without item.
+        items: [rows, dim] of length 1; 0 in rows without item and audience.
     """
 
     users: Tensor
@@ -69,7 +72,7 @@ class TwoTower(nn.Module):
     """Scores users and items; reads the minibatches of `windrow.recsys.interaction_reader`.
 
     Args:
-        dim: width of the embeddings of "user", "history" (mean pooling) and "item".
+        dim: width of the embeddings of each feature.
         temperature: what cosines are divided by in the loss, above 0: the smaller, the more the hardest negatives
             count.
         log_probabilities: [items] of the negative sampler: subtracted from scores in the loss, so that items that
@@ -90,8 +93,9 @@ class TwoTower(nn.Module):
             raise RecipeError(f"temperature = {temperature}: must be above 0")
         self._dim = dim
         self._temperature = temperature
-        # sigmoid(0): begin with user and history alike.
-        self.gate = nn.Parameter(torch.zeros(1))
+        # sigmoid(0): begin with oneself and the neighbours alike.
+        self.user_gate = nn.Parameter(torch.zeros(1))
+        self.item_gate = nn.Parameter(torch.zeros(1))
         self.register_buffer("log_probabilities", log_probabilities, persistent=False)
 
     def begin(self, dense: Tensor) -> Tensor:
@@ -116,7 +120,7 @@ class TwoTower(nn.Module):
 
         Args:
             begun: of `begin`; not used.
-            pooled: [rows, 3 * dim]: "user", mean of "history", "item".
+            pooled: [rows, 4 * dim]: sums of "user", "audience", "history", "item".
             sequences: not used.
             context: not used: there is no dropout.
 
@@ -124,10 +128,10 @@ class TwoTower(nn.Module):
             Vectors of all rows.
         """
         del begun, sequences, context
-        user, history, item = pooled.split(self._dim, dim=1)
-        gate = torch.sigmoid(self.gate)
+        user, audience, history, item = pooled.split(self._dim, dim=1)
         return TowerVectors(
-            users=F.normalize(gate * user + (1 - gate) * history, dim=1), items=F.normalize(item, dim=1)
+            users=F.normalize(torch.lerp(history, user, torch.sigmoid(self.user_gate)), dim=1),
+            items=F.normalize(torch.lerp(audience, item, torch.sigmoid(self.item_gate)), dim=1),
         )
 
     def forward(self, dense: Tensor, pooled: Tensor) -> TowerVectors:
@@ -142,7 +146,8 @@ class TwoTower(nn.Module):
             batch: B positives, of `InteractionReader.read`.
 
         Returns:
-            Scalar; 0, and still differentiable, where B is 0. Cost: [B, M] scores for M negatives.
+            Scalar; 0, and still differentiable, where B is 0. Cost: [B, M] scores for M negatives, and a look at each
+            item of the histories.
         """
         num_positives = batch.num_samples
         ids = batch.sparse["item"].values()
@@ -153,7 +158,12 @@ class TwoTower(nn.Module):
         if self.log_probabilities is not None:
             positive = positive - self.log_probabilities[positive_ids]
             negative = negative - self.log_probabilities[negative_ids]
-        # Not minus infinity: where every negative is the positive, its gradient would be NaN.
-        lowest = torch.finfo(negative.dtype).min
-        negative = negative.masked_fill(negative_ids == positive_ids[:, None], lowest)
+        taken = negative_ids == positive_ids[:, None]
+        history = batch.sparse["history"]
+        places = torch.isin(history.values(), negative_ids).nonzero()[:, 0]
+        rows = torch.searchsorted(history.offsets(), places, right=True) - 1
+        hits, columns = (history.values()[places, None] == negative_ids).nonzero(as_tuple=True)
+        taken[rows[hits], columns] = True
+        # Not minus infinity: where every negative was taken, its gradient would be NaN.
+        negative = negative.masked_fill(taken, torch.finfo(negative.dtype).min)
         return F.softplus(negative.logsumexp(dim=1) - positive).sum()

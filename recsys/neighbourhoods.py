@@ -1,0 +1,158 @@
+"""Who took what, seen from both sides: a user's history of items, an item's audience of users.
+
+Both are samples of bounded length with weights. Of n_r neighbours of row r, of which k are in the sample, neighbour j
+with n_j neighbours of its own has the weight ::
+
+    w = n_r / k / sqrt(n_r n_j)
+
+so that sums of weighted embeddings estimate without bias what one layer of LightGCN sums over all neighbours (He et
+al., SIGIR 2020), and equal it where all are in the sample.
+"""
+
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Self
+
+import numpy as np
+import numpy.typing as npt
+import torch
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.recsys.interactions import Interactions, ItemLists, item_lists_from_pairs
+
+if TYPE_CHECKING:
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+__all__ = ["FEATURES", "NeighbourSampler", "Neighbourhoods"]
+
+FEATURES = ("user", "audience", "history", "item")
+"""The features of a minibatch, in this order: the first two look into the table of users, the others into that of
+items."""
+
+IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float32]
+
+
+class NeighbourSampler:
+    """Gives each row of a matrix without values some of its columns.
+
+    Args:
+        lists: the matrix.
+        column_counts: [columns] in how many rows each column is.
+        limit: the most columns in a sample; 0 for none, None for all.
+        seed: of the order in which columns stand.
+
+    Raises:
+        RecipeError: the limit is negative.
+    """
+
+    def __init__(self, lists: ItemLists, column_counts: IntArray, limit: int | None, *, seed: int) -> None:
+        if limit is not None and limit < 0:
+            raise RecipeError(f"a neighbourhood of {limit}: expected at least 0")
+        self._indptr, self._counts = lists.indptr, lists.counts
+        self._limit = len(column_counts) if limit is None else limit
+        self._column_factors = 1 / np.sqrt(np.maximum(column_counts, 1))
+        # Shuffled once for each row, so that consecutive ones are a sample.
+        row_keys = hash_ids(stream_key(seed, Stream.HISTORY), lists.users)
+        keys = hash_ids(0, row_keys ^ lists.items.astype(np.uint64))
+        self._columns = lists.items[np.lexsort((keys, lists.users))]
+
+    def sample(self, rows: IntArray, draws: npt.NDArray[np.uint64]) -> tuple[IntArray, IntArray, FloatArray]:
+        """Draw a sample for each row.
+
+        A row's columns stand in a circle, in a seeded order; a sample is some consecutive ones.
+
+        Args:
+            rows: [n], any row any number of times.
+            draws: [n] random numbers that say where to begin.
+
+        Returns:
+            Columns of all samples, [n] the length of each, and the weight of each column. Cost: proportional to the
+            columns returned.
+        """
+        counts = self._counts[rows]
+        lengths = np.minimum(counts, self._limit)
+        starts = (draws % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
+        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
+        places = within + np.repeat(starts, lengths)
+        circles = np.repeat(counts, lengths)
+        places -= np.where(places >= circles, circles, 0)
+        columns = self._columns[places + np.repeat(self._indptr[rows], lengths)]
+        row_factors = np.repeat(np.sqrt(counts) / np.maximum(lengths, 1), lengths)
+        return columns, lengths, (row_factors * self._column_factors[columns]).astype(np.float32)
+
+
+@dataclass(frozen=True, slots=True)
+class Neighbourhoods:
+    """Histories and audiences of one training split.
+
+    Attributes:
+        histories: items of each user.
+        audiences: users of each item.
+    """
+
+    histories: NeighbourSampler
+    audiences: NeighbourSampler
+
+    @classmethod
+    def of(
+        cls,
+        interactions: Interactions,
+        max_history: int | None = None,
+        max_audience: int | None = None,
+        *,
+        seed: int,
+    ) -> Self:
+        """Both sides of the training split of `interactions`.
+
+        Args:
+            interactions: the same on every rank.
+            max_history: the most items of a user; None for all.
+            max_audience: the most users of an item; None for all.
+            seed: the run's seed.
+        """
+        train = interactions.train
+        by_item = item_lists_from_pairs(train.items, train.users, interactions.num_items)
+        return cls(
+            NeighbourSampler(train, by_item.counts, max_history, seed=seed),
+            NeighbourSampler(by_item, train.counts, max_audience, seed=seed),
+        )
+
+    def features(
+        self,
+        users: IntArray,
+        items: IntArray,
+        user_draws: npt.NDArray[np.uint64],
+        item_draws: npt.NDArray[np.uint64],
+    ) -> "KeyedJaggedTensor":
+        """Put users and items, each with a sample of its neighbours, into one container.
+
+        Args:
+            users: [B] user ids.
+            items: [N] item ids.
+            user_draws: [B] random numbers that choose histories.
+            item_draws: [N] random numbers that choose audiences.
+
+        Returns:
+            `FEATURES` with ``max(B, N)`` rows: row i has user i and the history, item i and the audience. Weighted;
+            users and items themselves weigh 1.
+        """
+        from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+        history, history_lengths, history_weights = self.histories.sample(users, user_draws)
+        audience, audience_lengths, audience_weights = self.audiences.sample(items, item_draws)
+        rows = max(len(users), len(items))
+        lengths = np.zeros((len(FEATURES), rows), dtype=np.int64)
+        lengths[0, : len(users)] = 1
+        lengths[1, : len(items)] = audience_lengths
+        lengths[2, : len(users)] = history_lengths
+        lengths[3, : len(items)] = 1
+        ones = np.ones(max(len(users), len(items)), dtype=np.float32)
+        weights = [ones[: len(users)], audience_weights, history_weights, ones[: len(items)]]
+        return KeyedJaggedTensor(
+            keys=list(FEATURES),
+            values=torch.from_numpy(np.concatenate([users, audience, history, items])),
+            weights=torch.from_numpy(np.concatenate(weights)),
+            lengths=torch.from_numpy(lengths.ravel()),
+            stride=rows,
+        )
