@@ -103,9 +103,7 @@ class Recommender(nn.Module):
                 stopwatch,
             )
 
-    def finish(
-        self, batch: Batch, lookup: RecommenderLookup, context: DropoutContext | None = None
-    ) -> Any:
+    def finish(self, batch: Batch, lookup: RecommenderLookup, context: DropoutContext | None = None) -> Any:
         """Compute the output of a batch whose lookup was started. Collective.
 
         Args:

@@ -15,6 +15,7 @@ def test_what_is_not_given_is_usable():
         ("validation_fraction", 1.0),
         ("validation_fraction", float("nan")),
         ("max_history", -1),
+        ("max_audience", -1),
         ("num_negatives", 0),
         ("negative_exponent", -0.5),
         ("negative_exponent", float("nan")),

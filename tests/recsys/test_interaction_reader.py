@@ -3,9 +3,10 @@ import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.interaction_reader import HistorySampler, InteractionReader, make_features
+from windrow.recsys.interaction_reader import InteractionReader
 from windrow.recsys.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.neighbourhoods import FEATURES, Neighbourhoods
 
 NUM_USERS, NUM_ITEMS = 12, 30
 
@@ -21,26 +22,24 @@ def make_interactions():
 
 
 INTERACTIONS = make_interactions()
-ITEMS_OF = np.split(INTERACTIONS.train.items, INTERACTIONS.train.indptr[1:-1])
+TAKEN = set(zip(INTERACTIONS.train.users.tolist(), INTERACTIONS.train.items.tolist(), strict=True))
 
 
-def make_reader(rank=0, size=1, max_history=6, batch_size=20):
+def make_reader(rank=0, size=1, batch_size=20):
     return InteractionReader(
         INTERACTIONS,
         rank=rank,
         size=size,
         batch_size=batch_size,
         negatives=NegativeSampler(INTERACTIONS.item_counts(), 7, seed=5),
-        histories=HistorySampler(INTERACTIONS, max_history, seed=5),
+        neighbourhoods=Neighbourhoods.of(INTERACTIONS, 6, 4, seed=5),
         seed=5,
     )
 
 
 def rows_of(batch):
-    """(user, history, item) of each row, with lists where a row may have none."""
-    columns = [
-        [values.tolist() for values in batch.sparse[key].to_dense()] for key in ("user", "history", "item")
-    ]
+    """(user, audience, history, item) of each row, each a list."""
+    columns = [[values.tolist() for values in batch.sparse[key].to_dense()] for key in FEATURES]
     return list(zip(*columns, strict=True))
 
 
@@ -51,27 +50,30 @@ def test_an_epoch_has_every_pair_once():
     for step in range(reader.steps_per_epoch):
         batch = reader.read(3, step)
         assert batch.num_samples == reader.global_batch_size(3, step) <= 20
-        pairs += [(user, item) for [user], _, [item] in rows_of(batch)[: batch.num_samples]]
-    train = INTERACTIONS.train
-    assert sorted(pairs) == list(zip(train.users.tolist(), train.items.tolist(), strict=True))
+        pairs += [(user, item) for [user], _, _, [item] in rows_of(batch)[: batch.num_samples]]
+    assert sorted(pairs) == sorted(TAKEN)
 
 
 def test_rows_are_laid_out_as_promised():
     batch = make_reader().read(0, 1)
-    assert batch.sparse.keys() == ["user", "history", "item"]
+    assert batch.sparse.keys() == list(FEATURES)
     assert batch.sparse.stride() == batch.num_samples + 7
     assert batch.dense.shape == (batch.num_samples + 7, 0)
     assert batch.labels.tolist() == [1.0] * batch.num_samples
     rows = rows_of(batch)
-    for row, ([user], history, [positive]) in enumerate(rows[: batch.num_samples]):
-        others = set(ITEMS_OF[user].tolist()) - {positive}
-        assert set(history) <= others
-        assert len(set(history)) == len(history)
-        assert min(5, len(others)) <= len(history) <= 6
+    for row, ([user], _, history, [positive]) in enumerate(rows[: batch.num_samples]):
+        assert len(history) <= 6
+        assert {(user, item) for item in history} <= TAKEN
         pair = int(batch.row_ids[row])
         assert (INTERACTIONS.train.users[pair], INTERACTIONS.train.items[pair]) == (user, positive)
     negatives = NegativeSampler(INTERACTIONS.item_counts(), 7, seed=5).sample(0, 1)
-    assert rows[batch.num_samples :] == [([], [], [item]) for item in negatives.tolist()]
+    others = rows[batch.num_samples :]
+    assert [(user, history, item) for user, _, history, item in others] == [
+        ([], [], [item]) for item in negatives.tolist()
+    ]
+    for _, audience, _, [item] in rows:
+        assert len(audience) <= 4
+        assert {(user, item) for user in audience} <= TAKEN
 
 
 @pytest.mark.parametrize("size", [2, 3, 32])
@@ -102,36 +104,6 @@ def test_epochs_differ():
     assert not torch.equal(reader.read(0, 0).row_ids, reader.read(1, 0).row_ids)
 
 
-@pytest.mark.parametrize("max_history", [0, 3, 1000])
-def test_histories(max_history):
-    sampler = HistorySampler(INTERACTIONS, max_history, seed=1)
-    users = np.arange(NUM_USERS)
-    seen = [set() for _ in users]
-    for draw in range(60):
-        items, lengths = sampler.sample(users, np.full(NUM_USERS, draw, dtype=np.uint64))
-        parts = np.split(items, np.cumsum(lengths)[:-1])
-        for user, part in enumerate(parts):
-            assert len(part) == len(set(part.tolist())) == min(max_history, len(ITEMS_OF[user]))
-            seen[user] |= set(part.tolist())
-    # Every item comes up, whatever the limit.
-    assert all(
-        found == (set(ITEMS_OF[user].tolist()) if max_history else set()) for user, found in enumerate(seen)
-    )
-
-
-def test_features_of_users_alone_and_of_items_alone():
-    nothing = np.zeros(0, dtype=np.int64)
-    users = make_features(np.array([4, 2]), np.array([9, 8, 7]), np.array([1, 2]), nothing)
-    assert users.lengths().tolist() == [1, 1, 1, 2, 0, 0]
-    assert users.values().tolist() == [4, 2, 9, 8, 7]
-    items = make_features(nothing, nothing, nothing, np.array([5]))
-    assert items.lengths().tolist() == [0, 0, 1]
-    assert items.values().tolist() == [5]
-    assert make_features(nothing, nothing, nothing, nothing).stride() == 0
-
-
 def test_numbers_out_of_range_are_refused():
     with pytest.raises(RecipeError, match="batch_size = 0"):
         make_reader(batch_size=0)
-    with pytest.raises(RecipeError, match="max_history = -1"):
-        make_reader(max_history=-1)

@@ -5,9 +5,9 @@ import torch
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys import ranking_evaluation
-from windrow.recsys.interaction_reader import HistorySampler
 from windrow.recsys.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.models.two_tower import TowerVectors
+from windrow.recsys.neighbourhoods import Neighbourhoods
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.ranking_metrics import ndcg_at_k, recall_at_k
 
@@ -69,8 +69,8 @@ def expected():
 
 
 def evaluate(world, interactions=INTERACTIONS, **options):
-    histories = HistorySampler(interactions, NUM_ITEMS, seed=0)
-    return RankingEvaluator(world, vectors, interactions, histories, k=K, **options).evaluate()
+    neighbourhoods = Neighbourhoods.of(interactions, seed=0)
+    return RankingEvaluator(world, vectors, interactions, neighbourhoods, k=K, **options).evaluate()
 
 
 @pytest.fixture
@@ -119,14 +119,14 @@ def test_splits_without_items_are_left_out():
 
 
 def test_what_means_nothing_is_refused():
-    histories = HistorySampler(INTERACTIONS, 3, seed=0)
+    neighbourhoods = Neighbourhoods.of(INTERACTIONS, seed=0)
 
     def broken(batch):
         found = vectors(batch)
         return TowerVectors(found.users, found.items * torch.nan)
 
     def body(world, k=K):
-        return RankingEvaluator(world, broken, INTERACTIONS, histories, k=k).evaluate()
+        return RankingEvaluator(world, broken, INTERACTIONS, neighbourhoods, k=k).evaluate()
 
     with pytest.raises(DataError, match="item tower is NaN"):
         Loopback.run(1, body)

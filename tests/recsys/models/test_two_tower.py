@@ -6,11 +6,11 @@ import torch.nn.functional as F
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys.batch import Batch
-from windrow.recsys.embedding_configs import PoolingType
-from windrow.recsys.interaction_reader import HistorySampler, InteractionReader, make_features
+from windrow.recsys.interaction_reader import InteractionReader
 from windrow.recsys.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.models.two_tower import TwoTower, two_tower_tables
 from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.neighbourhoods import FEATURES, Neighbourhoods
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
@@ -20,36 +20,41 @@ from windrow.recsys.trainer import RecommendationTrainer, RecommendationTraining
 DIM = 8
 
 
-def make_batch(positives, negatives):
-    users = np.arange(len(positives))
-    features = make_features(
-        users, users, np.ones(len(users), dtype=np.int64), np.array([*positives, *negatives])
-    )
+def make_batch(positives, negatives, first_user=0):
+    """User u took item u and no other."""
+    everyone = np.arange(7)
+    train = item_lists_from_pairs(everyone, everyone, 7)
+    nothing = item_lists_from_pairs(everyone[:0], everyone[:0], 7)
+    neighbourhoods = Neighbourhoods.of(Interactions(7, 7, train, nothing, nothing), seed=0)
+    users, items = first_user + np.arange(len(positives)), np.array([*positives, *negatives], dtype=np.int64)
+    draws = np.zeros(len(items), dtype=np.uint64)
+    features = neighbourhoods.features(users, items, draws[: len(users)], draws)
     rows = len(positives) + len(negatives)
     return Batch(torch.empty(rows, 0), features, torch.ones(len(users)), torch.arange(len(users)))
 
 
 def make_pooled(rows, seed=0):
-    return torch.randn(rows, 3 * DIM, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+    return torch.randn(rows, 4 * DIM, generator=torch.Generator().manual_seed(seed), requires_grad=True)
 
 
 def reference_loss(model, pooled, positives, negatives, temperature, log_probabilities=None):
     """One positive and one negative at a time."""
-    user, history, item = pooled.detach().split(DIM, dim=1)
-    gate = torch.sigmoid(model.gate.detach())
+    user, audience, history, item = pooled.detach().split(DIM, dim=1)
+    user_gate, item_gate = torch.sigmoid(model.user_gate.detach()), torch.sigmoid(model.item_gate.detach())
+    users = user_gate * user + (1 - user_gate) * history
+    items = item_gate * item + (1 - item_gate) * audience
     total = 0.0
     for row, positive in enumerate(positives):
-        mixed = gate * user[row] + (1 - gate) * history[row]
 
-        def score(place, item_id, mixed=mixed):
-            value = F.cosine_similarity(mixed, item[place], dim=0) / temperature
+        def score(place, item_id, row=row):
+            value = F.cosine_similarity(users[row], items[place], dim=0) / temperature
             return value if log_probabilities is None else value - log_probabilities[item_id]
 
         scores = [score(row, positive)]
         scores += [
             score(len(positives) + place, negative)
             for place, negative in enumerate(negatives)
-            if negative != positive
+            if negative not in (positive, row)
         ]
         total += float(torch.stack(scores).logsumexp(0) - scores[0])
     return total
@@ -57,17 +62,19 @@ def reference_loss(model, pooled, positives, negatives, temperature, log_probabi
 
 @pytest.mark.parametrize("corrected", [False, True])
 def test_the_loss_is_the_sampled_softmax(corrected):
-    positives, negatives = [3, 1, 4, 1], [5, 1, 2, 6, 5]
+    positives, negatives = [3, 1, 4, 1], [5, 1, 2, 6, 5, 2]
     log_probabilities = torch.linspace(-3, -1, 7) if corrected else None
     model = TwoTower(DIM, temperature=0.2, log_probabilities=log_probabilities)
-    torch.nn.init.constant_(model.gate, 0.7)
-    pooled, batch = make_pooled(9), make_batch(positives, negatives)
+    torch.nn.init.constant_(model.user_gate, 0.7)
+    torch.nn.init.constant_(model.item_gate, -0.4)
+    pooled, batch = make_pooled(10), make_batch(positives, negatives)
     loss = model.loss_sum(model(batch.dense, pooled), batch)
     expected = reference_loss(model, pooled, positives, negatives, 0.2, log_probabilities)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     loss.backward()
     assert pooled.grad.abs().sum() > 0
-    assert model.gate.grad.abs().sum() > 0
+    assert model.user_gate.grad.abs().sum() > 0
+    assert model.item_gate.grad.abs().sum() > 0
 
 
 def test_parts_of_a_minibatch_add_up():
@@ -77,7 +84,7 @@ def test_parts_of_a_minibatch_add_up():
     total = model.loss_sum(model(whole.dense, pooled), whole)
     parts = []
     for start, stop in ((0, 1), (1, 1), (1, 4)):
-        batch = make_batch(positives[start:stop], negatives)
+        batch = make_batch(positives[start:stop], negatives, start)
         rows = torch.cat([pooled[start:stop], pooled[4:]])
         parts.append(model.loss_sum(model(batch.dense, rows), batch))
     assert sum(parts).item() == pytest.approx(total.item(), rel=1e-5)
@@ -94,7 +101,7 @@ def test_nothing_to_tell_apart_costs_nothing_and_has_gradients(positives, negati
 
 
 def test_empty_rows_have_vector_zero():
-    vectors = TwoTower(DIM)(torch.empty(2, 0), torch.zeros(2, 3 * DIM))
+    vectors = TwoTower(DIM)(torch.empty(2, 0), torch.zeros(2, 4 * DIM))
     assert not vectors.users.any()
     assert not vectors.items.any()
 
@@ -106,15 +113,14 @@ def test_a_temperature_of_zero_is_refused():
 
 def test_tables_come_in_the_order_of_the_pooled_columns():
     tables = two_tower_tables(5, 7, DIM)
-    assert [feature for table in tables for feature in table.feature_names] == ["user", "history", "item"]
+    assert [feature for table in tables for feature in table.feature_names] == list(FEATURES)
     assert [(table.num_embeddings, table.embedding_dim) for table in tables] == [(5, DIM), (7, DIM)]
-    assert tables[1].pooling is PoolingType.MEAN
 
 
 def make_recommender(world, interactions):
     tables = two_tower_tables(interactions.num_users, interactions.num_items, DIM)
     options = TableOptions(dim=DIM, learning_rate=0.1)
-    bags = EmbeddingBagCollection(tables, world=world, optimizer=options, seed=1)
+    bags = EmbeddingBagCollection(tables, is_weighted=True, world=world, optimizer=options, seed=1)
     return Recommender(bags, None, TwoTower(DIM))
 
 
@@ -129,7 +135,6 @@ def make_interactions():
 def train(world):
     interactions = make_interactions()
     recommender = make_recommender(world, interactions)
-    histories = HistorySampler(interactions, 5, seed=0)
     negatives = NegativeSampler(interactions.item_counts(), 8, seed=0)
     source = InteractionReader(
         interactions,
@@ -137,7 +142,7 @@ def train(world):
         size=world.size,
         batch_size=30,
         negatives=negatives,
-        histories=histories,
+        neighbourhoods=Neighbourhoods.of(interactions, 5, 5, seed=0),
         seed=0,
     )
     options = RecommendationTrainingOptions(batch_size=30, learning_rate=0.01)
@@ -146,7 +151,10 @@ def train(world):
     )
     losses = [trainer.train_epoch(epoch) for epoch in range(5)]
     trainer.close()
-    return losses, RankingEvaluator(world, recommender, interactions, histories, k=8).evaluate()["test"]
+    evaluator = RankingEvaluator(
+        world, recommender, interactions, Neighbourhoods.of(interactions, seed=0), k=8
+    )
+    return losses, evaluator.evaluate()["test"]
 
 
 def test_training_learns_and_does_not_depend_on_the_number_of_ranks():
