@@ -35,8 +35,7 @@ class DotModel(nn.Module):
     def forward(self, samples: KeyedJaggedTensor) -> Tensor:
         """Logits [B]."""
         user, item, past = self.bags(samples).to_dict().values()
-        logits: Tensor = ((user + past) * item).sum(1) + self.bias
-        return logits
+        return torch.add(((user + past) * item).sum(1), self.bias)
 
 
 def make_samples(step: int, rank: int) -> tuple[KeyedJaggedTensor, Tensor]:

@@ -1,10 +1,11 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
 import difflib
+import json
 from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from dataclasses import asdict, replace
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -26,15 +27,18 @@ __all__ = [
     "plan_of",
     "plan_tables",
     "sequence_configs",
+    "sequence_tables",
     "set_first_values",
 ]
 
-OWN_COPY = ".sequence"
+OWN_COPY = "_sequence"
 """Ends the name of a table that pools some features and not others: the two kinds of lookup have tables each."""
 
 
 def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
-    """Refuse a store that was prepared for other features.
+    """Refuse a store that was prepared for other features, or with other settings.
+
+    Where the files of the log are does not matter: they may have moved.
 
     Raises:
         StoreError: names what differs.
@@ -49,6 +53,23 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
                 f"{store.path} was prepared with the {what} {list(found)}, but the recipe has {list(wanted)}: run "
                 "windrow prepare again, or name another store"
             )
+    wanted_settings = {**_preparation(asdict(recipe.log)), **_preparation(asdict(recipe.split))}
+    found_settings = {
+        **_preparation(store.manifest.origin["log"]),
+        **_preparation(store.manifest.origin["split"]),
+    }
+    for key, value in wanted_settings.items():
+        if value != found_settings.get(key):
+            raise StoreError(
+                f"{store.path} was prepared with {key} = {found_settings.get(key)}, but the recipe has {value}: run "
+                "windrow prepare again, or name another store"
+            )
+
+
+def _preparation(settings: Mapping[str, Any]) -> dict[str, Any]:
+    """Settings as a manifest holds them, without those that say where files are."""
+    plain: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))
+    return {key: value for key, value in plain.items() if not key.endswith("paths")}
 
 
 def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingBagConfig]:
@@ -88,6 +109,14 @@ def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embe
         for table, (rows, features) in _features_by_table(store).items()
         if (chosen := [name for name in features if name in recipe.model.sequences])
     ]
+
+
+def sequence_tables(recipe: RecommendationRecipe) -> set[str]:
+    """Names of the tables whose rows come one by one, from the recipe alone."""
+    log, sequences = recipe.log, set(recipe.model.sequences)
+    pooled = {log.table_of(feature) for feature in log.features if feature not in sequences}
+    found = {log.table_of(feature) for feature in sequences}
+    return {table + OWN_COPY if table in pooled else table for table in found}
 
 
 def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[TableSpec]:

@@ -1,6 +1,6 @@
 """Whole tables out of a run, for others to use."""
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -37,18 +37,27 @@ def export_safetensors(reader: ShardReader, path: Path, *, tables: Iterable[str]
     return write_safetensors(path, layout, lambda name: _row_chunks(reader, name), metadata={"format": "pt"})
 
 
-def export_torchrec(reader: ShardReader, path: Path, *, tables: Iterable[str] | None = None) -> None:
-    """Write a state dict that TorchRec's ``EmbeddingBagCollection`` loads, by `torch.save`.
+def export_torchrec(
+    reader: ShardReader,
+    path: Path,
+    *,
+    tables: Iterable[str] | None = None,
+    sequences: Collection[str] = (),
+) -> None:
+    """Write a state dict that TorchRec's collections load, by `torch.save`.
 
     ::
 
         collection = EmbeddingBagCollection(tables=[EmbeddingBagConfig(name="item", ...)])
         collection.load_state_dict(torch.load(path))       # embedding_bags.item.weight -> [rows, dim]
 
+    Tables of an ``EmbeddingCollection`` are called ``embeddings.NAME.weight``.
+
     Args:
         reader: of the ranks' files.
         path: the file; its folder exists. It is replaced in one step.
         tables: which: those of that collection; all by default.
+        sequences: those that are looked up row by row, an ``EmbeddingCollection``'s.
 
     Raises:
         StoreError: a table is not all there.
@@ -57,7 +66,10 @@ def export_torchrec(reader: ShardReader, path: Path, *, tables: Iterable[str] | 
     Memory: all these tables at once, since PyTorch saves no other way.
     """
     names = list(reader.tables if tables is None else tables)
-    state = {f"embedding_bags.{name}.weight": _whole(reader, name) for name in names}
+    state = {
+        f"{'embeddings' if name in sequences else 'embedding_bags'}.{name}.weight": _whole(reader, name)
+        for name in names
+    }
     with open_atomically(path) as file:
         torch.save(state, file)
 

@@ -77,20 +77,26 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from windrow.launch.checkpoint import load_best, load_latest, tables_folder
     from windrow.launch.formatting import byte_size
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    from windrow.launch.recommendation_tables import sequence_tables
     from windrow.launch.run_folder import open_run_folder
     from windrow.recsys.export import export_safetensors, export_torchrec
     from windrow.recsys.tables.shard_files import check_shard_files
     from windrow.recsys.tables.shard_reader import ShardReader
 
-    folder = open_run_folder(arguments.run_folder).checkpoint_folder
+    run_folder = open_run_folder(arguments.run_folder)
+    folder = run_folder.checkpoint_folder
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
     files = _table_files(checkpoint)
     check_shard_files(tables_folder(checkpoint.path), files)
-    export = export_safetensors if arguments.format == "safetensors" else export_torchrec
     with ShardReader(tables_folder(checkpoint.path), files) as reader:
         tables = arguments.tables or reader.tables
         try:
-            export(reader, arguments.out, tables=tables)
+            if arguments.format == "safetensors":
+                export_safetensors(reader, arguments.out, tables=tables)
+            else:
+                sequences = sequence_tables(load_recommendation_recipe(run_folder.recipe_file))
+                export_torchrec(reader, arguments.out, tables=tables, sequences=sequences)
         except OSError as error:
             raise StoreError(
                 f"cannot write {arguments.out}: {error.strerror}. Choose another --out."

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.recsys.jagged_checks import check_jagged
@@ -67,7 +68,13 @@ def read_samples(jagged: "KeyedJaggedTensor", layout: "Layout", *, is_weighted: 
         raise DataError("this collection is weighted, but the batch has no weights: give one for each id")
     limits = np.full(len(names), -1, np.int64)
     limits[list(keys)] = layout.rows
-    if jagged.variable_stride_per_key():
+    # Offsets are looked at before lengths are asked for, which the container would derive from them.
+    if (
+        len(set(names)) < len(names)
+        or jagged.variable_stride_per_key()
+        or not _are_integers(jagged.values())
+        or not _are_lawful_offsets(jagged)
+    ):
         _refuse(jagged, layout)
     num_samples = jagged.stride()
     flat = jagged.lengths().detach().cpu()
@@ -80,7 +87,7 @@ def read_samples(jagged: "KeyedJaggedTensor", layout: "Layout", *, is_weighted: 
 
     if not summarise(lengths, ids, limits, starts, one_each):
         _refuse(jagged, layout)
-    if weights is not None and (weights.dtype != torch.float32 or weights.numel() != len(ids)):
+    if weights is not None and (weights.dtype != torch.float32 or weights.shape != ids.shape):
         _refuse(jagged, layout)
     held = NO_WEIGHTS if weights is None else weights.detach().cpu().contiguous().numpy()
     return Samples(keys, lengths, ids, held, starts, one_each)
@@ -92,6 +99,20 @@ def _keys(names: Sequence[str], features: Sequence[str]) -> tuple[int, ...]:
     if missing:
         raise DataError(f"feature {missing[0]!r} is not in the batch, which has {', '.join(names)}")
     return tuple(place[feature] for feature in features)
+
+
+def _are_integers(tensor: Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.dtype in (torch.int32, torch.int64)
+
+
+def _are_lawful_offsets(jagged: "KeyedJaggedTensor") -> bool:
+    """Whether offsets, where the batch has any, start at 0 and say the same as its lengths."""
+    offsets, lengths = jagged.offsets_or_none(), jagged.lengths_or_none()
+    if offsets is None:
+        return lengths is not None and _are_integers(lengths)
+    if not _are_integers(offsets) or not len(offsets) or int(offsets[0]) != 0:
+        return False
+    return lengths is None or (_are_integers(lengths) and torch.equal(offsets.diff(), lengths.to(offsets)))
 
 
 def _refuse(jagged: "KeyedJaggedTensor", layout: "Layout") -> None:

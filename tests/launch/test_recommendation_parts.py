@@ -68,5 +68,5 @@ def test_sequences_have_tables_of_their_own(
     prepare_log(recipe.store, recipe.log, recipe.split)
     parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
     stored = [(one.table.name, one.table.num_rows) for one in parts.recommender.local_tables()]
-    assert stored == [("item", 50), ("item.sequence", 50)]
+    assert stored == [("item", 50), ("item_sequence", 50)]
     assert set(parts.evaluator.evaluate()) == {"validation", "test"}

@@ -19,6 +19,7 @@ from windrow.launch.recommendation_tables import (
     plan_of,
     plan_tables,
     sequence_configs,
+    sequence_tables,
     set_first_values,
 )
 from windrow.partition.tables.planners import plan_with_planner
@@ -73,14 +74,14 @@ def test_a_table_that_is_pooled_and_not_has_rows_for_both(
         ("user", ["user"]),
     ]
     assert [(table.name, table.feature_names) for table in sequence_configs(recipe, store)] == [
-        ("item.sequence", ["past"]),
+        ("item_sequence", ["past"]),
         ("tags", ["tags"]),
     ]
     plan = plan_tables(recipe, store, 2)
     parts = [plan_of(plan, {table.name for table in configs}) for configs in
              (bag_configs(recipe, store), sequence_configs(recipe, store))]  # fmt: skip
     assert {shard.table for shard in parts[0].shards} == {"item", "user"}
-    assert {shard.table for shard in parts[1].shards} == {"item.sequence", "tags"}
+    assert {shard.table for shard in parts[1].shards} == {"item_sequence", "tags"}
 
 
 def test_a_store_of_another_log_is_refused(
@@ -91,6 +92,25 @@ def test_a_store_of_another_log_is_refused(
         check_store(click_recipe(folder, log={"dense": []}), store)
     with pytest.raises(StoreError, match=r"dense columns \[\], but the recipe has \['age'\]"):
         check_store(click_recipe(folder, log={"features": FEATURES}), store)
+
+
+def test_a_store_of_other_settings_is_refused(
+    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    folder, store = prepared
+    more_users = FEATURES | {"user": {"ids": "rows", "rows": 30}}
+    with pytest.raises(StoreError, match=r"prepared with features = .*run windrow prepare again"):
+        check_store(click_recipe(folder, log={"dense": [], "features": more_users}), store)
+    other_split = {"by": "hash", "fractions": [0.5, 0.25, 0.25]}
+    with pytest.raises(StoreError, match=r"prepared with fractions = \[0.6, 0.2, 0.2\], but the recipe has"):
+        check_store(click_recipe(folder, log={"dense": [], "features": FEATURES}, split=other_split), store)
+    moved = {"dense": [], "features": FEATURES, "paths": ["elsewhere/log.csv"]}
+    check_store(click_recipe(folder, log=moved), store)
+
+
+def test_names_of_sequence_tables(click_recipe: Callable[..., RecommendationRecipe], tmp_path: Path) -> None:
+    recipe = click_recipe(tmp_path, log={"dense": [], "features": FEATURES}, model=SEQUENCES | {"top": [8]})
+    assert sequence_tables(recipe) == {"item_sequence", "tags"}
 
 
 TABLES = [

@@ -1,6 +1,7 @@
 """windrow.launch.commands.export: from a run folder to one file."""
 
 import argparse
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from windrow.comm.errors import StoreError
 from windrow.launch.checkpoint import begin_checkpoint, save_checkpoint, tables_folder
 from windrow.launch.checkpoint_file import CheckpointHeader
 from windrow.launch.commands import export
+from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.run_folder import create_run_folder
 from windrow.recsys.tables.shard_files import write_shard_file
 from windrow.recsys.tables.table import LocalTable
@@ -37,8 +39,9 @@ def save(run: Path, epoch: int, *, best: bool, with_tables: bool = True) -> Path
 
 
 @pytest.fixture
-def run_folder(tmp_path: Path) -> Path:
-    run = create_run_folder(tmp_path / "run", {}).path
+def run_folder(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> Path:
+    recipe = click_recipe(tmp_path, model={"sequences": ["user"], "sequence_query": "item"})
+    run = create_run_folder(tmp_path / "run", recipe.settings()).path
     save(run, 1, best=True)
     save(run, 2, best=False)
     return run
@@ -69,7 +72,7 @@ def test_torchrec(run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "tables.pt"
     assert export_with(run_folder, "--out", out, "--format", "torchrec") == 0
     state = torch.load(out, weights_only=True)
-    assert list(state) == ["embedding_bags.item.weight", "embedding_bags.user.weight"]
+    assert list(state) == ["embedding_bags.item.weight", "embeddings.user.weight"]
 
 
 def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path) -> None:

@@ -62,7 +62,7 @@ def test_what_is_shown_and_written_is_what_training_takes(
     shown = capsys.readouterr().out
     assert shown.splitlines()[0].split() == ["table", "rows", "dim", "bytes", "plan", "ranks"]
     assert f"wrote {out}" in shown
-    assert '["item.sequence"]  # 40000 rows x 8, row-wise\nshards = [\n' in out.read_text()
+    assert '[item_sequence]  # 40000 rows x 8, row-wise\nshards = [\n' in out.read_text()
     assert "[day]  # 9 rows x 8, replicated\nreplicated = true\n" in out.read_text()
     asked = load_recommendation_recipe(recipe_file, ["plan.planner=row_wise"])
     given = load_recommendation_recipe(recipe_file, [f"plan.file={out}"])
@@ -71,7 +71,7 @@ def test_what_is_shown_and_written_is_what_training_takes(
     assert set(plans[0].shards) == set(plans[1].shards)
     assert plans[0].replicated == plans[1].replicated
     lookups = {spec.name: spec.lookups_per_sample for spec in log_table_specs(asked, store)}
-    assert lookups == {"item": 1.0, "day": 1.0, "item.sequence": 3.0}
+    assert lookups == {"item": 1.0, "day": 1.0, "item_sequence": 3.0}
 
 
 def test_nothing_is_written_unasked(recipe_file: Path, tmp_path: Path) -> None:

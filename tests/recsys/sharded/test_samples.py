@@ -4,6 +4,8 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError
+from windrow.partition.tables.plan import Plan, Shard
+from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.samples import read_samples
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -52,3 +54,45 @@ def test_weights(small, layout):
     )
     with pytest.raises(DataError, match="float32"):
         read_samples(halves, layout, is_weighted=True)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda b: {"offsets": b.offsets() + 1}, "offsets start at 1: must start at 0"),
+        (lambda b: {"offsets": b.offsets() - 1}, "offsets start at -1: must start at 0"),
+        (
+            lambda b: {"lengths": b.lengths(), "offsets": b.offsets() + (b.offsets() > 0)},
+            "feature 'item', sample 0: length 1, but its offsets differ by 2",
+        ),
+        (
+            lambda b: {"values": b.values().float(), "lengths": b.lengths()},
+            "ids are a 1-dimensional tensor of ",
+        ),
+        (
+            lambda b: {"values": b.values().short(), "lengths": b.lengths()},
+            "ids are a 1-dimensional tensor of ",
+        ),
+        (
+            lambda b: {"values": b.values()[:, None], "lengths": b.lengths()},
+            "ids are a 2-dimensional tensor of ",
+        ),
+        (lambda b: {"keys": ["item", "tag", "item", "tag"], "lengths": b.lengths()}, "'item' comes twice"),
+        (lambda b: {"weights": torch.ones(len(b.values()), 1), "lengths": b.lengths()}, r"weights of shape"),
+    ],
+)
+def test_what_kernels_could_not_be_trusted_with(change, message):
+    # Offsets that are shifted, so that their differences are lawful lengths, would send kernels past the ids.
+    tables = [EmbeddingBagConfig(name="t", num_embeddings=9, embedding_dim=4, feature_names=["item", "tag"])]
+    batch = KeyedJaggedTensor(["item", "tag"], torch.arange(4), lengths=torch.tensor([1, 1, 2, 0]))
+    given = {"keys": batch.keys(), "values": batch.values(), **change(batch)}
+    layout = make_layout(tables, Plan((Shard("t", 0, (0, 9), (0, 4)),)), 1)
+    with pytest.raises(DataError, match=message):
+        read_samples(KeyedJaggedTensor(**given), layout, is_weighted="weights" in given)
+
+
+def test_lengths_and_the_offsets_that_the_container_keeps_of_them(small, layout):
+    batch = small.jagged(small.draw(1, 5))
+    first = read_samples(batch, layout, is_weighted=False)
+    assert batch.offsets()[0] == 0
+    assert read_samples(batch, layout, is_weighted=False).lengths.tolist() == first.lengths.tolist()
