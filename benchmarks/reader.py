@@ -10,23 +10,32 @@ sides may use all cores.
 """
 
 import tempfile
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 
+from windrow.comm.loopback import Loopback
 from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
 from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.log_options import FeatureOptions, LogOptions
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.prepare import prepare_log
 from windrow.recsys.readers.criteo import CRITEO_COLUMNS, CriteoLog
 from windrow.recsys.readers.csv_log import CSVLog
 from windrow.recsys.readers.libfm import LibfmLog
 from windrow.recsys.readers.parquet_log import ParquetLog
 from windrow.recsys.readers.raw_block import LogReader
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.splits import LogSplitOptions
 from windrow.recsys.store import LogStore
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 AIM = 0.5
 DISTINCT_LINES = 20_000
@@ -176,8 +185,46 @@ def train_all(store: LogStore) -> Callable[[], None]:
     return read
 
 
-def pairs(folder: Path, megabytes: int) -> dict[str, tuple[Callable[[], None], Callable[[], None], int, int]]:
-    """For each reader: reading, pyarrow's scan, rows and bytes of the files."""
+def waiting_shares(store: LogStore) -> list[float]:
+    """Share of the time that the trainer of a DLRM waits for minibatches, in its first and its second epoch."""
+    options = TableOptions(dim=32)
+    bags = EmbeddingBagCollection(
+        [
+            EmbeddingBagConfig(
+                num_embeddings=feature.rows,
+                embedding_dim=options.dim,
+                name=feature.table,
+                feature_names=[feature.name],
+            )
+            for feature in store.features
+        ],
+        optimizer=options,
+    )
+    shape = ModelOptions(bottom=(256,), top=(256, 128))
+    dims = dict.fromkeys(bags.embedding_names, options.dim)
+    model = build_model(shape, num_dense=len(store.dense), pooled_dims=dims, seed=0)
+    trainer = RecommendationTrainer(
+        Loopback.single(),
+        Recommender(bags, None, model),
+        BatchReader(store, "train", rank=0, size=1, batch_size=BATCH_SIZE),
+        options=RecommendationTrainingOptions(epochs=2, batch_size=BATCH_SIZE),
+        table_learning_rate=options.learning_rate,
+        seed=0,
+    )
+    shares = []
+    for epoch in range(2):
+        trainer.stopwatch.reset()
+        started = time.perf_counter()
+        trainer.train_epoch(epoch)
+        shares.append(trainer.stopwatch.seconds["read"] / (time.perf_counter() - started))
+    trainer.close()
+    return shares
+
+
+def pairs(
+    folder: Path, megabytes: int
+) -> tuple[dict[str, tuple[Callable[[], None], Callable[[], None], int, int]], LogStore]:
+    """For each reader: reading, pyarrow's scan, rows and bytes of the files; and the prepared store."""
     chance = np.random.default_rng(0)
     criteo, csv_file, libfm, columns = (folder / name for name in ("a.tsv", "a.csv", "a.libfm", "a.parquet"))
     found = {}
@@ -208,7 +255,7 @@ def pairs(folder: Path, megabytes: int) -> dict[str, tuple[Callable[[], None], C
     files = list(store.split("train").files)
     num_bytes = sum(file.stat().st_size for file in files)
     found["prepared store"] = (train_all(store), scan_all(files, "parquet", rows), rows, num_bytes)
-    return found
+    return found, store
 
 
 def main() -> None:
@@ -218,7 +265,8 @@ def main() -> None:
     lines = []
     figures: dict[str, float] = {}
     with tempfile.TemporaryDirectory() as folder:
-        for name, (read, scan, rows, num_bytes) in pairs(Path(folder), megabytes).items():
+        readers, store = pairs(Path(folder), megabytes)
+        for name, (read, scan, rows, num_bytes) in readers.items():
             samples = interleave({"ours": read, "pyarrow": scan}, repeats=repeats)
             of_scan = ratio(samples["ours"], samples["pyarrow"])
             seconds = {who: float(np.median(times)) for who, times in samples.items()}
@@ -237,7 +285,11 @@ def main() -> None:
             figures[f"{key}_over_pyarrow_ratio"] = of_scan.median
             figures[f"{key}_rows_per_second"] = rows / seconds["ours"]
             figures[f"{key}_megabytes_per_second"] = num_bytes / seconds["ours"] / 1e6
+        first, second = waiting_shares(store)
     print(table(lines))
+    print(f"training waits for data {first:.1%} of its first epoch and {second:.1%} of its second")
+    figures["trainer_waiting_first_epoch_share"] = first
+    figures["trainer_waiting_second_epoch_share"] = second
     worst = min(value for key, value in figures.items() if key.endswith("_ratio"))
     figures["worst_over_pyarrow_ratio"] = worst
     aim = Aim(f"every reader >= {AIM} of pyarrow's raw scan of the same file", worst >= AIM)

@@ -33,9 +33,12 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         The temporary folder, empty.
 
     Raises:
-        StoreError: `path` exists and `overwrite` is false.
+        StoreError: `path` exists and `overwrite` is false, or there can be no folder to hold it.
     """
-    path.parent.mkdir(parents=True, exist_ok=True)
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot make the folder {path.parent}: {error.strerror}. Choose another") from error
     _clear_leftovers(path)
     if path.exists() and not overwrite:
         raise StoreError(f"{path} already exists: choose another folder or overwrite it")

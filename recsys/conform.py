@@ -20,7 +20,7 @@ from windrow.comm.random import Stream, stream_key
 from windrow.recsys.hashing import hash_values
 from windrow.recsys.readers.raw_block import RawBlock
 
-__all__ = ["Column", "ColumnKind", "conform", "list_lengths", "parse_instant"]
+__all__ = ["Column", "ColumnKind", "conform", "list_lengths"]
 
 ColumnKind = Literal["label", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
@@ -91,33 +91,6 @@ def conform(column: Column, kind: ColumnKind) -> Any:
         inner = {"ids": "", "rows": "int64", "weights": "float32"}[kind]
         return _list(column, inner)
     return {"label": _label, "number": _number, "time": _time, "key": _key}[kind](column)
-
-
-def parse_instant(text: str) -> int:
-    """An instant of a recipe as it stands in the time column.
-
-    Args:
-        text: a whole number, or an ISO date or time; UTC where it says nothing else.
-
-    Returns:
-        The number, or microseconds since 1970.
-
-    Raises:
-        DataError: it is neither.
-    """
-    from datetime import UTC, datetime
-
-    try:
-        return int(text)
-    except ValueError:
-        pass
-    try:
-        instant = datetime.fromisoformat(text)
-    except ValueError as error:
-        raise DataError(f"{text!r} is no whole number and no ISO date or time: {error}") from error
-    aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
-    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
-    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def _label(column: Column) -> Any:
@@ -253,7 +226,10 @@ def _time(column: Column) -> Any:
     kind = column.array.type
     column.refuse_first(column.array.is_null(), "is empty ({}): every sample needs a time")
     if pa.types.is_integer(kind):
-        return column.array.cast("int64")
+        try:
+            return column.array.cast("int64")
+        except pa.ArrowInvalid as error:
+            raise column.refuse(0, f"or a row below has a time beyond 63 bits: {error}") from error
     if pa.types.is_timestamp(kind):
         return column.array.cast(pa.timestamp("us", kind.tz), safe=False).cast("int64")
     if pa.types.is_date(kind):

@@ -21,6 +21,9 @@ DenseTransform = Literal["none", "log1p", "standard"]
 FIRST_VOCABULARY_ROW = 2
 """Rows 0 and 1 of a table with a vocabulary are for missing and for unseen values."""
 
+RESERVED_NAMES = ("label", "dense", "time", "session")
+"""Columns of a prepared log that are no features."""
+
 SMALLEST_HASHED_TABLE = 2
 """Row 0 is for missing values; at least one is needed for the rest."""
 
@@ -106,7 +109,8 @@ class LogOptions:
         """Check what concerns several features.
 
         Raises:
-            RecipeError: no files, a column used twice, or features that share a table and differ in its rule.
+            RecipeError: no files, a column used twice, a name that the store cannot hold, or features that share a
+                table and differ in its rule.
         """
         if not self.paths:
             raise RecipeError("paths is empty: name the files of the log")
@@ -120,6 +124,7 @@ class LogOptions:
             raise RecipeError(f"dense = {list(self.dense)} names a column twice")
         if self.label in self.dense or any(self.column_of(name) == self.label for name in self.features):
             raise RecipeError(f"the label, column {self.label!r}, is also an input: leave it out there")
+        _check_names(self)
         for name, options in self.features.items():
             first = next(other for other in self.features if self.table_of(other) == self.table_of(name))
             shared = self.features[first]
@@ -143,6 +148,35 @@ class LogOptions:
         for name in self.features:
             found[self.table_of(name)] = (*found.get(self.table_of(name), ()), name)
         return found
+
+
+def _check_names(log: LogOptions) -> None:
+    """Features are columns of the store, and their tables files: each needs a name of its own there."""
+    weights = {f"{name}.weights" for name, options in log.features.items() if options.weights}
+    for name in log.features:
+        if name in RESERVED_NAMES or name in weights:
+            raise RecipeError(
+                f"a feature cannot be called {name!r}, as another column of the prepared log is: call it otherwise, "
+                f"and name its column, for example [log.features.{name.replace('.', '_')}_id] with column = "
+                f'"{log.column_of(name)}"'
+            )
+        for used in (name, log.table_of(name)):
+            if not used or any(sign in used for sign in "./\\\0"):
+                raise RecipeError(
+                    f"feature {name!r} of table {log.table_of(name)!r}: names must not be empty or hold '.', '/' or "
+                    "'\\': call it otherwise, and say which column it is by column"
+                )
+    for what, names in (
+        ("features", tuple(log.features)),
+        ("tables", tuple(log.tables())),
+        ("dense columns", log.dense),
+    ):
+        first: dict[str, str] = {}
+        for name in names:
+            # Queries in SQL, and some file systems, take them for one.
+            other = first.setdefault(name.casefold(), name)
+            if other != name:
+                raise RecipeError(f"{what} {other!r} and {name!r} differ only in upper and lower case: rename one")
 
 
 def _rule(options: FeatureOptions) -> tuple[str, int | None, int]:

@@ -19,13 +19,12 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_folder import atomic_folder
-from windrow.recsys.conform import parse_instant
 from windrow.recsys.log_options import LogOptions
 from windrow.recsys.mapping import SampleMapper
 from windrow.recsys.prefetch import prefetch
 from windrow.recsys.readers.files import file_labels, resolve_files
 from windrow.recsys.readers.make import make_reader
-from windrow.recsys.splits import SPLITS, LogSplitOptions, split_by_time
+from windrow.recsys.splits import SPLITS, LogSplitOptions, parse_instant, split_by_time
 from windrow.recsys.staged_log import StagedLog
 from windrow.recsys.staging import StagedColumn, StagingWriter, staged_columns, text_types
 from windrow.recsys.store import ROW_GROUP_ROWS, LogStore
@@ -69,7 +68,7 @@ def prepare_log(
         The store, opened.
 
     Raises:
-        StoreError: the store exists and is not to be overwritten.
+        StoreError: the store exists and is not to be overwritten, or is something else than a store.
         RecipeError: the two sections contradict each other.
         DataError: the log breaks a law; the message names file, row and cure.
 
@@ -84,6 +83,7 @@ def prepare_log(
         )
     if store.exists() and not overwrite:
         raise StoreError(f"{store} already exists: choose another folder or pass --overwrite")
+    _check_replaceable(store)
     report = progress or _silent
     columns = staged_columns(log, split)
     with atomic_folder(store, overwrite=overwrite) as folder:
@@ -108,6 +108,16 @@ def prepare_log(
         shutil.rmtree(work)
         _write_manifest(folder, log, split, mapper, entries, vocabularies)
     return LogStore.open(store)
+
+
+def _check_replaceable(store: Path) -> None:
+    """Only what this function once wrote is replaced: a mistaken path must not cost a folder of the user's own."""
+    if not store.exists() or (store / MANIFEST_NAME).is_file() or (store.is_dir() and not any(store.iterdir())):
+        return
+    raise StoreError(
+        f"{store} is no prepared log (there is no {MANIFEST_NAME} in it) and is not replaced: choose another store, or "
+        "remove it yourself"
+    )
 
 
 def _stage(
@@ -147,8 +157,6 @@ def _cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> tuple[int, in
         return None
     if split.instants:
         first, second = (parse_instant(instant) for instant in split.instants)
-        if first > second:
-            raise RecipeError(f"[split] instants = {list(split.instants)}: validation must begin before test")
         return first, second
     train, validation, test = split.fractions
     # One past the last time, where a split has no share and would begin behind the last row.
@@ -270,9 +278,10 @@ def _check_splits(entries: dict[str, SplitEntry], split: LogSplitOptions) -> Non
     for name in split.expected_splits():
         if name not in entries:
             sizes = ", ".join(f"{other} {entry.rows}" for other, entry in entries.items())
+            together = ", where samples of one instant stay together" if split.by == "time" else ""
             raise DataError(
                 f"the {name} split has no samples ({sizes}): give it a larger share in [split], other instants, or "
-                "more of a log"
+                f"more of a log{together}"
             )
 
 

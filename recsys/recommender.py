@@ -137,7 +137,7 @@ class Recommender(nn.Module):
             collection.step()
 
     def set_table_learning_rate(self, learning_rate: float) -> None:
-        """Change the step size of all tables."""
+        """Change the step size of all tables, from the next `RecommenderLookup.start_lookup` on."""
         for collection in self._collections():
             collection.set_learning_rate(learning_rate)
 

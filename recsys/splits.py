@@ -6,6 +6,7 @@ by files   [log] paths train; the other splits have files of their own
 """
 
 from dataclasses import dataclass
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Literal, get_args
 
@@ -15,7 +16,7 @@ import numpy.typing as npt
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 
-__all__ = ["SPLITS", "LogSplitOptions", "SplitName", "SplitRule", "split_by_hash", "split_by_time"]
+__all__ = ["SPLITS", "LogSplitOptions", "SplitName", "SplitRule", "parse_instant", "split_by_hash", "split_by_time"]
 
 SplitRule = Literal["time", "hash", "files"]
 """What decides on a sample's split."""
@@ -65,6 +66,8 @@ class LogSplitOptions:
             raise RecipeError(
                 f'instants = {list(self.instants)}: expected two, where validation and test begin, and by = "time"'
             )
+        if self.instants and parse_instant(self.instants[0]) > parse_instant(self.instants[1]):
+            raise RecipeError(f"instants = {list(self.instants)}: validation must begin before test")
         if self.column and self.by != "hash":
             raise RecipeError(f'column = {self.column!r} is for by = "hash", but by = "{self.by}"')
         if (self.validation_paths or self.test_paths) and self.by != "files":
@@ -79,6 +82,31 @@ class LogSplitOptions:
         else:
             present = tuple(share > 0 for share in self.fractions)  # type: ignore[assignment]  # three of them
         return tuple(name for name, there in zip(SPLITS, present, strict=True) if there)
+
+
+def parse_instant(text: str) -> int:
+    """An instant of a recipe as it stands in the time column.
+
+    Args:
+        text: a whole number, or an ISO date or time; UTC where it says nothing else.
+
+    Returns:
+        The number, or microseconds since 1970.
+
+    Raises:
+        RecipeError: it is neither.
+    """
+    try:
+        return int(text)
+    except ValueError:
+        pass
+    try:
+        instant = datetime.fromisoformat(text)
+    except ValueError as error:
+        raise RecipeError(f"{text!r} is no whole number and no ISO date or time: {error}") from error
+    aware = instant if instant.tzinfo else instant.replace(tzinfo=UTC)
+    since = aware - datetime(1970, 1, 1, tzinfo=UTC)
+    return (since.days * 86400 + since.seconds) * 1_000_000 + since.microseconds
 
 
 def split_by_time(times: npt.NDArray[np.int64], cuts: tuple[int, int]) -> npt.NDArray[np.int8]:

@@ -122,6 +122,7 @@ class StagingWriter:
         self._writer: Any = None
         self._rows = 0
         self._latest: int | None = None
+        self._has_dates: bool | None = None
         self._sorted = True
 
     @property
@@ -194,6 +195,8 @@ class StagingWriter:
             )
         column = Column(array, use.column, block, use.separator)
         conforming = conform(column, use.kind)
+        if use.kind == "time":
+            self._watch_unit(column)
         if use.rows is not None:
             _check_rows(column, conforming, use.rows)
         return conforming
@@ -213,6 +216,23 @@ class StagingWriter:
                 )
             arrays.append(array)
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._writer.schema))
+
+    def _watch_unit(self, column: Column) -> None:
+        """Refuse times that are dates in one place and whole numbers, of who knows what unit, in another."""
+        from pyarrow import types
+
+        if types.is_integer(column.array.type):
+            has_dates = False
+        else:
+            # Text: the fields of a block are all of one kind.
+            has_dates = not str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
+        if self._has_dates is None:
+            self._has_dates = has_dates
+        if has_dates != self._has_dates:
+            kinds = ("whole numbers", "dates")
+            raise column.refuse(
+                0, f"holds {kinds[has_dates]}, but {kinds[not has_dates]} in the rows before: give all files one of both"
+            )
 
     def _watch_order(self, times: Any) -> None:
         if self._latest is not None and times[0] < self._latest:

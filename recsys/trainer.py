@@ -168,6 +168,8 @@ class RecommendationTrainer:
                 self._taken(batches), lambda batch: self.recommender.start(batch, self.stopwatch)
             )
             for step in range(first_step, self.steps_per_epoch):
+                # Before the lookup starts: fused tables learn at the rate that it found.
+                self._set_learning_rates(epoch, step)
                 batch, lookup = next(steps)
                 self._loss += self._train_step(batch, lookup, epoch, step)
                 if after_step is not None:
@@ -217,7 +219,6 @@ class RecommendationTrainer:
 
     def _train_step(self, batch: Batch, lookup: RecommenderLookup, epoch: int, step: int) -> float:
         """Forward, backward and update of one batch; returns the loss summed over this rank's samples."""
-        self._set_learning_rates(epoch, step)
         self._reducer.start()
         context = DropoutContext(
             seed=self._seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(self._device)

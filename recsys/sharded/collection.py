@@ -111,7 +111,7 @@ class ShardedTables(nn.Module):
             batch.step()
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Learn at this rate from the next backward pass on; must agree."""
+        """Learn at this rate from the next lookup on; call it before that lookup starts. Must agree."""
         for batch in (*self._sharded.batches, *self._replicated.batches):
             batch.set_learning_rate(learning_rate)
 

@@ -90,7 +90,7 @@ class TableBatch(nn.Module, ABC):
 
     @abstractmethod
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Learn at this rate from the next backward pass (fused) or the next `step` on."""
+        """Learn at this rate from the next `forward` (fused, whose backward pass is bound to it) or `step` on."""
 
     @abstractmethod
     def weight(self, member: int) -> Tensor:

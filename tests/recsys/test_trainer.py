@@ -21,7 +21,7 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
-from windrow.training.schedule import ScheduleOptions
+from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
 DIM = 8
 SAMPLES = 50
@@ -134,7 +134,7 @@ def two_epochs(world, **settings):
     return losses
 
 
-def reference_losses():
+def reference_losses(schedule=None):
     """The same job written plainly: one process, nn.EmbeddingBag, no pipeline."""
     world = Loopback.single()
     trainer = make_trainer(world)
@@ -148,7 +148,9 @@ def reference_losses():
         torch.optim.Adagrad([bag.weight for bag in bags.values()], lr=0.1, eps=1e-8),
         torch.optim.AdamW(model.parameters(), lr=0.05, weight_decay=0.0),
     ]
+    peaks = [optimizer.param_groups[0]["lr"] for optimizer in optimizers]
     losses = []
+    position = 0
     for epoch in range(2):
         total = 0.0
         with MadeUpLog(world).batches(epoch) as batches:
@@ -161,8 +163,11 @@ def reference_losses():
                     for feature in table.feature_names
                 ]
                 loss = model.loss_sum(model(batch.dense, torch.cat(pooled, 1)), batch)
-                for optimizer in optimizers:
+                factor = learning_rate_factor(schedule or ScheduleOptions(), position, 2 * STEPS)
+                position += 1
+                for optimizer, peak in zip(optimizers, peaks, strict=True):
                     optimizer.zero_grad()
+                    optimizer.param_groups[0]["lr"] = peak * factor
                 (loss / SAMPLES).backward()
                 for optimizer in optimizers:
                     optimizer.step()
@@ -178,6 +183,14 @@ def test_losses_are_those_of_a_plain_loop(spmd, planner):
         assert losses == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize("planner", ["row_wise", "replicated"])
+def test_tables_follow_the_schedule_too(planner):
+    # Fused tables take the rate of their lookup, replicated ones that of their step: both must be this step's.
+    schedule = ScheduleOptions(kind="linear", warmup_steps=3)
+    losses = two_epochs(Loopback.single(), planner=planner, schedule=schedule)
+    assert losses == pytest.approx(reference_losses(schedule), rel=1e-5)
+
+
 def test_losses_with_dropout_and_sequences_do_not_depend_on_the_world(spmd):
     expected = two_epochs(Loopback.single(), dropout=0.3, sequences=True)
     for losses in spmd(lambda world: two_epochs(world, dropout=0.3, sequences=True)):
@@ -191,13 +204,15 @@ def test_every_optimiser_learns(tables, optimizer):
     assert second < first
 
 
-def test_going_on_within_an_epoch_is_exact():
+@pytest.mark.parametrize("kind", ["constant", "linear"])
+def test_going_on_within_an_epoch_is_exact(kind):
     world = Loopback.single()
-    whole = make_trainer(world)
+    schedule = ScheduleOptions(kind=kind)
+    whole = make_trainer(world, schedule=schedule)
     whole.train_epoch(0)
     expected = whole.train_epoch(1)
 
-    begun = make_trainer(world)
+    begun = make_trainer(world, schedule=schedule)
     begun.train_epoch(0)
     kept = {}
 
@@ -217,7 +232,7 @@ def test_going_on_within_an_epoch_is_exact():
             kept["loss"] = begun.loss_so_far()
 
     begun.train_epoch(1, after_step=keep)
-    resumed = make_trainer(world)
+    resumed = make_trainer(world, schedule=schedule)
     kept["file"].seek(0)
     resumed.load_state_dict(
         {"model": kept["state"]["model"], "optimizer": torch.load(kept["file"], weights_only=True)}

@@ -21,6 +21,8 @@ from windrow.recsys.models.options import ModelOptions
         ({"sequence_query": "item"}, "give both, or neither"),
         ({"kind": "dcn", "top": (8,)}, 'model.top is for kind = "dlrm", but model.kind = "dcn"'),
         ({"low_rank": 8}, 'model.low_rank is for kind = "dcn", but model.kind = "dlrm"'),
+        ({"kind": "two_tower", "temperature": 0.0}, "temperature = 0.0: must be above 0"),
+        ({"temperature": 0.2}, 'model.temperature is for kind = "two_tower", but model.kind = "dlrm"'),
         ({"kind": "two_tower", "dropout": 0.5}, 'model.dropout is for kind = "dlrm or dcn"'),
     ],
 )
@@ -32,4 +34,4 @@ def test_refuses(values: dict[str, Any], message: str) -> None:
 def test_takes_what_belongs_together() -> None:
     ModelOptions(kind="dcn", low_rank=4, deep=(), sequences=("seen",), sequence_query="item", dropout=0.5)
     ModelOptions(kind="dlrm", bottom=(), top=(), embeddings_in_top=True)
-    ModelOptions(kind="two_tower")
+    ModelOptions(kind="two_tower", temperature=0.2)
