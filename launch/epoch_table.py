@@ -50,14 +50,13 @@ class EpochTable:
         return [*lines, format_row(self._cells(record), self._widths)]
 
     def _header(self, metric: str) -> list[str]:
-        stages = [f"{stage} s" for stage in self._stages]
         name = SHORT_NAMES.get(metric, metric)
         metrics = [f"val {name}", f"test {name}", *self._figures.values()]
-        return ["epoch", "loss", *metrics, "total s", *stages, "rows", "fetched"]
+        return ["epoch", "loss", *metrics, "total s", *self._stages, "rows", "fetched"]
 
     def _minimum(self) -> list[int]:
-        figures, stages = [8 for _ in self._figures], [6 for _ in self._stages]
-        return [WIDEST_EPOCH, 8, 8, 8, *figures, 7, *stages, 6, NUMBER_WIDTH]
+        figures, stages = [8 for _ in self._figures], [5 for _ in self._stages]
+        return [WIDEST_EPOCH, 7, 7, 7, *figures, 7, *stages, 6, NUMBER_WIDTH]
 
     def _cells(self, record: EpochRecord) -> list[str]:
         return [

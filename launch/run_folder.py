@@ -127,9 +127,7 @@ def open_run_folder(path: Path) -> RunFolder:
     """
     folder = RunFolder(path)
     if not folder.recipe_file.is_file():
-        raise StoreError(
-            f"{path} holds no run (there is no recipe.toml in it): give the folder of a run to --resume."
-        )
+        raise StoreError(f"{path} holds no run (there is no recipe.toml in it): give the folder of a run.")
     return folder
 
 

@@ -130,7 +130,7 @@ def _number(column: Column) -> Any:
     return numbers
 
 
-def _id(column: Column, values: Any, *, whole_numbers: bool) -> Any:
+def _id(column: Column, values: Any, *, whole_numbers: bool, lists: Any = None) -> Any:
     """Ids, of the column itself or of the elements of its lists."""
     import pyarrow as pa
     from pyarrow import compute
@@ -142,23 +142,15 @@ def _id(column: Column, values: Any, *, whole_numbers: bool) -> Any:
     if pa.types.is_null(kind):
         return values.cast("int64" if whole_numbers else "string")
     if pa.types.is_integer(kind) or pa.types.is_boolean(kind):
-        try:
-            return values.cast("int64")
-        except pa.ArrowInvalid as error:
-            raise column.refuse(
-                0, f"or a row below has an id beyond 63 bits ({error}): store ids as int64"
-            ) from error
+        return _parsed(column, values, "int64", "an id of at most 63 bits: store ids as int64", lists)
     if pa.types.is_floating(kind):
         # pandas turns whole numbers into floats where one is missing.
         known = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values)
-        try:
-            return known.cast("int64")
-        except pa.ArrowInvalid as error:
-            raise column.refuse(0, f"or a row below has an id that is no whole number ({error})") from error
+        return _parsed(column, known, "int64", "a whole number as id", lists)
     if not _is_text(kind):
         raise column.refuse_type("whole numbers or text")
     text = _blank_to_null(values.cast("string"))
-    return _parsed(column, text, "int64", "a row number") if whole_numbers else text
+    return _parsed(column, text, "int64", "a row number", lists) if whole_numbers else text
 
 
 def _list(column: Column, inner: str) -> Any:
@@ -179,14 +171,14 @@ def _list(column: Column, inner: str) -> Any:
     elements = lists.flatten()
     if inner == "float32":
         if not (pa.types.is_floating(elements.type) or pa.types.is_integer(elements.type)):
-            elements = _parsed(column, elements, "float64", "lists of numbers")
+            elements = _parsed(column, elements, "float64", "a number", lists)
         elements = elements.cast("float32", safe=False)
         finite = compute.is_finite(elements).fill_null(fill_value=False)
         if not compute.all(finite, min_count=0).as_py():
             row = _row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
             raise column.refuse(row, f"is {lists[row].as_py()}: a weight must be a finite number")
     else:
-        elements = _id(column, elements, whole_numbers=inner == "int64")
+        elements = _id(column, elements, whole_numbers=inner == "int64", lists=lists)
     return _list_array(lists, elements)
 
 
@@ -226,22 +218,25 @@ def _time(column: Column) -> Any:
     kind = column.array.type
     column.refuse_first(column.array.is_null(), "is empty ({}): every sample needs a time")
     if pa.types.is_integer(kind):
-        try:
-            return column.array.cast("int64")
-        except pa.ArrowInvalid as error:
-            raise column.refuse(0, f"or a row below has a time beyond 63 bits: {error}") from error
+        return _parsed(column, column.array, "int64", "a time of at most 63 bits")
     if pa.types.is_timestamp(kind):
         return column.array.cast(pa.timestamp("us", kind.tz), safe=False).cast("int64")
     if pa.types.is_date(kind):
         return column.array.cast(pa.timestamp("us")).cast("int64")
     if not _is_text(kind):
         raise column.refuse_type("whole numbers, dates and times, or text of these")
-    for attempt in ("int64", pa.timestamp("us", "UTC"), pa.timestamp("us")):
+    attempts = ("int64", pa.timestamp("us", "UTC"), pa.timestamp("us"))
+    for attempt in attempts:
         try:
             return column.array.cast(attempt).cast("int64")
-        except pa.ArrowInvalid as error:
-            reason = error
-    raise column.refuse(0, f"or a row below is no whole number and no ISO date or time: {reason}") from reason
+        except pa.ArrowInvalid:
+            continue
+    # What most of the rows above are is what this one should be.
+    row = max(_first_refused(column.array, attempt) for attempt in attempts)
+    raise column.refuse(
+        row,
+        f"is {column.array[row].as_py()!r}: expected a whole number or an ISO date or time, of one kind in all rows",
+    )
 
 
 def _key(column: Column) -> Any:
@@ -254,13 +249,31 @@ def _key(column: Column) -> Any:
     return pa.array(hash_values(values, stream_key(0, Stream.HASH_VALUES)).view(np.int64))
 
 
-def _parsed(column: Column, text: Any, kind: str, expected: str) -> Any:
+def _parsed(column: Column, text: Any, kind: str, expected: str, lists: Any = None) -> Any:
+    """Values of a column, or elements of its lists, cast to a type that not all may fit."""
     import pyarrow as pa
 
     try:
         return text.cast(kind)
     except pa.ArrowInvalid as error:
-        raise column.refuse(0, f"or a row below is not {expected}: {error}") from error
+        element = _first_refused(text, kind)
+        row = element if lists is None else _row_of(lists, element)
+        raise column.refuse(row, f"has {text[element].as_py()!r}, expected {expected}") from error
+
+
+def _first_refused(values: Any, kind: Any) -> int:
+    """The first of some values that cannot be cast, where one cannot: by halving, O(n)."""
+    import pyarrow as pa
+
+    start, stop = 0, len(values)
+    while stop - start > 1:
+        middle = (start + stop) // 2
+        try:
+            values.slice(start, middle - start).cast(kind)
+            start = middle
+        except pa.ArrowInvalid:
+            stop = middle
+    return start
 
 
 def _blank_to_null(text: Any) -> Any:

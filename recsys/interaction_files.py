@@ -29,6 +29,10 @@ __all__ = ["read_interactions"]
 
 IntArray = npt.NDArray[np.int64]
 
+MOST_UNUSED_NUMBERS = 1_000_000
+MOST_NUMBERS_PER_PAIR = 100
+"""A user or item number beyond the first plus this for each interaction is a hash or a mistake."""
+
 
 def read_interactions(
     train_path: Path,
@@ -66,6 +70,8 @@ def read_interactions(
         pairs = [_read_pairs(train_path, user_column, item_column), (nothing, nothing)]
         if test_path is not None:
             pairs[1] = _read_pairs(test_path, user_column, item_column)
+        for numbers, column in ((0, user_column), (1, item_column)):
+            _check_dense_numbers(train_path, column, [split[numbers] for split in pairs])
         num_users = max(int(users.max(initial=-1)) for users, _ in pairs) + 1
         train, test = (item_lists_from_pairs(users, items, num_users) for users, items in pairs)
     num_items = max(int(lists.items.max(initial=-1)) for lists in (train, test)) + 1
@@ -73,6 +79,17 @@ def read_interactions(
     check_interactions(whole, str(train_path))
     kept, validation = carve_validation(train, validation_fraction, seed=seed)
     return Interactions(train.num_users, num_items, kept, validation, test)
+
+
+def _check_dense_numbers(path: Path, column: str, numbers: list[IntArray]) -> None:
+    """Every number up to the largest gets a row of a table: hashes for numbers would ask for all memory."""
+    largest = max(int(split.max(initial=-1)) for split in numbers)
+    found = sum(len(split) for split in numbers)
+    if largest >= MOST_UNUSED_NUMBERS + MOST_NUMBERS_PER_PAIR * found:
+        raise DataError(
+            f"{path}: column {column!r} has the number {largest} among {found} interactions: number users and items "
+            "from 0 without gaps, since each number up to the largest gets a row of a table"
+        )
 
 
 def _no_items(num_users: int) -> ItemLists:

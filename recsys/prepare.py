@@ -112,7 +112,11 @@ def prepare_log(
 
 def _check_replaceable(store: Path) -> None:
     """Only what this function once wrote is replaced: a mistaken path must not cost a folder of the user's own."""
-    if not store.exists() or (store / MANIFEST_NAME).is_file() or (store.is_dir() and not any(store.iterdir())):
+    if (
+        not store.exists()
+        or (store / MANIFEST_NAME).is_file()
+        or (store.is_dir() and not any(store.iterdir()))
+    ):
         return
     raise StoreError(
         f"{store} is no prepared log (there is no {MANIFEST_NAME} in it) and is not replaced: choose another store, or "

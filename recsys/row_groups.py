@@ -128,7 +128,7 @@ class RowGroups:
 
         path, footer, group = self._places[number]
         try:
-            with ParquetFile(path, metadata=footer, memory_map=True) as file:
+            with ParquetFile(path, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
                 return self._arrays(file.read_row_group(group, columns=self._columns()))
         except (ArrowException, OSError, KeyError, ValueError) as error:
             raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error

@@ -16,7 +16,15 @@ import numpy.typing as npt
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 
-__all__ = ["SPLITS", "LogSplitOptions", "SplitName", "SplitRule", "parse_instant", "split_by_hash", "split_by_time"]
+__all__ = [
+    "SPLITS",
+    "LogSplitOptions",
+    "SplitName",
+    "SplitRule",
+    "parse_instant",
+    "split_by_hash",
+    "split_by_time",
+]
 
 SplitRule = Literal["time", "hash", "files"]
 """What decides on a sample's split."""

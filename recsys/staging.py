@@ -231,7 +231,8 @@ class StagingWriter:
         if has_dates != self._has_dates:
             kinds = ("whole numbers", "dates")
             raise column.refuse(
-                0, f"holds {kinds[has_dates]}, but {kinds[not has_dates]} in the rows before: give all files one of both"
+                0,
+                f"holds {kinds[has_dates]}, but {kinds[not has_dates]} in the rows before: give all files one of both",
             )
 
     def _watch_order(self, times: Any) -> None:

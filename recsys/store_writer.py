@@ -83,7 +83,12 @@ class SplitWriter:
         # Of what Parquet offers, this decodes fastest where it is at all small: on click logs of 20 ids and a list, a
         # quarter more CPU time than no compression, at less than a third of the bytes.
         self._writer = parquet.ParquetWriter(
-            path, schema, compression="lz4", use_dictionary=True, write_statistics=False
+            path,
+            schema,
+            compression="lz4",
+            use_dictionary=True,
+            write_statistics=False,
+            write_page_checksum=True,  # What training reads is checked as it is decoded.
         )
         self._files.append((path, 0))
 

@@ -174,19 +174,24 @@ class RecommendationTrainer:
                 self._loss += self._train_step(batch, lookup, epoch, step)
                 if after_step is not None:
                     after_step(step + 1)
-        mean = self.loss_so_far() / self.samples_per_epoch
-        if not torch.isfinite(torch.tensor(mean)):
-            raise DataError(
-                f"the loss of epoch {epoch + 1} is {mean}: the training diverged; lower training.learning_rate "
-                f"({self._options.learning_rate:g}) or tables.learning_rate ({self._table_learning_rate:g})"
-            )
-        return mean
+        return self.loss_so_far() / self.samples_per_epoch
 
     def loss_so_far(self) -> float:
-        """Sum of the losses of the epoch's samples up to now, over all ranks. Collective."""
+        """Sum of the losses of the epoch's samples up to now, over all ranks. Collective.
+
+        Asked for before every checkpoint too, so that no checkpoint of a training that is lost replaces a good one.
+
+        Raises:
+            DataError: the loss became NaN or infinite.
+        """
         total = torch.tensor(self._loss, dtype=torch.float64)
         with self.stopwatch.measure("wait"):
             self._world.all_reduce(total, stage="loss")
+        if not bool(torch.isfinite(total)):
+            raise DataError(
+                f"the loss is {float(total)}: the training diverged; lower training.learning_rate "
+                f"({self._options.learning_rate:g}) or tables.learning_rate ({self._table_learning_rate:g})"
+            )
         return float(total)
 
     def state_dict(self) -> dict[str, Any]:

@@ -8,7 +8,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [
-    name for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch") if (ROOT / name).is_dir()
+    name
+    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
+    if (ROOT / name).is_dir()
 ]
 MODULES = sorted(
     "windrow." + ".".join(path.relative_to(ROOT).with_suffix("").parts)

@@ -10,7 +10,9 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [
-    name for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch") if (ROOT / name).is_dir()
+    name
+    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
+    if (ROOT / name).is_dir()
 ]
 
 MAY_IMPORT = {

@@ -84,6 +84,8 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.recsys.tables.shard_files import check_shard_files
     from windrow.recsys.tables.shard_reader import ShardReader
 
+    if arguments.out.is_dir():
+        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     run_folder = open_run_folder(arguments.run_folder)
     folder = run_folder.checkpoint_folder
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)

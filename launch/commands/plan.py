@@ -72,6 +72,11 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.recsys.store import LogStore
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
+    if recipe.log.format == "interactions":
+        raise RecipeError(
+            f'{arguments.recipe} is of format = "interactions", whose tables are known when training reads the file: '
+            "plans of prepared logs alone are shown"
+        )
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
     specs = log_table_specs(recipe, store)

@@ -19,7 +19,8 @@ class CSVLog:
 
     Args:
         files: tabs separate the fields of ``.tsv`` and ``.tsv.gz``, commas those of others.
-        columns: columns to read, and what their fields are; empty fields are null. Others are passed over.
+        columns: columns to read, and what their fields are; empty fields are null. Others are passed over. A block
+            in which some field is not what its column should be comes as text, all columns of it.
         block_bytes: text parsed at a time.
     """
 
@@ -44,15 +45,18 @@ class CSVLog:
             names = _names(header, block.file)
             yield from self._parse(block, names)
 
-    def _parse(self, block: TextBlock, names: tuple[str, ...]) -> Iterator[RawBlock]:
+    def _parse(
+        self, block: TextBlock, names: tuple[str, ...], *, all_text: bool = False
+    ) -> Iterator[RawBlock]:
         import pyarrow as pa
         from pyarrow import csv
 
         wanted = [name for name in self._columns if name in names]
+        types: Mapping[str, TextType] = {} if all_text else self._columns
         # Without a column to include, Arrow would read all of them.
         included = wanted or [names[0]]
         convert = csv.ConvertOptions(
-            column_types={name: pa.type_for_alias(self._columns.get(name, "string")) for name in included},
+            column_types={name: pa.type_for_alias(types.get(name, "string")) for name in included},
             include_columns=included,
             null_values=[""],
             strings_can_be_null=True,
@@ -64,6 +68,10 @@ class CSVLog:
                 pa.BufferReader(block.data), read_options=read, parse_options=parse, convert_options=convert
             )
         except pa.ArrowInvalid as error:
+            if not all_text:
+                # Read as text, the block is refused where its columns are needed as numbers: by line and value.
+                yield from self._parse(block, names, all_text=True)
+                return
             last = block.first_line + block.num_lines - 1
             raise DataError(
                 f"{block.file}, lines {block.first_line} to {last}: {error}. Correct the line (rows of this message "

@@ -188,10 +188,6 @@ class _DirectBags(InFlightLookup["KeyedTensor"]):
         assert self._pooled is not None
         return self._collection.keyed(self._pooled)
 
-    def test(self) -> bool:
-        """Nothing is waited for."""
-        return True
-
 
 class _ExchangedBags(ExchangedLookup["KeyedTensor"]):
     """Where ranks have to talk."""
@@ -207,10 +203,6 @@ class _ExchangedBags(ExchangedLookup["KeyedTensor"]):
         self._transfer = self._collection.start_pooled(wanted)
         # While the vectors travel:
         self._replicated = self._collection.look_up_replicated(self._samples)
-
-    def _test_vectors(self) -> bool:
-        assert self._transfer is not None
-        return self._transfer.test()
 
     def _finish_vectors(self) -> "KeyedTensor":
         assert self._transfer is not None

@@ -55,10 +55,6 @@ class InFlightLookup(ABC, Generic[Result]):
             DeadlineError: a rank did not come in time.
         """
 
-    @abstractmethod
-    def test(self) -> bool:
-        """Drive progress (MPI moves data only inside its own calls); True once the stage started last is done."""
-
 
 class ExchangedLookup(InFlightLookup[Result]):
     """The stages where ranks have to talk; what travels back is left to those who inherit.
@@ -90,17 +86,9 @@ class ExchangedLookup(InFlightLookup[Result]):
         self.start_lookup()
         return self._finish_vectors()
 
-    def test(self) -> bool:
-        """See `InFlightLookup.test`."""
-        return self._test_vectors() if self._lookup_started else self._distribution.test()
-
     @abstractmethod
     def _start_vectors(self, wanted: LookupInput) -> None:
         """Look up what all ranks want of this one, and send it."""
-
-    @abstractmethod
-    def _test_vectors(self) -> bool:
-        """Drive the progress of what `_start_vectors` sent."""
 
     @abstractmethod
     def _finish_vectors(self) -> Result:

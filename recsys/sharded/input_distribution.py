@@ -72,10 +72,6 @@ class InputDistribution:
             stage=f"{self._stage}: ids",
         )
 
-    def test(self) -> bool:
-        """Drive progress; True once what was started last is done."""
-        return (self._moving or self._counting).test()
-
     def wait(self) -> LookupInput:
         """Wait for the messages of all ranks.
 

@@ -73,10 +73,6 @@ class PooledTransfer:
             blocks, self._parts, stage=f"{exchange.stage}: vectors"
         )
 
-    def test(self) -> bool:
-        """Drive progress; True once the vectors have come."""
-        return self._pending.test()
-
     def finish(self, replicated: Tensor | None, scales: Sequence[tuple[Range, Tensor]]) -> Tensor:
         """Wait for the vectors and put them together.
 

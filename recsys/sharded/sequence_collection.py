@@ -133,10 +133,6 @@ class _ExchangedRows(ExchangedLookup["dict[str, JaggedTensor]"]):
         self._transfer.post(self._distribution.messages, self._samples)
         self._replicated = self._collection.look_up_replicated(self._samples)
 
-    def _test_vectors(self) -> bool:
-        assert self._transfer is not None
-        return self._transfer.test()
-
     def _finish_vectors(self) -> "dict[str, JaggedTensor]":
         assert self._transfer is not None
         return self._collection.jagged(self._transfer.finish(self._replicated), self._samples)

@@ -149,10 +149,6 @@ class SequenceTransfer:
         keys = [samples.keys[feature] for _, feature, _ in exchange.layout.outputs]
         self._lengths = [int(samples.starts[key + 1] - samples.starts[key]) for key in keys]
 
-    def test(self) -> bool:
-        """Drive progress; True once the rows have come."""
-        return self._pending.test()
-
     def finish(self, replicated: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Wait for the rows and put them in their places.
 

@@ -48,7 +48,7 @@ def test_an_empty_folder_may_be_used(tmp_path: Path) -> None:
 
 
 def test_a_folder_without_a_run_is_refused(tmp_path: Path) -> None:
-    with pytest.raises(StoreError, match=r"holds no run.*--resume"):
+    with pytest.raises(StoreError, match=r"holds no run.*give the folder of a run"):
         open_run_folder(tmp_path)
 
 

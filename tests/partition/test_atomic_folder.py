@@ -213,3 +213,9 @@ def test_a_killed_writer_leaves_a_whole_folder_wherever_it_dies(tmp_path: Path) 
         assert names(path.parent) == ["store"]
         assert content(path) == "newest"
         shutil.rmtree(path)
+
+
+def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="cannot make the folder"):
+        fill(tmp_path / "file" / "store", "new")

@@ -55,7 +55,12 @@ def _write_log(
     for number, rows in enumerate(file_rows or [len(table)]):
         name = f"train/part-{number:05d}.parquet"
         begin = sum(file.rows for file in files)
-        parquet.write_table(table.slice(begin, rows), folder / name, row_group_size=row_group_rows)
+        parquet.write_table(
+            table.slice(begin, rows),
+            folder / name,
+            row_group_size=row_group_rows,
+            write_page_checksum=True,
+        )
         files.append(StoreFile(name=name, rows=rows, num_bytes=(folder / name).stat().st_size, sha256=""))
     assert sum(file.rows for file in files) == len(table)
     LogManifest(

@@ -98,6 +98,8 @@ def test_tables(tmp_path, suffix):
         ("user,item\n0,1\n0,\n", "row 2: column 'item' is empty"),
         ("user,item\n0,1\n-1,3\n", "row 2: column 'user' is -1"),
         ("user,item\n0,1\n0,1\n", "user 0: item 1 occurs twice"),
+        ("user,item\n0,1\n987654321,3\n", "column 'user' has the number 987654321 among 2 interactions"),
+        ("user,item\n0,987654321\n", "column 'item' has the number 987654321"),
         ("user,item\n0,1,7\n", "no readable table"),
         ("", "no readable table"),
     ],

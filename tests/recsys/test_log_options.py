@@ -52,6 +52,20 @@ def test_a_feature_is_checked(options: dict[str, Any], words: str) -> None:
         ({"dense_transform": "sqrt"}, "expected one of none, log1p, standard"),
         ({"dense": ("a", "a")}, "names a column twice"),
         ({"dense": ("label",)}, "is also an input"),
+        ({"dense": ("x", "X")}, "dense columns 'x' and 'X' differ only in upper and lower case"),
+        ({"features": {"a": FeatureOptions(), "A": FeatureOptions()}}, "features 'a' and 'A' differ only"),
+        ({"features": {"time": FeatureOptions()}}, "a feature cannot be called 'time'"),
+        (
+            {"label": "click", "features": {"label": FeatureOptions(column="user")}},
+            "cannot be called 'label'",
+        ),
+        (
+            {"features": {"a": FeatureOptions(multi_hot=True, weights="w"), "a.weights": FeatureOptions()}},
+            "cannot be called 'a.weights'",
+        ),
+        ({"features": {"a/b": FeatureOptions()}}, "must not be empty or hold"),
+        ({"features": {"a": FeatureOptions(table="../t")}}, "must not be empty or hold"),
+        ({"features": {"": FeatureOptions()}}, "must not be empty or hold"),
         ({"features": {"a": FeatureOptions(column="label")}}, "is also an input"),
         (
             {"features": {"a": FeatureOptions(table="t"), "b": FeatureOptions(table="t", min_count=2)}},

@@ -232,3 +232,25 @@ def test_the_same_log_gives_the_same_store(tmp_path: Path) -> None:
     assert first.fingerprint == second.fingerprint
     manifest = json.loads((first.path / "manifest.json").read_text())
     assert manifest["origin"]["log"]["paths"] == [str(path)]
+
+
+def test_only_a_store_is_replaced(tmp_path: Path) -> None:
+    log = LogOptions(
+        paths=(write_csv(tmp_path / "log.csv", [(n % 2, n, "a") for n in range(40)]),), format="csv"
+    )
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    (tmp_path / "file").write_text("mine")
+    for store in (tmp_path, tmp_path / "file"):
+        with pytest.raises(StoreError, match=r"is no prepared log .* and is not replaced"):
+            prepare_log(store, log, split, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "log.csv"]
+    (tmp_path / "store").mkdir()
+    for _ in range(2):  # First an empty folder, then a store.
+        assert prepare_log(tmp_path / "store", log, split, overwrite=True).split("train").rows == 40
+
+
+def test_samples_of_one_instant_cannot_be_split(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [(n % 2, 7, "a") for n in range(40)])
+    log = LogOptions(paths=(path,), format="csv", time="time")
+    with pytest.raises(DataError, match="samples of one instant stay together"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))

@@ -74,3 +74,18 @@ def test_refuses_another_number_of_rows(store, tmp_path):
     manifest.write_text(manifest.read_text().replace('"rows": 6', '"rows": 7'))
     with pytest.raises(StoreError, match="has 6 rows, expected 7"):
         open_groups(type(store).open(store.path))
+
+
+def test_a_page_that_was_altered_is_refused(tmp_path, write_log):
+    columns = {
+        "label": pa.array(np.zeros(5000, np.float32)),
+        "item": pa.array(np.arange(5000) * 7919 % 5003),
+    }
+    store = write_log(tmp_path / "log", columns)
+    file = store.split("train").files[0]
+    content = bytearray(file.read_bytes())
+    middle = len(content) // 2
+    content[middle : middle + 200] = bytes(200)
+    file.write_bytes(content)
+    with pytest.raises(StoreError, match="row group 0"):
+        open_groups(store).covering(0, 10)

@@ -1,5 +1,6 @@
 """windrow.recsys.splits: splits are disjoint, complete and stable."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.splits import LogSplitOptions, split_by_hash, split_by_time
+from windrow.recsys.splits import LogSplitOptions, parse_instant, split_by_hash, split_by_time
 
 
 @given(st.lists(st.integers(-50, 50)), st.integers(-60, 60), st.integers(0, 60))
@@ -54,6 +55,8 @@ def test_expected_splits() -> None:
         ({"fractions": (1.5, -0.5, 0.0)}, "shares of 0 or more"),
         ({"instants": ("1", "2")}, "expected two"),
         ({"by": "time", "instants": ("1",)}, "expected two"),
+        ({"by": "time", "instants": ("2", "1")}, "validation must begin before test"),
+        ({"by": "time", "instants": ("soon", "2")}, "'soon' is no whole number and no ISO date"),
         ({"by": "time", "column": "user"}, 'is for by = "hash"'),
         ({"test_paths": (Path("a"),)}, 'are for by = "files"'),
     ],
@@ -61,3 +64,10 @@ def test_expected_splits() -> None:
 def test_options_are_checked(options: dict[str, Any], words: str) -> None:
     with pytest.raises(RecipeError, match=words):
         LogSplitOptions(**options)
+
+
+def test_instants() -> None:
+    instant = datetime(2019, 11, 24, 0, 3, 13, 442536, UTC)
+    assert parse_instant("2019-11-24 00:03:13.442536") == round(instant.timestamp() * 1e6)
+    assert parse_instant("2019-11-24 00:03:13.442536") == parse_instant("2019-11-24T01:03:13.442536+01:00")
+    assert parse_instant("-17") == -17

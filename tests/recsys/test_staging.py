@@ -1,5 +1,6 @@
 """windrow.recsys.staging: which columns are read as what, and what is checked row by row."""
 
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
@@ -125,3 +126,21 @@ def test_row_numbers_in_lists_are_checked(tmp_path: Path) -> None:
     block = block_of(label=[0, 0, 0], f=[[1, 2], [], [4, 5]])
     with pytest.raises(DataError, match="line 3: column 'f' has 5 where"):
         stage(tmp_path / "s", log, LogSplitOptions(), block)
+
+
+def test_times_are_dates_everywhere_or_nowhere(tmp_path: Path) -> None:
+    log = log_of()
+    dates, numbers = [datetime(2020, 1, 1, tzinfo=UTC)] * 2, [5, 6]
+    split = LogSplitOptions(by="time")
+    for first, second in ((dates, numbers), (numbers, dates), (["2020-01-01"] * 2, ["5", "6"])):
+        blocks = [
+            block_of(1 + number, **(GOOD | {"t": times})) for number, times in enumerate((first, second))
+        ]
+        with pytest.raises(DataError, match=r"line 2: column 't' holds .*, but .* in the rows before"):
+            stage(tmp_path / "staged.parquet", log, split, *blocks)
+    stage(
+        tmp_path / "staged.parquet",
+        log,
+        split,
+        *(block_of(**(GOOD | {"t": times})) for times in (dates, ["2020-01-01"] * 2)),
+    )

@@ -79,6 +79,8 @@ def test_what_cannot_be_exported(run_folder: Path, tmp_path: Path) -> None:
     out = tmp_path / "tables.safetensors"
     with pytest.raises(StoreError, match="holds no run"):
         export_with(tmp_path, "--out", out)
+    with pytest.raises(StoreError, match="is a folder: name a file in it"):
+        export_with(run_folder, "--out", tmp_path)
     with pytest.raises(StoreError, match="no table 'x': it holds item, user"):
         export_with(run_folder, "--out", out, "--table", "x")
     with pytest.raises(StoreError, match=r"cannot write .*missing.*No such file"):

@@ -62,7 +62,7 @@ def test_what_is_shown_and_written_is_what_training_takes(
     shown = capsys.readouterr().out
     assert shown.splitlines()[0].split() == ["table", "rows", "dim", "bytes", "plan", "ranks"]
     assert f"wrote {out}" in shown
-    assert '[item_sequence]  # 40000 rows x 8, row-wise\nshards = [\n' in out.read_text()
+    assert "[item_sequence]  # 40000 rows x 8, row-wise\nshards = [\n" in out.read_text()
     assert "[day]  # 9 rows x 8, replicated\nreplicated = true\n" in out.read_text()
     asked = load_recommendation_recipe(recipe_file, ["plan.planner=row_wise"])
     given = load_recommendation_recipe(recipe_file, [f"plan.file={out}"])
@@ -90,3 +90,10 @@ def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
         plan_with(recipe_file, "--ranks", 2, "--out", tmp_path / "missing" / "plan.toml")
     with pytest.raises(StoreError, match=r"no prepared log: run `windrow prepare`"):
         plan_with(recipe_file, "--ranks", 2, "--set", "store=elsewhere")
+
+
+def test_interactions_have_no_store_to_plan_for(tmp_path: Path) -> None:
+    path = tmp_path / "places.toml"
+    path.write_text('[log]\npaths = ["a.npz"]\nformat = "interactions"\n[model]\nkind = "two_tower"\n')
+    with pytest.raises(RecipeError, match="plans of prepared logs alone"):
+        plan_with(path, "--ranks", 2)

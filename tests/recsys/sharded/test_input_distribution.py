@@ -23,7 +23,6 @@ def test_owners_get_what_every_rank_packed(spmd, small):
         ]
         distribution = InputDistribution(world, layout, samples[world.rank], form, stage="test")
         distribution.start_ids()
-        distribution.test()
         found = distribution.wait()
         sent = [pack(theirs, layout.owners, form)[world.rank] for theirs in samples]
         expected = unpack(sent, layout.owners[world.rank], form)

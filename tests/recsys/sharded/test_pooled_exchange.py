@@ -25,7 +25,6 @@ def test_values_and_gradients(spmd, small):
         factors = torch.linspace(1, 2, counts[rank]).unsqueeze(1)
         scales = [((8, 20), factors)]
         transfer = exchange.start(pooled, counts)
-        transfer.test()
         output = transfer.finish(copies if layout.replicated.width else None, scales)
 
         start = sum(counts[:rank])
