@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from windrow.comm.errors import RecipeError, StoreError
-from windrow.comm.launcher import launched_size
+from windrow.comm.errors import StoreError
+from windrow.launch.commands.arguments import refuse_several_processes
 
 if TYPE_CHECKING:
     from windrow.launch.checkpoint import Checkpoint
@@ -70,11 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         WindrowError: the run has no such checkpoint, or it has no tables; or the file cannot be written.
     """
-    if launched_size() > 1:
-        raise RecipeError(
-            f"windrow export is the work of one process, but the launcher started {launched_size()}: run it without "
-            "mpirun"
-        )
+    refuse_several_processes("windrow export")
     from windrow.launch.checkpoint import load_best, load_latest, tables_folder
     from windrow.launch.formatting import byte_size
     from windrow.launch.recommendation_recipe import load_recommendation_recipe

@@ -5,7 +5,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import launched_rank, launched_size
+from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
 
 if TYPE_CHECKING:
     from windrow.launch.partitioning import PartitionJob
@@ -49,14 +50,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--method", metavar="NAME", help="metis, fennel or random")
     parser.add_argument("--seed", type=int, metavar="N", help="of everything random in the partitioner")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        dest="overrides",
-        help="change a setting of the recipe, for example graph.split=3; may be repeated",
-    )
+    add_overrides(parser, example="graph.split=3")
     parser.set_defaults(run=run)
 
 
@@ -72,11 +66,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         WindrowError: graph, recipe or store is not right.
     """
-    if launched_size() > 1:
-        raise RecipeError(
-            f"windrow partition is the work of one process, but the launcher started {launched_size()}: "
-            "run it without mpirun"
-        )
+    refuse_several_processes("windrow partition")
     from windrow.launch.partitioning import partition_to_store
     from windrow.launch.progress import make_progress
 

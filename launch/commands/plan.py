@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import launched_size
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
 
 __all__ = ["add_parser", "run"]
 
@@ -35,14 +35,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks will train")
     parser.add_argument("--out", type=Path, metavar="FILE", help="plan to write (*.toml)")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        dest="overrides",
-        help="change a setting of the recipe, for example plan.planner=greedy_dim; may be repeated",
-    )
+    add_overrides(parser, example="plan.planner=greedy_dim")
     parser.set_defaults(run=run)
 
 
@@ -58,11 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         WindrowError: recipe, store or plan is not right, or the file cannot be written.
     """
-    if launched_size() > 1:
-        raise RecipeError(
-            f"windrow plan is the work of one process, but the launcher started {launched_size()}: run it without "
-            "mpirun, and say --ranks N"
-        )
+    refuse_several_processes("windrow plan")
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe

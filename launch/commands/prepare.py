@@ -6,7 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import launched_rank, launched_size
+from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
 
 if TYPE_CHECKING:
     from windrow.launch.progress import Progress
@@ -41,14 +42,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        dest="overrides",
-        help="change a setting of the recipe, for example split.seed=1; may be repeated",
-    )
+    add_overrides(parser, example="split.seed=1")
     parser.set_defaults(run=run)
 
 
@@ -64,11 +58,7 @@ def run(arguments: argparse.Namespace) -> int:
     Raises:
         WindrowError: log, recipe or store is not right.
     """
-    if launched_size() > 1:
-        raise RecipeError(
-            f"windrow prepare is the work of one process, but the launcher started {launched_size()}: "
-            "run it without mpirun"
-        )
+    refuse_several_processes("windrow prepare")
     from windrow.launch.any_recipe import load_any_recipe
     from windrow.launch.formatting import duration
     from windrow.launch.log_summary import log_summary

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import add_overrides
 
 if TYPE_CHECKING:
     from windrow.launch.training import TrainingResult
@@ -56,14 +57,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--resume", type=Path, metavar="RUN_FOLDER", help="go on with a run from its latest intact checkpoint"
     )
     place.add_argument("--run-folder", type=Path, metavar="DIR", help="folder for the new run")
-    parser.add_argument(
-        "--set",
-        action="append",
-        default=[],
-        metavar="SECTION.KEY=VALUE",
-        dest="overrides",
-        help="change a setting of the recipe, for example training.epochs=5; may be repeated",
-    )
+    add_overrides(parser, example="training.epochs=5")
     parser.set_defaults(run=run)
 
 

@@ -12,8 +12,8 @@ from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.block import Block
-from windrow.training.dropout import DropoutContext
 from windrow.gnn.models import GNN, ModelOptions, build_model
+from windrow.training.dropout import DropoutContext
 
 KINDS: tuple[Literal["graphsage", "gcn", "gat", "gin"], ...] = ("graphsage", "gcn", "gat", "gin")
 EVERY_OPTION = [

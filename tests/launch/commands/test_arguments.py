@@ -1,0 +1,25 @@
+"""windrow.launch.commands.arguments: what several commands ask in the same way."""
+
+import argparse
+
+import pytest
+
+from windrow.comm.errors import RecipeError
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+
+
+def test_settings_come_in_the_order_in_which_they_were_given() -> None:
+    parser = argparse.ArgumentParser()
+    add_overrides(parser, example="a.b=1")
+    assert parser.parse_args([]).overrides == []
+    assert parser.parse_args(["--set", "a.b=1", "--set", "a.c=2"]).overrides == ["a.b=1", "a.c=2"]
+    assert "for example a.b=1;" in " ".join(parser.format_help().split())
+
+
+def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    refuse_several_processes("windrow plan")
+    monkeypatch.setattr("windrow.launch.commands.arguments.launched_size", lambda: 4)
+    with pytest.raises(
+        RecipeError, match="windrow plan is the work of one process, but the launcher started 4"
+    ):
+        refuse_several_processes("windrow plan")
