@@ -31,8 +31,8 @@ def test_rows_stand_under_their_header() -> None:
         "val roc_auc",
         "test roc_auc",
         "total s",
-        "sample s",
-        "fetch s",
+        "sample",
+        "fetch",
         "rows",
         "fetched",
     ]
