@@ -5,7 +5,9 @@ from pathlib import Path
 from setuptools import find_packages, setup
 
 FOLDERS = [
-    name for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch") if Path(name).is_dir()
+    name
+    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
+    if Path(name).is_dir()
 ]
 SUBPACKAGES = [f"windrow.{folder}.{sub}" for folder in FOLDERS for sub in find_packages(folder)]
 setup(
