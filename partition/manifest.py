@@ -1,7 +1,6 @@
 """The manifest of a partition store: what the folder holds, and how to tell that it still does."""
 
 import hashlib
-import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -9,6 +8,7 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.comm.errors import StoreError
+from windrow.partition.manifest_file import read_document, write_document
 
 __all__ = ["CURE", "FORMAT_VERSION", "MANIFEST_NAME", "FileEntry", "Manifest", "checksum", "describe_file"]
 
@@ -59,8 +59,7 @@ class Manifest:
         Args:
             path: the file.
         """
-        document = {"format_version": FORMAT_VERSION, **asdict(self)}
-        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_document(path, asdict(self), format_version=FORMAT_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -75,21 +74,7 @@ class Manifest:
         Raises:
             StoreError: there is none, it is no JSON, of another version, or lacks a field.
         """
-        if not path.is_file():
-            raise StoreError(f"{path} is missing, so {path.parent} is no partition store: {CURE}")
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise StoreError(f"{path} is not JSON ({error}): {CURE}") from error
-        if not isinstance(document, dict):
-            raise StoreError(f"{path} holds a {type(document).__name__}, expected a JSON object: {CURE}")
-        version = document.pop("format_version", None)
-        if version != FORMAT_VERSION:
-            newer = isinstance(version, int) and version > FORMAT_VERSION
-            cure = f"use a newer windrow, or {CURE}" if newer else CURE
-            raise StoreError(
-                f"{path} has format version {version}, this windrow reads {FORMAT_VERSION}: {cure}"
-            )
+        document = read_document(path, format_version=FORMAT_VERSION, store="partition store", cure=CURE)
         try:
             files = {
                 name: FileEntry(**{**f, "shape": tuple(f["shape"])})

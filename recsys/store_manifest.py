@@ -1,13 +1,13 @@
 """The manifest of a prepared log: what the folder holds, and how to tell that it still does."""
 
 import hashlib
-import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import StoreError
+from windrow.partition.manifest_file import read_document, write_document
 
 __all__ = [
     "CURE",
@@ -107,8 +107,7 @@ class LogManifest:
         Args:
             path: the file.
         """
-        document = {"format_version": FORMAT_VERSION, **asdict(self)}
-        path.write_text(json.dumps(document, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+        write_document(path, asdict(self), format_version=FORMAT_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> Self:
@@ -120,21 +119,7 @@ class LogManifest:
         Raises:
             StoreError: there is none, it is no JSON, of another version, or lacks a field.
         """
-        if not path.is_file():
-            raise StoreError(f"{path} is missing, so {path.parent} is no prepared log: {CURE}")
-        try:
-            document = json.loads(path.read_text(encoding="utf-8"))
-        except (UnicodeDecodeError, json.JSONDecodeError) as error:
-            raise StoreError(f"{path} is not JSON ({error}): {CURE}") from error
-        if not isinstance(document, dict):
-            raise StoreError(f"{path} holds a {type(document).__name__}, expected a JSON object: {CURE}")
-        version = document.pop("format_version", None)
-        if version != FORMAT_VERSION:
-            newer = isinstance(version, int) and version > FORMAT_VERSION
-            cure = f"use a newer windrow, or {CURE}" if newer else CURE
-            raise StoreError(
-                f"{path} has format version {version}, this windrow reads {FORMAT_VERSION}: {cure}"
-            )
+        document = read_document(path, format_version=FORMAT_VERSION, store="prepared log", cure=CURE)
         try:
             features = tuple(FeatureEntry(**entry) for entry in document.pop("features"))
             splits = {
