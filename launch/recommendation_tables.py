@@ -1,11 +1,10 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
 import difflib
-import json
 from collections.abc import Iterable, Mapping
-from dataclasses import asdict, replace
+from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -15,6 +14,7 @@ from windrow.partition.tables.spec import TableSpec
 from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.store import LogStore
+from windrow.recsys.store_manifest import plain_settings
 from windrow.recsys.tables.pretrained import load_pretrained
 
 if TYPE_CHECKING:
@@ -53,23 +53,14 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
                 f"{store.path} was prepared with the {what} {list(found)}, but the recipe has {list(wanted)}: run "
                 "windrow prepare again, or name another store"
             )
-    wanted_settings = {**_preparation(asdict(recipe.log)), **_preparation(asdict(recipe.split))}
-    found_settings = {
-        **_preparation(store.manifest.origin["log"]),
-        **_preparation(store.manifest.origin["split"]),
-    }
-    for key, value in wanted_settings.items():
-        if value != found_settings.get(key):
-            raise StoreError(
-                f"{store.path} was prepared with {key} = {found_settings.get(key)}, but the recipe has {value}: run "
-                "windrow prepare again, or name another store"
-            )
-
-
-def _preparation(settings: Mapping[str, Any]) -> dict[str, Any]:
-    """Settings as a manifest holds them, without those that say where files are."""
-    plain: dict[str, Any] = json.loads(json.dumps(dict(settings), default=str))
-    return {key: value for key, value in plain.items() if not key.endswith("paths")}
+    for section, options in (("log", recipe.log), ("split", recipe.split)):
+        prepared = store.manifest.origin[section]
+        for key, value in plain_settings(options).items():
+            if not key.endswith("paths") and value != prepared.get(key):
+                raise StoreError(
+                    f"{store.path} was prepared with {key} = {prepared.get(key)}, but the recipe has {value}: run "
+                    "windrow prepare again, or name another store"
+                )
 
 
 def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingBagConfig]:

@@ -9,7 +9,6 @@ files -> readers -> staged log (conforming columns, one Parquet file)
 
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,6 +34,7 @@ from windrow.recsys.store_manifest import (
     SplitEntry,
     StoreFile,
     combined_fingerprint,
+    plain_settings,
 )
 from windrow.recsys.store_writer import SplitWriter, describe_store_file
 from windrow.recsys.vocabulary import Vocabulary
@@ -325,18 +325,9 @@ def _write_manifest(
         features=features,
         splits=entries,
         vocabularies=described,
-        origin={"log": _plain(asdict(log)), "split": _plain(asdict(split))},
+        origin={"log": plain_settings(log), "split": plain_settings(split)},
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
-
-
-def _plain(value: Any) -> Any:
-    """What JSON can hold."""
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _silent(stage: str, share: float) -> None:

@@ -4,10 +4,13 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Self
+from typing import TYPE_CHECKING, Any, Self
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest_file import read_document, write_document
+
+if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
 
 __all__ = [
     "CURE",
@@ -18,6 +21,7 @@ __all__ = [
     "SplitEntry",
     "StoreFile",
     "combined_fingerprint",
+    "plain_settings",
 ]
 
 FORMAT_VERSION = 1
@@ -147,6 +151,20 @@ def combined_fingerprint(files: tuple[StoreFile, ...]) -> str:
     for file in sorted(files, key=lambda file: file.name):
         digest.update(f"{file.name} {file.sha256}\n".encode())
     return digest.hexdigest()
+
+
+def plain_settings(settings: "DataclassInstance") -> dict[str, Any]:
+    """Settings as `LogManifest.origin` holds them, to write and to compare: lists for tuples, text for paths."""
+    plain: dict[str, Any] = _plain(asdict(settings))
+    return plain
+
+
+def _plain(value: Any) -> Any:
+    if isinstance(value, dict):
+        return {name: _plain(inner) for name, inner in value.items()}
+    if isinstance(value, tuple):
+        return [_plain(inner) for inner in value]
+    return str(value) if isinstance(value, Path) else value
 
 
 def _files(entries: Any) -> tuple[StoreFile, ...]:

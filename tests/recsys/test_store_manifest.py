@@ -8,12 +8,14 @@ from typing import Any
 import pytest
 
 from windrow.comm.errors import StoreError
+from windrow.recsys.log_options import FeatureOptions, LogOptions
 from windrow.recsys.store_manifest import (
     FeatureEntry,
     LogManifest,
     SplitEntry,
     StoreFile,
     combined_fingerprint,
+    plain_settings,
 )
 
 FILE = StoreFile(name="train/part-00000.parquet", rows=4, num_bytes=100, sha256="ab")
@@ -82,3 +84,11 @@ def test_fingerprints_know_names_and_checksums_alone() -> None:
     assert combined_fingerprint((FILE, WORDS)) != combined_fingerprint((FILE,))
     other = dataclasses.replace(WORDS, sha256="ce")
     assert combined_fingerprint((FILE, other)) != combined_fingerprint((FILE, WORDS))
+
+
+def test_plain_settings_are_what_comes_back_from_json():
+    log = LogOptions(paths=(Path("a.csv"),), format="csv", features={"item": FeatureOptions(multi_hot=True)})
+    plain = plain_settings(log)
+    assert plain["paths"] == ["a.csv"]
+    assert plain["features"]["item"]["max_length"] is None
+    assert json.loads(json.dumps(plain)) == plain
