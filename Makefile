@@ -6,7 +6,9 @@ DEVICE ?= cpu
 # Tried in this order; must be Python 3.11. Override it as in `make test PYTHON=/opt/python/bin/python3.11`.
 PYTHON ?= python3.11 python3
 
-BENCHMARKS = edge_cut exchange sampler epoch parity kill_resume recsys_parity reshard torchrec_peer reader
+# Quick ones first.
+BENCHMARKS = cluster exchange reshard edge_cut parity kill_resume network reader recsys_parity torchrec_peer sampler \
+	epoch baseline
 
 # Without this, a Python started in this folder would take the folder comm for the package of that name.
 export PYTHONSAFEPATH = 1
@@ -16,17 +18,18 @@ export PATH := $(CURDIR)/.venv/bin:$(PATH)
 INSTALLED = .venv/.stamp-$(DEVICE)
 INSTALLED_FOR_DEVELOPMENT = .venv/.stamp-$(DEVICE)-dev
 
-.PHONY: help demo test lint type bench install clean
+.PHONY: help demo test lint type bench bench-full install clean
 .DELETE_ON_ERROR:
 
 help:
-	@echo "make demo     train GraphSAGE on a real graph and a DLRM on a real click log, each with 2 MPI ranks"
-	@echo "make test     all tests, on 1, 2 and 4 MPI ranks"
-	@echo "make lint     style: ruff check and ruff format --check"
-	@echo "make type     types: mypy, strict"
-	@echo "make bench    every benchmark in its short form"
-	@echo "make install  only set up .venv, for development"
-	@echo "make clean    remove what tools have made (not .venv, not runs/ and stores/)"
+	@echo "make demo        train GraphSAGE on a real graph and a DLRM on a real click log, each with 2 MPI ranks"
+	@echo "make test        all tests, on 1, 2 and 4 MPI ranks"
+	@echo "make lint        style: ruff check and ruff format --check"
+	@echo "make type        types: mypy, strict"
+	@echo "make bench       every benchmark in its short form, results in benchmarks/results"
+	@echo "make bench-full  every benchmark in full: takes hours"
+	@echo "make install     only set up .venv, for development"
+	@echo "make clean       remove what tools have made (not .venv, not runs/ and stores/)"
 
 demo: $(INSTALLED)
 	@echo "== Graph: which crowd workers were banned? GraphSAGE on 2 ranks"
@@ -52,8 +55,14 @@ lint: $(INSTALLED_FOR_DEVELOPMENT)
 type: $(INSTALLED_FOR_DEVELOPMENT)
 	python tools/typecheck.py
 
-bench: $(INSTALLED_FOR_DEVELOPMENT)
-	@for name in $(BENCHMARKS); do echo "== $$name"; python benchmarks/$$name.py --short || exit 1; done
+bench: FORM = --short
+bench-full: FORM =
+bench bench-full: $(INSTALLED_FOR_DEVELOPMENT)
+	@failed=; for name in $(BENCHMARKS); do \
+		echo "== $$name"; python benchmarks/$$name.py $(FORM) || failed="$$failed $$name"; \
+	done; \
+	python -m windrow.launch.benchmark.markdown benchmarks/results || exit 1; \
+	if [ -n "$$failed" ]; then echo "not measured, see above:$$failed" >&2; exit 1; fi
 
 install: $(INSTALLED_FOR_DEVELOPMENT)
 

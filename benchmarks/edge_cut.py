@@ -4,13 +4,15 @@
 with all balances. Baseline beside it: METIS alone, one run, as DGL's build gives it.
 """
 
+import argparse
 import time
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.launch.benchmark import Aim, conclude, short_flag, table
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.partition import PartitionQuality, measure_quality, partition_graph
 from windrow.partition.adjacency import Adjacency, symmetric_adjacency
 
@@ -20,17 +22,19 @@ AIM = 1.10
 DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "partition"
 
 
-def main() -> None:
-    """Partition each graph into 2, 4 and 8 parts and print cuts, balances and seconds."""
-    parser = short_flag(__doc__ or "")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark alone."""
     parser.add_argument("--data", type=Path, default=DATA, help="folder of the .npz graphs")
-    arguments = parser.parse_args()
-    restarts = 4 if arguments.short else 16
+
+
+def measure(program: Program) -> Findings:
+    """Partition each graph into 2, 4 and 8 parts and print cuts, balances and seconds."""
+    restarts = 4 if program.short else 16
     rows: list[dict[str, object]] = []
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
     for name, best_known in BEST_KNOWN.items():
-        with np.load(arguments.data / f"{name}.npz", allow_pickle=False) as archive:
+        with np.load(program.options.data / f"{name}.npz", allow_pickle=False) as archive:
             graph, published = undirected(archive["edges"]), archive["best2way5"].astype(np.int32)
         if graph.cut(published) != best_known:
             raise SystemExit(
@@ -66,9 +70,8 @@ def main() -> None:
             met=reached <= AIM and balanced,
         )
     print(f"METIS once: one run in the file's vertex order. cut: {restarts} runs, refined and combined.")
-    print("vertices, degree: heaviest part over the mean; vertices may reach 1.05, degree is not bounded.\n")
-    print(table(rows))
-    conclude("edge_cut", figures, aims, save_to=arguments.save)
+    print("vertices, degree: heaviest part over the mean; vertices may reach 1.05, degree is not bounded.")
+    return Findings(figures=figures, aims=aims, tables={"cuts": Table.from_rows(rows)})
 
 
 def run(
@@ -96,4 +99,4 @@ def undirected(edges: npt.NDArray[np.int32]) -> Adjacency:
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, add_options=add_options)

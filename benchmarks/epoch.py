@@ -12,17 +12,13 @@ tries fewer variants and measures the fastest alone.
 """
 
 import argparse
-import json
 import os
-import subprocess
-import sys
 import tempfile
 import warnings
-from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping
 from itertools import pairwise, product
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
@@ -31,16 +27,23 @@ from torch.nn import functional
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key
-from windrow.gnn.build import csc_from_edges
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic import power_law_graph
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.launch.benchmark.compare import compare
+from windrow.launch.benchmark.graphs import EGO_TWITTER, POWER_LAW, load_topology, save_topology
+from windrow.launch.benchmark.interleave import interleave
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
 from windrow.launch.memory import keep_freed_memory
 from windrow.partition.book import PartitionBook
 
+if TYPE_CHECKING:
+    from windrow.launch.benchmark.measurement import Comparison
+
+OURS = "windrow"
 FANOUTS = (15, 10, 5)
 BATCH_SIZE = 1024
 FEATURES = 128
@@ -50,77 +53,60 @@ DROPOUT = 0.5
 LEARNING_RATE = 0.003
 SEED = 7
 AIM = 1.5
-TRAINED_SHARE = {"ego_twitter": 0.1, "power_law": 0.02}
+TRAINED_SHARE = {EGO_TWITTER: 0.1, POWER_LAW: 0.02}
 THREADS = (1, 2)
 
 Epoch = Callable[[], float]
 """Trains one epoch; returns its mean loss."""
 
 
-@dataclass
-class Measurement:
-    """What was measured on one graph with one number of threads."""
-
-    steps: int
-    """Steps of an epoch."""
-    trial_seconds: dict[str, float]
-    """DGL variant to seconds of a few steps."""
-    epoch_seconds: dict[str, list[float]]
-    """Seconds of each epoch of "windrow" and of DGL's fastest variants; entry i of each is of round i."""
-    stage_seconds: dict[str, float]
-    """Ours: stage to seconds of a mean epoch."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark alone."""
+    data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    parser.add_argument("--data", type=Path, default=data, help="folder that holds graphs/ego_twitter.npz")
 
 
-def main() -> None:
-    """Parse, measure each graph and number of threads in a fresh process, print and conclude."""
-    parser = short_flag(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(__file__).resolve().parents[2] / "shared" / "data",
-        help="folder that holds graphs/ego_twitter.npz",
-    )
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        print(json.dumps(asdict(measure(options.measure, options.threads, short=options.short))))
-        return
+def measure(program: Program) -> Findings:
+    """Measure each graph with each number of threads in a fresh process."""
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
+    comparisons: dict[str, Comparison] = {}
+    tables: dict[str, Table] = {}
     with tempfile.TemporaryDirectory() as folder:
         for name in TRAINED_SHARE:
-            path = Path(folder) / f"{name}.npz"
-            if name == "ego_twitter" and not (options.data / "graphs" / "ego_twitter.npz").is_file():
+            path = save_topology(name, program.options.data, Path(folder))
+            if path is None:
                 aims[name] = Aim(f"epoch >= {AIM:g}x (not measured: no {name}.npz, see --data)", met=False)
                 continue
-            save_graph(name, options.data, path)
             for threads in THREADS:
-                report(name, threads, measure_in_process(path, threads, short=options.short), figures, aims)
-    conclude("epoch", figures, aims, save_to=options.save)
-
-
-def save_graph(name: str, data: Path, path: Path) -> None:
-    """Write a graph's CSC arrays for the measuring processes."""
-    if name == "ego_twitter":
-        edges = np.load(data / "graphs" / "ego_twitter.npz")["edges"] - 1  # the file counts from 1
-        indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
-    else:
-        graph = power_law_graph(1_000_000, 20_000_000, seed=SEED)
-        indptr, indices = graph.indptr, graph.indices
-    np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
+                task = {"path": str(path), "threads": threads, "short": program.short}
+                found = program.in_process(task, threads=threads)
+                compared = comparison_from_json(found["comparison"])
+                setting, key = f"{name}, {threads} thread(s)", f"{name}_threads_{threads}"
+                comparisons[f"{setting}, {found['steps']} steps of {BATCH_SIZE}"] = compared
+                for title in ("windrow by stage", "DGL's trial"):
+                    rows = [{"what": what, "seconds": seconds} for what, seconds in found[title].items()]
+                    tables[f"{setting}: {title}"] = Table.from_rows(rows)
+                gain, rival = compared.ratio(OURS), compared.variants[compared.baseline]
+                figures[f"{key}_windrow_epoch_seconds"] = compared.variants[OURS].median_s
+                figures[f"{key}_dgl_epoch_seconds"] = rival.median_s
+                figures[f"{key}_ratio_median"] = gain.median
+                figures[f"{key}_ratio_low"] = gain.low
+                figures[f"{key}_ratio_high"] = gain.high
+                aims[key] = Aim(f"epoch >= {AIM:g}x", gain.median >= AIM)
+    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables=tables)
 
 
 def load_graph(path: Path, *, short: bool) -> Graph:
-    """Read what `save_graph` wrote and add random features, labels and training vertices."""
+    """Read what `save_topology` wrote and add random features, labels and training vertices."""
     share = TRAINED_SHARE[path.stem] / (4 if short else 1)
-    arrays = np.load(path)
-    num_vertices = len(arrays["indptr"]) - 1
+    indptr, indices = load_topology(path)
+    num_vertices = len(indptr) - 1
     draws = torch.from_numpy(hash_ids(stream_key(SEED, 1), np.arange(num_vertices)).astype(np.int64))
     nobody = draws[:0]
     return Graph(
-        indptr=torch.from_numpy(arrays["indptr"]),
-        indices=torch.from_numpy(arrays["indices"]),
+        indptr=indptr,
+        indices=indices,
         features=torch.randn(num_vertices, FEATURES, generator=torch.Generator().manual_seed(SEED)),
         labels=draws % CLASSES,
         train_ids=draws.argsort()[: round(share * num_vertices)],
@@ -131,38 +117,36 @@ def load_graph(path: Path, *, short: bool) -> Graph:
     )
 
 
-def measure_in_process(path: Path, threads: int, *, short: bool) -> Measurement:
-    """Run `measure` where OpenMP was limited from the start."""
-    command = [sys.executable, __file__, "--measure", str(path), "--threads", str(threads)]
-    environment = os.environ | {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    output = subprocess.check_output(command + ["--short"] * short, env=environment, text=True)
-    return Measurement(**json.loads(output.splitlines()[-1]))
-
-
-def measure(path: Path, threads: int, *, short: bool) -> Measurement:
+def work(task: Mapping[str, Any]) -> dict[str, Any]:
     """Try the DGL variants on a few steps, then train whole epochs with ours and the fastest in turn."""
+    threads, short = task["threads"], task["short"]
     # Threads and worker processes to come inherit it.
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
     keep_freed_memory()
     warnings.filterwarnings("ignore")
-    graph = load_graph(path, short=short)
+    graph = load_graph(Path(task["path"]), short=short)
     named = {str(variant): variant for variant in dgl_variants(threads, short=short)}
     trials = {name: dgl_epochs(graph, variant, steps=2 if short else 6) for name, variant in named.items()}
     samples = interleave(trials, repeats=1 if short else 3, warm_up=0 if short else 1)
-    trial_seconds = {name: min(seconds) for name, seconds in samples.items()}
-    finalists = sorted(trial_seconds, key=trial_seconds.__getitem__)[: 1 if short else 2]
     trials.clear()
+    trial_seconds = dict(
+        sorted(((name, min(each)) for name, each in samples.items()), key=lambda item: item[1])
+    )
+    finalists = list(trial_seconds)[: 1 if short else 2]
     stages: list[dict[str, float]] = []
-    variants = {"windrow": windrow_epochs(graph, stages)}
+    variants = {OURS: windrow_epochs(graph, stages)}
     variants |= {name: dgl_epochs(graph, named[name]) for name in finalists}
     rounds = 4 if short else 9
-    return Measurement(
-        steps=-(-len(graph.train_ids) // BATCH_SIZE),
-        trial_seconds=trial_seconds,
-        epoch_seconds=interleave(variants, repeats=rounds),
-        stage_seconds={key: float(np.mean([epoch[key] for epoch in stages[-rounds:]])) for key in stages[-1]},
-    )
+    compared = compare(variants, baseline=OURS, repeats=rounds)
+    return {
+        "steps": -(-len(graph.train_ids) // BATCH_SIZE),
+        "comparison": comparison_to_json(compared.against(compared.rival(OURS))),
+        "windrow by stage": {
+            key: float(np.mean([epoch[key] for epoch in stages[-rounds:]])) for key in stages[-1]
+        },
+        "DGL's trial": trial_seconds,
+    }
 
 
 def windrow_epochs(graph: Graph, stages: list[dict[str, float]]) -> Epoch:
@@ -269,31 +253,5 @@ def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> E
     return run
 
 
-def report(
-    graph: str, threads: int, measured: Measurement, figures: dict[str, float], aims: dict[str, Aim]
-) -> None:
-    """Print the tables of one graph and number of threads; add its figures and its aim."""
-    ours = measured.epoch_seconds["windrow"]
-    ratios = {
-        name: ratio(ours, seconds) for name, seconds in measured.epoch_seconds.items() if name != "windrow"
-    }
-    print(f"\n{graph}, {threads} thread(s), {measured.steps} steps of {BATCH_SIZE}, fanouts {FANOUTS}")
-    rows = []
-    for name, seconds in measured.epoch_seconds.items():
-        row = {"variant": name, "epoch s, median": float(np.median(seconds))}
-        rows.append(row | {"windrow is faster by": str(ratios.get(name, ""))})
-    print(table(rows))
-    print("windrow by stage, s:", ", ".join(f"{k} {v:.3f}" for k, v in measured.stage_seconds.items()))
-    trials = sorted(measured.trial_seconds.items(), key=lambda item: item[1])
-    print("DGL's trial, s:", "; ".join(f"{name[4:]} {seconds:.2f}" for name, seconds in trials), flush=True)
-    rival = min(ratios, key=lambda name: ratios[name].median)
-    key = f"{graph}_threads_{threads}"
-    figures[f"{key}_windrow_epoch_seconds"] = float(np.median(ours))
-    figures[f"{key}_dgl_epoch_seconds"] = float(np.median(measured.epoch_seconds[rival]))
-    for name, value in asdict(ratios[rival]).items():
-        figures[f"{key}_ratio_{name}"] = value
-    aims[key] = Aim(f"epoch >= {AIM:g}x", ratios[rival].median >= AIM)
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, work=work, add_options=add_options)

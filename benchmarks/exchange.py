@@ -9,15 +9,8 @@ other rank that end up in the result.
     python benchmarks/exchange.py [--short]
 """
 
-import argparse
-import json
-import shutil
-import subprocess
-import sys
-import tempfile
-import time
-from collections.abc import Callable
-from pathlib import Path
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import numpy as np
 import torch
@@ -25,7 +18,10 @@ import torch
 from windrow.comm.connect import connect
 from windrow.comm.exchange import RowExchange
 from windrow.comm.world import World
-from windrow.launch.benchmark import Aim, conclude, ratio, short_flag, table
+from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings
+from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
 from windrow.launch.memory import keep_freed_memory
 
 RANKS = 2
@@ -33,18 +29,11 @@ FETCHED_BYTES = 32 << 20
 ROW_BYTES = (64, 256, 512, 1024, 2048, 4096)
 AIM_FROM_ROW_BYTES = 512
 AIM = 0.8
-VARIANTS = (
-    "raw Alltoallv",
-    "memory copy",
-    "fetch, random order",
-    "fetch, sorted",
-    "fetch, own rows between",
-    "fetch, 4 repeats each",
-)
+RAW, COPY, FETCH = "raw Alltoallv", "memory copy", "fetch, random order"
 
 
-def make_variants(world: World, row_bytes: int) -> dict[str, Callable[[], object]]:
-    """What is timed, each moving `FETCHED_BYTES` to this rank."""
+def variants(world: World, row_bytes: int) -> dict[str, Variant]:
+    """What is timed, each moving `FETCHED_BYTES` to each rank."""
     from mpi4py import MPI
 
     count = FETCHED_BYTES // row_bytes
@@ -64,96 +53,55 @@ def make_variants(world: World, row_bytes: int) -> dict[str, Callable[[], object
     num_bytes[peer] = sent.nbytes
     sending = [sent.view(-1).view(torch.uint8).numpy(), (num_bytes, [0, 0]), MPI.BYTE]
     receiving = [out.view(-1).view(torch.uint8).numpy(), (num_bytes, [0, 0]), MPI.BYTE]
-    functions: tuple[Callable[[], object], ...] = (
-        lambda: MPI.COMM_WORLD.Alltoallv(sending, receiving),
-        lambda: out.copy_(sent),
-        lambda: exchange.fetch(ids, unique=True, out=out),
-        lambda: exchange.fetch(ordered, unique=True, out=out),
-        lambda: exchange.fetch(between, unique=True, out=both),
-        lambda: exchange.fetch(repeated),
-    )
-    return dict(zip(VARIANTS, functions, strict=True))
+    functions: dict[str, Callable[[], object]] = {
+        RAW: lambda: MPI.COMM_WORLD.Alltoallv(sending, receiving),
+        COPY: lambda: out.copy_(sent),
+        FETCH: lambda: exchange.fetch(ids, unique=True, out=out),
+        "fetch, sorted": lambda: exchange.fetch(ordered, unique=True, out=out),
+        "fetch, own rows between": lambda: exchange.fetch(between, unique=True, out=both),
+        "fetch, 4 repeats each": lambda: exchange.fetch(repeated),
+    }
+    moved, rows_moved = FETCHED_BYTES * world.size, count * world.size
+    return {name: Variant(run=run, bytes=moved, rows=rows_moved) for name, run in functions.items()}
 
 
-def time_together(
-    world: World, variants: dict[str, Callable[[], object]], repeats: int
-) -> dict[str, list[float]]:
-    """Seconds until the slower rank is done, interleaved in rotating order; the first round is warm-up."""
-    samples: dict[str, list[float]] = {name: [] for name in variants}
-    names = list(variants)
-    for turn in range(repeats + 1):
-        first = turn % len(names)
-        for name in names[first:] + names[:first]:
-            world.barrier(stage="start")
-            started = time.perf_counter()
-            variants[name]()
-            seconds = torch.tensor(time.perf_counter() - started)
-            world.all_reduce(seconds, stage="seconds", op="max")
-            if turn > 0:
-                samples[name].append(float(seconds))
-    return samples
-
-
-def run_rank(output: Path, repeats: int) -> None:
+def work(task: Mapping[str, Any]) -> object:
     """Be one of the two ranks."""
     torch.set_num_threads(1)
     # As in `windrow train`.
     keep_freed_memory()
     with connect("mpi", deadline_s=120) as world:
-        everything = {
-            row_bytes: time_together(world, make_variants(world, row_bytes), repeats)
+        return {
+            row_bytes: comparison_to_json(
+                compare(variants(world, row_bytes), baseline=RAW, repeats=task["repeats"], world=world)
+            )
             for row_bytes in ROW_BYTES
         }
-        if world.rank == 0:
-            output.write_text(json.dumps(everything))
 
 
-def main() -> None:
-    """Launch the ranks, print, conclude."""
-    parser = short_flag("Row exchange against raw Alltoallv and memory copy.")
-    parser.add_argument("--worker", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    repeats = 9 if arguments.short else 41
-    if arguments.worker:
-        run_rank(arguments.worker, repeats)
-        return
-    mpirun = shutil.which("mpirun")
-    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "samples.json"
-        command = [mpirun, "-n", str(RANKS), sys.executable, "-P", __file__, "--worker", str(output)]
-        subprocess.run([*command, *["--short"] * arguments.short], check=True, timeout=1200)
-        measured: dict[str, dict[str, list[float]]] = json.loads(output.read_text())
-    rows = []
+def measure(program: Program) -> Findings:
+    """Time everything on two ranks."""
+    found = program.on_ranks(RANKS, {"repeats": 9 if program.short else 41})
+    comparisons = {int(row_bytes): comparison_from_json(values) for row_bytes, values in found.items()}
     figures: dict[str, float] = {}
-    worst = float("inf")
-    for row_bytes, samples in measured.items():
-        raw, copy = samples["raw Alltoallv"], samples["memory copy"]
-        for name, seconds in samples.items():
-            rows.append(
-                {
-                    "row bytes": int(row_bytes),
-                    "what": name,
-                    "GB/s": FETCHED_BYTES / float(np.median(seconds)) / 1e9,
-                    "of raw": str(ratio(seconds, raw)),
-                    "of copy": f"{ratio(seconds, copy).median:.2f}",
-                }
-            )
-        fetched = samples["fetch, random order"]
-        figures[f"fetch_{row_bytes}_byte_rows_over_raw_ratio"] = ratio(fetched, raw).median
-        figures[f"fetch_{row_bytes}_byte_rows_over_copy_ratio"] = ratio(fetched, copy).median
-        figures[f"fetch_{row_bytes}_byte_rows_gigabytes_per_second"] = (
-            FETCHED_BYTES / float(np.median(fetched)) / 1e9
-        )
-        if int(row_bytes) >= AIM_FROM_ROW_BYTES:
-            worst = min(worst, ratio(fetched, raw).median)
-    print(table(rows))
-    figures["worst_from_512_bytes_over_raw_ratio"] = worst
-    aim = Aim(
-        f"rows of {AIM_FROM_ROW_BYTES} bytes and up, random order: >= {AIM} of raw Alltoallv", worst >= AIM
+    for row_bytes, compared in comparisons.items():
+        key = f"fetch_{row_bytes}_byte_rows"
+        figures[f"{key}_over_raw_ratio"] = compared.ratio(FETCH).median
+        figures[f"{key}_over_copy_ratio"] = compared.advantage(FETCH, COPY).median
+        figures[f"{key}_gigabytes_per_second"] = FETCHED_BYTES / compared.variants[FETCH].median_s / 1e9
+    worst = min(
+        compared.ratio(FETCH).median
+        for row_bytes, compared in comparisons.items()
+        if row_bytes >= AIM_FROM_ROW_BYTES
     )
-    conclude("exchange", figures, {"raw": aim}, save_to=arguments.save)
+    figures["worst_from_512_bytes_over_raw_ratio"] = worst
+    aim = f"rows of {AIM_FROM_ROW_BYTES} bytes and up, random order: >= {AIM} of raw Alltoallv"
+    return Findings(
+        figures=figures,
+        aims={"raw": Aim(aim, worst >= AIM)},
+        comparisons={f"rows of {row_bytes} bytes": compared for row_bytes, compared in comparisons.items()},
+    )
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)

@@ -7,21 +7,23 @@ process of the job is left, resumes, and compares the final checkpoints: weights
     python benchmarks/kill_resume.py [--short] [--recipe tolokers|open_bandit] [--seed SEED]
 """
 
+import argparse
 import os
 import random
-import shutil
 import signal
 import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
-from windrow.launch.benchmark import Aim, conclude, short_flag, table
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark.workers import mpirun
 from windrow.launch.checkpoint import Checkpoint, load_latest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
@@ -73,9 +75,7 @@ class Outcome:
 
 def start_job(*arguments: str) -> subprocess.Popen[bytes]:
     """Start ``mpirun -n 2 windrow train ...`` without waiting for it."""
-    mpirun = shutil.which("mpirun")
-    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
-    command = [mpirun, "-n", str(RANKS), *WINDROW, "train", *arguments]
+    command = [*mpirun(RANKS), *WINDROW, "train", *arguments]
     return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
 
 
@@ -197,43 +197,44 @@ def bitwise_equal(first: Any, second: Any) -> bool:
     return bool(first == second)
 
 
-def main() -> None:
-    """Kill, resume, compare, conclude."""
-    parser = short_flag("Kill a rank at random moments and resume.")
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark alone."""
     parser.add_argument(
         "--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock"
     )
     parser.add_argument("--recipe", choices=[job.name for job in JOBS], help="this one only")
-    arguments = parser.parse_args()
+
+
+def measure(program: Program) -> Findings:
+    """Kill, resume, compare."""
+    arguments = program.options
     print(f"moments are drawn with --seed {arguments.seed}")
     chance = random.Random(arguments.seed)
-    kills = KILLS_SHORT if arguments.short else KILLS
+    kills = KILLS_SHORT if program.short else KILLS
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary:
         for job in JOBS:
             if arguments.recipe in (None, job.name):
                 (Path(temporary) / job.name).mkdir()
                 outcomes += outcomes_of(job, Path(temporary) / job.name, kills, chance)
-    print(table([{field: getattr(one, field) for field in Outcome.__dataclass_fields__} for one in outcomes]))
     slowest = max(one.seconds_until_gone for one in outcomes)
     orphans = sum(one.orphans for one in outcomes)
     equal = sum(one.weights_equal for one in outcomes)
-    conclude(
-        "kill_resume",
-        {
+    return Findings(
+        figures={
             "kills_count": len(outcomes),
             "slowest_end_seconds": slowest,
             "orphans_count": orphans,
             "bit_identical_runs_count": equal,
         },
-        {
+        aims={
             "gone": Aim(f"every rank gone within {DEADLINE_S:g} s", slowest <= DEADLINE_S),
             "orphans": Aim("no orphan", orphans == 0),
             "weights": Aim("resumed runs end with bit-identical weights and tables", equal == len(outcomes)),
         },
-        save_to=arguments.save,
+        tables={"kills": Table.from_rows([asdict(one) for one in outcomes])},
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, add_options=add_options)

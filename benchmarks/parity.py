@@ -7,14 +7,10 @@ weights, with a plain single-process DGL training loop.
     python benchmarks/parity.py [--short]
 """
 
-import argparse
-import json
-import shutil
-import subprocess
-import sys
-import tempfile
+from collections.abc import Mapping
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import torch
 from torch.nn import functional
@@ -28,7 +24,8 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark import Aim, conclude, short_flag, table
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_with_options
 
 DATA = Path(__file__).parent.parent / "examples" / "data" / "tolokers.npz"
@@ -99,26 +96,12 @@ def loopback_losses(size: int, graph: Graph, options: ModelOptions, fanouts: tup
     return Loopback.run(size, lambda world: losses_of(world, graph, book, options, fanouts))[0]
 
 
-def launched_losses(backend: str, size: int, folder: Path) -> list[float]:
+def work(task: Mapping[str, Any]) -> list[float]:
     """`losses_of` in a real job."""
-    output = folder / f"{backend}-{size}.json"
-    mpirun = shutil.which("mpirun")
-    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
-    command = [
-        mpirun,
-        "-n",
-        str(size),
-        sys.executable,
-        "-P",
-        __file__,
-        "--worker",
-        backend,
-        "--output",
-        str(output),
-    ]
-    subprocess.run(command, check=True, timeout=500)
-    losses: list[float] = json.loads(output.read_text())
-    return losses
+    torch.set_num_threads(1)
+    graph = read()
+    with connect(task["backend"], deadline_s=300) as world:
+        return losses_of(world, graph, metis_book(graph, world.size), SAMPLED, (10, 5))
 
 
 def dgl_losses(graph: Graph, reference: GNN) -> list[float]:
@@ -165,30 +148,18 @@ def largest_difference(losses: list[float], reference: list[float]) -> float:
     return max(abs(mine - theirs) / abs(theirs) for mine, theirs in zip(losses, reference, strict=True))
 
 
-def main() -> None:
-    """Compare, or be one rank of a job that is compared."""
-    parser = short_flag("The loss of 20 steps on 1, 2, 4 ranks, every backend, and against DGL.")
-    parser.add_argument("--worker", choices=["mpi", "gloo"], help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+def measure(program: Program) -> Findings:
+    """Compare."""
     torch.set_num_threads(1)
     graph = read()
-    if arguments.worker:
-        with connect(arguments.worker, deadline_s=300) as world:
-            losses = losses_of(world, graph, metis_book(graph, world.size), SAMPLED, (10, 5))
-            if world.rank == 0:
-                arguments.output.write_text(json.dumps(losses))
-        return
-
     reference = loopback_losses(1, graph, SAMPLED, (10, 5))
     differences = {
         f"loopback-{size}": largest_difference(loopback_losses(size, graph, SAMPLED, (10, 5)), reference)
         for size in (2, 4)
     }
-    with tempfile.TemporaryDirectory() as folder:
-        for backend, size in LAUNCHED:
-            losses = launched_losses(backend, size, Path(folder))
-            differences[f"{backend}-{size}"] = largest_difference(losses, reference)
+    for backend, size in LAUNCHED:
+        losses = program.on_ranks(size, {"backend": backend}, deadline_s=500)
+        differences[f"{backend}-{size}"] = largest_difference(losses, reference)
     assert graph.features is not None
     plain = build_model(PLAIN, in_features=graph.features.shape[1], out_features=1, seed=SEED)
     dgl_reference = dgl_losses(graph, plain)
@@ -196,25 +167,24 @@ def main() -> None:
         ours = loopback_losses(size, graph, PLAIN, (-1, -1))
         differences[f"dgl-against-loopback-{size}"] = largest_difference(ours, dgl_reference)
 
-    print(table([{"run": name, "largest relative difference": value} for name, value in differences.items()]))
+    rows = [{"run": name, "largest relative difference": value} for name, value in differences.items()]
     print(f"loss of step 1 {reference[0]:.6f}, of step {STEPS} {reference[-1]:.6f}")
     ranks = max(value for name, value in differences.items() if not name.startswith("dgl"))
     dgl = max(value for name, value in differences.items() if name.startswith("dgl"))
-    conclude(
-        "parity",
-        {
+    return Findings(
+        figures={
             "largest_relative_difference_between_ranks_ratio": ranks,
             "largest_relative_difference_to_dgl_ratio": dgl,
             "first_loss_nats": reference[0],
             "last_loss_nats": reference[-1],
         },
-        {
+        aims={
             "ranks": Aim(f"1, 2, 4 ranks on Loopback, MPI, gloo: <= {TOLERANCE:g}", ranks <= TOLERANCE),
             "dgl": Aim(f"single-process DGL, all neighbours: <= {TOLERANCE:g}", dgl <= TOLERANCE),
         },
-        save_to=arguments.save,
+        tables={"largest relative difference of the loss": Table.from_rows(rows)},
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)

@@ -13,12 +13,14 @@ import tempfile
 import time
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
 from windrow.comm.loopback import Loopback
-from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings
 from windrow.recsys.batch_reader import BatchReader
 from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.log_options import FeatureOptions, LogOptions
@@ -37,6 +39,10 @@ from windrow.recsys.store import LogStore
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
+if TYPE_CHECKING:
+    from windrow.launch.benchmark.measurement import Comparison
+
+OURS, PYARROW = "windrow", "pyarrow"
 AIM = 0.5
 DISTINCT_LINES = 20_000
 BATCH_SIZE = 8192
@@ -258,43 +264,32 @@ def pairs(
     return found, store
 
 
-def main() -> None:
-    """Measure, print, conclude."""
-    arguments = short_flag("Log readers against pyarrow's raw scan.").parse_args()
-    megabytes, repeats = (40, 5) if arguments.short else (160, 9)
-    lines = []
+def measure(program: Program) -> Findings:
+    """Time every reader against pyarrow's scan of its file, and a trainer's waiting for data."""
+    megabytes, repeats = (40, 5) if program.short else (160, 9)
     figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
     with tempfile.TemporaryDirectory() as folder:
         readers, store = pairs(Path(folder), megabytes)
         for name, (read, scan, rows, num_bytes) in readers.items():
-            samples = interleave({"ours": read, "pyarrow": scan}, repeats=repeats)
-            of_scan = ratio(samples["ours"], samples["pyarrow"])
-            seconds = {who: float(np.median(times)) for who, times in samples.items()}
-            lines.append(
-                {
-                    "reader": name,
-                    "rows": rows,
-                    "MB": num_bytes / 1e6,
-                    "rows/s": rows / seconds["ours"],
-                    "MB/s": num_bytes / seconds["ours"] / 1e6,
-                    "pyarrow MB/s": num_bytes / seconds["pyarrow"] / 1e6,
-                    "of pyarrow": str(of_scan),
-                }
-            )
-            key = name.replace(" ", "_")
-            figures[f"{key}_over_pyarrow_ratio"] = of_scan.median
-            figures[f"{key}_rows_per_second"] = rows / seconds["ours"]
-            figures[f"{key}_megabytes_per_second"] = num_bytes / seconds["ours"] / 1e6
+            variants = {
+                OURS: Variant(run=read, bytes=num_bytes, rows=rows),
+                PYARROW: Variant(run=scan, bytes=num_bytes, rows=rows),
+            }
+            comparisons[name] = compared = compare(variants, baseline=PYARROW, repeats=repeats)
+            key, seconds = name.replace(" ", "_"), compared.variants[OURS].median_s
+            figures[f"{key}_over_pyarrow_ratio"] = compared.ratio(OURS).median
+            figures[f"{key}_rows_per_second"] = rows / seconds
+            figures[f"{key}_megabytes_per_second"] = num_bytes / seconds / 1e6
         first, second = waiting_shares(store)
-    print(table(lines))
     print(f"training waits for data {first:.1%} of its first epoch and {second:.1%} of its second")
     figures["trainer_waiting_first_epoch_share"] = first
     figures["trainer_waiting_second_epoch_share"] = second
     worst = min(value for key, value in figures.items() if key.endswith("_ratio"))
     figures["worst_over_pyarrow_ratio"] = worst
     aim = Aim(f"every reader >= {AIM} of pyarrow's raw scan of the same file", worst >= AIM)
-    conclude("reader", figures, {"raw_scan": aim}, save_to=arguments.save)
+    return Findings(figures=figures, aims={"raw_scan": aim}, comparisons=comparisons)
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure)

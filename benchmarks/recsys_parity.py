@@ -5,15 +5,8 @@
 jagged batches, pooled vectors and gradients of the tables against TorchRec's `EmbeddingBagCollection`.
 """
 
-import argparse
 import functools
-import json
-import shutil
-import subprocess
-import sys
-import tempfile
-from collections.abc import Callable, Sequence
-from pathlib import Path
+from collections.abc import Callable, Mapping
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,7 +19,8 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.splits import near_equal_split
 from windrow.comm.world import World
-from windrow.launch.benchmark import Aim, conclude, short_flag, table
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.partition.tables.spec import TableSpec
@@ -274,7 +268,7 @@ def difference_to_torchrec() -> float:
             reducer.start()
         ours = bags(share_of(batch, world.rank, world.size).sparse).values()
         own = share_of(batch, world.rank, world.size).row_ids
-        apart = [float((ours - pooled[own]).abs().max())]
+        apart = [float((ours - pooled[own]).detach().abs().max())]
         ours.backward(upstream[own])
         if reducer is not None:
             reducer.finish()
@@ -292,15 +286,15 @@ def difference_to_torchrec() -> float:
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-def launched_losses(size: int, optimizers: Sequence[Optimizer], folder: Path) -> dict[str, list[float]]:
-    """Losses of every plan and optimiser in a real MPI job."""
-    mpirun = shutil.which("mpirun")
-    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
-    output = folder / f"{size}.json"
-    program = [sys.executable, "-P", __file__, "--worker", ",".join(optimizers), "--output", str(output)]
-    subprocess.run([mpirun, "-n", str(size), *program], check=True, timeout=900)
-    losses: dict[str, list[float]] = json.loads(output.read_text())
-    return losses
+def work(task: Mapping[str, Any]) -> dict[str, list[float]]:
+    """As one rank of a real MPI job: losses of every plan and optimiser."""
+    torch.set_num_threads(1)
+    with connect("mpi", deadline_s=300) as world:
+        return {
+            f"{kind}, {optimizer}": losses_of(world, plan, optimizer)
+            for optimizer in task["optimizers"]
+            for kind, plan in plans(world.size).items()
+        }
 
 
 def largest_difference(losses: list[float], reference: list[float]) -> float:
@@ -308,59 +302,40 @@ def largest_difference(losses: list[float], reference: list[float]) -> float:
     return max(abs(mine - theirs) / abs(theirs) for mine, theirs in zip(losses, reference, strict=True))
 
 
-def main() -> None:
-    """Compare, or be one rank of a job that is compared."""
-    parser = short_flag("The loss of 50 steps under every plan, against plain PyTorch and TorchRec.")
-    parser.add_argument("--worker", help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
+def measure(program: Program) -> Findings:
+    """Compare."""
     torch.set_num_threads(1)
-    if arguments.worker:
-        with connect("mpi", deadline_s=300) as world:
-            losses = {
-                f"{kind}, {optimizer}": losses_of(world, plan, optimizer)
-                for optimizer in arguments.worker.split(",")
-                for kind, plan in plans(world.size).items()
-            }
-            if world.rank == 0:
-                arguments.output.write_text(json.dumps(losses))
-        return
-
-    optimizers: list[Optimizer] = ["sgd", "adagrad"] if arguments.short else ["sgd", "adagrad", "adam"]
+    optimizers: list[Optimizer] = ["sgd", "adagrad"] if program.short else ["sgd", "adagrad", "adam"]
     references = {optimizer: plain_losses(optimizer) for optimizer in optimizers}
     rows: list[dict[str, object]] = []
-    with tempfile.TemporaryDirectory() as folder:
-        for size in LAUNCHED_SIZES:
-            launched = launched_losses(size, optimizers, Path(folder))
-            for optimizer in optimizers:
-                for kind, plan in plans(size).items():
-                    loopback = Loopback.run(
-                        size, functools.partial(losses_of, plan=plan, optimizer=optimizer)
-                    )[0]
-                    reference = references[optimizer]
-                    rows.append(
-                        {
-                            "plan": kind,
-                            "optimiser": optimizer,
-                            "ranks": size,
-                            "Loopback": largest_difference(loopback, reference),
-                            "MPI": largest_difference(launched[f"{kind}, {optimizer}"], reference),
-                        }
-                    )
-    print(table(rows))
+    for size in LAUNCHED_SIZES:
+        launched = program.on_ranks(size, {"optimizers": optimizers}, deadline_s=900)
+        for optimizer in optimizers:
+            for kind, plan in plans(size).items():
+                train = functools.partial(losses_of, plan=plan, optimizer=optimizer)
+                loopback = Loopback.run(size, train)[0]
+                reference = references[optimizer]
+                rows.append(
+                    {
+                        "plan": kind,
+                        "optimiser": optimizer,
+                        "ranks": size,
+                        "Loopback": largest_difference(loopback, reference),
+                        "MPI": largest_difference(launched[f"{kind}, {optimizer}"], reference),
+                    }
+                )
     for optimizer, reference in references.items():
         print(f"{optimizer}: loss of step 1 {reference[0]:.6f}, of step {STEPS} {reference[-1]:.6f}")
     worst = max(float(str(row[backend])) for row in rows for backend in ("Loopback", "MPI"))
     torchrec = difference_to_torchrec()
-    conclude(
-        "recsys_parity",
-        {
+    return Findings(
+        figures={
             "largest_relative_difference_to_embedding_bag_ratio": worst,
             "largest_difference_to_torchrec_absolute": torchrec,
             "first_loss_nats": references["sgd"][0],
             "last_loss_nats": references["sgd"][-1],
         },
-        {
+        aims={
             "embedding_bag": Aim(
                 f"every plan, 1, 2, 4 ranks, Loopback and MPI: <= {TOLERANCE:g}", worst <= TOLERANCE
             ),
@@ -369,9 +344,9 @@ def main() -> None:
                 torchrec <= TOLERANCE,
             ),
         },
-        save_to=arguments.save,
+        tables={"largest relative difference of the loss": Table.from_rows(rows)},
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)

@@ -11,16 +11,11 @@ fused=True: too few edges from the second batch on) are named and left out.
 
 import argparse
 import itertools
-import json
-import os
-import subprocess
-import sys
 import tempfile
 import time
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import asdict, dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -29,17 +24,22 @@ import torch
 from torch import Tensor
 
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.gnn.build import csc_from_edges
 from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.synthetic import power_law_graph
-from windrow.launch.benchmark import Aim, Ratio, conclude, interleave, ratio, short_flag, table
+from windrow.launch.benchmark.compare import compare
+from windrow.launch.benchmark.graphs import EGO_TWITTER, POWER_LAW, load_topology, save_topology
+from windrow.launch.benchmark.measurement import Comparison, Measurement
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
 
+OURS = "windrow"
 FANOUTS = [15, 10, 5]
 BATCH = 1024
 SEED = 7
 AIM = 3.0
-GRAPHS = ("ego_twitter", "power_law")
+GRAPHS = (EGO_TWITTER, POWER_LAW)
 THREADS = (1, 2)
+IN_TURN = "in turn"
 CHECKED_BATCHES = 6
 WORKER_BATCHES = 24
 WORKER_WARM_UP = 4
@@ -48,117 +48,89 @@ Sample = Callable[[Tensor, int], int]
 """Samples one batch of seeds, given its step; returns the number of edges."""
 
 
-@dataclass
-class Measurement:
-    """What one variant did."""
-
-    wrong: str = ""
-    """What is wrong with its samples, or empty."""
-    seconds_per_edge: list[float] = field(default_factory=list)
-    windrow_seconds_per_edge: list[float] = field(default_factory=list)
-    """Ours, entry by entry measured next to the list above."""
-    busy_cores: float | None = None
-    """Processor time over wall time; None where worker processes hide it."""
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark alone."""
+    data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    parser.add_argument("--data", type=Path, default=data, help="folder that holds graphs/ego_twitter.npz")
 
 
-def main() -> None:
-    """Parse, measure each graph and number of threads in a fresh process, print and conclude."""
-    parser = short_flag(__doc__.splitlines()[0])
-    parser.add_argument(
-        "--data",
-        type=Path,
-        default=Path(__file__).resolve().parents[2] / "shared" / "data",
-        help="folder that holds graphs/ego_twitter.npz",
-    )
-    parser.add_argument("--measure", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--threads", type=int, help=argparse.SUPPRESS)
-    options = parser.parse_args()
-    if options.measure:
-        measured = measure(options.measure, options.threads, repeats=12 if options.short else 60)
-        print(json.dumps({name: asdict(measurement) for name, measurement in measured.items()}))
-        return
+def measure(program: Program) -> Findings:
+    """Measure each graph with each number of threads in a fresh process."""
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}
+    comparisons: dict[str, Comparison] = {}
+    notes: list[dict[str, object]] = []
     with tempfile.TemporaryDirectory() as folder:
         for graph in GRAPHS:
-            path = Path(folder) / f"{graph}.npz"
-            if graph == "ego_twitter" and not (options.data / "graphs" / "ego_twitter.npz").is_file():
-                print(f"{graph}: not measured, no graphs/ego_twitter.npz in {options.data} (see --data)")
+            path = save_topology(graph, program.options.data, Path(folder))
+            if path is None:
+                print(f"{graph}: not measured, no graphs/{graph}.npz in {program.options.data} (see --data)")
                 aims[graph] = Aim(f"sampler >= {AIM:g}x DGL's per thread (not measured: no data)", met=False)
                 continue
-            save_graph(graph, options.data, path)
             for threads in THREADS:
-                report(graph, threads, measure_in_process(path, threads, short=options.short), figures, aims)
-    conclude("sampler", figures, aims, save_to=options.save)
+                task = {"path": str(path), "threads": threads, "repeats": 12 if program.short else 60}
+                found = program.in_process(task, threads=threads)
+                measured = {way: comparison_from_json(one) for way, one in found["comparisons"].items()}
+                comparisons |= {
+                    f"{graph}, {threads} thread(s), {way}": compared for way, compared in measured.items()
+                }
+                for name, note in found["notes"].items():
+                    notes.append({"graph": graph, "threads": threads, "variant": name, "note": note})
+                ahead = min(measured.values(), key=lambda compared: compared.ratio(OURS).median)
+                gain = ahead.ratio(OURS)
+                key = f"{graph}_threads_{threads}"
+                figures[f"{key}_windrow_edges_per_second"] = 1 / measured[IN_TURN].variants[OURS].median_s
+                figures[f"{key}_dgl_edges_per_second"] = 1 / ahead.variants[ahead.baseline].median_s
+                figures[f"{key}_ratio"] = gain.median
+                figures[f"{key}_ratio_low_95"] = gain.low
+                figures[f"{key}_ratio_high_95"] = gain.high
+                aims[key] = Aim(f"sampler >= {AIM:g}x DGL's per thread", gain.median >= AIM)
+    print(f"fanouts {FANOUTS} from the seeds outwards, {BATCH} seeds")
+    return Findings(
+        figures=figures,
+        aims=aims,
+        comparisons=comparisons,
+        tables={"cores and faults": Table.from_rows(notes)},
+    )
 
 
-def save_graph(name: str, data: Path, path: Path) -> None:
-    """Write a graph's CSC arrays for the measuring processes."""
-    if name == "ego_twitter":
-        edges = np.load(data / "graphs" / "ego_twitter.npz", allow_pickle=False)["edges"]
-        indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
-    else:
-        graph = power_law_graph(1_000_000, 20_000_000, seed=SEED)
-        indptr, indices = graph.indptr, graph.indices
-    np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
+def work(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Time all variants that use some threads: seconds per edge, against the nearest of DGL's.
 
-
-def measure_in_process(path: Path, threads: int, *, short: bool) -> dict[str, Measurement]:
-    """Run `measure` where OpenMP was limited from the start."""
-    command = [sys.executable, __file__, "--measure", str(path), "--threads", str(threads)]
-    limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
-    output = subprocess.run(
-        command + ["--short"] * short, env=os.environ | limits, check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
-    return {name: Measurement(**values) for name, values in json.loads(output.splitlines()[-1]).items()}
-
-
-def measure(path: Path, threads: int, *, repeats: int) -> dict[str, Measurement]:
-    """Time all variants that use `threads` threads.
-
-    Args:
-        path: from `save_graph`.
-        threads: batches at a time for ours; OpenMP threads, Python threads or worker processes for DGL.
-        repeats: timed rounds; each samples `threads` batches with every variant.
-
-    Returns:
-        Variant name to measurement; ours is "windrow".
+    Ours samples as many batches at a time as there are threads; for DGL they are OpenMP threads, Python threads or
+    worker processes.
     """
+    threads, repeats = task["threads"], task["repeats"]
     torch.set_num_threads(threads)
-    arrays = np.load(path)
-    indptr, indices = torch.from_numpy(arrays["indptr"]), torch.from_numpy(arrays["indices"])
+    indptr, indices = load_topology(Path(task["path"]))
     ours = NeighborSampler(indptr, indices, FANOUTS, seed=SEED)
     dgl_variants = dgl_samplers(indptr, indices)
-    measured = {"windrow": Measurement()}
-    samples: dict[str, list[Sample]] = {"windrow": [windrow_sample(ours)] * threads}
-    batches = seed_batches(indptr.shape[0] - 1)
-    checked = list(itertools.islice(batches, CHECKED_BATCHES))
+    notes: dict[str, str] = {}
+    samples: dict[str, list[Sample]] = {OURS: [windrow_sample(ours)] * threads}
+    checked = list(itertools.islice(seed_batches(indptr.shape[0] - 1), CHECKED_BATCHES))
     expected = sum(windrow_sample(ours)(*batch) for batch in checked)
     for name, (graph, make) in dgl_variants.items():
         wrong = fault(graph, make(), indptr, checked, expected)
-        measured[f"DGL {name}"] = Measurement(wrong=wrong)
         if wrong:
+            notes[name] = f"WRONG, not timed: {wrong}"
             continue
-        samples[f"DGL {name}"] = [dgl_sample(graph, make())]
+        samples[name] = [dgl_sample(graph, make())]
         if threads > 1:
-            measured[f"DGL {name}, Python threads"] = Measurement()
-            samples[f"DGL {name}, Python threads"] = [dgl_sample(graph, make()) for _ in range(threads)]
+            samples[f"{name}, Python threads"] = [dgl_sample(graph, make()) for _ in range(threads)]
     with ThreadPoolExecutor(threads) as pool:
         runs = {name: Run(pool, samples[name], indptr.shape[0] - 1, threads) for name in samples}
-        for name, seconds in interleave(runs, repeats=repeats, warm_up=3).items():
-            edges = runs[name].edges[-repeats:]
-            measured[name].seconds_per_edge = [s / e for s, e in zip(seconds, edges, strict=True)]
-            measured[name].busy_cores = sum(runs[name].processor_seconds[-repeats:]) / sum(seconds)
-        for name in samples:
-            measured[name].windrow_seconds_per_edge = measured["windrow"].seconds_per_edge
-        fastest = min(
-            (name for name in dgl_variants if f"DGL {name}" in samples),
-            key=lambda name: float(np.median(measured[f"DGL {name}"].seconds_per_edge)),
-        )
-        label = f"DGL {fastest}, DataLoader" + (f", {threads} workers" if threads > 1 else "")
-        graph, make = dgl_variants[fastest]
-        measured[label] = data_loader(graph, make(), runs["windrow"], rounds=max(3, repeats // 6))
-    return measured
+        compared = compare(runs, baseline=OURS, repeats=repeats, warm_up=3)
+        for name, run in runs.items():
+            cores = sum(run.processor_seconds[-repeats:]) / sum(compared.variants[name].seconds)
+            notes[name] = f"{cores:.2f} busy cores"
+        compared = compared.divided({name: run.edges[-repeats:] for name, run in runs.items()}, "edge")
+        compared = compared.against(compared.rival(OURS))
+        # A DataLoader has worker processes instead of Python threads.
+        name = compared.baseline.removesuffix(", Python threads")
+        graph, make = dgl_variants[name]
+        loader = data_loader(f"{name}, DataLoader", graph, make(), runs[OURS], rounds=max(3, repeats // 6))
+    comparisons = {IN_TURN: comparison_to_json(compared), "DataLoader": comparison_to_json(loader)}
+    return {"comparisons": comparisons, "notes": notes}
 
 
 class Run:
@@ -222,7 +194,7 @@ def dgl_samplers(indptr: Tensor, indices: Tensor) -> dict[str, tuple[Any, Callab
             def make(*, fused: bool = fused) -> Any:
                 return dgl.dataloading.NeighborSampler(FANOUTS[::-1], fused=fused)
 
-            variants[f"{str(dtype)[6:]} {'fused' if fused else 'plain'}"] = (graph, make)
+            variants[f"DGL {str(dtype)[6:]} {'fused' if fused else 'plain'}"] = (graph, make)
     return variants
 
 
@@ -242,7 +214,7 @@ def fault(
     return "" if abs(deviation) < 0.02 else f"{deviation:+.0%} edges"
 
 
-def data_loader(graph: Any, sampler: Any, ours: Run, *, rounds: int) -> Measurement:
+def data_loader(name: str, graph: Any, sampler: Any, ours: Run, *, rounds: int) -> Comparison:
     """Time DGL's DataLoader, with worker processes where there are several threads, in turn with ours.
 
     Workers sample ahead while others are measured, so each round starts fresh workers, skips the first batches,
@@ -250,7 +222,7 @@ def data_loader(graph: Any, sampler: Any, ours: Run, *, rounds: int) -> Measurem
     """
     import dgl
 
-    measurement = Measurement()
+    seconds_per_edge: dict[str, list[float]] = {OURS: [], name: []}
     batches = WORKER_WARM_UP + WORKER_BATCHES
     seeds = torch.cat([seeds for seeds, _ in itertools.islice(seed_batches(graph.num_nodes()), batches)])
     for _ in range(rounds):
@@ -266,14 +238,15 @@ def data_loader(graph: Any, sampler: Any, ours: Run, *, rounds: int) -> Measurem
             next(iterator)
         start = time.perf_counter()
         edges = sum(dgl_edges(blocks) for _, _, blocks in iterator)
-        measurement.seconds_per_edge.append((time.perf_counter() - start) / edges)
+        seconds_per_edge[name].append((time.perf_counter() - start) / edges)
         calls = WORKER_BATCHES // ours.batches
         start = time.perf_counter()
         for _ in range(calls):
             ours()
         seconds = time.perf_counter() - start
-        measurement.windrow_seconds_per_edge.append(seconds / sum(ours.edges[-calls:]))
-    return measurement
+        seconds_per_edge[OURS].append(seconds / sum(ours.edges[-calls:]))
+    variants = {who: Measurement(seconds=tuple(each)) for who, each in seconds_per_edge.items()}
+    return Comparison(baseline=name, variants=variants, per="edge")
 
 
 def edges_of(blocks: list[Any]) -> int:
@@ -286,42 +259,5 @@ def dgl_edges(blocks: list[Any]) -> int:
     return sum(block.num_edges() for block in blocks)
 
 
-def report(
-    graph: str,
-    threads: int,
-    measured: dict[str, Measurement],
-    figures: dict[str, float],
-    aims: dict[str, Aim],
-) -> None:
-    """Print the table of one graph and number of threads; add its figures and its aim."""
-    rows = []
-    ratios: dict[str, Ratio] = {}
-    for name, measurement in measured.items():
-        row: dict[str, object] = {"variant": name}
-        if measurement.wrong:
-            rows.append(row | {"note": f"WRONG, not timed: {measurement.wrong}"})
-            continue
-        seconds = measurement.seconds_per_edge
-        row["M edges/s, median"] = 1e-6 / float(np.median(seconds))
-        row["ns/edge, P90"] = 1e9 * float(np.percentile(seconds, 90))
-        row["busy cores"] = "-" if measurement.busy_cores is None else f"{measurement.busy_cores:.2f}"
-        if name != "windrow":
-            ratios[name] = ratio(measurement.windrow_seconds_per_edge, seconds)
-            row["windrow is faster by"] = str(ratios[name])
-        rows.append(row)
-    columns = {key: "" for row in rows for key in row}
-    print(f"\n{graph}, {threads} thread(s), fanouts {FANOUTS} from the seeds outwards, batch {BATCH}")
-    print(table([columns | row for row in rows]), flush=True)
-    rival = min(ratios, key=lambda name: ratios[name].median)
-    print(f"DGL's best: {rival}; windrow is faster by {ratios[rival]}", flush=True)
-    key = f"{graph}_threads_{threads}"
-    figures[f"{key}_windrow_edges_per_second"] = 1 / float(np.median(measured["windrow"].seconds_per_edge))
-    figures[f"{key}_dgl_edges_per_second"] = 1 / float(np.median(measured[rival].seconds_per_edge))
-    figures[f"{key}_ratio"] = ratios[rival].median
-    figures[f"{key}_ratio_low_95"] = ratios[rival].low
-    figures[f"{key}_ratio_high_95"] = ratios[rival].high
-    aims[key] = Aim(f"sampler >= {AIM:g}x DGL's per thread", ratios[rival].median >= AIM)
-
-
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, work=work, add_options=add_options)

@@ -4,29 +4,23 @@ Both sides train the same model on the same batches in the same processes, in tu
 the multi-hot sizes of MLPerf's DLRM-DCNv2, cut to fit, ids by Zipf's law; row-wise Adagrad fused into the backward
 pass, Adagrad for the dense part. TorchRec runs over gloo, which is what it has on CPUs, with its fused kernel (its
 default one for CPUs is slower and breaks), with and without its pipeline, under its own planner's plan and under ours;
-the fastest of them is the baseline. windrow runs over MPI, under its own plan.
+the one that windrow is ahead of by the least is the baseline. windrow runs over MPI, under its own plan.
 
 On one rank the baseline is FBGEMM's table-batched embeddings under the same dense model, without any collection: what
 our collection costs on top.
 """
 
-import argparse
 import contextlib
 import functools
 import itertools
-import json
 import logging
 import os
-import shutil
-import subprocess
-import sys
 import tempfile
 import warnings
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import median
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -36,7 +30,10 @@ from torch.nn import functional
 from windrow.comm.connect import connect
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
-from windrow.launch.benchmark import Aim, conclude, interleave, ratio, short_flag, table
+from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings
+from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
 from windrow.launch.memory import keep_freed_memory
 from windrow.partition.tables.options import PlanOptions
 from windrow.partition.tables.plan import Plan
@@ -46,6 +43,9 @@ from windrow.recsys.batch import Batch
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.options import ModelOptions
+
+if TYPE_CHECKING:
+    from windrow.launch.benchmark.measurement import Comparison
 
 MLPERF_ROWS = (
     40000000, 39060, 17295, 7424, 20265, 3, 7122, 1543, 63, 40000000, 3067956, 405282, 10, 2209, 11938, 155, 4, 976,
@@ -70,6 +70,7 @@ TABLE_RATE = 0.02
 DENSE_RATE = 0.01
 BATCHES = 4
 SEED = 3
+OURS = "windrow"
 AIM_RATIO = 1.5
 AIM_OVERHEAD = 0.05
 
@@ -362,11 +363,11 @@ def fbgemm_epoch(setting: Setting, batches: list[Batch], steps: int) -> Callable
 # ------------------------------------------------------------------------------------------------------------- running
 
 
-def variants(world: World, steps: int) -> dict[str, Callable[[], object]]:
-    """Everything that is timed on this number of ranks; each runs `steps` steps and ends in step with all ranks."""
+def variants(world: World, steps: int) -> dict[str, Variant]:
+    """Everything that is timed on this number of ranks; each runs `steps` steps."""
     batches = [make_batch(SETTING, rank=world.rank, number=number) for number in range(BATCHES)]
     plan = make_plan(PlanOptions(planner="greedy_lookups"), SETTING.specs(), world.size)
-    found = {"windrow": windrow_epoch(SETTING, world, plan, batches, steps)}
+    found = {OURS: windrow_epoch(SETTING, world, plan, batches, steps)}
     if world.size == 1:
         found["FBGEMM"] = fbgemm_epoch(SETTING, batches, steps)
     else:
@@ -379,11 +380,8 @@ def variants(world: World, steps: int) -> dict[str, Callable[[], object]]:
             step = torchrec_step(SETTING, world, torchrec, batches, pipeline=pipeline)
             found[name] = functools.partial(repeat, step, steps)
 
-    def run_and_meet(run: Callable[[], object]) -> None:
-        run()
-        world.barrier(stage="benchmark")
-
-    return {name: functools.partial(run_and_meet, run) for name, run in found.items()}
+    samples = steps * SAMPLES_PER_RANK * world.size
+    return {name: Variant(run=run, rows=samples) for name, run in found.items()}
 
 
 def repeat(step: Callable[[], object], times: int) -> None:
@@ -392,8 +390,8 @@ def repeat(step: Callable[[], object], times: int) -> None:
         step()
 
 
-def work(arguments: argparse.Namespace) -> None:
-    """Be one rank: time all variants in turn and, on rank 0, write the samples."""
+def work(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Be one rank: time all variants in turn."""
     warnings.simplefilter("ignore")  # TorchRec's, about itself
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
@@ -402,76 +400,49 @@ def work(arguments: argparse.Namespace) -> None:
         if world.size > 1:
             import torch.distributed as dist
 
-            store = f"file://{arguments.output}.rendezvous"
             os.environ.update(LOCAL_RANK=str(world.rank), LOCAL_WORLD_SIZE=str(world.size))
-            dist.init_process_group("gloo", init_method=store, rank=world.rank, world_size=world.size)
-        samples = interleave(variants(world, arguments.steps), repeats=arguments.repeats)
-        if world.rank == 0:
-            arguments.output.write_text(json.dumps(samples))
+            rendezvous = f"file://{task['rendezvous']}"
+            dist.init_process_group("gloo", init_method=rendezvous, rank=world.rank, world_size=world.size)
+        compared = compare(
+            variants(world, task["steps"]), baseline=OURS, repeats=task["repeats"], world=world
+        )
         if world.size > 1:
             dist.destroy_process_group()
+    return comparison_to_json(compared.against(compared.rival(OURS)))
 
 
-def measure(size: int, *, repeats: int, steps: int) -> dict[str, list[float]]:
-    """Seconds of every run of every variant on some ranks."""
-    mpirun = shutil.which("mpirun")
-    assert mpirun is not None, "mpirun is not on the PATH: pip install mpich, or load your cluster's MPI"
-    with tempfile.TemporaryDirectory() as folder:
-        output = Path(folder) / "samples.json"
-        program = [sys.executable, "-P", __file__, "--worker", "--output", str(output)]
-        program += ["--repeats", str(repeats), "--steps", str(steps)]
-        subprocess.run([mpirun, "-n", str(size), *program], check=True, timeout=1200)
-        samples: dict[str, list[float]] = json.loads(output.read_text())
-    return samples
-
-
-def main() -> None:
-    """Measure on 1, 2 and 4 ranks, or be one of them."""
-    parser = short_flag("DLRM training against TorchRec over gloo, and against plain FBGEMM in one process.")
-    parser.add_argument("--worker", action="store_true", help=argparse.SUPPRESS)
-    parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
-    parser.add_argument("--repeats", type=int, help=argparse.SUPPRESS)
-    parser.add_argument("--steps", type=int, help=argparse.SUPPRESS)
-    arguments = parser.parse_args()
-    if arguments.worker:
-        work(arguments)
-        return
-    repeats, steps = (5, 4) if arguments.short else (15, 8)
-    rows: list[dict[str, object]] = []
+def measure(program: Program) -> Findings:
+    """Time everything on 1, 2 and 4 ranks."""
+    repeats, steps = (5, 4) if program.short else (15, 8)
+    comparisons: dict[int, Comparison] = {}
     figures: dict[str, float] = {}
     gains: dict[int, float] = {}
     for size in (1, 2, 4):
-        samples = measure(size, repeats=repeats, steps=steps)
-        ours = samples["windrow"]
-        fastest = min((name for name in samples if name != "windrow"), key=lambda name: median(samples[name]))
-        for name, seconds in samples.items():
-            rows.append(
-                {
-                    "ranks": size,
-                    "variant": name,
-                    "samples/s": steps * SAMPLES_PER_RANK * size / median(seconds),
-                    "windrow is faster by": str(ratio(ours, seconds)) if name != "windrow" else "",
-                }
-            )
-        gains[size] = ratio(ours, samples[fastest]).median
-        figures[f"windrow_{size}_ranks_samples_per_second"] = steps * SAMPLES_PER_RANK * size / median(ours)
+        with tempfile.TemporaryDirectory() as folder:
+            rendezvous = str(Path(folder) / "rendezvous")
+            found = program.on_ranks(size, {"repeats": repeats, "steps": steps, "rendezvous": rendezvous})
+        comparisons[size] = compared = comparison_from_json(found)
+        gains[size] = compared.ratio(OURS).median
+        samples = steps * SAMPLES_PER_RANK * size
+        figures[f"windrow_{size}_ranks_samples_per_second"] = samples / compared.variants[OURS].median_s
         figures[f"windrow_over_{'fbgemm' if size == 1 else 'torchrec'}_{size}_ranks_ratio"] = gains[size]
-    print(table(rows))
     overhead = 1 / gains[1] - 1
     figures["overhead_over_fbgemm_share"] = overhead
-    conclude(
-        "torchrec_peer",
-        figures,
-        {
+    return Findings(
+        figures=figures,
+        aims={
             "ranks_2": Aim(f"2 ranks, over TorchRec's fastest: >= {AIM_RATIO}x", gains[2] >= AIM_RATIO),
             "ranks_4": Aim(f"4 ranks, over TorchRec's fastest: >= {AIM_RATIO}x", gains[4] >= AIM_RATIO),
             "overhead": Aim(
                 f"one process, over plain FBGEMM: <= {AIM_OVERHEAD:.0%}", overhead <= AIM_OVERHEAD
             ),
         },
-        save_to=arguments.save,
+        comparisons={
+            f"{size} ranks, {steps} steps of {SAMPLES_PER_RANK} samples per rank": compared
+            for size, compared in comparisons.items()
+        },
     )
 
 
 if __name__ == "__main__":
-    main()
+    run_benchmark(__file__, __doc__, measure, work=work)

@@ -5,6 +5,7 @@
     ├── RecipeError          an option is unknown, of the wrong type or contradicts another
     ├── PlanError            embedding tables cannot be placed so: a row missing or twice, a rank too full
     ├── StoreError           something windrow wrote earlier is damaged, too new, or belongs to another run
+    ├── ClusterError         hosts and links cannot be emulated here, or the links are not what they should be
     └── CommunicationError   ranks disagree, are late or are gone
         ├── CollectiveMismatchError
         ├── DeadlineError
@@ -14,6 +15,7 @@ Every message names the offending value and the cure.
 """
 
 __all__ = [
+    "ClusterError",
     "CollectiveMismatchError",
     "CommunicationError",
     "DataError",
@@ -52,6 +54,10 @@ class PlanError(WindrowError, ValueError):
 
 class StoreError(WindrowError, ValueError):
     """A partition store, checkpoint or run folder is damaged, of another version, or does not fit this run."""
+
+
+class ClusterError(WindrowError, RuntimeError):
+    """An emulated cluster cannot be made on this machine, was described wrongly, or failed its own proof."""
 
 
 class CommunicationError(WindrowError, RuntimeError):

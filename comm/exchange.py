@@ -100,6 +100,9 @@ class RowExchange:
         ids = ids.to(self._rows.device)
         order, counts = group_by_owner(ids, self._offsets)
         grouped = ids if order is None else ids[order]
+        if self._world.meter is not None:
+            own = counts[self._world.rank]
+            self._world.meter.record_found(f"{self._stage}: rows", local=own, remote=sum(counts) - own)
         asked = self._exchange_ids(list(grouped.split(counts)))
         fetched = self._rows.new_empty((len(ids), *self.row_shape)) if out is None else out
         self._stream.move([request - self._first for request in asked], counts, order, fetched)

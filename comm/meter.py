@@ -1,7 +1,8 @@
 """What a rank sends and receives, counted; and where its time goes.
 
 A world counts into its `Meter` when it has one (``world.meter = Meter()``) and does nothing otherwise.
-All claims about traffic come from here. What stays on a rank is never counted.
+All claims about traffic come from here. What stays on a rank is never traffic; of the rows that a minibatch needs,
+those found there are counted too, so that both add up to what was asked for.
 """
 
 import threading
@@ -10,10 +11,14 @@ from collections import Counter, defaultdict
 from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import torch
 
-__all__ = ["Meter", "Stopwatch", "Traffic"]
+if TYPE_CHECKING:
+    from windrow.comm.trace import Tracer
+
+__all__ = ["Meter", "RowsFound", "Stopwatch", "Traffic"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,11 +54,27 @@ class Traffic:
         )
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RowsFound:
+    """Where the rows were that a rank asked for; amounts add up with ``+``."""
+
+    local: int = 0
+    """Rows found on the rank that needed them."""
+    remote: int = 0
+    """Rows of other ranks."""
+
+    def __add__(self, other: "RowsFound") -> "RowsFound":
+        """Add field by field."""
+        return RowsFound(local=self.local + other.local, remote=self.remote + other.remote)
+
+
 class Meter:
-    """Counts rows and bytes per (stage, peer)."""
+    """Counts rows and bytes per (stage, peer), and per stage where the rows were that this rank asked for."""
 
     def __init__(self) -> None:
         self._amounts: dict[tuple[str, int | None], Traffic] = {}
+        self._found: dict[str, RowsFound] = {}
+        self._waiting_seconds: defaultdict[str, float] = defaultdict(float)
 
     def record_sent(self, stage: str, peer: int, rows: int, num_bytes: int) -> None:
         """Count rows sent to another rank; an empty message is none."""
@@ -68,6 +89,29 @@ class Meter:
     def record_reduced(self, stage: str, elements: int, num_bytes: int) -> None:
         """Count a tensor reduced over all ranks, by its size here."""
         self._add(stage, None, Traffic(elements_reduced=elements, bytes_reduced=num_bytes))
+
+    def record_found(self, stage: str, *, local: int, remote: int) -> None:
+        """Count rows that this rank asked for, whether it had to ask another rank for them or not."""
+        self._found[stage] = self.found(stage) + RowsFound(local=local, remote=remote)
+
+    def found(self, stage: str | None = None) -> RowsFound:
+        """Where the rows were that this rank asked for since the last `reset`.
+
+        Args:
+            stage: only this stage; None: all.
+        """
+        if stage is not None:
+            return self._found.get(stage, RowsFound())
+        return sum(self._found.values(), start=RowsFound())
+
+    def record_waiting(self, stage: str, seconds: float) -> None:
+        """Count time that this rank spent waiting for a collective to complete: for the network or other ranks."""
+        self._waiting_seconds[stage] += seconds
+
+    @property
+    def waiting_seconds(self) -> dict[str, float]:
+        """Seconds that this rank spent waiting, by stage, since the last `reset`; a copy."""
+        return dict(self._waiting_seconds)
 
     def totals(self, stage: str | None = None, *, peer: int | None = None) -> Traffic:
         """Add up what was counted since the last `reset`.
@@ -97,6 +141,8 @@ class Meter:
     def reset(self) -> None:
         """Forget everything, at the start of an epoch say."""
         self._amounts.clear()
+        self._found.clear()
+        self._waiting_seconds.clear()
 
     def _add(self, stage: str, peer: int | None, amount: Traffic) -> None:
         self._amounts[stage, peer] = self._amounts.get((stage, peer), Traffic()) + amount
@@ -111,6 +157,9 @@ class Stopwatch:
     Args:
         device: a GPU whose queued work belongs to the stage that queued it: it is waited for when a stage
             begins and ends. That costs overlap; None or a CPU waits for nothing.
+
+    Attributes:
+        tracer: records a span of time for each stage when set; None costs nothing.
     """
 
     def __init__(self, device: torch.device | None = None) -> None:
@@ -118,6 +167,7 @@ class Stopwatch:
         self._seconds: defaultdict[str, float] = defaultdict(float)
         self._adding = threading.Lock()
         self._open_here = _OpenStages()
+        self.tracer: Tracer | None = None
 
     @contextmanager
     def measure(self, stage: str) -> Iterator[None]:
@@ -134,9 +184,11 @@ class Stopwatch:
         finally:
             depth[stage] -= 1
             self._synchronise()
-            elapsed = time.perf_counter() - start
+            end = time.perf_counter()
             with self._adding:
-                self._seconds[stage] += elapsed
+                self._seconds[stage] += end - start
+            if self.tracer is not None:
+                self.tracer.record(stage, round(start * 1e9), round(end * 1e9))
 
     @property
     def seconds(self) -> dict[str, float]:

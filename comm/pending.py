@@ -45,17 +45,24 @@ class Pending(Generic[T]):
 
     Created by `windrow.comm.World.start_*`. The buffers handed to the collective must stay untouched until
     the handle is done, and so must the handle: wait for every one. Not thread safe: the thread that started it
-    finishes it.
+    finishes it. `on_waited` is told the seconds that each `wait` took.
     """
 
     def __init__(
-        self, request: Request, finish: Callable[[], T], *, description: str, deadline_s: float
+        self,
+        request: Request,
+        finish: Callable[[], T],
+        *,
+        description: str,
+        deadline_s: float,
+        on_waited: Callable[[float], None] | None = None,
     ) -> None:
         self._request: Request | None = request
         self._finish = finish
         self._result: T | None = None
         self._description = description
         self._deadline_s = deadline_s
+        self._on_waited = on_waited
 
     def test(self) -> bool:
         """Drive progress; True once the result is there. A backend may report False until `wait` is called."""
@@ -85,6 +92,8 @@ class Pending(Generic[T]):
             if waited > self._deadline_s:
                 raise self._late(waited)
             self._request.block(min(LONGEST_SLEEP_S, waited / 100))
+        if self._on_waited is not None:
+            self._on_waited(time.monotonic() - started)
         return self._result  # type: ignore[return-value]  # T may itself be Optional, so no assert can narrow it
 
     def then(self, transform: Callable[[T], U]) -> "Pending[U]":
@@ -95,6 +104,7 @@ class Pending(Generic[T]):
             lambda: transform(self._finish()),
             description=self._description,
             deadline_s=self._deadline_s,
+            on_waited=self._on_waited,
         )
 
     def _complete(self) -> None:

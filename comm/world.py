@@ -7,6 +7,7 @@ A backend implements two transfers, `_post_exchange` (one optional message to an
 `_post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here.
 """
 
+import functools
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
@@ -18,6 +19,7 @@ from torch import Tensor
 from windrow.comm.agreement import check_agreement
 from windrow.comm.pending import Pending, Request
 from windrow.comm.staging import from_transport, to_transport
+from windrow.comm.trace import Operation, Tracer, trace_clock_ns
 
 if TYPE_CHECKING:
     from windrow.comm.meter import Meter
@@ -46,6 +48,7 @@ class World(ABC):
         deadline_s: seconds that any wait may take before `DeadlineError`.
         debug: whether ranks agree on (operation, stage, shape, dtype) before each collective.
         meter: counts rows and bytes when set; None costs nothing.
+        tracer: records a span of time for each collective when set; None costs nothing.
     """
 
     def __init__(
@@ -56,6 +59,7 @@ class World(ABC):
         self.deadline_s = deadline_s
         self.debug = debug
         self.meter: Meter | None = None
+        self.tracer: Tracer | None = None
 
     # What a backend provides.
 
@@ -116,7 +120,8 @@ class World(ABC):
                 if peer != self.rank:
                     from_transport(transport, wanted)
 
-        return self._pending(self._post_exchange(outgoing, incoming), finish, "exchange", stage)
+        end = self._recorded(finish, "exchange", stage, outgoing, incoming)
+        return self._pending(self._post_exchange(outgoing, incoming), end, "exchange", stage)
 
     def start_all_to_all(
         self,
@@ -225,7 +230,8 @@ class World(ABC):
             from_transport(transport, target)
             return tensor
 
-        return self._pending(self._post_all_reduce(transport, op), finish, "all_reduce", stage)
+        end = self._recorded(finish, "all_reduce", stage, [target], [target])
+        return self._pending(self._post_all_reduce(transport, op), end, "all_reduce", stage)
 
     def all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum") -> Tensor:
         """`start_all_reduce` and wait for it."""
@@ -278,6 +284,15 @@ class World(ABC):
         payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
         return [pickle.loads(part.numpy().tobytes()) for part in self.all_gather(payload, stage=stage)]
 
+    def gather_object(self, value: T, *, root: int, stage: str) -> list[T]:
+        """Give the root the (picklable) objects of all ranks, in rank order; other ranks get none. Collective."""
+        payload = torch.frombuffer(bytearray(pickle.dumps(value)), dtype=torch.uint8)
+        sizes = [len(payload) if peer == root else 0 for peer in range(self.size)]
+        arriving = self.all_to_all_counts(sizes, stage=stage)
+        received = self.all_to_all(payload, sizes, arriving, stage=stage)
+        parts = received.split(arriving) if self.rank == root else ()
+        return [pickle.loads(part.numpy().tobytes()) for part in parts]
+
     def broadcast_object(self, value: T | None, *, root: int, stage: str) -> T:
         """Give every rank the root's (small, picklable) object; other ranks' arguments are ignored. Collective."""
         everyone: list[Any] = self.all_gather_object(value if self.rank == root else None, stage=stage)
@@ -292,7 +307,30 @@ class World(ABC):
 
     def _pending(self, request: Request, finish: Callable[[], T], operation: str, stage: str) -> Pending[T]:
         description = f"rank {self.rank} of {self.size}, {operation} in stage {stage!r}"
-        return Pending(request, finish, description=description, deadline_s=self.deadline_s)
+        on_waited = None if self.meter is None else functools.partial(self.meter.record_waiting, stage)
+        return Pending(
+            request, finish, description=description, deadline_s=self.deadline_s, on_waited=on_waited
+        )
+
+    def _recorded(
+        self,
+        finish: Callable[[], T],
+        operation: Operation,
+        stage: str,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+    ) -> Callable[[], T]:
+        """What ends a collective that is about to be posted, so that a tracer sees both moments."""
+        if self.tracer is None or self.size == 1:
+            return finish
+        return self.tracer.recording(
+            finish,
+            stage,
+            trace_clock_ns(),
+            operation=operation,
+            bytes_sent=sum(tensor.nbytes for tensor in sends),
+            bytes_received=sum(tensor.nbytes for tensor in receives),
+        )
 
     def _outgoing(self, tensor: Tensor) -> Tensor:
         return to_transport(tensor.detach(), self.transport_device(tensor.device))
@@ -313,10 +351,12 @@ class World(ABC):
             return
         # The check itself must travel unchecked and uncounted.
         meter, self.meter, self.debug = self.meter, None, False
+        tracer, self.tracer = self.tracer, None
         try:
             check_agreement(self, {"operation": operation, "stage": stage, **must_agree})
         finally:
             self.meter, self.debug = meter, True
+            self.tracer = tracer
 
     def _check_counts(self, send: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         if len(send_counts) != self.size or len(receive_counts) != self.size:

@@ -8,7 +8,7 @@ from typing import Never
 
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands import export, partition, plan, prepare, train
+from windrow.launch.commands import cluster, export, network, partition, plan, prepare, report, train
 
 __all__ = ["build_parser", "main"]
 
@@ -19,6 +19,9 @@ examples:
   mpirun -n 2 windrow train examples/tolokers.toml
   windrow prepare examples/open_bandit.toml
   mpirun -n 2 windrow train examples/open_bandit.toml
+  windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
+  mpirun -n 4 windrow network
+  windrow report runs/tolokers-1
   windrow train --help
 """
 WRONG_USE = 2
@@ -45,7 +48,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (partition, prepare, plan, train, export):
+    for command in (partition, prepare, plan, train, export, cluster, network, report):
         command.add_parser(commands)
     return parser
 

@@ -14,12 +14,31 @@ __all__ = [
     "git_commit",
     "hardware",
     "hardware_line",
+    "kernel_id",
     "package_versions",
     "usable_cores",
 ]
 
-PACKAGES = ("windrow", "torch", "numpy", "numba", "mpi4py", "dgl", "torch-geometric", "torchmetrics")
+PACKAGES = (
+    "windrow",
+    "torch",
+    "numpy",
+    "numba",
+    "mpi4py",
+    "mpich",
+    "dgl",
+    "torch-geometric",
+    "torchmetrics",
+    "torchrec",
+    "fbgemm-gpu",
+    "fbgemm-gpu-cpu",
+    "duckdb",
+    "pyarrow",
+)
 """The distributions whose versions a run records, where they are installed."""
+
+RESULTS = "benchmarks/results"
+"""Folder of a checkout that no program is made from."""
 
 
 def package_versions() -> dict[str, str]:
@@ -63,8 +82,24 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
+def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """What processes have in common that share cores and memory: the start of a kernel, whatever the host is called.
+
+    Emulated hosts and containers have names of their own and share a machine.
+
+    Args:
+        boot_id: where Linux tells it; where it does not, the host's name must do.
+    """
+    try:
+        return boot_id.read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
+
+
 def git_commit(folder: Path | None = None) -> str:
     """The commit of a checkout, with "-modified" where tracked files differ from it.
+
+    Results of benchmarks do not count: each benchmark writes one, and the next would be called modified by it.
 
     Args:
         folder: any folder of the checkout; the one of this file by default.
@@ -76,7 +111,8 @@ def git_commit(folder: Path | None = None) -> str:
     commit = _git(place, "rev-parse", "--verify", "HEAD")
     if commit is None:
         return "unknown"
-    return f"{commit}-modified" if _git(place, "status", "--porcelain", "--untracked-files=no") else commit
+    changed = _git(place, "status", "--porcelain", "--untracked-files=no", "--", ":/", f":/!{RESULTS}")
+    return f"{commit}-modified" if changed else commit
 
 
 def describe() -> dict[str, object]:

@@ -13,6 +13,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch.checkpoint import check_world_size
 from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.placement import graph_placement
 from windrow.launch.recipe import Recipe
 from windrow.training.schedule import learning_rate_factor
 
@@ -121,6 +122,10 @@ class GraphJob:
         """Rows of features that this rank exchanged."""
         assert self._world.meter is not None
         return self._world.meter.totals("features: rows")
+
+    def placement(self) -> dict[str, Any]:
+        """The parts of the graph."""
+        return graph_placement(self._graph)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimiser."""

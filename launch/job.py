@@ -83,6 +83,9 @@ class TrainingJob(Protocol):
     def traffic(self) -> Traffic:
         """Rows that this rank exchanged since the meter was reset."""
 
+    def placement(self) -> dict[str, Any]:
+        """What each rank holds, as `windrow.launch.placement` describes it; not collective."""
+
     def state_dict(self) -> dict[str, Any]:
         """What all ranks have in common: dense weights and optimiser."""
 

@@ -1,16 +1,20 @@
 """What rank 0 writes down about a run: its folder, the record of epochs, the table on the screen, the summary."""
 
-from collections.abc import Mapping
+import contextlib
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Self
+from typing import Any, Self
 
 from windrow.comm.errors import StoreError
 from windrow.launch.any_recipe import AnyRecipe
+from windrow.launch.epoch_lines import EpochLines
 from windrow.launch.epoch_record import EpochRecord, best_record
 from windrow.launch.epoch_table import EpochTable
 from windrow.launch.metrics_log import MetricsLog
 from windrow.launch.plot import write_plot
+from windrow.launch.rank_cost import RankCost
+from windrow.launch.rank_record import RankRecord
 from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder
 
 __all__ = ["Journal", "TrainingResult"]
@@ -47,6 +51,7 @@ class Journal:
         resumed: whether the folder holds this run already.
         finished_epochs: of a resumed run: records of later epochs are removed.
         shown_figures: figures that get a column of the table, with its header.
+        placement: what each rank holds, from `windrow.launch.placement`.
 
     Raises:
         StoreError: the folder is in use, cannot be made, or holds no run.
@@ -60,6 +65,7 @@ class Journal:
         resumed: bool,
         finished_epochs: int,
         shown_figures: Mapping[str, str],
+        placement: Mapping[str, Any],
     ) -> None:
         self._recipe = recipe
         if resumed:
@@ -69,23 +75,40 @@ class Journal:
         else:
             path = folder or recipe.run.folder or next_run_folder(recipe.name)
             self.folder = create_run_folder(path, recipe.settings())
+        # Also of a resumed run: its plan and its number of ranks may be others.
+        self.folder.write_placement(placement)
         self._table = EpochTable(figures=shown_figures)
-        self._log = MetricsLog(
-            self.folder.metrics_file,
-            tensorboard_folder=self.folder.tensorboard_folder if recipe.run.tensorboard else None,
-            finished_epochs=finished_epochs,
-        )
+        with contextlib.ExitStack() as opened:
+            self._log = opened.enter_context(
+                MetricsLog(
+                    self.folder.metrics_file,
+                    tensorboard_folder=self.folder.tensorboard_folder if recipe.run.tensorboard else None,
+                    finished_epochs=finished_epochs,
+                )
+            )
+            ranks = EpochLines(self.folder.ranks_file, RankRecord.from_json, finished_epochs=finished_epochs)
+            self._ranks = opened.enter_context(contextlib.closing(ranks))
+            self._files = opened.pop_all()
 
-    def append(self, record: EpochRecord) -> list[str]:
-        """Write a record; returns the lines to show."""
+    def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
+        """Write down an epoch.
+
+        Args:
+            record: all ranks together.
+            ranks: each of them.
+
+        Returns:
+            The lines to show.
+        """
         self._log.append(record)
+        self._ranks.append(RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
         return self._table.lines(record)
 
     def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._log.close()
+        self._files.close()
 
     def conclude(self) -> TrainingResult:
         """Write plot and summary, and say how it went.

@@ -2,8 +2,8 @@
 
 from collections.abc import Mapping
 
-from windrow.launch.benchmark import table
 from windrow.launch.formatting import byte_size
+from windrow.launch.text_table import table
 from windrow.recsys.store import LogStore
 
 __all__ = ["log_summary"]

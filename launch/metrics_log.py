@@ -3,9 +3,9 @@
 from pathlib import Path
 from typing import TYPE_CHECKING, Self
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
+from windrow.launch.epoch_lines import EpochLines, read_lines
 from windrow.launch.epoch_record import EpochRecord
-from windrow.partition.atomic_file import write_atomically
 
 if TYPE_CHECKING:
     from torch.utils.tensorboard.writer import SummaryWriter
@@ -31,9 +31,8 @@ class MetricsLog:
         self, path: Path, *, tensorboard_folder: Path | None = None, finished_epochs: int = 0
     ) -> None:
         self._writer = None if tensorboard_folder is None else _writer(tensorboard_folder, finished_epochs)
-        self._records = [record for record in read_records(path) if record.epoch <= finished_epochs]
-        write_atomically(path, b"".join(f"{record.to_json()}\n".encode() for record in self._records))
-        self._file = path.open("a", encoding="utf-8")
+        self._lines = EpochLines(path, EpochRecord.from_json, finished_epochs=finished_epochs)
+        self._records = list(self._lines.kept)
 
     @property
     def records(self) -> tuple[EpochRecord, ...]:
@@ -47,13 +46,7 @@ class MetricsLog:
             StoreError: the disk is full, say.
         """
         self._records.append(record)
-        try:
-            self._file.write(record.to_json() + "\n")
-            self._file.flush()
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {self._file.name}: {error.strerror}. Make room, then go on with --resume."
-            ) from error
+        self._lines.append(record)
         if self._writer is not None:
             for name, value in _scalars(record).items():
                 self._writer.add_scalar(name, value, record.epoch)
@@ -61,7 +54,7 @@ class MetricsLog:
 
     def close(self) -> None:
         """Close the files."""
-        self._file.close()
+        self._lines.close()
         if self._writer is not None:
             self._writer.close()
 
@@ -84,16 +77,7 @@ def read_records(path: Path) -> list[EpochRecord]:
     Raises:
         StoreError: another line is not a record.
     """
-    if not path.exists():
-        return []
-    finished = path.read_text(encoding="utf-8").split("\n")[:-1]
-    records = []
-    for number, line in enumerate(finished, start=1):
-        try:
-            records.append(EpochRecord.from_json(line))
-        except ValueError as error:
-            raise StoreError(f"{path}, line {number}: {error}. Remove that line.") from error
-    return records
+    return read_lines(path, EpochRecord.from_json)
 
 
 def _writer(folder: Path, finished_epochs: int) -> "SummaryWriter":

@@ -8,6 +8,7 @@ import torch
 from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.placement import table_placement
 from windrow.launch.recommendation_parts import click_parts, two_tower_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.recsys.trainer import RecommendationTrainer
@@ -43,6 +44,7 @@ class RecommendationJob:
         parts = (two_tower_parts if self._is_ranking else click_parts)(world, recipe, device)
         self._evaluator = parts.evaluator
         self._fingerprint = parts.fingerprint
+        self._collections = parts.recommender.collections()
         self._trainer = RecommendationTrainer(
             world,
             parts.recommender,
@@ -126,6 +128,11 @@ class RecommendationJob:
         assert self._world.meter is not None
         stages = {stage for stage, _ in self._world.meter.table() if stage.endswith(VECTORS)}
         return sum((self._world.meter.totals(stage) for stage in stages), start=Traffic())
+
+    def placement(self) -> dict[str, Any]:
+        """The shards of the tables."""
+        tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
+        return table_placement(tables, self._world.size)
 
     def state_dict(self) -> dict[str, Any]:
         """Dense model and its optimiser."""

@@ -3,9 +3,12 @@
     runs/tolokers-1/
         recipe.toml          every setting of the run, defaults included
         environment.json     versions, hardware and commit, one entry for each start of the run
+        placement.json       what each rank holds
         metrics.jsonl        one line per epoch
+        ranks.jsonl          the same rank by rank: seconds, bytes to each other rank, rows, memory
         tensorboard/         the same for TensorBoard
         checkpoints/
+        trace.json           a timeline of the first epochs, where --trace asked for it
         summary.json         the figures at the end
         plot.png             the curves
 
@@ -45,9 +48,19 @@ class RunFolder:
         return self.path / "environment.json"
 
     @property
+    def placement_file(self) -> Path:
+        """What each rank holds, since the run was last started."""
+        return self.path / "placement.json"
+
+    @property
     def metrics_file(self) -> Path:
         """One line of JSON per epoch."""
         return self.path / "metrics.jsonl"
+
+    @property
+    def ranks_file(self) -> Path:
+        """One line of JSON per epoch, with what each rank did; see `windrow.launch.rank_record`."""
+        return self.path / "ranks.jsonl"
 
     @property
     def tensorboard_folder(self) -> Path:
@@ -58,6 +71,11 @@ class RunFolder:
     def checkpoint_folder(self) -> Path:
         """Checkpoints; see `windrow.launch.checkpoint`."""
         return self.path / "checkpoints"
+
+    @property
+    def trace_file(self) -> Path:
+        """A timeline of all ranks; see `windrow.launch.timeline`."""
+        return self.path / "trace.json"
 
     @property
     def summary_file(self) -> Path:
@@ -73,6 +91,14 @@ class RunFolder:
         """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
         starts = json.loads(self.environment_file.read_text()) if self.environment_file.exists() else []
         write_atomically(self.environment_file, _json([*starts, describe()]))
+
+    def write_placement(self, placement: Mapping[str, Any]) -> None:
+        """Write placement.json. Rank 0 alone calls it.
+
+        Args:
+            placement: from `windrow.launch.placement`.
+        """
+        write_atomically(self.placement_file, _json(dict(placement)))
 
     def write_summary(self, figures: Mapping[str, Any]) -> None:
         """Write summary.json. Rank 0 alone calls it.

@@ -1,7 +1,6 @@
 """A whole training run: join the job, load, train epoch by epoch, measure, record, checkpoint, resume."""
 
 import contextlib
-import os
 import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -11,33 +10,38 @@ import torch
 from windrow.comm.connect import connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_local_rank
-from windrow.comm.meter import Meter, Traffic
+from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.any_recipe import AnyRecipe
 from windrow.launch.checkpoint import check_fits
 from windrow.launch.checkpoint_file import CheckpointHeader
-from windrow.launch.environment import usable_cores
-from windrow.launch.epoch_cost import EpochCost, gather_cost
+from windrow.launch.environment import kernel_id, usable_cores
+from windrow.launch.epoch_cost import EpochCost, gather_cost, own_time, own_traffic
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.job import TrainingJob
 from windrow.launch.journal import Journal, TrainingResult
 from windrow.launch.progress import Progress, make_progress
+from windrow.launch.rank_cost import RankCost
 from windrow.launch.recipe import Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder
 from windrow.launch.run_options import RunOptions
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
+from windrow.launch.timeline import Timeline
 from windrow.training.early_stopping import EarlyStopping
 
 __all__ = ["TrainingResult", "train"]
 
 
-def train(recipe: AnyRecipe, *, resume: Path | None = None, run_folder: Path | None = None) -> TrainingResult:
+def train(
+    recipe: AnyRecipe, *, resume: Path | None = None, run_folder: Path | None = None, trace: bool = False
+) -> TrainingResult:
     """Train as a recipe says. Collective: every process that the launcher started calls it, with the same arguments.
 
     Args:
         recipe: from `windrow.launch.any_recipe.load_any_recipe`.
         resume: folder of a run to go on with, from its latest intact checkpoint; None to begin a new run.
         run_folder: folder for a new run; None for the recipe's, or the next free ``runs/<name>-<n>``.
+        trace: whether to write a timeline of the first epochs into the run folder (`windrow.launch.timeline`).
 
     Returns:
         The figures at the best validation epoch, the same on every rank.
@@ -62,7 +66,7 @@ def train(recipe: AnyRecipe, *, resume: Path | None = None, run_folder: Path | N
                 run.restore(resume)
             # No rank makes a run folder until every rank has found its part of the store right.
             world.barrier(stage="ready")
-            return run.finish(resume or run_folder)
+            return run.finish(resume or run_folder, trace=trace)
 
 
 def _open_job(world: World, recipe: AnyRecipe, device: torch.device) -> TrainingJob:
@@ -106,7 +110,7 @@ class _Run:
         self._stopping.load_state_dict(state["early_stopping"])
         self._finished_epochs, self._first_step = header.position
         self._loss_before = state["loss"]
-        self._cost_before = EpochCost(**state["cost"])
+        self._cost_before = EpochCost.from_dict(state["cost"])
         self._resumed = True
         if self._world.rank == 0:
             for message in checkpoint.damaged:
@@ -114,7 +118,7 @@ class _Run:
             step = f" and {self._first_step} steps" if self._first_step else ""
             print(f"windrow: resuming after epoch {self._finished_epochs}{step} from {checkpoint.path}")
 
-    def finish(self, folder: Path | None) -> TrainingResult:
+    def finish(self, folder: Path | None, *, trace: bool) -> TrainingResult:
         """Run the epochs that are left. Collective."""
         result = None
         with contextlib.ExitStack() as open_until_the_end:
@@ -128,25 +132,36 @@ class _Run:
                         resumed=self._resumed,
                         finished_epochs=self._finished_epochs,
                         shown_figures=self._job.shown_figures,
+                        placement=self._job.placement(),
                     )
                 )
             checkpoints = self._world.broadcast_object(
                 None if journal is None else journal.folder.checkpoint_folder, root=0, stage="run folder"
             )
+            timeline: Timeline | None = None
+            if trace:
+                file = RunFolder(checkpoints.parent).trace_file
+                timeline = open_until_the_end.enter_context(
+                    Timeline(self._world, self._job, file, say=progress.write)
+                )
             while self._finished_epochs < self._recipe.training.epochs and not self._stopping.should_stop:
-                record, improved = self._one_epoch(progress, checkpoints)
+                record, ranks, improved = self._one_epoch(progress, checkpoints)
                 if journal is not None:
-                    for line in journal.append(record):
+                    for line in journal.append(record, ranks):
                         progress.write(line)
                 if self._is_due(self._recipe.run.checkpoint_every_epochs) or improved:
                     self._save(checkpoints, best=improved)
+                if timeline is not None:
+                    timeline.epoch_finished(self._finished_epochs)
             if journal is not None:
                 result = journal.conclude()
         result = self._world.broadcast_object(result, root=0, stage="result")
         assert result is not None
         return result
 
-    def _one_epoch(self, progress: Progress, checkpoints: Path) -> tuple[EpochRecord, bool]:
+    def _one_epoch(
+        self, progress: Progress, checkpoints: Path
+    ) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
         started = time.perf_counter()
         self._begin_measuring()
         progress.start(f"epoch {self._finished_epochs + 1}", self._job.steps_per_epoch - self._first_step)
@@ -158,7 +173,7 @@ class _Run:
         )
         progress.finish()
         training_seconds = self._cost_before.seconds + time.perf_counter() - started
-        traffic = self._job.traffic()
+        traffic = own_traffic(self._world, self._job.traffic())
         self._finished_epochs += 1
         values: Mapping[str, Mapping[str, float]] = {}
         if self._is_due(self._recipe.evaluation.every_epochs):
@@ -169,6 +184,7 @@ class _Run:
             self._finished_epochs, values["validation"][metric]
         )
         cost = self._cost_so_far(started, traffic)
+        share = cost.share_found_at_home
         record = EpochRecord(
             epoch=self._finished_epochs,
             step=self._finished_epochs * self._job.steps_per_epoch,
@@ -181,21 +197,20 @@ class _Run:
             figures={
                 **_named_figures(values, metric),
                 "samples per second": self._job.samples_per_epoch / training_seconds,
+                **({} if share is None else {"share of rows found at home": share}),
             },
-            **cost.to_dict(),
+            seconds=cost.seconds,
+            stage_seconds=cost.stage_seconds,
+            rows_fetched=cost.rows_fetched,
+            bytes_fetched=cost.bytes_fetched,
         )
         self._first_step, self._loss_before, self._cost_before = 0, 0.0, EpochCost()
-        return record, improved
+        return record, cost.ranks, improved
 
-    def _cost_so_far(self, started: float, traffic: Traffic) -> EpochCost:
+    def _cost_so_far(self, started: float, traffic: EpochCost) -> EpochCost:
         """What the epoch has cost since its beginning, on all ranks, those of an earlier start too. Collective."""
-        own = EpochCost(
-            seconds=time.perf_counter() - started,
-            stage_seconds=self._job.stopwatch.seconds,
-            rows_fetched=traffic.rows_received,
-            bytes_fetched=traffic.bytes_received,
-        )
-        return self._cost_before + gather_cost(self._world, own)
+        time_taken = own_time(time.perf_counter() - started, self._job.stopwatch.seconds)
+        return self._cost_before + gather_cost(self._world, traffic + time_taken)
 
     def _begin_measuring(self) -> None:
         assert self._world.meter is not None
@@ -222,7 +237,7 @@ class _Run:
         loss, cost = 0.0, EpochCost()
         if step:
             loss = self._job.loss_so_far()
-            cost = self._cost_so_far(started, self._job.traffic())
+            cost = self._cost_so_far(started, own_traffic(self._world, self._job.traffic()))
         header = CheckpointHeader(
             recipe=self._recipe.decisive_settings(),
             data_fingerprint=self._job.data_fingerprint,
@@ -278,6 +293,6 @@ def _own_device(options: RunOptions) -> torch.device:
 
 
 def _ranks_on_this_machine(world: World) -> int:
-    """How many ranks share this machine's cores. Collective."""
-    hosts = world.all_gather_object(os.uname().nodename, stage="hosts")
-    return hosts.count(hosts[world.rank])
+    """How many ranks share this machine's cores, those on its emulated hosts too. Collective."""
+    kernels = world.all_gather_object(kernel_id(), stage="hosts")
+    return kernels.count(kernels[world.rank])

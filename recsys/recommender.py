@@ -128,24 +128,23 @@ class Recommender(nn.Module):
     def reduced_parameters(self) -> Iterator[nn.Parameter]:
         """What every rank holds a copy of, so that its gradients must be summed: dense model, replicated tables."""
         yield from self.model.parameters()
-        for collection in self._collections():
+        for collection in self.collections():
             yield from collection.replicated_parameters()
 
     def step_tables(self) -> None:
         """Update the tables that the backward pass has not updated yet; after their gradients were summed."""
-        for collection in self._collections():
+        for collection in self.collections():
             collection.step()
 
     def set_table_learning_rate(self, learning_rate: float) -> None:
         """Change the step size of all tables, from the next `RecommenderLookup.start_lookup` on."""
-        for collection in self._collections():
+        for collection in self.collections():
             collection.set_learning_rate(learning_rate)
 
     def local_tables(self) -> "list[StoredTable]":
         """Every rectangle of a table that this rank stores, with its optimiser state, as views."""
-        return [table for collection in self._collections() for table in collection.local_tables()]
+        return [table for collection in self.collections() for table in collection.local_tables()]
 
-    def _collections(self) -> "Iterator[EmbeddingBagCollection | EmbeddingCollection]":
-        yield self.bags
-        if self.sequences is not None:
-            yield self.sequences
+    def collections(self) -> "tuple[EmbeddingBagCollection | EmbeddingCollection, ...]":
+        """All that holds tables."""
+        return (self.bags,) if self.sequences is None else (self.bags, self.sequences)

@@ -25,6 +25,7 @@ OPTIONAL_LIBRARIES = {
     "fbgemm_gpu",
     "matplotlib",
     "mpi4py",
+    "plotly",
     "pyarrow",
     "safetensors",
     "tensorboard",

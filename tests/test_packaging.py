@@ -64,6 +64,11 @@ def test_wheel_holds_every_module_of_the_checkout(wheel_files):
     assert {file for file in wheel_files if file.endswith(".py")} == expected
 
 
+def test_wheel_holds_the_templates_of_the_report(wheel_files):
+    templates = {f"windrow/launch/report/templates/page.{kind}" for kind in ("html.j2", "css", "js")}
+    assert {file for file in wheel_files if "/templates/" in file} == templates
+
+
 def test_wheel_tells_type_checkers_that_it_has_types(wheel_files):
     assert {f"windrow/{folder}/py.typed" for folder in FOLDERS} <= wheel_files
 

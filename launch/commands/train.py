@@ -19,6 +19,7 @@ examples:
   mpirun -n 2 windrow train examples/tolokers.toml --set training.epochs=5 --set sampler.fanouts=[10,10]
   mpirun -n 2 windrow train examples/open_bandit.toml --set tables.dim=16
   mpirun -n 2 windrow train --resume runs/tolokers-1
+  mpirun -n 2 windrow train examples/tolokers.toml --trace
 """
 
 SAID = {
@@ -57,6 +58,12 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--resume", type=Path, metavar="RUN_FOLDER", help="go on with a run from its latest intact checkpoint"
     )
     place.add_argument("--run-folder", type=Path, metavar="DIR", help="folder for the new run")
+    parser.add_argument(
+        "--trace",
+        action="store_true",
+        help="record what every rank does when, in the first two epochs that this start trains, and write it to "
+        "trace.json in the run folder: a timeline to be opened at https://ui.perfetto.dev",
+    )
     add_overrides(parser, example="training.epochs=5")
     parser.set_defaults(run=run)
 
@@ -76,14 +83,19 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.comm.connect import ending_all_ranks
     from windrow.launch.any_recipe import load_any_recipe
     from windrow.launch.memory import keep_freed_memory
+    from windrow.launch.run_folder import RunFolder
     from windrow.launch.training import train
 
     keep_freed_memory()
     with ending_all_ranks():
         recipe = load_any_recipe(_recipe_path(arguments), arguments.overrides)
-    result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder)
+    result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
-        print("\n".join(summary_lines(result)), flush=True)
+        lines = summary_lines(result)
+        trace_file = RunFolder(result.run_folder).trace_file
+        if arguments.trace and trace_file.exists():
+            lines.append(f"its timeline is in {trace_file}: open it at https://ui.perfetto.dev")
+        print("\n".join(lines), flush=True)
     return 0
 
 

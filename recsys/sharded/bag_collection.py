@@ -14,6 +14,7 @@ from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
 from windrow.recsys.sharded.packing import pack
 from windrow.recsys.sharded.pooled_exchange import PooledExchange, PooledTransfer
+from windrow.recsys.sharded.rows_needed import rows_of_whole_tables
 from windrow.recsys.sharded.samples import Samples, read_samples
 from windrow.recsys.sharded.unpacking import LookupInput, unpack
 from windrow.recsys.tables.options import TableOptions
@@ -108,6 +109,9 @@ class EmbeddingBagCollection(ShardedTables):
         """
         samples = read_samples(features, self.layout, is_weighted=self._is_weighted)
         if self.layout.is_direct:
+            if self.world.meter is not None:
+                needed = rows_of_whole_tables(self.layout.owners[0], samples)
+                self.world.meter.record_found(f"{self._stage}: rows", local=needed, remote=0)
             return _DirectBags(self, features, samples)
         return _ExchangedBags(self, samples)
 

@@ -17,6 +17,7 @@ from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.message import MessageFormat
 from windrow.recsys.sharded.packing import pack
 from windrow.recsys.sharded.rank_tables import RankTables, StoredTable
+from windrow.recsys.sharded.rows_needed import rows_asked_for
 from windrow.recsys.sharded.samples import Samples
 from windrow.recsys.sharded.unpacking import LookupInput, unpack
 from windrow.recsys.tables.options import TableOptions
@@ -73,9 +74,9 @@ class ShardedTables(nn.Module):
         self.world = Loopback.single() if world is None else world
         self.options = options or TableOptions()
         self.device = device or torch.device("cpu")
-        specs = table_specs(tables, self.options)
-        self.plan = plan or plan_with_planner("round_robin", specs, self.world.size)
-        check_plan(self.plan, specs, self.world.size)
+        self.specs = table_specs(tables, self.options)
+        self.plan = plan or plan_with_planner("round_robin", self.specs, self.world.size)
+        check_plan(self.plan, self.specs, self.world.size)
         self.layout = make_layout(tables, self.plan, self.world.size)
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
@@ -122,7 +123,11 @@ class ShardedTables(nn.Module):
 
     def distribute(self, samples: Samples) -> InputDistribution:
         """Send the counts of a minibatch. Collective."""
-        return InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
+        distribution = InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
+        if self.world.meter is not None:
+            found = rows_asked_for(self.layout, samples, distribution.messages, self.world.rank)
+            self.world.meter.record_found(f"{self._stage}: rows", local=found.local, remote=found.remote)
+        return distribution
 
     def replicated_input(self, samples: Samples) -> LookupInput:
         """What this rank looks up in its copies of replicated tables."""

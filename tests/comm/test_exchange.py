@@ -104,6 +104,28 @@ def test_traffic_is_eight_bytes_and_a_row_for_each_distinct_remote_id():
     assert ids.bytes_sent == 3 * 8
 
 
+def test_rows_at_home_and_elsewhere_are_the_ids_asked_for(spmd):
+    from windrow.comm.meter import Meter, RowsFound
+
+    def body(world):
+        world.meter = Meter()
+        ids, offsets = ids_of(world.rank), offsets_for(world.size)
+        exchange = make_exchange(world)
+        exchange.fetch(ids)
+        distinct = ids.unique()
+        own = ((distinct >= offsets[world.rank]) & (distinct < offsets[world.rank + 1])).sum().item()
+        found = world.meter.found("rows: rows")
+        assert found == RowsFound(local=own, remote=len(distinct) - own)
+        assert found.remote == world.meter.totals("rows: rows").rows_received
+        exchange.fetch(distinct, unique=True)
+        assert world.meter.found("rows: rows") == found + found
+        # Gradients are pushed, not asked for.
+        exchange.push(distinct, torch.ones(len(distinct), COLUMNS))
+        assert world.meter.found() == found + found
+
+    spmd(body)
+
+
 def test_ids_out_of_range_are_refused():
     exchange = make_exchange(Loopback.single())
     with pytest.raises(DataError, match="37"):

@@ -7,7 +7,8 @@ import pytest
 import torch
 
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Meter, Stopwatch, Traffic
+from windrow.comm.meter import Meter, RowsFound, Stopwatch, Traffic
+from windrow.comm.trace import Span, Tracer
 
 
 def test_amounts_add_up_by_stage_and_peer():
@@ -50,8 +51,21 @@ def test_empty_messages_leave_no_trace():
 def test_reset_forgets():
     meter = Meter()
     meter.record_sent("rows", 1, 1, 1)
+    meter.record_found("rows", local=1, remote=2)
     meter.reset()
     assert meter.totals() == Traffic()
+    assert meter.found() == RowsFound()
+
+
+def test_rows_found_add_up_by_stage_and_are_no_traffic():
+    meter = Meter()
+    meter.record_found("rows", local=3, remote=1)
+    meter.record_found("rows", local=0, remote=2)
+    meter.record_found("other rows", local=5, remote=0)
+    assert meter.found("rows") == RowsFound(local=3, remote=3)
+    assert meter.found() == RowsFound(local=8, remote=3)
+    assert meter.found("nothing of this name") == RowsFound()
+    assert meter.table() == {}
 
 
 def test_what_is_sent_is_received():
@@ -154,3 +168,31 @@ def test_a_gpu_is_waited_for_at_both_ends_and_a_cpu_never(monkeypatch):
     with Stopwatch(device).measure("forward"):
         assert waited == [device]
     assert waited == [device, device]
+
+
+def test_a_tracer_sees_each_stage(clock):
+    stopwatch = Stopwatch()
+    with stopwatch.measure("before"):
+        clock[0] += 1.0
+    stopwatch.tracer = Tracer()
+    with stopwatch.measure("epoch"):
+        clock[0] += 1.0
+        with stopwatch.measure("step"), stopwatch.measure("step"):
+            clock[0] += 2.0
+    with pytest.raises(RuntimeError), stopwatch.measure("failed"):
+        raise RuntimeError
+    second = 10**9
+    assert stopwatch.tracer.spans == [
+        Span("step", 102 * second, 104 * second),
+        Span("epoch", 101 * second, 104 * second),
+        Span("failed", 104 * second, 104 * second),
+    ]
+
+
+def test_waiting_is_added_up_by_stage_until_the_reset():
+    meter = Meter()
+    for stage, seconds in (("features", 1.0), ("loss", 0.5), ("features", 2.0)):
+        meter.record_waiting(stage, seconds)
+    assert meter.waiting_seconds == {"features": 3.0, "loss": 0.5}
+    meter.reset()
+    assert meter.waiting_seconds == {}

@@ -21,6 +21,31 @@ def test_long_messages_travel_in_chunks():
 
 
 @pytest.mark.parallel(2)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.int64])
+def test_long_sums_are_taken_in_pieces_and_keep_their_place(monkeypatch, dtype):
+    from mpi4py import MPI
+
+    from windrow.comm import mpi_world
+
+    pieces = []
+    whole = MPI.Intracomm.Iallreduce
+
+    class Recording(MPI.Intracomm):
+        def Iallreduce(self, sendbuf, recvbuf, op=MPI.SUM):  # noqa: N802 - MPI's name
+            pieces.append(recvbuf.nbytes)
+            return whole(self, sendbuf, recvbuf, op)
+
+    world = mpi_world.MPIWorld(deadline_s=60)
+    world._communicator = Recording(world._communicator)
+    length = 2 * mpi_world.ALL_REDUCE_PIECE_BYTES // dtype.itemsize + 5
+    values = torch.arange(length).to(dtype)
+    total = world.all_reduce(values.clone(), stage="test")
+    assert torch.equal(total, values * world.size)
+    assert pieces == [mpi_world.ALL_REDUCE_PIECE_BYTES] * 2 + [5 * dtype.itemsize]
+    world.close()
+
+
+@pytest.mark.parallel(2)
 def test_a_late_rank_is_named_and_may_still_come():
     from mpi4py import MPI
 

@@ -1,5 +1,7 @@
 """The waiting loop, with requests made for the test."""
 
+import time
+
 import pytest
 
 from windrow.comm.errors import DeadlineError
@@ -64,3 +66,26 @@ def test_the_deadline_names_the_peers():
 def test_then_transforms_the_result():
     assert pending(3).then(sum).wait() == 3
     assert pending(3).then(sum).then(str).wait() == "3"
+
+
+def test_each_wait_tells_how_long_it_took():
+    waited: list[float] = []
+    handle = Pending(Slow(), lambda: None, description="", deadline_s=10, on_waited=waited.append)
+    handle.then(lambda _: None).wait()
+    assert len(waited) == 1
+    assert waited[0] >= Slow.SECONDS
+    handle.test()
+    assert len(waited) == 1
+
+
+class Slow(Countdown):
+    """Complete once some time has passed."""
+
+    SECONDS = 0.02
+
+    def __init__(self) -> None:
+        super().__init__(0)
+        self.started = time.monotonic()
+
+    def test(self) -> bool:
+        return time.monotonic() - self.started >= self.SECONDS

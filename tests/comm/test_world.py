@@ -114,6 +114,19 @@ def test_debug_mode_raises_the_same_error_on_every_rank(spmd):
         assert "rank 1: all_reduce(stage=disagreed, shape=(3,)" in results[0]
 
 
+def test_the_root_alone_gathers_objects(spmd):
+    def body(world):
+        root = world.size - 1
+        return world.gather_object(
+            {"rank": world.rank, "text": "x" * 1000 * world.rank}, root=root, stage="test"
+        )
+
+    *others, gathered = spmd(body, debug=True)
+    assert [found["rank"] for found in gathered] == list(range(len(gathered)))
+    assert [len(found["text"]) for found in gathered] == [1000 * rank for rank in range(len(gathered))]
+    assert others == [[]] * (len(gathered) - 1)
+
+
 def test_counts_that_do_not_match_the_rows_are_refused():
     world = Loopback.single()
     with pytest.raises(ValueError, match=r"send_counts \[2\] must be non-negative and add up to the 3 rows"):
@@ -161,6 +174,7 @@ def test_meter_counts_rows_and_bytes_by_stage_and_peer():
         return world.meter
 
     for rank, meter in enumerate(Loopback.run(2, body)):
+        assert set(meter.waiting_seconds) == {stage for stage, _ in meter.table()}
         traffic = meter.totals("features", peer=1 - rank)
         assert (traffic.rows_sent, traffic.bytes_sent) == (1, 16)
         assert (traffic.rows_received, traffic.bytes_received) == (1, 16)

@@ -1,6 +1,9 @@
 """windrow.launch.environment: plain, serialisable, and calm where something is absent."""
 
 import json
+import platform
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -36,6 +39,17 @@ def test_gpus_are_counted_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.hardware_line().endswith("2 x H200")
 
 
+def test_processes_of_one_machine_share_a_kernel_id(tmp_path: Path) -> None:
+    program = "from windrow.launch.environment import kernel_id; print(kernel_id())"
+    printed = subprocess.run(
+        [sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True
+    ).stdout
+    assert printed.strip() == environment.kernel_id()
+    (tmp_path / "boot_id").write_text("one-start-of-a-kernel\n")
+    assert environment.kernel_id(tmp_path / "boot_id") == "one-start-of-a-kernel"
+    assert environment.kernel_id(tmp_path / "absent") == platform.node()
+
+
 def test_commit_is_unknown_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert environment.git_commit(tmp_path) == "unknown"
     monkeypatch.setenv("PATH", str(tmp_path))
@@ -54,6 +68,26 @@ def test_commit_says_when_tracked_files_changed(tmp_path: Path) -> None:
     assert len(clean) == 40
     (tmp_path / "file").write_text("two")
     assert environment.git_commit(tmp_path) == f"{clean}-modified"
+
+
+def test_results_of_benchmarks_do_not_modify_a_checkout(tmp_path: Path) -> None:
+    results, other = tmp_path / "benchmarks" / "results", tmp_path / "other" / "benchmarks" / "results"
+    for folder in (results, other):
+        folder.mkdir(parents=True)
+        (folder / "x.json").write_text("{}")
+
+    def git(*arguments: str) -> None:
+        assert environment._git(tmp_path, *arguments) is not None
+
+    git("init")
+    git("add", ".")
+    git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-m", "one")
+    (results / "x.json").write_text("{1}")
+    for folder in (tmp_path, tmp_path / "benchmarks", results):
+        assert len(environment.git_commit(folder)) == 40
+    (other / "x.json").write_text("{1}")
+    for folder in (tmp_path, tmp_path / "benchmarks", results):
+        assert environment.git_commit(folder).endswith("-modified")
 
 
 def test_processor_model_is_read_from_cpuinfo(tmp_path: Path) -> None:

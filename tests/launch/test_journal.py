@@ -10,6 +10,8 @@ from windrow.comm.errors import StoreError
 from windrow.launch import journal
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.journal import Journal
+from windrow.launch.rank_cost import RankCost
+from windrow.launch.rank_record import RankRecord, read_rank_records
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 Make = Callable[..., RecommendationRecipe]
@@ -42,16 +44,17 @@ def open_journal(recipe: RecommendationRecipe, folder: Path, *, finished_epochs:
         resumed=finished_epochs > 0,
         finished_epochs=finished_epochs,
         shown_figures={"test auc": "AUC"},
+        placement={"kind": "log", "finished": finished_epochs},
     )
 
 
 def test_the_best_epoch_is_reported(tmp_path: Path, click_recipe: Make) -> None:
     with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
-        header, _, row = notes.append(record(1, 0.7))
+        header, _, row = notes.append(record(1, 0.7), ())
         assert "AUC" in header
         assert "0.1000" in row
         for epoch, value in ((2, 0.3), (3, 0.4)):
-            notes.append(record(epoch, value))
+            notes.append(record(epoch, value), ())
         result = notes.conclude()
     assert (result.best_epoch, result.validation, result.epochs, result.seconds) == (2, 0.3, 3, 6.0)
     assert result.figures == {"test auc": 0.2}
@@ -64,11 +67,23 @@ def test_the_best_epoch_is_reported(tmp_path: Path, click_recipe: Make) -> None:
 def test_a_resumed_run_forgets_epochs_that_are_run_again(tmp_path: Path, click_recipe: Make) -> None:
     with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
         for epoch in (1, 2):
-            notes.append(record(epoch, None))
+            notes.append(record(epoch, None), (RankCost(host="a"),) * epoch)
     with open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1) as notes:
         result = notes.conclude()
     assert (result.epochs, result.best_epoch, result.validation) == (1, None, None)
     assert result.figures == {"test auc": 0.1}
+    folder = tmp_path / "run"
+    assert read_rank_records(folder / "ranks.jsonl") == [RankRecord(epoch=1, ranks=(RankCost(host="a"),))]
+    # Plan and number of ranks may be others than before.
+    assert json.loads((folder / "placement.json").read_text()) == {"kind": "log", "finished": 1}
+
+
+def test_files_are_closed_where_one_cannot_be_read(tmp_path: Path, click_recipe: Make) -> None:
+    with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
+        notes.append(record(1, None), ())
+    (tmp_path / "run" / "ranks.jsonl").write_text("broken\n")
+    with pytest.raises(StoreError, match=r"ranks\.jsonl, line 1"):
+        open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1)
 
 
 def test_a_record_that_is_gone_is_named(tmp_path: Path, click_recipe: Make) -> None:

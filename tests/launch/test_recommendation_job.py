@@ -1,5 +1,6 @@
 """windrow.launch.recommendation_job: whole runs on a small log, and resumed ones."""
 
+import json
 import shutil
 from collections.abc import Callable
 from pathlib import Path
@@ -12,8 +13,10 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest, tables_folder
 from windrow.launch.metrics_log import read_records
+from windrow.launch.rank_record import read_rank_records
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import train
+from windrow.recsys.store import LogStore
 from windrow.recsys.trainer import RecommendationTrainer
 
 Make = Callable[..., RecommendationRecipe]
@@ -156,6 +159,10 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
     assert len(set(world.allgather(result))) == 1
     records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
     assert all(record.rows_fetched > 0 for record in records)
+    held = json.loads((shared_tmp_path / "run" / "placement.json").read_text())
+    assert held["world_size"] == 2
+    whole = "table-wise" if planner == "round_robin" else "row-wise"
+    assert {table["name"]: table["plan"] for table in held["tables"]} == {"item": whole, "user": whole}
     assert len(load_latest(shared_tmp_path / "run" / "checkpoints").header.table_files) == 2
     world.Barrier()
     if launched_rank() == 0:
@@ -166,5 +173,15 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
         train(alone, resume=shared_tmp_path / "run")
         again = read_records(shared_tmp_path / "run" / "metrics.jsonl")
         assert again[0] == records[0]
+        counted = read_rank_records(shared_tmp_path / "run" / "ranks.jsonl")
+        assert [len(record.ranks) for record in counted] == [2, 1, 1]
+        held = json.loads((shared_tmp_path / "run" / "placement.json").read_text())
+        assert held["world_size"] == 1
+        # Two features of one id each: whatever the plan, each sample needs two rows.
+        needed = {sum(rank.rows_local + rank.rows_remote for rank in record.ranks) for record in counted}
+        samples = LogStore.open(recipe.store).split("train").rows
+        assert needed == {2 * samples}
+        assert again[1].figures["share of rows found at home"] == 1.0
+        assert 0 < again[0].figures["share of rows found at home"] < 1
         assert [one.loss for one in again] == pytest.approx([one.loss for one in records], rel=1e-5)
     world.Barrier()

@@ -4,6 +4,7 @@ import errno
 import json
 import os
 import shutil
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -13,12 +14,16 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import journal
+from windrow.launch import journal, training
 from windrow.launch.checkpoint import load_best, load_latest
+from windrow.launch.epoch_cost import EpochCost
 from windrow.launch.metrics_log import read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.launch.rank_record import read_rank_records
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
 from windrow.partition import atomic_file
@@ -135,11 +140,18 @@ def assert_same(one: Any, other: Any) -> None:
 def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
     run = folder / "run"
     result = train(make(folder, training={"epochs": 2}), run_folder=run)
-    expected = {"recipe.toml", "environment.json", "metrics.jsonl", "checkpoints", "summary.json", "plot.png"}
+    expected = {"recipe.toml", "environment.json", "placement.json", "metrics.jsonl", "ranks.jsonl"}
+    expected |= {"checkpoints", "summary.json", "plot.png"}
     assert {entry.name for entry in run.iterdir()} == expected
     records = read_records(run / "metrics.jsonl")
     assert [record.epoch for record in records] == [1, 2]
     assert [record.step for record in records] == [4, 8]
+    assert [record.figures["share of rows found at home"] for record in records] == [1.0, 1.0]
+    ranks = read_rank_records(run / "ranks.jsonl")
+    assert [record.epoch for record in ranks] == [1, 2]
+    assert [[rank.seconds for rank in each.ranks] for each in ranks] == [[one.seconds] for one in records]
+    (held,) = json.loads((run / "placement.json").read_text())["ranks"]
+    assert held["vertices"] == 240
     best = max(records, key=lambda record: record.validation or 0)
     assert (result.best_epoch, result.validation, result.test) == (best.epoch, best.validation, best.test)
     assert result.metric == "accuracy"
@@ -182,6 +194,26 @@ def test_early_stopping_stops(folder: Path) -> None:
     assert again.epochs == 3
 
 
+def assert_ranks_agree(run: Path) -> None:
+    """What ranks say of one another, and what the record of the epoch says of all, is the same."""
+    records, ranks = read_records(run / "metrics.jsonl"), read_rank_records(run / "ranks.jsonl")
+    assert [record.epoch for record in ranks] == [record.epoch for record in records]
+    for record, (first, second) in zip(records, (each.ranks for each in ranks), strict=True):
+        for here, there in ((first, second), (second, first)):
+            peer = int(here is first)
+            sent = {stage: numbers[peer] for stage, numbers in here.bytes_sent.items()}
+            assert sent == {stage: numbers[1 - peer] for stage, numbers in there.bytes_received.items()}
+            assert all(numbers[1 - peer] == 0 for numbers in here.bytes_sent.values())
+        local, remote = first.rows_local + second.rows_local, first.rows_remote + second.rows_remote
+        assert record.figures["share of rows found at home"] == local / (local + remote)
+        assert record.rows_fetched == remote
+        moved = [sum(rank.bytes_received["features: rows"]) for rank in (first, second)]
+        assert record.bytes_fetched == sum(moved)
+        assert first.bytes_reduced == second.bytes_reduced > 0
+        assert record.seconds == max(first.seconds, second.seconds)
+        assert min(first.peak_memory_bytes, second.peak_memory_bytes) > 1 << 20
+
+
 @pytest.mark.parallel(2)
 def test_a_run_of_two_ranks(shared_tmp_path: Path) -> None:
     from mpi4py import MPI
@@ -196,6 +228,7 @@ def test_a_run_of_two_ranks(shared_tmp_path: Path) -> None:
     assert len(set(MPI.COMM_WORLD.allgather(result))) == 1
     records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
     assert all(record.rows_fetched > 0 for record in records)
+    assert_ranks_agree(shared_tmp_path / "run")
     # The same run on one rank has the same loss; a world of this process alone needs no launcher.
     if launched_rank() == 0:
         alone = make(shared_tmp_path / "one", training={"epochs": 2}, run={"backend": "loopback"})
@@ -252,6 +285,40 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
     logs = [read_records(folder / name / "metrics.jsonl") for name in ("run", "whole")]
     losses = [[record.loss for record in log] for log in logs]
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
+    # What was counted before the kill is not lost: the epoch's rows are those of an epoch in one piece.
+    counts = [
+        [[(rank.rows_local, rank.rows_remote) for rank in record.ranks] for record in log]
+        for log in (read_rank_records(folder / name / "ranks.jsonl") for name in ("run", "whole"))
+    ]
+    assert counts[0] == counts[1]
+    assert len(counts[0]) == 4
+
+
+def test_a_checkpoint_without_the_ranks_costs_is_gone_on_with(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Checkpoints written before ranks were told apart hold the sums alone."""
+    whole = EpochCost.to_dict
+    sums = ("seconds", "stage_seconds", "rows_fetched", "bytes_fetched")
+    with monkeypatch.context() as patch:
+        patch.setattr(EpochCost, "to_dict", lambda cost: {name: whole(cost)[name] for name in sums})
+        run = killed_run(folder, make(folder), after=1)
+    (run / "ranks.jsonl").unlink()
+    (run / "placement.json").unlink()
+    assert train(make(folder), resume=run).epochs == 4
+    assert [record.epoch for record in read_rank_records(run / "ranks.jsonl")] == [2, 3, 4]
+    assert (run / "placement.json").exists()
+
+
+def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = threading.local()
+    monkeypatch.setattr(training, "kernel_id", lambda: own.kernel)
+
+    def body(world: World) -> int:
+        own.kernel = "abbb"[world.rank]
+        return training._ranks_on_this_machine(world)
+
+    assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
 
 
 def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:

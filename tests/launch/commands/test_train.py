@@ -37,10 +37,14 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Path | None, Pa
     made: list[tuple[Recipe, Path | None, Path | None]] = []
 
     def train(
-        recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None = None
+        recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None = None, trace: bool = False
     ) -> TrainingResult:
         made.append((recipe, resume, run_folder))
-        return result()
+        folder = run_folder or Path("runs/r-1")
+        if trace:
+            folder.mkdir()
+            (folder / "trace.json").touch()
+        return result(run_folder=folder)
 
     monkeypatch.setattr(training, "train", train)
     return made
@@ -57,6 +61,18 @@ def test_recipe_overrides_and_folder_are_passed_on(
     assert resume is None
     assert run_folder == Path("runs/x")
     assert "best epoch 3" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("wanted", [True, False])
+def test_a_timeline_is_asked_for_and_named(
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], wanted: bool
+) -> None:
+    write_toml(tmp_path / "r.toml", RECIPE)
+    run = tmp_path / "run"
+    assert main(["train", str(tmp_path / "r.toml"), "--run-folder", str(run), *["--trace"] * wanted]) == 0
+    assert len(calls) == 1
+    assert run.exists() == wanted
+    assert (f"its timeline is in {run / 'trace.json'}" in capsys.readouterr().out) == wanted
 
 
 def test_resuming_takes_the_recipe_of_the_run(tmp_path: Path, calls: list[Any]) -> None:

@@ -1,0 +1,208 @@
+"""What communication costs on a slow network before anything is done about it: four hosts with links of 1 Gbit/s.
+
+Trains the README's two jobs, GraphSAGE on tolokers and a DLRM on Open Bandit, and where its data is at hand GraphSAGE on
+Coauthor Physics, whose rows are 34 KB each, by ``windrow train`` on four emulated hosts: with links of 1 Gbit/s and,
+as the floor, with links that nothing slows down. Neither caching nor quantisation exists yet: these are the figures
+that they must beat. Communication is the time that a rank spends waiting inside collectives, for the network or for
+other ranks; the share is its mean over the ranks, over the time of an epoch without evaluation.
+
+    python benchmarks/baseline.py [--short] [--data FOLDER] [--hostfile FILE]
+"""
+
+import argparse
+import sys
+import tempfile
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from statistics import fmean
+from typing import Any
+
+import numpy as np
+
+from windrow.launch.benchmark.measurement import Comparison, Measurement
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Findings, Matrix, Table
+from windrow.launch.benchmark.workers import run_command
+from windrow.launch.rank_cost import RankCost
+from windrow.launch.rank_record import RankRecord, read_rank_records
+from windrow.launch.run_folder import RunFolder
+
+EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
+HOSTS = 4
+RATES = ("1gbit", "unlimited")
+REAL = "real network"
+"""Instead of the rates, on the machines of a host file."""
+
+UNEVALUATED = ("evaluate",)
+"""Stages that an epoch of training is counted without."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """A recipe, how its store is made, and epochs enough to measure."""
+
+    name: str
+    command: str
+    epochs: int
+    epochs_short: int
+    settings: tuple[str, ...] = ()
+    data: str | None = None
+    """File of the data sets beside the project that it needs; None: ships with the project."""
+
+    @property
+    def recipe(self) -> str:
+        """Path of the file."""
+        return str(EXAMPLES / f"{self.name}.toml")
+
+
+JOBS = (
+    Job("tolokers", "partition", 12, 5),
+    Job("open_bandit", "prepare", 12, 5),
+    Job("coauthor_physics", "partition", 6, 3, data="graphs/coauthor_physics.npz"),
+)
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Be one rank of a job, as ``windrow train`` is."""
+    from windrow.launch.any_recipe import load_any_recipe
+    from windrow.launch.memory import keep_freed_memory
+    from windrow.launch.training import train
+
+    keep_freed_memory()
+    recipe = load_any_recipe(Path(task["recipe"]), task["settings"])
+    return str(train(recipe, run_folder=Path(task["folder"])).run_folder)
+
+
+def settings_of(job: Job, program: Program, store: Path) -> list[str]:
+    """What the recipe is changed by."""
+    settings = [f"store={store}", "run.tensorboard=false", "run.threads=1", *job.settings]
+    if job.data is not None:
+        settings.append(f"graph.path={program.options.data / job.data}")
+    return settings
+
+
+def make_store(job: Job, settings: Sequence[str]) -> None:
+    """Partition the graph into as many parts as there are hosts, or prepare the log."""
+    changes = [word for setting in settings for word in ("--set", setting)]
+    parts = ["--parts", str(HOSTS)] if job.command == "partition" else []
+    command = [sys.executable, "-P", "-m", "windrow.launch", job.command, job.recipe, *parts, *changes]
+    run_command(command, quiet=True)
+
+
+def train_job(
+    job: Job, program: Program, folder: Path, rates: Sequence[str], rounds: int
+) -> dict[str, list[RankRecord]]:
+    """Train at each rate in turn, several times; the first epoch of each, which compiles, is left out."""
+    settings = settings_of(job, program, folder / f"{job.name}-store")
+    make_store(job, settings)
+    epochs = job.epochs_short if program.short else job.epochs
+    settings += [f"training.epochs={epochs}", f"evaluation.every_epochs={epochs}"]
+    records: dict[str, list[RankRecord]] = {rate: [] for rate in rates}
+    for turn in range(rounds):
+        for rate in rates[turn % len(rates) :] + rates[: turn % len(rates)]:
+            run = folder / f"{job.name}-{rate.replace(' ', '-')}-{turn}"
+            task = {"recipe": job.recipe, "settings": settings, "folder": str(run)}
+            program.on_ranks(HOSTS, task, rate=None if rate == REAL else rate)
+            records[rate] += read_rank_records(RunFolder(run).ranks_file)[1:]
+    return records
+
+
+def training_seconds(record: RankRecord) -> float:
+    """Seconds of an epoch on its slowest rank, without evaluation."""
+    return max(
+        rank.seconds - sum(rank.stage_seconds.get(s, 0.0) for s in UNEVALUATED) for rank in record.ranks
+    )
+
+
+def waiting_share(record: RankRecord) -> float:
+    """Share of an epoch that a mean rank spends waiting inside collectives."""
+    return fmean(sum(rank.waiting_seconds.values()) for rank in record.ranks) / training_seconds(record)
+
+
+def bytes_between_ranks(record: RankRecord) -> "np.ndarray[Any, np.dtype[np.float64]]":
+    """[from, to] bytes of one epoch, all stages; reductions, which are the library's affair, are not in it."""
+
+    def sent(rank: RankCost) -> "np.ndarray[Any, np.dtype[np.float64]]":
+        return np.sum([*rank.bytes_sent.values(), [0] * len(record.ranks)], axis=0, dtype=np.float64)
+
+    return np.stack([sent(rank) for rank in record.ranks])
+
+
+def measure(program: Program) -> Findings:
+    """Train every job whose data is there, and put what the ranks wrote down together."""
+    rates = RATES if program.hostfile is None else (REAL,)
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    matrices: dict[str, Matrix] = {}
+    rows: list[tuple[str | int | float | bool, ...]] = []
+    with tempfile.TemporaryDirectory(dir=None if program.hostfile is None else Path.cwd()) as folder:
+        for job in JOBS:
+            if job.data is not None and not (program.options.data / job.data).is_file():
+                print(
+                    f"{job.name}: not measured, there is no {job.data} in {program.options.data} (see --data)"
+                )
+                continue
+            records = train_job(job, program, Path(folder), rates, rounds=1 if program.short else 3)
+            for rate, epochs in records.items():
+                key = f"{job.name}_{rate.replace(' ', '_')}"
+                matrix = np.mean([bytes_between_ranks(epoch) for epoch in epochs], axis=0)
+                found = {
+                    "epoch_seconds": float(np.median([training_seconds(epoch) for epoch in epochs])),
+                    "communication_share": float(np.median([waiting_share(epoch) for epoch in epochs])),
+                    "exchanged_bytes_per_epoch": float(matrix.sum()),
+                    "reduced_bytes_per_epoch": float(
+                        np.mean([epoch.ranks[0].bytes_reduced for epoch in epochs])
+                    ),
+                    "rows_found_at_home_share": home_share(epochs),
+                }
+                figures |= {f"{key}_{name}": value for name, value in found.items()}
+                rows.append((job.name, rate, *found.values()))
+                if rate == rates[0]:
+                    values = tuple(tuple(float(value) for value in row) for row in matrix)
+                    matrices[f"{job.name}: bytes of an epoch from rank to rank"] = Matrix(
+                        unit="bytes", values=values
+                    )
+            comparisons[f"{job.name} on {HOSTS} hosts"] = Comparison(
+                baseline=rates[-1],
+                variants={
+                    rate: Measurement(seconds=tuple(training_seconds(epoch) for epoch in epochs))
+                    for rate, epochs in records.items()
+                },
+                per="epoch",
+            )
+    columns = (
+        "job",
+        "links",
+        "epoch, s",
+        "in communication",
+        "exchanged bytes",
+        "reduced bytes",
+        "rows at home",
+    )
+    return Findings(
+        figures=figures,
+        aims={},
+        comparisons=comparisons,
+        tables={"Cost of an epoch": Table(columns=columns, rows=tuple(rows))},
+        matrices=matrices,
+    )
+
+
+def home_share(epochs: Sequence[RankRecord]) -> float:
+    """Share of the rows that ranks needed which they had themselves."""
+    local = sum(rank.rows_local for epoch in epochs for rank in epoch.ranks)
+    remote = sum(rank.rows_remote for epoch in epochs for rank in epoch.ranks)
+    return local / max(1, local + remote)
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where the larger graph is."""
+    default = Path(__file__).resolve().parents[2] / "shared" / "data"
+    parser.add_argument(
+        "--data", type=Path, default=default, help="folder that holds graphs/coauthor_physics.npz"
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, add_options=add_options)

@@ -1,0 +1,159 @@
+r"""The clocks of ranks, laid over that of rank 0 by exchanged messages.
+
+    rank r    sent_ns ----------.                       .---> received_ns        its own clock
+                                 \                     /
+    rank 0                        '--> arrived_ns  left_ns                       the clock of rank 0
+
+The offset is known best where both ways took equally long: (arrived + left - sent - received) / 2. It is wrong by half
+the time on the way at most, however unequal the ways were, so of many exchanges the quickest one counts (Cristian,
+"Probabilistic clock synchronization", 1989; the formula is that of the Network Time Protocol, RFC 5905).
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from windrow.comm.trace import trace_clock_ns
+from windrow.comm.world import World
+
+__all__ = ["ClockAlignment", "ClockOffset", "PingPong", "best_offset", "measure_clock_offset"]
+
+PING_PONGS = 48
+"""Of these, on an idle network, most are as quick as the quickest; on a machine with more ranks than cores, some."""
+
+STAGE = "clock"
+
+
+class PingPong(NamedTuple):
+    """One message to rank 0 and its answer; times in nanoseconds."""
+
+    sent_ns: int
+    """Own clock."""
+    arrived_ns: int
+    """Clock of rank 0."""
+    left_ns: int
+    """Clock of rank 0; not before `arrived_ns`."""
+    received_ns: int
+    """Own clock."""
+
+    @property
+    def on_the_way_ns(self) -> int:
+        """Time that both messages took together."""
+        return (self.received_ns - self.sent_ns) - (self.left_ns - self.arrived_ns)
+
+
+@dataclass(frozen=True, slots=True)
+class ClockOffset:
+    """How far a rank's clock was behind that of rank 0, and when."""
+
+    at_ns: int
+    """Own clock."""
+    offset_ns: int
+    """To be added to the own clock to have that of rank 0."""
+    uncertainty_ns: int
+    """The offset is wrong by this much at most."""
+
+
+@dataclass(frozen=True, slots=True)
+class ClockAlignment:
+    """A rank's clock as that of rank 0, between two measurements and a little beyond.
+
+    Clocks of two machines run at slightly different speeds (some tens of microseconds in a second at most), evenly
+    enough for a straight line between two measurements.
+    """
+
+    first: ClockOffset
+    """At the beginning."""
+    last: ClockOffset
+    """At the end; the same as `first` where nothing was measured there."""
+
+    def to_rank_0_ns(self, own_ns: int) -> int:
+        """A moment of the own clock on the clock of rank 0.
+
+        Args:
+            own_ns: any moment; outside the two measurements the line goes on.
+
+        Returns:
+            Nanoseconds; later moments never come before earlier ones.
+        """
+        elapsed = self.last.at_ns - self.first.at_ns
+        gained = self.last.offset_ns - self.first.offset_ns
+        if elapsed <= 0:
+            return own_ns + self.first.offset_ns
+        return own_ns + self.first.offset_ns + gained * (own_ns - self.first.at_ns) // elapsed
+
+    @property
+    def uncertainty_ns(self) -> int:
+        """The larger one of both measurements."""
+        return max(self.first.uncertainty_ns, self.last.uncertainty_ns)
+
+
+def best_offset(ping_pongs: Sequence[PingPong]) -> ClockOffset:
+    """The offset that the quickest of some exchanges tells.
+
+    Args:
+        ping_pongs: at least one.
+    """
+    best = min(ping_pongs, key=lambda one: one.on_the_way_ns)
+    twice = best.arrived_ns + best.left_ns - best.sent_ns - best.received_ns
+    # Rounded down here and up there, so that the bound holds for whole nanoseconds too.
+    return ClockOffset(
+        at_ns=(best.sent_ns + best.received_ns) // 2,
+        offset_ns=twice // 2,
+        uncertainty_ns=(best.on_the_way_ns + 1) // 2,
+    )
+
+
+def measure_clock_offset(world: World, *, ping_pongs: int = PING_PONGS) -> ClockOffset:
+    """Compare this rank's clock with that of rank 0. Collective.
+
+    Args:
+        world: its ranks take turns; rank 0 answers all of them.
+        ping_pongs: messages to rank 0 and back; must agree.
+
+    Returns:
+        This rank's; of rank 0 nought, and certain.
+
+    Raises:
+        DeadlineError: a rank did not come in time.
+
+    Cost: 2 * ping_pongs * (size - 1) short messages, one after another.
+    """
+    if world.rank == 0:
+        for peer in range(1, world.size):
+            for _ in range(ping_pongs):
+                _receive(world, peer, 1)
+                arrived_ns = trace_clock_ns()
+                _send(world, peer, [arrived_ns, trace_clock_ns()])
+        return ClockOffset(at_ns=trace_clock_ns(), offset_ns=0, uncertainty_ns=0)
+    return best_offset([_ping_pong(world) for _ in range(ping_pongs)])
+
+
+def _ping_pong(world: World) -> PingPong:
+    sent_ns = trace_clock_ns()
+    _send(world, 0, [0])
+    arrived_ns, left_ns = _receive(world, 0, 2)
+    return PingPong(sent_ns, arrived_ns, left_ns, trace_clock_ns())
+
+
+def _send(world: World, peer: int, values: list[int]) -> None:
+    world.start_exchange(
+        _only(world, peer, torch.tensor(values)), _only(world, peer, _nothing()), stage=STAGE
+    ).wait()
+
+
+def _receive(world: World, peer: int, count: int) -> list[int]:
+    values = torch.empty(count, dtype=torch.int64)
+    world.start_exchange(_only(world, peer, _nothing()), _only(world, peer, values), stage=STAGE).wait()
+    return [int(value) for value in values.tolist()]
+
+
+def _only(world: World, peer: int, tensor: Tensor) -> list[Tensor]:
+    return [tensor if rank == peer else _nothing() for rank in range(world.size)]
+
+
+def _nothing() -> Tensor:
+    return torch.empty(0, dtype=torch.int64)

@@ -1,0 +1,237 @@
+"""How long collectives take on given links: pure functions, for planners, bit assignment and simulation.
+
+Sources: the latency-bandwidth model of one message is Hockney's (Parallel Computing 20, 1994); the all-reduce is
+Rabenseifner's as MPICH has it (Thakur, Rabenseifner, Gropp: Optimization of Collective Communication Operations in
+MPICH, International Journal of High Performance Computing Applications 19, 2005).
+"""
+
+from dataclasses import dataclass
+
+import numpy as np
+from numpy.typing import ArrayLike, NDArray
+
+from windrow.comm.links import Links
+
+__all__ = [
+    "ReductionRound",
+    "all_reduce_rounds",
+    "predict_all_reduce",
+    "predict_all_to_all",
+    "predict_message",
+    "reduction_seconds",
+    "wire_seconds",
+]
+
+SHORT_ALL_REDUCE_BYTES = 2048
+"""Up to here MPICH doubles: every rank adds whole vectors, in half the rounds (MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE)."""
+
+
+@dataclass(frozen=True)
+class ReductionRound:
+    """One step of an all-reduce, in which every rank has at most one message to send and one to receive.
+
+    Attributes:
+        num_bytes: [n, n] bytes that each rank sends to each.
+        added_bytes: the longest partial sum that a rank adds to its own afterwards.
+    """
+
+    num_bytes: NDArray[np.float64]
+    added_bytes: float
+
+
+def predict_message(links: Links, source: int, target: int, num_bytes: float) -> float:
+    """Seconds until a message has arrived that travels alone.
+
+    ``latency + max(0, seconds_per_byte * num_bytes - hidden)``.
+
+    Args:
+        links: of the network.
+        source: rank that sends.
+        target: rank that receives.
+        num_bytes: length of the message.
+    """
+    pair = source, target
+    on_the_wire = links.seconds_per_byte[pair] * num_bytes
+    return float(links.latency_s[pair] + max(0.0, on_the_wire - links.hidden_s[pair]))
+
+
+def wire_seconds(links: Links, num_bytes: ArrayLike) -> float:
+    """Seconds that bytes occupy the network when all messages start together, latencies left out.
+
+    A network card sends one byte after another, and receives so too, both at the same time (full duplex). Its speed is
+    that of its fastest link, so a slow receiver holds up its own bytes only. Ranks of one host share its card; within a
+    host each rank is a port of its own. Beside the ports there may be something that all bytes pass. The busiest
+    decides:
+
+        max over p, q     of  theta[p, q] bytes[p, q]
+        max over ports    of  least theta of the port * bytes that leave it;  the same for those that come in
+        shared_seconds_per_byte * all bytes
+
+    Args:
+        links: of the network.
+        num_bytes: [n, n] bytes from each rank to each; the diagonal does not travel.
+
+    Returns:
+        Seconds. Cost: O(n^2).
+
+    Raises:
+        ValueError: not [n, n], or negative.
+    """
+    sent = _byte_matrix(links, num_bytes)
+    names = {name: number for number, name in enumerate(dict.fromkeys(links.hosts))}
+    host = np.array([names[name] for name in links.hosts])
+    across = host[:, None] != host[None, :]
+    within = ~across & ~np.eye(links.size, dtype=bool)
+    rank = np.arange(links.size)
+    theta = links.seconds_per_byte
+    ports = [
+        max(_busiest_port(theta, sent, pairs, port), _busiest_port(theta.T, sent.T, pairs.T, port))
+        for pairs, port in ((across, host), (within, rank))
+    ]
+    slowest_pair = float((theta * sent).max())
+    return max(slowest_pair, *ports, links.shared_seconds_per_byte * float(sent.sum()))
+
+
+def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
+    """Seconds of a ragged all-to-all in which every rank starts all its messages at once.
+
+        latency_factor * largest latency  +  max(0, stretch * wire_seconds - hidden)
+
+    with the factors of `Links.all_to_all`, and no less than any of its messages alone. On a uniform network that is
+    only described this is ``gamma + (n - 1) theta m`` for m bytes to each of n - 1 peers.
+
+    Args:
+        links: of the network.
+        num_bytes: [n, n] bytes from each rank to each. A pair without bytes has no message; the diagonal does not
+            travel.
+
+    Returns:
+        Seconds until the last rank is done; 0 where nothing travels.
+
+    Raises:
+        ValueError: not [n, n], or negative.
+    """
+    sent = _byte_matrix(links, num_bytes)
+    latency = _largest_latency(links, sent)
+    if not sent.any():
+        return 0.0
+    cost = links.all_to_all
+    wire = cost.stretch * wire_seconds(links, sent)
+    together = cost.latency_factor * latency + max(0.0, wire - cost.hidden_s)
+    alone = links.latency_s + np.maximum(0.0, links.seconds_per_byte * sent - links.hidden_s)
+    return max(together, float(alone[sent > 0].max()))
+
+
+def predict_all_reduce(links: Links, num_bytes: float) -> float:
+    """Seconds of an all-reduce by halving and doubling, as `all_reduce_rounds` lists its messages.
+
+        latency_factor * sum over rounds of the largest latency
+        + max(0, stretch * sum over rounds of (wire_seconds + add_seconds_per_byte * bytes added) - hidden)
+
+    with the factors of `Links.all_reduce`. On a uniform network that is only described, for n a power of two and more
+    than 2 KiB: ``2 log2(n) gamma + 2 (n - 1)/n m theta + (n - 1)/n m add``. A ring moves as many bytes in 2 (n - 1)
+    rounds.
+
+    Args:
+        links: of the network.
+        num_bytes: length of the vector, the same on every rank.
+
+    Returns:
+        Seconds; 0 on one rank and for an empty vector.
+
+    Raises:
+        ValueError: a negative length.
+    """
+    if num_bytes < 0:
+        raise ValueError(f"num_bytes = {num_bytes}: expected a length that is not negative")
+    if num_bytes == 0:
+        return 0.0
+    rounds = all_reduce_rounds(links.size, num_bytes)
+    cost = links.all_reduce
+    latency = sum(_largest_latency(links, step.num_bytes) for step in rounds)
+    return cost.latency_factor * latency + max(
+        0.0, cost.stretch * reduction_seconds(links, rounds) - cost.hidden_s
+    )
+
+
+def reduction_seconds(links: Links, rounds: list[ReductionRound]) -> float:
+    """Seconds that rounds spend on the wire and with adding, latencies left out.
+
+    Args:
+        links: of the network.
+        rounds: from `all_reduce_rounds`.
+    """
+    return sum(
+        wire_seconds(links, step.num_bytes) + links.add_seconds_per_byte * step.added_bytes for step in rounds
+    )
+
+
+def all_reduce_rounds(size: int, num_bytes: float) -> list[ReductionRound]:
+    """The messages of an all-reduce, round by round, as MPICH sends them.
+
+    Where n is no power of two, the first ranks pair up before (one hands its vector to the other) and after (it gets
+    the sum back), so that a power of two takes part. Up to 2 KiB these double: log2 n rounds of whole vectors. Longer
+    vectors are halved: log2 n rounds with m/2, m/4, ... bytes after which each rank has the sum of its own piece, then
+    the same rounds backwards to gather the pieces.
+
+    Args:
+        size: number of ranks, n.
+        num_bytes: length of the vector, m.
+
+    Returns:
+        The rounds: log2 n for short vectors, 2 log2 n for long ones, and two more where n is no power of two.
+    """
+    power = 1 << (size.bit_length() - 1)
+    rest = size - power
+    # Of the first 2 * rest ranks the odd ones take part, and all behind them.
+    active = np.array([*range(1, 2 * rest, 2), *range(2 * rest, size)])
+    distances = [1 << step for step in range(power.bit_length() - 1)]
+
+    def exchange(distance: int, part: float, added: float) -> ReductionRound:
+        return _round(size, active, active[np.arange(power) ^ distance], part, added)
+
+    if num_bytes <= SHORT_ALL_REDUCE_BYTES:
+        rounds = [exchange(distance, num_bytes, num_bytes) for distance in distances]
+    else:
+        pieces = [(distance, num_bytes / (2 * distance)) for distance in distances]
+        rounds = [exchange(distance, piece, piece) for distance, piece in pieces]
+        rounds += [exchange(distance, piece, 0.0) for distance, piece in reversed(pieces)]
+    if rest == 0:
+        return rounds
+    folded = np.arange(0, 2 * rest, 2)
+    before = _round(size, folded, folded + 1, num_bytes, num_bytes)
+    return [before, *rounds, _round(size, folded + 1, folded, num_bytes, 0.0)]
+
+
+def _round(
+    size: int, sources: NDArray[np.int64], targets: NDArray[np.int64], part: float, added: float
+) -> ReductionRound:
+    num_bytes = np.zeros((size, size))
+    num_bytes[sources, targets] = part
+    return ReductionRound(num_bytes, added)
+
+
+def _busiest_port(
+    theta: NDArray[np.float64], sent: NDArray[np.float64], pairs: NDArray[np.bool_], port: NDArray[np.int64]
+) -> float:
+    """Seconds that the busiest port needs for what leaves it by these pairs; ``port[p]`` is that of rank p."""
+    leaving = np.bincount(port, weights=np.where(pairs, sent, 0.0).sum(axis=1))
+    fastest = np.full(len(leaving), np.inf)
+    np.minimum.at(fastest, port, np.where(pairs, theta, np.inf).min(axis=1))
+    return float((leaving * np.where(leaving > 0, fastest, 0.0)).max())
+
+
+def _largest_latency(links: Links, sent: NDArray[np.float64]) -> float:
+    return float(np.where(sent > 0, links.latency_s, 0.0).max())
+
+
+def _byte_matrix(links: Links, num_bytes: ArrayLike) -> NDArray[np.float64]:
+    sent = np.array(num_bytes, dtype=np.float64)
+    if sent.shape != (links.size, links.size):
+        raise ValueError(
+            f"num_bytes has shape {list(sent.shape)}, expected {[links.size] * 2}: bytes from each rank to each"
+        )
+    if not (sent >= 0).all():
+        raise ValueError("num_bytes holds negative entries")
+    np.fill_diagonal(sent, 0.0)
+    return sent

@@ -1,0 +1,100 @@
+"""Time variants in turn, in one process or on all ranks of a world together."""
+
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+import torch
+
+from windrow.comm.world import World
+from windrow.launch.benchmark.interleave import rotation
+from windrow.launch.benchmark.measurement import Comparison, Measurement
+from windrow.launch.benchmark.memory import peak_memory_bytes, reset_peak_memory
+
+__all__ = ["Variant", "compare"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Variant:
+    """Something to time."""
+
+    run: Callable[[], object]
+    """One run; what it returns is thrown away. On several ranks it must be collective in the same way on each."""
+    bytes: int | None = None
+    """That one run moves or reads, over all ranks; None where it means nothing."""
+    rows: int | None = None
+    """That one run moves or reads, over all ranks; None where it means nothing."""
+
+
+def compare(
+    variants: Mapping[str, Variant | Callable[[], object]],
+    *,
+    baseline: str,
+    repeats: int,
+    warm_up: int = 1,
+    world: World | None = None,
+) -> Comparison:
+    """Time variants in turn and keep every sample.
+
+    Each round runs every variant once and starts with another one, so that neither a slow spell of the machine
+    nor a place in the order falls on one variant alone. Collective where a world is given: every rank calls it
+    with the same names; before each run the ranks meet, and the slowest of them counts.
+
+    Args:
+        variants: name to what is timed; a bare function is a `Variant` without bytes and rows.
+        baseline: name of the variant that the others are compared with.
+        repeats: timed rounds.
+        warm_up: rounds before them that are not kept (compilation, caches, connections).
+        world: the ranks; None: this process alone.
+
+    Returns:
+        All samples; the same on every rank.
+
+    Raises:
+        ValueError: there is nothing to time, or the baseline is none of the variants.
+    """
+    if repeats < 1 or baseline not in variants:
+        raise ValueError(
+            f"expected at least one repeat and a baseline among {', '.join(variants) or 'no variants'}, "
+            f"got {repeats} and {baseline!r}"
+        )
+    described = {
+        name: what if isinstance(what, Variant) else Variant(run=what) for name, what in variants.items()
+    }
+    seconds: dict[str, list[float]] = {name: [] for name in described}
+    peaks = dict.fromkeys(described, 0)
+    for turn, name in rotation(list(described), warm_up + repeats):
+        if turn < warm_up:
+            _time_once(described[name].run, world)
+            continue
+        reset_peak_memory()
+        seconds[name].append(_time_once(described[name].run, world))
+        peaks[name] = max(peaks[name], peak_memory_bytes() or 0)
+    if world is not None:
+        peaks = {name: int(_largest(world, peak)) for name, peak in peaks.items()}
+    measured = {
+        name: Measurement(
+            seconds=tuple(seconds[name]),
+            bytes=what.bytes,
+            rows=what.rows,
+            peak_memory_bytes=peaks[name] or None,
+        )
+        for name, what in described.items()
+    }
+    return Comparison(baseline=baseline, variants=measured)
+
+
+def _time_once(run: Callable[[], object], world: World | None) -> float:
+    if world is not None:
+        world.barrier(stage="benchmark")
+    start = time.perf_counter()
+    run()
+    seconds = time.perf_counter() - start
+    return seconds if world is None else _largest(world, seconds)
+
+
+def _largest(world: World, value: float) -> float:
+    """Over all ranks; whole numbers below 2 ** 53 stay exact."""
+    total = torch.tensor(value, dtype=torch.float64)
+    world.all_reduce(total, stage="benchmark", op="max")
+    return float(total)

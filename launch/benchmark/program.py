@@ -1,0 +1,229 @@
+"""The frame of every script in benchmarks/: its options, its workers, its result and its closing line."""
+
+import argparse
+import json
+import shlex
+import signal
+import sys
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import WindrowError
+from windrow.comm.launcher import launched_rank
+from windrow.launch.benchmark.result import BenchmarkResult, Findings
+from windrow.launch.benchmark.result_file import write_result
+from windrow.launch.benchmark.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
+from windrow.launch.environment import git_commit, hardware_line, package_versions
+from windrow.launch.text_table import table
+
+__all__ = ["Program", "conclude", "run_benchmark"]
+
+Work = Callable[[Mapping[str, Any]], object]
+"""What a worker does: takes its task, returns what JSON can hold. On several ranks, what rank 0 returns counts."""
+
+AddOptions = Callable[[argparse.ArgumentParser], None]
+
+
+@dataclass(frozen=True, kw_only=True)
+class Program:
+    """A benchmark that is running."""
+
+    script: Path
+    """Its file."""
+    options: argparse.Namespace
+    """What was said on the command line; the benchmark's own options are in it."""
+
+    @property
+    def name(self) -> str:
+        """Name of the file, without ".py"."""
+        return self.script.stem
+
+    @property
+    def short(self) -> bool:
+        """Whether the smaller version was asked for: under 3 minutes on two cores."""
+        return bool(self.options.short)
+
+    @property
+    def hostfile(self) -> Path | None:
+        """Names of the machines of a real cluster; None: ranks are started on this machine."""
+        hostfile: Path | None = getattr(self.options, "hostfile", None)
+        return hostfile
+
+    @property
+    def result_path(self) -> Path:
+        """Where the result goes: ``--save``, else the folder results/ beside the script."""
+        saved: Path | None = self.options.save
+        short = "-short" if self.short else ""
+        return saved or self.script.parent / "results" / f"{self.name}{short}.json"
+
+    def on_ranks(
+        self,
+        size: int,
+        task: Mapping[str, Any],
+        *,
+        rate: str | None = None,
+        environment: Mapping[str, str] | None = None,
+        deadline_s: float = DEFAULT_DEADLINE_S,
+    ) -> Any:
+        """Run this script's `work` on MPI ranks.
+
+        Args:
+            size: number of ranks.
+            task: what `work` is called with, after a round trip through JSON.
+            rate: start each rank on an emulated host of its own, with a link of this rate ("1gbit", or one rate
+                for each host with commas between them); None: on this machine, or those of ``--hostfile``.
+            environment: variables that are set besides those of this process.
+            deadline_s: seconds that the job may take.
+
+        Returns:
+            What `work` returned on rank 0, after a round trip through JSON.
+
+        Raises:
+            ValueError: a rate, where the user named real machines: their links cannot be shaped.
+            WindrowError: the job failed or was late.
+        """
+        if rate is not None and self.hostfile is not None:
+            raise ValueError("an emulated cluster was asked for, but --hostfile names a real one")
+        self._say(f"{size} rank(s){f' at {rate}' if rate else ''}: {json.dumps(task)}")
+        launcher = mpirun(size, hostfile=self.hostfile)
+        if rate is not None:
+            launcher = [*emulated_cluster(size, rate), *launcher]
+        return run_worker(
+            self.script,
+            task,
+            launcher=launcher,
+            environment=environment,
+            folder=None if self.hostfile is None else Path.cwd(),
+            deadline_s=deadline_s,
+        )
+
+    def in_process(
+        self, task: Mapping[str, Any], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S
+    ) -> Any:
+        """Run this script's `work` in a fresh process, where OpenMP has its limit from the start.
+
+        Args:
+            task: what `work` is called with, after a round trip through JSON.
+            threads: that OpenMP and MKL may use.
+            deadline_s: seconds that the process may take.
+
+        Returns:
+            What `work` returned, after a round trip through JSON.
+
+        Raises:
+            WindrowError: the process failed or was late.
+        """
+        self._say(f"a process with {threads} thread(s): {json.dumps(task)}")
+        limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
+        return run_worker(self.script, task, environment=limits, deadline_s=deadline_s)
+
+    def _say(self, what: str) -> None:
+        """Tell who waits what is being measured, beside the output that other programs read."""
+        print(f"{self.name}: {what}", file=sys.stderr, flush=True)
+
+
+def run_benchmark(
+    script: str,
+    description: str | None,
+    measure: Callable[[Program], Findings],
+    *,
+    work: Work | None = None,
+    ranks: bool = False,
+    add_options: AddOptions | None = None,
+) -> None:
+    """Be a benchmark: read the options, measure, print, write the result. The last line of output is JSON.
+
+    Where the script was started as a worker, do the worker's task instead and hand over what it returns.
+
+    Args:
+        script: the benchmark's ``__file__``.
+        description: its ``__doc__``, for ``--help``.
+        measure: measures everything; called in the process that the user started.
+        work: does a task in a process that `Program.on_ranks` or `Program.in_process` started.
+        ranks: whether `measure` starts ranks, so that ``--hostfile`` means something.
+        add_options: adds the benchmark's own options to the parser.
+    """
+    parser = _parser(description or "", ranks=ranks, has_workers=work is not None)
+    if add_options is not None:
+        add_options(parser)
+    options = parser.parse_args()
+    if work is not None and options.task is not None:
+        _serve(work, options)
+        return
+    # Else an end asked for from outside would leave the workers running: `run_command` ends them on its way out.
+    signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
+    try:
+        program = Program(script=Path(script).resolve(), options=options)
+        conclude(program, measure(program))
+    except WindrowError as error:
+        print(f"{Path(script).name}: error: {error}", file=sys.stderr)
+        sys.exit(2)
+
+
+def conclude(program: Program, findings: Findings) -> None:
+    """Print the comparisons and tables, write the result and print the closing line of JSON. Not called on ranks.
+
+    Args:
+        program: the benchmark that ran.
+        findings: what it measured.
+
+    Raises:
+        StoreError: the result cannot be written.
+    """
+    for setting, comparison in findings.comparisons.items():
+        print(f"\n{setting} (seconds per {comparison.per})")
+        print(table(comparison.rows()))
+    for title, rows in findings.tables.items():
+        print(f"\n{title}")
+        print(table(rows.to_rows()))
+    result = BenchmarkResult(
+        figures={key: float(value) for key, value in findings.figures.items()},
+        aims=findings.aims,
+        comparisons=findings.comparisons,
+        tables=findings.tables,
+        matrices=findings.matrices,
+        benchmark=program.name,
+        form="short" if program.short else "full",
+        date=time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime()),
+        command=shlex.join(["python", f"benchmarks/{program.script.name}", *sys.argv[1:]]),
+        commit=git_commit(program.script.parent),
+        hardware=hardware_line(),
+        packages=package_versions(),
+    )
+    write_result(result, program.result_path)
+    print(result.closing_line(), flush=True)
+
+
+def _parser(description: str, *, ranks: bool, has_workers: bool) -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
+    )
+    parser.add_argument(
+        "--short", action="store_true", help="a smaller version: under 3 minutes on two cores"
+    )
+    parser.add_argument(
+        "--save",
+        type=Path,
+        metavar="FILE",
+        help="write the result to this file; default: results/NAME.json beside the script, NAME-short.json if short",
+    )
+    if ranks:
+        parser.add_argument(
+            "--hostfile",
+            type=Path,
+            metavar="FILE",
+            help="start ranks on the machines that this file names, one a line; default: all on this machine",
+        )
+    if has_workers:
+        parser.add_argument("--task", type=json.loads, help=argparse.SUPPRESS)
+        parser.add_argument("--output", type=Path, help=argparse.SUPPRESS)
+    return parser
+
+
+def _serve(work: Work, options: argparse.Namespace) -> None:
+    found = work(options.task)
+    if launched_rank() == 0:
+        options.output.write_text(json.dumps(found), "utf-8")

@@ -1,0 +1,165 @@
+"""A private corner of the kernel: own network, mounts and processes, all of which end with one process.
+
+Nothing needs to be cleaned up, however any of these processes ends::
+
+    this process --fork--> process 1 of the new process namespace --> everything else
+         |                        |
+         +-- when it dies, the kernel kills process 1
+                                  +-- when that dies, the kernel kills everything in the namespace, and with the last
+                                      process go its network (hosts, switch, queues) and its mounts (temporary files)
+"""
+
+import contextlib
+import ctypes
+import os
+import select
+import signal
+from pathlib import Path
+from typing import Final
+
+from windrow.comm.errors import ClusterError
+
+__all__ = ["bind", "die_with_parent", "enter_namespaces", "mount_private_folders", "parent_is_gone"]
+
+CLONE_NEWNS: Final = 0x0002_0000
+CLONE_NEWIPC: Final = 0x0800_0000
+CLONE_NEWUSER: Final = 0x1000_0000
+CLONE_NEWPID: Final = 0x2000_0000
+CLONE_NEWNET: Final = 0x4000_0000
+"""Flags of unshare(2), from linux/sched.h."""
+
+MS_NOSUID: Final = 2
+MS_NODEV: Final = 4
+MS_NOEXEC: Final = 8
+MS_BIND: Final = 4096
+MS_REC: Final = 16384
+MS_PRIVATE: Final = 1 << 18
+"""Flags of mount(2), from linux/mount.h."""
+
+PR_SET_PDEATHSIG: Final = 1
+"""Of prctl(2), from linux/prctl.h."""
+
+NETWORK_NAMESPACES: Final = "netns"
+"""Folder in /var/run where ``ip netns`` keeps names of network namespaces."""
+
+INSTEAD: Final = (
+    "What works without: ranks on this machine (mpirun -n 4 ...), and a real cluster by a host file."
+)
+
+
+def enter_namespaces() -> None:
+    """Move this process to new network, mount and IPC namespaces, and its future children to a new process namespace.
+
+    Whoever is not root becomes root of a new user namespace, where the kernel allows it. This cannot be undone.
+
+    Raises:
+        ClusterError: the kernel refuses.
+    """
+    flags = CLONE_NEWNET | CLONE_NEWNS | CLONE_NEWIPC | CLONE_NEWPID
+    user, group = os.geteuid(), os.getegid()
+    try:
+        if user == 0:
+            _unshare(flags)
+        else:
+            _unshare(flags | CLONE_NEWUSER)
+            Path("/proc/self/setgroups").write_text("deny")
+            Path("/proc/self/uid_map").write_text(f"0 {user} 1")
+            Path("/proc/self/gid_map").write_text(f"0 {group} 1")
+        # Mounts made from here on must not reach the rest of the machine.
+        _mount("none", "/", None, MS_REC | MS_PRIVATE)
+    except OSError as error:
+        raise ClusterError(
+            f"cannot make new namespaces as user {user}: {error.strerror}. Run windrow cluster as root (sudo), or let "
+            "the kernel give users their own namespaces (sysctl user.max_user_namespaces above 0; on Ubuntu also "
+            "kernel.apparmor_restrict_unprivileged_userns=0); a container needs the capability SYS_ADMIN. "
+            + INSTEAD
+        ) from error
+
+
+def die_with_parent() -> None:
+    """Have the kernel kill this process when its parent ends."""
+    if _libc().prctl(PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0) != 0:
+        raise OSError(ctypes.get_errno(), "prctl")
+
+
+def parent_is_gone(alive: int) -> bool:
+    """Whether the parent ended before `die_with_parent` took hold.
+
+    Args:
+        alive: the reading end of a pipe of which the parent alone has the writing end, and never writes.
+    """
+    return bool(select.select([alive], [], [], 0)[0])
+
+
+def mount_private_folders() -> Path:
+    """Give process 1 of the new namespaces its own /proc and its own names of network namespaces.
+
+    Returns:
+        A folder for temporary files, which vanish with the namespaces as the others do.
+
+    Raises:
+        ClusterError: the kernel refuses.
+    """
+    try:
+        _mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
+        services = Path("/var/run").resolve()
+        _private_copy(services, leave_out=NETWORK_NAMESPACES)
+        (services / NETWORK_NAMESPACES).mkdir()
+    except OSError as error:
+        raise ClusterError(
+            f"cannot mount private folders ({error.strerror}: {error.filename}): run windrow cluster as root (sudo); a "
+            "container needs the capability SYS_ADMIN. " + INSTEAD
+        ) from error
+    folder = services / "windrow-cluster"
+    folder.mkdir()
+    return folder
+
+
+def _private_copy(folder: Path, *, leave_out: str) -> None:
+    """Put a folder in memory in the place of a folder, with what is in it still to be seen, but for one entry."""
+    before = os.open(folder, os.O_PATH | os.O_DIRECTORY)
+    try:
+        entries = [(entry.name, entry.is_symlink(), entry.is_dir()) for entry in os.scandir(folder)]
+        _mount("tmpfs", str(folder), "tmpfs", MS_NOSUID | MS_NODEV)
+        for name, is_link, is_folder in entries:
+            if name == leave_out:
+                continue
+            # A service of the machine may remove its file at any moment.
+            with contextlib.suppress(FileNotFoundError):
+                if is_link:
+                    (folder / name).symlink_to(os.readlink(name, dir_fd=before))
+                elif is_folder:
+                    (folder / name).mkdir()
+                else:
+                    (folder / name).touch()
+                if not is_link:
+                    _mount(f"/proc/self/fd/{before}/{name}", str(folder / name), None, MS_BIND | MS_REC)
+    finally:
+        os.close(before)
+
+
+def bind(source: Path, target: Path) -> None:
+    """Put a file in the place of another one, in this mount namespace alone.
+
+    Args:
+        source: what will be seen.
+        target: an existing file.
+    """
+    _mount(str(source), str(target), None, MS_BIND)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def _unshare(flags: int) -> None:
+    if _libc().unshare(flags) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+
+
+def _mount(source: str, target: str, kind: str | None, flags: int) -> None:
+    arguments = [None if text is None else os.fsencode(text) for text in (source, target, kind)]
+    if _libc().mount(*arguments, ctypes.c_ulong(flags), None) != 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code), target)

@@ -1,0 +1,220 @@
+"""Run a command in an emulated cluster: set up, prove, run, pass signals on, and let the kernel end what is left.
+
+Two processes have a part in it::
+
+    windrow cluster (outer process)                    process 1 of the new process namespace
+    checks the options, enters new namespaces
+    fork --------------------------------------------> private mounts, switch, hosts, links, files
+    waits, passes SIGINT, SIGTERM, SIGHUP on           ping-pong over each link
+                                                       starts the command, reaps orphans, passes signals on
+    <------------------------------------------------- exit status, or what went wrong
+"""
+
+import os
+import signal
+import sys
+from collections.abc import Sequence
+from importlib.util import find_spec
+from types import FrameType
+from typing import Final, Never
+
+from windrow.comm.errors import ClusterError
+from windrow.launch.cluster.launcher import cluster_environment, require_mpich, write_launcher_files
+from windrow.launch.cluster.namespaces import (
+    bind,
+    die_with_parent,
+    enter_namespaces,
+    mount_private_folders,
+    parent_is_gone,
+)
+from windrow.launch.cluster.network import ETC_HOSTS, SetUp, build_network, require_tools
+from windrow.launch.cluster.options import CLUSTER_VARIABLE, ClusterOptions
+from windrow.launch.cluster.proof import expected_seconds, prove
+
+__all__ = ["require_machine", "run_in_cluster"]
+
+SET_UP_S: Final = 60.0
+"""Seconds that everything before the command may take; usually it takes one or two. Slow links
+add what the messages of the proof should take, times `SLACK`."""
+
+SLACK: Final = 2.0
+
+PASSED_ON: Final = (signal.SIGINT, signal.SIGTERM, signal.SIGHUP, signal.SIGQUIT)
+FROM_TERMINAL: Final = (signal.SIGINT, signal.SIGQUIT)
+"""Sent by a terminal to all its foreground processes at once: the command has these already."""
+
+SENT_BY_KERNEL: Final = 0
+"""Above this, a signal's code says that the kernel sent it, for a terminal; kill(2) gives this one."""
+
+SIGNALLED: Final = 128
+"""Added to a signal's number, the exit status of what the signal ended, as in a shell."""
+
+NOT_FOUND: Final = 127
+NOT_EXECUTABLE: Final = 126
+"""Exit statuses of a shell for a command that cannot be started."""
+
+FAILED: Final = 2
+
+
+def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
+    """Run a command in a cluster that ends with it.
+
+    Changes this process for good: it becomes part of new namespaces. Call it in a process that does nothing else.
+
+    Args:
+        options: of the cluster.
+        command: and its arguments; what it starts through mpirun runs on the hosts.
+
+    Returns:
+        Exit status of the command; 128 + its number where a signal ended it; 127 or 126 where it cannot be started.
+
+    Raises:
+        ClusterError: this machine cannot, or the links are not what they should be.
+    """
+    require_machine()
+    alive, kept_open = os.pipe()
+    failure, tell = os.pipe()
+    ignored = {number for number in PASSED_ON if signal.getsignal(number) == signal.SIG_IGN}
+    watched = set(PASSED_ON) - ignored
+    sys.stdout.flush()
+    sys.stderr.flush()
+    enter_namespaces()
+    # Until the child has its own handlers, what arrives waits.
+    signal.pthread_sigmask(signal.SIG_BLOCK, watched | {signal.SIGCHLD})
+    child = os.fork()
+    if child == 0:
+        os.close(kept_open)
+        os.close(failure)
+        _be_process_one(options, command, alive, tell, watched)
+    os.close(alive)
+    os.close(tell)
+    status = _pass_on_until_end(child, watched)
+    os.close(kept_open)
+    with os.fdopen(failure, encoding="utf-8") as told:
+        message = told.read()
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched | {signal.SIGCHLD})
+    if message:
+        raise ClusterError(message)
+    return status
+
+
+def require_machine() -> None:
+    """Refuse where this cannot work, as far as that shows without trying.
+
+    Raises:
+        ClusterError: with what is missing, and how to get it.
+    """
+    if sys.platform != "linux":
+        raise ClusterError(
+            f"hosts are emulated with Linux's network namespaces, and this is {sys.platform}. What works without: "
+            "ranks on this machine, and a real cluster by a host file"
+        )
+    if CLUSTER_VARIABLE in os.environ:
+        raise ClusterError("this is an emulated cluster already: start windrow cluster outside of it")
+    require_tools()
+    require_mpich(SetUp(SET_UP_S))
+    if find_spec("mpi4py") is None:
+        raise ClusterError("mpi4py is not installed, so that nothing can be sent: pip install windrow[mpich]")
+
+
+def _be_process_one(
+    options: ClusterOptions, command: Sequence[str], alive: int, tell: int, watched: set[signal.Signals]
+) -> Never:
+    """Set up, run the command, and exit. What is left in the namespaces then ends, by the kernel's hand."""
+    status = FAILED
+    try:
+        die_with_parent()
+        if not parent_is_gone(alive):
+            environment = _set_up(options, watched)
+            status = _run_command(command, environment, watched)
+    except ClusterError as error:
+        os.write(tell, str(error).encode())
+    except _Interrupted as error:
+        status = SIGNALLED + error.number
+    except BaseException:  # noqa: BLE001 - a bug: it must not run on in a copy of the caller
+        sys.excepthook(*sys.exc_info())
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+        os._exit(status)
+
+
+class _Interrupted(BaseException):
+    """A signal came during the set-up."""
+
+    def __init__(self, number: int) -> None:
+        super().__init__(number)
+        self.number = number
+
+
+def _set_up(options: ClusterOptions, watched: set[signal.Signals]) -> dict[str, str]:
+    """Make and prove the cluster; returns the environment of the command."""
+
+    def interrupt(number: int, _: FrameType | None) -> Never:
+        raise _Interrupted(number)
+
+    for number in watched:
+        signal.signal(number, interrupt)
+    signal.pthread_sigmask(signal.SIG_UNBLOCK, watched | {signal.SIGCHLD})
+    set_up = SetUp(SET_UP_S + SLACK * expected_seconds(options))
+    files = write_launcher_files(options, mount_private_folders())
+    bind(files.names, ETC_HOSTS)
+    build_network(options, set_up)
+    environment = cluster_environment(options, files, os.environ)
+    print(prove(options, environment, set_up), file=sys.stderr, flush=True)
+    signal.pthread_sigmask(signal.SIG_BLOCK, watched | {signal.SIGCHLD})
+    return environment
+
+
+def _run_command(command: Sequence[str], environment: dict[str, str], watched: set[signal.Signals]) -> int:
+    """Start the command, with signals as its caller had them, and wait."""
+    try:
+        child = os.posix_spawnp(
+            command[0],
+            command,
+            environment,
+            setsigmask=(),
+            setsigdef=[*watched, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ],
+        )
+    except OSError as error:
+        print(f"windrow cluster: cannot start {command[0]}: {error.strerror}", file=sys.stderr)
+        return NOT_FOUND if isinstance(error, FileNotFoundError) else NOT_EXECUTABLE
+    return _pass_on_until_end(child, watched)
+
+
+def _pass_on_until_end(child: int, watched: set[signal.Signals]) -> int:
+    """Wait for a child and reap orphans; pass signals on, and end the child where the same one comes again.
+
+    Args:
+        child: process id.
+        watched: signals to pass on, blocked like SIGCHLD.
+
+    Returns:
+        Its exit status, as in a shell.
+    """
+    passed: set[int] = set()
+    while True:
+        status = _reap(child)
+        if status is not None:
+            return status
+        arrived = signal.sigwaitinfo(watched | {signal.SIGCHLD})
+        number = arrived.si_signo
+        if number == signal.SIGCHLD or (number in FROM_TERMINAL and arrived.si_code > SENT_BY_KERNEL):
+            continue
+        os.kill(child, signal.SIGKILL if number in passed else number)
+        passed.add(number)
+
+
+def _reap(child: int) -> int | None:
+    """Collect all children that have ended; the status of one of them, where it is among them."""
+    found = None
+    while True:
+        try:
+            process, status = os.waitpid(-1, os.WNOHANG)
+        except ChildProcessError:
+            return found
+        if process == 0:
+            return found
+        if process == child:
+            code = os.waitstatus_to_exitcode(status)
+            found = SIGNALLED - code if code < 0 else code

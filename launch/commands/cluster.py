@@ -1,0 +1,79 @@
+"""``windrow cluster``: run a command on several emulated hosts with links between them, on this machine."""
+
+import argparse
+from typing import Any
+
+from windrow.comm.errors import ClusterError
+from windrow.launch.commands.arguments import refuse_several_processes
+
+__all__ = ["add_parser", "run"]
+
+DESCRIPTION = """\
+Run a command on emulated hosts: what it starts through mpirun is spread over them, and talks TCP over links that have
+the rates given. Before each use a ping-pong over the links proves that; what it found is printed in one line.
+
+Hosts are network namespaces of this machine with a switch between them. They share its processors, memory and files;
+the links add no latency. When the command ends, or windrow cluster is ended in any way, nothing is left of them.
+
+Needs Linux, iproute2, MPICH's mpirun, and root or the right to make user namespaces.
+"""
+EXAMPLES = """\
+examples:
+  windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
+  windrow cluster --hosts 2 --rate 10gbit,100mbit -- mpirun -n 2 python script.py
+  windrow cluster --hosts 4 --rate unlimited -- bash
+  sudo env PATH="$PATH" windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 8 windrow train examples/tolokers.toml
+
+rates: a number with its unit (100mbit, 1gbit, 2.5gbit, 10gbit) or unlimited; one for all hosts, or one for each.
+More ranks than hosts are dealt out in turn. Exit status: that of the command; 2 where there is no cluster to run it on.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "cluster",
+        help="run a command on emulated hosts with links of a given rate",
+        description=DESCRIPTION,
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+        usage="windrow cluster [-h] --hosts N --rate RATE[,RATE...] -- COMMAND [ARGUMENT ...]",
+    )
+    parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts, 2 or more")
+    parser.add_argument(
+        "--rate",
+        required=True,
+        metavar="RATE[,RATE...]",
+        help="of each host's link, in each direction",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run, after --")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status of the command.
+
+    Raises:
+        WindrowError: the options make no sense, or this machine cannot emulate a cluster.
+    """
+    refuse_several_processes("windrow cluster")
+    from windrow.launch.cluster.options import make_options
+    from windrow.launch.cluster.run import run_in_cluster
+
+    options = make_options(arguments.hosts, arguments.rate)
+    command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
+    if not command:
+        raise ClusterError(
+            "no command to run: give it after --, as in windrow cluster ... -- mpirun -n 4 ..."
+        )
+    return run_in_cluster(options, command)

@@ -1,0 +1,127 @@
+"""``windrow network``: measure the links between ranks, or read a description, and predict collectives."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.launcher import launched_size
+from windrow.launch.commands.arguments import refuse_several_processes
+
+if TYPE_CHECKING:
+    from windrow.comm.links import Links
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  mpirun -n 4 windrow network
+  mpirun -n 4 windrow network --measure --out links.json
+  windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow network
+  windrow network --describe examples/network.toml
+
+a description of a network:
+  nodes = 8                    # machines behind one switch
+  ranks_per_node = 4           # those of one machine share its network card
+  rate = "100gbit"             # of each card, in each direction
+  latency_us = 5.0             # between machines
+  rate_inside = "200gbit"      # between ranks of one machine
+  latency_inside_us = 1.0
+  node_rates = { 3 = "25gbit" }
+
+what the tables say:
+  latency        how long next to nothing takes from one rank to another
+  Gbit/s         how fast a long message goes between two ranks while the others are idle
+  all-to-all     every rank divides so many bytes equally among all ranks, as an exchange of rows does
+  all-reduce     every rank gets the sum of all ranks' vectors of so many bytes, as gradients are summed
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "network",
+        help="measure links between ranks, and predict collectives",
+        description="Show latency and bandwidth of every ordered pair of ranks, and how long all-to-all and all-reduce "
+        "should take with them. Links are measured once for a set of hosts (about two seconds for each pair, on "
+        "machines that do nothing else) and kept in ~/.cache/windrow/links. With --describe: of a network that is "
+        "not there, without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    source = parser.add_mutually_exclusive_group()
+    source.add_argument(
+        "--measure", action="store_true", help="measure anew, though links of these hosts are known"
+    )
+    source.add_argument(
+        "--describe", type=Path, metavar="FILE", help="description of a network (*.toml) instead of this one"
+    )
+    parser.add_argument("--out", type=Path, metavar="FILE", help="also write the links (*.json)")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it. Collective, unless a network is described: every process that the launcher started calls it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: the description is wrong, there is one rank only, communication failed, or the file cannot be
+            written.
+    """
+    if arguments.describe is not None:
+        _show(_described(arguments.describe), f"described in {arguments.describe}", arguments.out)
+        return 0
+    if launched_size() == 1:
+        raise RecipeError(
+            "one rank has no links: start several, as in mpirun -n 4 windrow network, or describe a network by "
+            "--describe FILE"
+        )
+    import socket
+
+    from windrow.comm.connect import connect
+    from windrow.launch.formatting import duration
+    from windrow.launch.links_cache import cache_folder, known_links
+
+    with connect() as world:
+        hosts = world.all_gather_object(socket.gethostname(), stage="hosts")
+        known = known_links(world, hosts=hosts, folder=cache_folder(), measure=arguments.measure)
+        if world.rank == 0:
+            age = "just now" if known.age_s == 0 else f"{duration(known.age_s)} ago (--measure does it anew)"
+            kept = f"not kept ({known.problem})" if known.problem else f"kept in {known.file}"
+            _show(known.links, f"measured {age}, {kept}", arguments.out)
+    return 0
+
+
+def _described(path: Path) -> "Links":
+    refuse_several_processes("windrow network --describe")
+    from windrow.comm.network_description import NetworkDescription, described_links
+    from windrow.launch.settings import parse_settings
+    from windrow.launch.toml_file import read_toml
+
+    network = parse_settings(NetworkDescription, read_toml(path), source=str(path), base=path.parent)
+    return described_links(network)
+
+
+def _show(links: "Links", source: str, out: Path | None) -> None:
+    from windrow.comm.links import links_to_json
+    from windrow.launch.network_table import link_rows, prediction_rows
+    from windrow.launch.text_table import table
+
+    hosts = len(set(links.hosts))
+    print(f"{links.size} ranks on {hosts} {'host' if hosts == 1 else 'hosts'}; links {source}\n")
+    print(table(link_rows(links)))
+    print(f"\n{table(prediction_rows(links))}", flush=True)
+    if out is not None:
+        try:
+            out.write_text(links_to_json(links), encoding="utf-8")
+        except OSError as error:
+            raise StoreError(f"cannot write {out}: {error.strerror}. Choose another --out.") from error

@@ -1,0 +1,97 @@
+"""What each rank holds, for placement.json.
+
+Of a graph::
+
+    {"kind": "graph", "ranks": [{"vertices": 1, "train_vertices": 1, "edges": 1, "feature_bytes": 1}, ...]}
+
+Of a click log, with a shard on each rank for a replicated table::
+
+    {"kind": "log", "world_size": 4, "tables": [
+        {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
+            {"rank": 0, "first_row": 0, "rows": 5, "first_column": 0, "columns": 8, "bytes": 160}, ...]}, ...]}
+
+Bytes of tables are those of weights and optimiser state. Every rank knows all of it: nothing is communicated.
+"""
+
+from collections.abc import Iterable, Sequence
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.spec import TableSpec, rectangle_bytes
+
+if TYPE_CHECKING:
+    from windrow.gnn.partitioned import PartitionedGraph
+
+__all__ = ["graph_placement", "table_placement"]
+
+
+def graph_placement(graph: "PartitionedGraph") -> dict[str, Any]:
+    """What the parts of a graph are.
+
+    Args:
+        graph: any rank's view of it.
+
+    Returns:
+        For each rank its vertices, the training vertices among them, the edges that end at them, and the bytes of
+        their features.
+    """
+    offsets = graph.book.offsets
+    first_edges = graph.indptr[offsets].numpy()
+    training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=graph.book.num_parts)
+    row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
+    columns = zip(np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), strict=True)
+    return {
+        "kind": "graph",
+        "ranks": [
+            {
+                "vertices": vertices,
+                "train_vertices": train_vertices,
+                "edges": edges,
+                "feature_bytes": vertices * row_bytes,
+            }
+            for vertices, train_vertices, edges in columns
+        ],
+    }
+
+
+def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
+    """Where embedding tables live.
+
+    Args:
+        tables: each with a plan that holds it.
+        world_size: number of ranks.
+    """
+    return {
+        "kind": "log",
+        "world_size": world_size,
+        "tables": [
+            {
+                "name": spec.name,
+                "rows": spec.rows,
+                "dim": spec.dim,
+                "bytes": spec.num_bytes,
+                "plan": plan.kind_of(spec.name),
+                "shards": [_described(shard, spec) for shard in _shards(spec, plan, world_size)],
+            }
+            for spec, plan in tables
+        ],
+    }
+
+
+def _shards(spec: TableSpec, plan: Plan, world_size: int) -> Sequence[Shard]:
+    if spec.name in plan.replicated:
+        return [Shard(spec.name, rank, (0, spec.rows), (0, spec.dim)) for rank in range(world_size)]
+    return plan.shards_of(spec.name)
+
+
+def _described(shard: Shard, spec: TableSpec) -> dict[str, int]:
+    return {
+        "rank": shard.rank,
+        "first_row": shard.rows[0],
+        "rows": shard.num_rows,
+        "first_column": shard.columns[0],
+        "columns": shard.num_columns,
+        "bytes": rectangle_bytes(spec, shard.num_rows, shard.num_columns),
+    }

@@ -1,0 +1,101 @@
+"""Results of benchmarks: aims, ratios with their intervals, byte matrices, figures."""
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from windrow.comm.errors import StoreError
+from windrow.launch.benchmark.result import BenchmarkResult
+from windrow.launch.benchmark.result import Table as ResultTable
+from windrow.launch.benchmark.result_file import read_result
+from windrow.launch.report.panel import Panel, Section, Table
+from windrow.launch.report.ratios import ratio_view
+from windrow.launch.report.traffic import heat_map
+
+__all__ = ["benchmark_section", "read_results"]
+
+MET, MISSED = "met", "missed"
+
+
+def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
+    """Read results of benchmarks.
+
+    Args:
+        paths: files, and folders of which all ``*.json`` files are taken.
+
+    Raises:
+        StoreError: a path is not there, a folder holds no result, or a file is not a result.
+    """
+    files: dict[Path, None] = {}
+    for path in paths:
+        if path.is_dir():
+            found = sorted(path.glob("*.json"))
+            if not found:
+                raise StoreError(
+                    f"{path} holds no result (*.json): run a benchmark with --save, or make bench"
+                )
+            files |= dict.fromkeys(found)
+        else:
+            files[path] = None
+    return [read_result(file) for file in files]
+
+
+def benchmark_section(result: BenchmarkResult) -> Section:
+    """All that a benchmark found."""
+    form = ", short form" if result.form == "short" else ""
+    figures = [(name, f"{value:,.6g}") for name, value in result.figures.items()]
+    panels = [_aims_panel(result)] if result.aims else []
+    panels.append(Panel(title="Figures", table=Table(header=("figure", "value"), rows=figures)))
+    panels += [Panel(title=title, table=_table(table)) for title, table in result.tables.items()]
+    if any(len(comparison.variants) > 1 for comparison in result.comparisons.values()):
+        panels.append(_ratios_panel(result))
+    panels += [
+        Panel(
+            title=title,
+            description=f"Heat map: {title}, in {matrix.unit}.",
+            views=[heat_map(matrix.values, unit=matrix.unit)],
+            note=f"Rows send, columns receive; {matrix.unit}.",
+        )
+        for title, matrix in result.matrices.items()
+        if matrix.values and matrix.values[0]
+    ]
+    versions = ", ".join(f"{name} {version}" for name, version in result.packages.items())
+    return Section(
+        name=f"benchmark-{result.benchmark}-{result.form}".lower().replace("_", "-"),
+        title=f"Benchmark: {result.benchmark}{form}",
+        lead=f"{result.date}, on {result.hardware}; commit {result.commit}; {versions}. Started by: {result.command}",
+        panels=panels,
+        packed=True,
+    )
+
+
+def _ratios_panel(result: BenchmarkResult) -> Panel:
+    return Panel(
+        title="Ratios to the baseline",
+        description=f"Dots and whiskers: how many times as fast as its baseline each variant of {result.benchmark} is, "
+        "with 95 % intervals.",
+        views=[ratio_view(result.comparisons)],
+        note="Right of the line is faster than the baseline. Whiskers: 95 % bootstrap interval of the median over "
+        "interleaved rounds.",
+    )
+
+
+def _aims_panel(result: BenchmarkResult) -> Panel:
+    rows = [(aim.text, MET if aim.met else MISSED) for aim in result.aims.values()]
+    missed = frozenset((row, 1) for row, (_, state) in enumerate(rows) if state == MISSED)
+    reached = sum(state == MET for _, state in rows)
+    return Panel(
+        title="Aims",
+        table=Table(header=("aim", "reached"), rows=rows, marked=missed),
+        note=f"{reached} of {len(rows)} met.",
+    )
+
+
+def _table(table: ResultTable) -> Table:
+    rows = [
+        [
+            f"{cell:.5g}" if isinstance(cell, float) else f"{cell:,}" if type(cell) is int else str(cell)
+            for cell in row
+        ]
+        for row in table.rows
+    ]
+    return Table(header=table.columns, rows=rows)

@@ -1,0 +1,141 @@
+"""The page: panels put into one HTML file that needs nothing else, and no network."""
+
+import base64
+import hashlib
+import json
+from collections.abc import Mapping, Sequence
+from datetime import UTC, datetime
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import RecipeError
+from windrow.launch.benchmark.result import BenchmarkResult
+from windrow.launch.plot import COLOURS
+from windrow.launch.report.benchmarks import benchmark_section
+from windrow.launch.report.comparison import comparison_section, settings_table
+from windrow.launch.report.curves import curves_section
+from windrow.launch.report.headline import headline
+from windrow.launch.report.locality import locality_section
+from windrow.launch.report.memory import memory_section
+from windrow.launch.report.panel import Panel, Section, View
+from windrow.launch.report.placement import placement_section
+from windrow.launch.report.read_run import ReportedRun
+from windrow.launch.report.stages import stages_section
+from windrow.launch.report.traffic import traffic_section
+
+__all__ = ["build_page"]
+
+TEMPLATES = Path(__file__).resolve().parent / "templates"
+MISSING = "windrow report needs {name}, which is not installed: pip install 'windrow[report]'"
+
+
+def build_page(
+    runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], *, made: datetime | None = None
+) -> str:
+    """Draw everything.
+
+    Args:
+        runs: any number, each with another name.
+        results: of benchmarks, any number.
+        made: when, for the page's foot; now by default.
+
+    Returns:
+        HTML.
+
+    Raises:
+        RecipeError: Plotly or Jinja2 is not installed.
+        StoreError: a placement.json is not what this version writes.
+    """
+    plotly_script = _plotly_script()
+    try:
+        from jinja2 import Environment, FileSystemLoader, StrictUndefined
+        from markupsafe import Markup
+    except ImportError as error:
+        raise RecipeError(MISSING.format(name="Jinja2")) from error
+
+    compared = [comparison_section(runs)] if len(runs) > 1 else []
+    curves = [curves_section(runs)] if runs else []
+    kinds = (stages_section, traffic_section, locality_section, memory_section, placement_section)
+    by_kind = [kind(runs) for kind in kinds] if runs else []
+    measured = [benchmark_section(result) for result in results]
+    sections = [*compared, *curves, *by_kind, *measured]
+    page_script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
+    environment = Environment(
+        loader=FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2").render(
+        title=_title(runs, results),
+        headlines=[headline(run) for run in runs],
+        overall=[*compared, *curves],
+        by_kind=by_kind,
+        measured=measured,
+        sections=sections,
+        settings=[(run.name, settings_table(run.recipe)) for run in runs],
+        made=(made or datetime.now(UTC)).strftime("%Y-%m-%d %H:%M UTC"),
+        version=version("windrow"),
+        colours=COLOURS,
+        plot_ids={id(panel): name for name, panel in _plots(sections).items()},
+        identity=id,
+        style=Markup((TEMPLATES / "page.css").read_text(encoding="utf-8")),
+        figures=Markup(_script_safe(_figures(sections))),
+        plotly_script=Markup(plotly_script),
+        page_script=Markup(page_script),
+        script_hashes=Markup(" ".join(_hash(script) for script in (plotly_script, page_script))),
+    )
+
+
+def _title(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult]) -> str:
+    names = [_run_title(run) for run in runs] + [result.benchmark for result in results]
+    return ", ".join(names[:3]) + (f" and {len(names) - 3} more" if len(names) > 3 else "")
+
+
+def _run_title(run: ReportedRun) -> str:
+    """The run's name, with its recipe's where that says more."""
+    recipe = str(run.recipe.get("name", ""))
+    return run.name if not recipe or recipe in run.name else f"{run.name} ({recipe})"
+
+
+def _plots(sections: Sequence[Section]) -> dict[str, Panel]:
+    """Name of a place on the page -> the panel whose figure is drawn there."""
+    drawn = [panel for section in sections for panel in section.panels if panel.views]
+    return {f"plot-{number}": panel for number, panel in enumerate(drawn)}
+
+
+def _figures(sections: Sequence[Section]) -> str:
+    """All figures as JSON: place -> figures, one per view."""
+    figures = {name: [_checked(view) for view in panel.views] for name, panel in _plots(sections).items()}
+    return json.dumps(figures, allow_nan=False, separators=(",", ":"))
+
+
+def _checked(view: View) -> Mapping[str, Any]:
+    """A figure that Plotly has checked: a misspelt option is an error here, and would be silence in a browser."""
+    import plotly.graph_objects as go
+
+    figure = go.Figure(data=list(view.data), layout={**view.layout, "template": go.layout.Template()})
+    checked: dict[str, Any] = json.loads(figure.to_json())
+    checked["layout"].pop("template", None)
+    return checked
+
+
+def _plotly_script() -> str:
+    try:
+        from plotly.offline import get_plotlyjs
+    except ImportError as error:
+        raise RecipeError(MISSING.format(name="Plotly")) from error
+    # A browser reads every line end as this one before it compares the script with its hash.
+    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+
+
+def _script_safe(text: str) -> str:
+    """JSON that cannot end the element it stands in, whatever its strings say."""
+    return text.replace("&", "\\u0026").replace("<", "\\u003c").replace(">", "\\u003e")
+
+
+def _hash(script: str) -> str:
+    """A script as the page's security policy names it: no other one may run."""
+    return f"'sha256-{base64.b64encode(hashlib.sha256(script.encode()).digest()).decode()}'"

@@ -1,0 +1,184 @@
+"""One rank's spans as events of a Chrome trace.
+
+The format is the "Trace Event Format" of Chrome's tracing tools, which Perfetto reads too. A rank is a process, a row
+is a thread. Events of one thread must nest or be disjoint, or a viewer drops them; so messages of one row that are on
+their way at the same time are spread over lanes::
+
+    all-reduce      [=== bucket 1 ===]     [=== bucket 3 ===]
+    all-reduce 2            [=== bucket 2 ======]
+"""
+
+import json
+from collections import defaultdict
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Literal
+
+from windrow.comm.clock import ClockAlignment
+from windrow.comm.trace import Span
+from windrow.launch.trace_rows import row_of, sorted_rows
+
+__all__ = ["RankTrace", "event_pieces", "lanes"]
+
+TICK_NS = 125
+"""Times are whole eighths of a microsecond: viewers multiply microseconds by 1000 as binary fractions and cut off the
+rest, and with eighths nothing is cut off, so what touches in the file touches on the screen."""
+
+THREADS_PER_RANK = 10_000
+"""Distance between the thread numbers of ranks: no number is used twice, and none is that of a rank's process."""
+
+EVENTS_PER_PIECE = 10_000
+"""Events that travel together, about 1.5 MB."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankTrace:
+    """What one rank recorded."""
+
+    rank: int
+    host: str
+    """Name of its machine."""
+    data: Literal["graph", "log"]
+    """What is learnt from: decides the rows."""
+    spans: Sequence[Span]
+    """In any order, on the rank's own clock."""
+    dropped: int
+    """Spans that found no place."""
+    alignment: ClockAlignment
+    """Its clock as that of rank 0."""
+
+    @property
+    def clock_uncertainty_us(self) -> float:
+        """Its clock is laid over that of rank 0 to within this many microseconds."""
+        return self.alignment.uncertainty_ns / 1000
+
+
+@dataclass(frozen=True, slots=True)
+class _Placed:
+    """A span in ticks, and where it is drawn."""
+
+    span: Span
+    begin: int
+    end: int
+    lane: int
+
+
+def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
+    """Spread intervals over as few lanes as keep those of each lane disjoint.
+
+    Args:
+        intervals: (begin, end), ordered by begin, end not before begin; what only touches is disjoint.
+
+    Returns:
+        For each the first lane, from 0, that is free when it begins.
+
+    Cost: intervals times lanes.
+    """
+    free_from: list[int] = []
+    chosen: list[int] = []
+    for begin, end in intervals:
+        lane = next((lane for lane, moment in enumerate(free_from) if moment <= begin), len(free_from))
+        if lane == len(free_from):
+            free_from.append(end)
+        free_from[lane] = end
+        chosen.append(lane)
+    return chosen
+
+
+def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
+    """A rank's events as JSON, in pieces that are made one by one.
+
+    Args:
+        trace: of the rank.
+        origin_ns: the moment 0 of the timeline, on the clock of rank 0.
+
+    Yields:
+        Objects, separated by commas, in UTF-8: those that name process and threads first.
+    """
+    rows = _placed_rows(trace, origin_ns)
+    events = [_name(trace, "process_name", name=f"rank {trace.rank} ({trace.host})")]
+    events.append(_name(trace, "process_sort_index", sort_index=trace.rank))
+    events.append(_name(trace, "process_labels", labels=_label(trace)))
+    threads = _threads(trace, rows)
+    for (row, lane), thread in threads.items():
+        name = row if lane == 0 else f"{row} {lane + 1}"
+        events.append(_name(trace, "thread_name", thread, name=name))
+        events.append(_name(trace, "thread_sort_index", thread, sort_index=thread))
+    for row, placed in rows.items():
+        for one in placed:
+            if len(events) >= EVENTS_PER_PIECE:
+                yield _json(events)
+                events = []
+            events.append(_event(trace, one, threads[row, one.lane]))
+    yield _json(events)
+
+
+def _placed_rows(trace: RankTrace, origin_ns: int) -> dict[str, list[_Placed]]:
+    """Every span in its row and lane, rows from top to bottom, spans from left to right."""
+    timed: defaultdict[str, list[tuple[int, int, Span]]] = defaultdict(list)
+    for span in trace.spans:
+        begin, end = (
+            (trace.alignment.to_rank_0_ns(moment) - origin_ns) // TICK_NS
+            for moment in (span.begin_ns, span.end_ns)
+        )
+        timed[row_of(span, trace.data)].append((begin, end, span))
+    rows: dict[str, list[_Placed]] = {}
+    for name in sorted_rows(timed, trace.data):
+        ordered = sorted(timed[name])
+        chosen = lanes((begin, end) for begin, end, _ in ordered)
+        rows[name] = [
+            _Placed(span, begin, end, lane) for (begin, end, span), lane in zip(ordered, chosen, strict=True)
+        ]
+    return rows
+
+
+def _threads(trace: RankTrace, rows: Mapping[str, Sequence[_Placed]]) -> dict[tuple[str, int], int]:
+    """(row, lane) -> number of its thread, from top to bottom."""
+    keys = [(row, lane) for row, placed in rows.items() for lane in sorted({one.lane for one in placed})]
+    first = _process(trace) * THREADS_PER_RANK
+    return {key: first + place for place, key in enumerate(keys)}
+
+
+def _process(trace: RankTrace) -> int:
+    # Not 0: viewers take that for the idle process of a kernel, and hide it.
+    return trace.rank + 1
+
+
+def _label(trace: RankTrace) -> str:
+    label = f"clock within {trace.clock_uncertainty_us:.1f} us of rank 0's"
+    if trace.dropped:
+        label += f"; recording stopped after {len(trace.spans)} spans, {trace.dropped} more are missing"
+    return label
+
+
+def _name(trace: RankTrace, kind: str, thread: int | None = None, **arguments: object) -> dict[str, Any]:
+    process = _process(trace)
+    return {
+        "ph": "M",
+        "name": kind,
+        "pid": process,
+        "tid": process * THREADS_PER_RANK if thread is None else thread,
+        "args": arguments,
+    }
+
+
+def _event(trace: RankTrace, placed: _Placed, thread: int) -> dict[str, Any]:
+    span = placed.span
+    event: dict[str, Any] = {
+        "ph": "X",
+        "name": span.stage,
+        "cat": "work" if span.operation == "work" else "communication",
+        "pid": _process(trace),
+        "tid": thread,
+        "ts": placed.begin * TICK_NS / 1000,
+        "dur": (placed.end - placed.begin) * TICK_NS / 1000,
+    }
+    if span.operation == "exchange":
+        event["args"] = {"bytes sent": span.bytes_sent, "bytes received": span.bytes_received}
+    elif span.operation == "all_reduce":
+        event["args"] = {"bytes reduced": span.bytes_sent}
+    return event
+
+
+def _json(events: list[dict[str, Any]]) -> bytes:
+    return ",\n".join(json.dumps(event, separators=(",", ":")) for event in events).encode()

@@ -1,0 +1,109 @@
+"""windrow.comm.link_estimate: links that made the timings are found again in them."""
+
+from dataclasses import fields, replace
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.comm.link_estimate import estimate_links
+from windrow.comm.link_model import predict_all_reduce, predict_all_to_all, predict_message
+from windrow.comm.links import CollectiveCost, Links
+
+SIZES = [64, *(1 << power for power in range(10, 25, 2))]
+
+
+def timings(links: Links, outliers: np.random.Generator | None = None) -> Links:
+    """Estimate from what the model says that a probe would time."""
+
+    def repeats(seconds: float) -> list[float]:
+        wrong = [] if outliers is None else (seconds * outliers.uniform(0.2, 20, 2)).tolist()
+        return [seconds] * 3 + wrong
+
+    ranks = range(links.size)
+    pairs = [
+        {
+            q: {m: repeats(predict_message(links, p, q, m) + links.latency_s[q, p]) for m in SIZES}
+            for q in ranks
+            if q != p
+        }
+        for p in ranks
+    ]
+    equal = np.full((links.size, links.size), 1 / links.size)
+    exchange = {m: repeats(predict_all_to_all(links, equal * m)) for m in SIZES}
+    reduction = {m: repeats(predict_all_reduce(links, m)) for m in SIZES}
+    return estimate_links(
+        links.hosts, pairs, exchange, reduction, add_seconds_per_byte=links.add_seconds_per_byte
+    )
+
+
+def network(size: int, *, theta: float, gamma: float, **changes) -> Links:
+    """Links that are alike in both directions, as a ping-pong sees them, but not all alike."""
+    factor = 1 + 0.1 * np.abs(np.subtract.outer(np.arange(size), np.arange(size)))
+    values = {"latency_s": gamma * factor, "seconds_per_byte": theta * factor, "hidden_s": gamma * factor}
+    return Links(hosts=[f"host{n}" for n in range(size)], **values, **changes)
+
+
+@pytest.mark.parametrize("size", [2, 3, 4])
+@pytest.mark.parametrize(
+    "changes",
+    [
+        {},
+        {"all_to_all": CollectiveCost(latency_factor=3, hidden_s=1e-4)},
+        {"all_to_all": CollectiveCost(latency_factor=2, stretch=0.9)},
+        {"shared_seconds_per_byte": 4e-9},
+        {"all_reduce": CollectiveCost(latency_factor=0.5, stretch=1.1)},
+    ],
+    ids=["plain", "slow call", "streams in parallel", "shared", "reduction"],
+)
+@settings(max_examples=3)
+@given(seed=st.integers(0, 2**32 - 1), theta=st.floats(5e-10, 1e-8), gamma=st.floats(5e-6, 5e-5))
+def test_planted_links_are_found(size, changes, seed, theta, gamma):
+    planted = network(size, theta=theta, gamma=gamma, **changes)
+    found = timings(planted, np.random.default_rng(seed))
+    for name in ("latency_s", "seconds_per_byte"):
+        np.testing.assert_allclose(getattr(found, name), getattr(planted, name), rtol=1e-3, atol=1e-12)
+    for num_bytes in (1 << 10, 1 << 17, 1 << 26):
+        equal = np.full((size, size), num_bytes / size)
+        # Two ranks' message alone is a bound that bends the line a little where streams are in parallel.
+        assert predict_all_to_all(found, equal) == pytest.approx(predict_all_to_all(planted, equal), rel=0.1)
+    # Rounds differ in their latency, and the fit has one: short vectors are a little off.
+    for num_bytes, close in ((1 << 13, 0.3), (1 << 20, 0.03), (1 << 26, 0.01)):
+        assert predict_all_reduce(found, num_bytes) == pytest.approx(
+            predict_all_reduce(planted, num_bytes), rel=close
+        )
+
+
+def test_what_is_shared_is_told_from_what_a_port_carries():
+    planted = network(4, theta=1e-9, gamma=1e-5, shared_seconds_per_byte=4e-9)
+    found = timings(planted)
+    assert found.shared_seconds_per_byte == pytest.approx(4e-9)
+    one = np.zeros((4, 4))
+    one[0, 3] = 1 << 24
+    # A single message has the shared resource for itself.
+    assert predict_all_to_all(found, one) == pytest.approx(predict_all_to_all(planted, one), rel=0.01)
+    assert timings(replace(planted, shared_seconds_per_byte=0.0)).shared_seconds_per_byte < 1e-9
+
+
+def test_one_rank_has_no_links():
+    links = estimate_links(["here"], [{}], {64: [1e-6]}, {64: [1e-6]}, add_seconds_per_byte=1e-10)
+    assert links.latency_s.tolist() == [[0.0]]
+    assert links.all_to_all == links.all_reduce == CollectiveCost()
+
+
+@settings(max_examples=10)
+@given(st.integers(0, 2**32 - 1))
+def test_any_timings_make_links(seed):
+    """Even a machine that does something else all the time."""
+    chance = np.random.default_rng(seed)
+
+    def samples() -> dict[float, list[float]]:
+        return {
+            float(m): chance.lognormal(-9, 3, 3).tolist() for m in SIZES[: chance.integers(1, len(SIZES))]
+        }
+
+    pairs = [{q: samples() for q in range(3) if q != p} for p in range(3)]
+    links = estimate_links(["a", "b", "b"], pairs, samples(), samples(), add_seconds_per_byte=1e-10)
+    assert all(np.isfinite(getattr(links, field.name)).all() for field in fields(links)[1:5])
+    assert predict_all_reduce(links, 1 << 20) >= 0

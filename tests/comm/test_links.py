@@ -1,0 +1,111 @@
+"""windrow.comm.links: what is accepted, and the JSON that keeps it."""
+
+import dataclasses
+import json
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import StoreError
+from windrow.comm.links import CollectiveCost, Links, links_from_json, links_to_json
+
+SECONDS = st.floats(min_value=0, max_value=1e3, allow_nan=False)
+
+
+@st.composite
+def any_links(draw):
+    size = draw(st.integers(1, 4))
+    matrices = st.lists(st.lists(SECONDS, min_size=size, max_size=size), min_size=size, max_size=size)
+    costs = st.builds(CollectiveCost, latency_factor=SECONDS, stretch=SECONDS, hidden_s=SECONDS)
+    return Links(
+        hosts=draw(st.lists(st.text(), min_size=size, max_size=size)),
+        latency_s=draw(matrices),
+        seconds_per_byte=draw(matrices),
+        hidden_s=draw(matrices),
+        shared_seconds_per_byte=draw(SECONDS),
+        all_to_all=draw(costs),
+        all_reduce=draw(costs),
+        add_seconds_per_byte=draw(SECONDS),
+    )
+
+
+def document() -> dict:
+    """The JSON of the links of two ranks, taken apart."""
+    return json.loads(links_to_json(two_ranks()))
+
+
+def two_ranks(**changes) -> Links:
+    values = {name: np.ones((2, 2)) for name in ("latency_s", "seconds_per_byte", "hidden_s")}
+    return Links(**{"hosts": ["a", "b"], **values, **changes})
+
+
+@given(any_links())
+def test_json_brings_back_every_number(links):
+    again = links_from_json(links_to_json(links), source="here")
+    for field in dataclasses.fields(Links):
+        before, after = getattr(links, field.name), getattr(again, field.name)
+        assert np.array_equal(before, after) if isinstance(before, np.ndarray) else before == after
+
+
+def test_matrices_are_read_only_and_have_nothing_on_the_diagonal():
+    links = two_ranks()
+    assert links.size == 2
+    assert links.latency_s.tolist() == [[0, 1], [1, 0]]
+    with pytest.raises(ValueError, match="read-only"):
+        links.latency_s[0, 1] = 5
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"hosts": []}, "hosts is empty"),
+        ({"latency_s": np.ones((2, 3))}, r"latency_s has shape \[2, 3\], expected \[2, 2\]"),
+        ({"seconds_per_byte": -np.ones((2, 2))}, "seconds_per_byte holds entries that are negative"),
+        ({"hidden_s": np.full((2, 2), np.nan)}, "hidden_s holds entries that are negative or not finite"),
+        ({"shared_seconds_per_byte": -1.0}, r"shared_seconds_per_byte = -1\.0"),
+        ({"add_seconds_per_byte": float("inf")}, "add_seconds_per_byte = inf"),
+    ],
+)
+def test_impossible_links_are_refused(changes, message):
+    with pytest.raises(ValueError, match=message):
+        two_ranks(**changes)
+
+
+@pytest.mark.parametrize("field", ["latency_factor", "stretch", "hidden_s"])
+def test_impossible_costs_are_refused(field):
+    with pytest.raises(ValueError, match=rf"{field} = -1\.0"):
+        CollectiveCost(**{field: -1.0})
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (lambda it: it.update(format_version=99), "format version 99"),
+        (lambda it: it.pop("hidden_s"), "hidden_s missing or unknown"),
+        (lambda it: it.update(surprise=1), "surprise missing or unknown"),
+        (lambda it: it.update(hosts="ab"), "hosts = 'ab'"),
+        (lambda it: it.update(hosts=["a", 5]), "hosts = "),
+        (lambda it: it.update(latency_s=[[1]]), "latency_s has shape"),
+        (lambda it: it.update(latency_s="x"), "could not convert"),
+        (lambda it: it.update(latency_s=[[1], [1, 2]]), "shape"),
+        (lambda it: it.update(shared_seconds_per_byte="x"), "real number"),
+        (lambda it: it["all_reduce"].update(stretch=-1), "stretch = -1"),
+        (lambda it: it["all_reduce"].update(other=1), "other"),
+        (lambda it: it.update(all_to_all=[1]), "mapping"),
+    ],
+)
+def test_damaged_json_is_refused_with_source_and_cure(change, message):
+    damaged = document()
+    change(damaged)
+    with pytest.raises(StoreError, match=message) as caught:
+        links_from_json(json.dumps(damaged), source="links.json")
+    assert str(caught.value).startswith("links.json: ")
+    assert "windrow network --measure" in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "{", "[1]", "3"])
+def test_what_is_no_json_object_is_refused(text):
+    with pytest.raises(StoreError, match=r"not valid JSON|expected a JSON object"):
+        links_from_json(text, source="links.json")

@@ -1,0 +1,74 @@
+"""windrow.launch.benchmark.measurement: what is refused, and what follows from samples."""
+
+import pytest
+
+from windrow.launch.benchmark.measurement import Comparison, Measurement
+
+
+def compared(**seconds: tuple[float, ...]) -> Comparison:
+    return Comparison(
+        baseline=next(iter(seconds)),
+        variants={name: Measurement(seconds=each) for name, each in seconds.items()},
+    )
+
+
+@pytest.mark.parametrize("seconds", [(), (0.0,), (1.0, -1.0), (float("nan"),), (float("inf"),)])
+def test_samples_that_cannot_be_are_refused(seconds: tuple[float, ...]) -> None:
+    with pytest.raises(ValueError, match=r"sample|positive and finite"):
+        Measurement(seconds=seconds)
+
+
+@pytest.mark.parametrize("name", ["bytes", "rows", "peak_memory_bytes"])
+def test_negative_amounts_are_refused(name: str) -> None:
+    with pytest.raises(ValueError, match=f"{name} must not be negative, got -1"):
+        Measurement(seconds=(1.0,), **{name: -1})
+
+
+def test_comparison_needs_its_baseline_and_paired_samples() -> None:
+    one = Measurement(seconds=(1.0,))
+    with pytest.raises(ValueError, match="'b' is none of the variants: a"):
+        Comparison(baseline="b", variants={"a": one})
+    with pytest.raises(ValueError, match="as many samples"):
+        compared(a=(1.0,), b=(1.0, 2.0))
+
+
+def test_ratios_of_all_directions() -> None:
+    found = compared(slow=(4.0, 4.0, 4.0), middle=(2.0, 2.0, 2.0), fast=(1.0, 1.0, 1.0))
+    assert found.ratio("fast").median == 4
+    assert found.ratio("slow").median == 1
+    assert found.advantage("fast", "middle").median == 2
+    assert found.rival("fast") == "middle"
+    assert found.against("middle").ratio("fast").median == 2
+    assert found.against("middle").variants == found.variants
+
+
+def test_divided_by_what_each_run_did() -> None:
+    found = compared(a=(4.0, 6.0), b=(1.0, 9.0)).divided({"a": [2, 3], "b": [1, 3]}, "edge")
+    assert found.variants["a"].seconds == (2.0, 2.0)
+    assert found.variants["b"].seconds == (1.0, 3.0)
+    assert found.per == "edge"
+    assert found.rows()[0]["edges/s"] == 0.5
+    with pytest.raises(ValueError, match="zip"):
+        compared(a=(4.0, 6.0)).divided({"a": [2]}, "edge")
+
+
+def test_rows_have_the_same_columns_for_every_variant() -> None:
+    measured = {
+        "bare": Measurement(seconds=(2.0,)),
+        "full": Measurement(seconds=(1.0,), bytes=3_000_000, rows=6, peak_memory_bytes=5 << 20),
+    }
+    bare, full = Comparison(baseline="bare", variants=measured).rows()
+    assert list(bare) == list(full)
+    assert bare == {
+        "variant": "bare",
+        "median s": 2.0,
+        "P90 s": 2.0,
+        "faster than baseline": "baseline",
+        "MB": "",
+        "MB/s": "",
+        "rows": "",
+        "rows/s": "",
+        "peak MiB": "",
+    }
+    assert (full["MB"], full["MB/s"], full["rows"], full["rows/s"], full["peak MiB"]) == (3.0, 3.0, 6, 6.0, 5)
+    assert full["faster than baseline"] == "2.00 [2.00, 2.00]"

@@ -1,0 +1,146 @@
+"""windrow.launch.benchmark.program: a whole small benchmark, from its options to its last line."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from argparse import Namespace
+from pathlib import Path
+
+import pytest
+
+from windrow.launch.benchmark.program import Program
+from windrow.launch.benchmark.result_file import read_result
+
+SCRIPT = '''
+"""A small benchmark."""
+import argparse
+import os
+import pathlib
+import time
+
+import torch
+
+from windrow.comm.connect import connect
+from windrow.comm.errors import DataError
+from windrow.launch.benchmark.compare import compare
+from windrow.launch.benchmark.program import run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
+
+
+def add_options(parser):
+    parser.add_argument("--number", type=int, default=3)
+
+
+def work(task):
+    if "pid" in task:
+        pathlib.Path(task["pid"]).write_text(str(os.getpid()))
+        time.sleep(600)
+    if "thread" in task:
+        return os.environ["OMP_NUM_THREADS"]
+    with connect("mpi", deadline_s=60) as world:
+        variants = {"barrier": lambda: world.barrier(stage="x"), "nothing": lambda: None}
+        return comparison_to_json(compare(variants, baseline="barrier", repeats=2, world=world))
+
+
+def measure(program):
+    if program.options.number < 0:
+        raise DataError("the number is negative: take another")
+    if program.options.number == 99:
+        program.in_process({"pid": str(program.script.with_name("pid"))}, threads=1)
+    compared = comparison_from_json(program.on_ranks(2, {}))
+    threads = program.in_process({"thread": True}, threads=3)
+    figures = {"number_count": program.options.number, "threads_count": int(threads)}
+    aims = {"large": Aim("number >= 4", program.options.number >= 4)}
+    rows = [{"short": program.short}]
+    return Findings(
+        figures=figures, aims=aims, comparisons={"2 ranks": compared}, tables={"form": Table.from_rows(rows)}
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, add_options=add_options)
+'''
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "small.py"
+    path.write_text(SCRIPT.lstrip())
+    return path
+
+
+def run(script: Path, *arguments: str) -> "subprocess.CompletedProcess[str]":
+    command = [sys.executable, "-P", str(script), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, timeout=240)
+
+
+def test_a_run_prints_tables_keeps_its_result_and_ends_with_json(script: Path) -> None:
+    done = run(script, "--short", "--number", "5")
+    assert done.returncode == 0, done.stderr
+    result = read_result(script.parent / "results" / "small-short.json")
+    assert done.stdout.splitlines()[-1] == result.closing_line()
+    assert "\n2 ranks (seconds per run)\nvariant" in done.stdout
+    assert "\nform\nshort\n" in done.stdout
+    assert "small: 2 rank(s): {}\n" in done.stderr
+    assert (result.benchmark, result.form) == ("small", "short")
+    assert result.command == "python benchmarks/small.py --short --number 5"
+    assert result.figures == {"number_count": 5.0, "threads_count": 3.0}
+    assert result.met
+    assert len(result.comparisons["2 ranks"].variants["nothing"].seconds) == 2
+    assert result.commit == "unknown"
+    assert {"python", "torch"} <= set(result.packages)
+
+
+def test_missed_aims_are_no_failure_and_save_names_the_file(script: Path, tmp_path: Path) -> None:
+    saved = tmp_path / "elsewhere" / "x.json"
+    done = run(script, "--save", str(saved))
+    assert done.returncode == 0, done.stderr
+    assert json.loads(done.stdout.splitlines()[-1])["met"] is False
+    assert read_result(saved).form == "full"
+    assert not (script.parent / "results").exists()
+
+
+def test_errors_of_use_are_one_line_and_status_2(script: Path) -> None:
+    done = run(script, "--number=-1")
+    assert done.returncode == 2
+    assert done.stderr == "small.py: error: the number is negative: take another\n"
+
+
+def test_a_benchmark_that_is_told_to_end_takes_its_workers_along(script: Path) -> None:
+    pid = script.with_name("pid")
+    job = subprocess.Popen([sys.executable, "-P", str(script), "--number", "99"])
+    started = time.monotonic()
+    while not (pid.exists() and pid.read_text()) and time.monotonic() - started < 120:
+        time.sleep(0.05)
+    job.terminate()
+    assert job.wait(60) == 128 + signal.SIGTERM
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(pid.read_text()), 0)
+
+
+def test_help_names_the_options_but_not_those_of_workers(script: Path) -> None:
+    said = run(script, "--help").stdout
+    assert "A small benchmark." in said
+    for option in ("--short", "--save", "--hostfile", "--number"):
+        assert option in said
+    assert "--task" not in said
+    assert "--output" not in said
+
+
+def program(**options: object) -> Program:
+    return Program(script=Path("/somewhere/benchmarks/x.py"), options=Namespace(**options))
+
+
+def test_place_of_the_result() -> None:
+    assert program(short=True, save=None).result_path == Path("/somewhere/benchmarks/results/x-short.json")
+    assert program(short=False, save=None).result_path == Path("/somewhere/benchmarks/results/x.json")
+    assert program(short=False, save=Path("y.json")).result_path == Path("y.json")
+
+
+def test_a_real_cluster_is_not_emulated() -> None:
+    with pytest.raises(ValueError, match="--hostfile names a real one"):
+        program(short=True, hostfile=Path("hosts")).on_ranks(2, {}, rate="1gbit")

@@ -1,0 +1,127 @@
+"""windrow.launch.benchmark.workers: what a worker returns arrives; failure and delay have a name."""
+
+import json
+import os
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
+from windrow.launch.benchmark.workers import (
+    emulated_cluster,
+    mpirun,
+    run_command,
+    run_worker,
+    worker_command,
+)
+
+SCRIPT = """
+import argparse, json, os
+from pathlib import Path
+from windrow.comm.launcher import launched_rank, launched_size
+parser = argparse.ArgumentParser()
+parser.add_argument("--task", type=json.loads)
+parser.add_argument("--output", type=Path)
+options = parser.parse_args()
+if "status" in options.task:
+    raise SystemExit(options.task["status"])
+found = {"task": options.task, "size": launched_size(), "variable": os.environ.get("SOME_VARIABLE")}
+if launched_rank() == 0 and not options.task.get("silent"):
+    options.output.write_text(json.dumps(found))
+"""
+
+
+@pytest.fixture
+def script(tmp_path: Path) -> Path:
+    path = tmp_path / "worker.py"
+    path.write_text(SCRIPT)
+    return path
+
+
+def test_task_and_environment_reach_a_process_and_its_answer_comes_back(script: Path) -> None:
+    task = {"numbers": [1, 2.5], "text": "with blanks and 'quotes'", "path": None}
+    found = run_worker(script, task, environment={"SOME_VARIABLE": "7"})
+    assert found == {"task": task, "size": 1, "variable": "7"}
+
+
+def test_the_answer_of_rank_0_comes_back(script: Path) -> None:
+    assert run_worker(script, {}, launcher=mpirun(2))["size"] == 2
+
+
+def test_a_failed_worker_and_a_silent_one_are_named(script: Path) -> None:
+    with pytest.raises(PeerFailedError, match="status 3"):
+        run_worker(script, {"status": 3})
+    with pytest.raises(PeerFailedError, match="without a result"):
+        run_worker(script, {"silent": True})
+
+
+def test_a_late_command_is_ended(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    code = (
+        f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    )
+    started = time.monotonic()
+    with pytest.raises(DeadlineError, match="within 2 s"):
+        run_command([sys.executable, "-c", code], deadline_s=2)
+    assert time.monotonic() - started < 60
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)
+
+
+def test_quiet_commands_print_nothing(capfd: pytest.CaptureFixture[str]) -> None:
+    program = [sys.executable, "-c", "print('hello')"]
+    run_command(program, quiet=True)
+    assert capfd.readouterr().out == ""
+    run_command(program)
+    assert capfd.readouterr().out == "hello\n"
+
+
+def test_words_of_the_commands(tmp_path: Path) -> None:
+    hosts = tmp_path / "hosts"
+    with pytest.raises(RecipeError, match="no host file"):
+        mpirun(2, hostfile=hosts)
+    hosts.write_text("localhost\n")
+    program, *words = mpirun(2, hostfile=hosts)
+    assert Path(program).name == "mpirun"
+    assert words == ["-hostfile", str(hosts), "-n", "2"]
+    assert mpirun(3)[1:] == ["-n", "3"]
+    assert emulated_cluster(4, "1gbit")[2:] == [
+        "-m", "windrow.launch", "cluster", "--hosts", "4", "--rate", "1gbit", "--",
+    ]  # fmt: skip
+    command = worker_command(Path("x.py"), {"a": 1}, Path("out"))
+    assert command[1:] == ["-P", "x.py", "--task", json.dumps({"a": 1}), "--output", "out"]
+
+
+def test_a_host_file_starts_ranks_too(script: Path, tmp_path: Path) -> None:
+    (tmp_path / "hosts").write_text("localhost\n")
+    launcher = mpirun(2, hostfile=tmp_path / "hosts")
+    assert run_worker(script, {}, launcher=launcher, folder=tmp_path)["size"] == 2
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["hosts", "worker.py"]
+
+
+def test_no_mpirun_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    with pytest.raises(RecipeError, match="mpirun is not on the PATH"):
+        mpirun(2)
+
+
+def test_interrupting_the_benchmark_ends_its_command(tmp_path: Path) -> None:
+    file = tmp_path / "pid"
+    inner = (
+        f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
+    )
+    outer = (
+        "import sys; from windrow.launch.benchmark.workers import run_command; "
+        f"run_command([sys.executable, '-c', {inner!r}])"
+    )
+    job = subprocess.Popen([sys.executable, "-P", "-c", outer], stderr=subprocess.DEVNULL)
+    waited = time.monotonic()
+    while not (file.exists() and file.read_text()) and time.monotonic() - waited < 60:
+        time.sleep(0.05)
+    job.send_signal(2)
+    assert job.wait(60) != 0
+    with pytest.raises(ProcessLookupError):
+        os.kill(int(file.read_text()), 0)

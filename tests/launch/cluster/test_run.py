@@ -1,0 +1,244 @@
+"""windrow.launch.cluster.run: real clusters: what crosses links, how they end, and that nothing is left of them."""
+
+import json
+import os
+import re
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import ClusterError
+from windrow.launch.cluster import run
+from windrow.launch.cluster.options import make_options
+
+PATIENCE_S = 60
+"""How long anything may take here before the test fails."""
+
+EXCHANGE = """
+import json, time
+from pathlib import Path
+import numpy as np
+from mpi4py import MPI
+world = MPI.COMM_WORLD
+sent = Path("/sys/class/net/eth0/statistics/tx_bytes")
+message = np.full(SIZE, world.rank, np.uint8)
+received = np.empty_like(message)
+before, start = int(sent.read_text()), time.perf_counter()
+world.Sendrecv(message, dest=1 - world.rank, recvbuf=received, source=1 - world.rank)
+world.Barrier()
+told = world.gather((MPI.Get_processor_name(), int(received[-1]), int(sent.read_text()) - before))
+if world.rank == 0:
+    print(json.dumps({"seconds": time.perf_counter() - start, "ranks": told}))
+"""
+
+
+def ranks(program):
+    return "mpirun", "-n", "2", sys.executable, "-P", "-c", program
+
+
+def test_messages_cross_the_links_and_keep_the_rate(run_cluster):
+    size = 4_000_000
+    done = run_cluster("2", "100mbit,1gbit", *ranks(EXCHANGE.replace("SIZE", str(size))))
+    assert done.returncode == 0, done.stderr
+    assert re.search(
+        r"^cluster: 2 hosts, 100 Mbit/s, 1 Gbit/s; ping-pong .* Gbit/s, \d+ MB counted", done.stderr
+    )
+    found = json.loads(done.stdout)
+    assert [name for name, _, _ in found["ranks"]] == ["host0-100mbit", "host1-1gbit"]
+    assert [value for _, value, _ in found["ranks"]] == [1, 0]
+    assert all(size < counted < 1.2 * size for _, _, counted in found["ranks"])
+    # No link lets more through than its bucket holds and its rate brings, however slow this machine is.
+    assert found["seconds"] > (size - 130_000) * 8 / 1e8
+
+
+def test_what_the_command_sees(run_cluster):
+    see = (
+        "import os, json, socket; from pathlib import Path; "
+        "print(json.dumps([os.uname().nodename, socket.gethostbyname(os.uname().nodename), "
+        "sorted(os.listdir('/sys/class/net')), os.environ['WINDROW_CLUSTER'], "
+        "Path('/proc/sys/net/ipv4/tcp_slow_start_after_idle').read_text().strip()]))"
+    )
+    done = run_cluster("2", "unlimited,10gbit", "mpirun", "-n", "3", sys.executable, "-P", "-c", see)
+    seen = sorted(map(json.loads, done.stdout.splitlines()))
+    assert [line[0] for line in seen] == ["host0-unlimited", "host0-unlimited", "host1-10gbit"]
+    assert [line[1] for line in seen] == ["10.77.0.1", "10.77.0.1", "10.77.0.2"]
+    assert all(line[2] == ["eth0", "lo"] and line[4] == "0" for line in seen)
+    cluster = {"hosts": ["host0-unlimited", "host1-10gbit"], "rates_bits_per_second": [None, 10**10]}
+    assert all(json.loads(line[3]) == cluster for line in seen)
+
+
+@pytest.mark.parametrize(
+    ("command", "status"),
+    [
+        (("true",), 0),
+        (("sh", "-c", "exit 3"), 3),
+        (("sh", "-c", "kill -9 $$"), 137),
+        (("no-such-program",), 127),
+        (("/etc/hosts",), 126),
+        (("sh", "-c", "sleep 600 & exit 4"), 4),
+    ],
+)
+def test_the_status_of_the_command_is_passed_on(run_cluster, command, status):
+    done = run_cluster("2", "unlimited", *command)
+    assert done.returncode == status, done.stderr
+    assert ("cannot start" in done.stderr) == (status in {126, 127})
+
+
+def test_a_rank_that_fails_ends_the_command(run_cluster):
+    done = run_cluster("2", "unlimited", *ranks("import os, sys; sys.exit(7 * int(os.environ['PMI_RANK']))"))
+    assert done.returncode == 7
+
+
+def test_orphans_are_reaped(run_cluster):
+    count = "grep -l '(zombie)' /proc/[0-9]*/status 2>/dev/null | wc -l"
+    done = run_cluster("2", "unlimited", "sh", "-c", f"for i in 1 2 3; do (true &) ; done; sleep 1; {count}")
+    assert done.stdout.strip() == "0"
+
+
+def test_a_cluster_in_a_cluster_is_refused(run_cluster, cluster_command):
+    inner = [*cluster_command, "--hosts", "2", "--rate", "1gbit", "--", "true"]
+    done = run_cluster("2", "unlimited", *inner)
+    assert done.returncode == 2
+    assert "emulated cluster already" in done.stderr
+
+
+def start(cluster_command, environment, *command, rate="unlimited"):
+    options = ["--hosts", "2", "--rate", rate, "--"]
+    return subprocess.Popen(
+        [*cluster_command, *options, *command],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        env=environment,
+        start_new_session=True,
+    )
+
+
+def wait_until(what, condition):
+    end = time.monotonic() + PATIENCE_S
+    while not condition():
+        assert time.monotonic() < end, f"waited {PATIENCE_S} s: {what}"
+        time.sleep(0.02)
+
+
+def network_of(process):
+    try:
+        return str(Path(f"/proc/{process}/ns/net").readlink())
+    except OSError:
+        return None
+
+
+def everybody():
+    return {int(path.name) for path in Path("/proc").iterdir() if path.name.isdigit()}
+
+
+def names_outside():
+    """Named network namespaces and network interfaces of this machine."""
+    named = Path("/var/run/netns")
+    return {
+        *(path.name for path in (named.iterdir() if named.is_dir() else ())),
+        *(line.partition(":")[0].strip() for line in Path("/proc/net/dev").read_text().splitlines()[2:]),
+    }
+
+
+SLEEP = "print('here', flush=True); import time; time.sleep(600)"
+
+
+@pytest.mark.parametrize("victim", ["outer", "process 1", "rank"])
+def test_nothing_is_left_after_a_kill(cluster_command, cluster_environment, family, victim):
+    before = names_outside()
+    process = start(cluster_command, cluster_environment, *ranks(SLEEP))
+    assert process.stdout is not None
+    with process, process.stdout as output:
+        assert output.readline() == "here\n"
+        assert output.readline() == "here\n"
+        members = family(process.pid)
+        networks = {network_of(member) for member in members}
+        assert len(networks) >= 3, "two hosts and the switch"
+        assert not {
+            name for name in names_outside() - before if name.startswith(("host0-", "port", "switch"))
+        }
+        first = min(members - {process.pid})
+        someone = max(member for member in members if network_of(member) != network_of(process.pid))
+        os.kill({"outer": process.pid, "process 1": first, "rank": someone}[victim], signal.SIGKILL)
+        wait_until("processes end", lambda: not any(family(member) for member in members))
+        wait_until("networks end", lambda: not networks & {network_of(member) for member in everybody()})
+        assert process.wait(PATIENCE_S) != 0
+
+
+@pytest.mark.parametrize("delay_s", [0.05, 0.3, 0.6, 1.0])
+def test_nothing_is_left_after_a_kill_during_the_set_up(
+    cluster_command, cluster_environment, family, delay_s
+):
+    process = start(cluster_command, cluster_environment, "sleep", "600", rate="10mbit")
+    time.sleep(delay_s)
+    members = family(process.pid)
+    process.kill()
+    process.communicate(timeout=PATIENCE_S)
+    wait_until("processes end", lambda: not any(family(member) for member in members))
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_signals_are_passed_on(cluster_command, cluster_environment, family, number, status):
+    process = start(cluster_command, cluster_environment, sys.executable, "-P", "-c", SLEEP)
+    assert process.stdout is not None
+    with process, process.stdout as output:
+        assert output.readline() == "here\n"
+        members = family(process.pid)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == status
+        assert not any(family(member) for member in members)
+
+
+@pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
+def test_a_signal_ends_the_set_up(cluster_command, cluster_environment, family, number, status):
+    process = start(cluster_command, cluster_environment, "sleep", "600", rate="10mbit")
+    wait_until("the set-up begins", lambda: len(family(process.pid)) > 2)
+    process.send_signal(number)
+    process.communicate(timeout=PATIENCE_S)
+    assert process.returncode == status
+
+
+def test_the_second_signal_ends_a_command_that_will_not(cluster_command, cluster_environment):
+    stubborn = "import signal, time; signal.signal(15, lambda *_: print('no', flush=True)); print('here', flush=True)"
+    stubborn += "\nwhile True: time.sleep(1)"
+    process = start(cluster_command, cluster_environment, sys.executable, "-P", "-c", stubborn)
+    assert process.stdout is not None
+    with process, process.stdout as output:
+        assert output.readline() == "here\n"
+        process.terminate()
+        assert output.readline() == "no\n"
+        process.terminate()
+        assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
+
+
+def test_two_clusters_at_the_same_time(cluster_command, cluster_environment):
+    both = [start(cluster_command, cluster_environment, *ranks(SLEEP)) for _ in range(2)]
+    for process in both:
+        assert process.stdout is not None
+        assert process.stdout.readline() == "here\n"
+    for process in both:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def test_another_system_and_a_missing_library_are_refused(monkeypatch):
+    monkeypatch.delenv("WINDROW_CLUSTER", raising=False)
+    with monkeypatch.context() as patch:
+        patch.setattr(sys, "platform", "darwin")
+        with pytest.raises(ClusterError, match=r"this is darwin\. What works without"):
+            run.require_machine()
+    monkeypatch.setattr(run, "require_tools", lambda: None)
+    monkeypatch.setattr(run, "require_mpich", lambda _: None)
+    run.require_machine()
+    monkeypatch.setattr(run, "find_spec", lambda _: None)
+    with pytest.raises(ClusterError, match="mpi4py is not installed"):
+        run.require_machine()
+    monkeypatch.setenv("WINDROW_CLUSTER", "{}")
+    with pytest.raises(ClusterError, match="emulated cluster already"):
+        run.run_in_cluster(make_options(2, "1gbit"), ["true"])

@@ -1,0 +1,117 @@
+"""windrow.launch.commands.report: a page is written, and what is wrong is said."""
+
+import argparse
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import RecipeError, StoreError, WindrowError
+from windrow.launch.benchmark.result import Aim, BenchmarkResult
+from windrow.launch.benchmark.result_file import write_result
+from windrow.launch.commands import report
+from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.run_folder import create_run_folder
+
+
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[[str], Path]:
+    """Write the folder of a run of one epoch."""
+
+    def make(name: str) -> Path:
+        folder = create_run_folder(tmp_path / name, {"name": name})
+        record = EpochRecord(
+            epoch=1, step=1, loss=1.0, learning_rate=0.1, metric="roc_auc", seconds=1.0, validation=0.5
+        )
+        folder.metrics_file.write_text(record.to_json() + "\n")
+        return folder.path
+
+    return make
+
+
+@pytest.fixture
+def result_file(tmp_path: Path) -> Path:
+    """A result of a benchmark."""
+    result = BenchmarkResult(
+        figures={"ratio": 1.0},
+        aims={"fast": Aim("fast", met=True)},
+        benchmark="reader",
+        form="full",
+        date="2026-01-02T03:04:05Z",
+        command="python",
+        commit="abc",
+        hardware="one core",
+        packages={},
+    )
+    path = tmp_path / "results" / "reader.json"
+    write_result(result, path)
+    return path
+
+
+def report_with(*arguments: object) -> int:
+    parser = argparse.ArgumentParser()
+    report.add_parser(parser.add_subparsers())
+    parsed = parser.parse_args(["report", *map(str, arguments)])
+    return int(parsed.run(parsed))
+
+
+def test_a_page_is_written_and_named(
+    make_run: Callable[[str], Path], result_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "page.html"
+    runs = [make_run("one"), make_run("two")]
+    assert report_with(*runs, "--benchmarks", result_file, "--out", out) == 0
+    shown = capsys.readouterr().out
+    assert shown.startswith(f"{out}: 2 runs, 1 benchmark result, 4")
+    assert shown.endswith(" MiB\n")
+    assert "one, two, reader · windrow report" in out.read_text()
+
+
+def test_a_folder_of_results_alone(
+    result_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert report_with("--benchmarks", result_file.parent) == 0
+    assert capsys.readouterr().out.startswith("report.html: 1 benchmark result, ")
+    assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
+
+
+def test_nothing_to_show(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match="nothing to show"):
+        report_with()
+
+
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        (lambda run: (run / "recipe.toml").unlink(), "holds no run"),
+        (lambda run: (run / "metrics.jsonl").unlink(), "no epoch of this run is finished yet"),
+        (lambda run: (run / "metrics.jsonl").write_text("x\n"), "line 1"),
+        (lambda run: (run / "ranks.jsonl").write_text("{}\n"), r"ranks.jsonl, line 1"),
+    ],
+)
+def test_what_is_wrong_with_a_run_is_said_and_nothing_is_written(
+    make_run: Callable[[str], Path], tmp_path: Path, change: Callable[[Path], object], told: str
+) -> None:
+    run = make_run("one")
+    change(run)
+    with pytest.raises(WindrowError, match=told):
+        report_with(run, "--out", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()
+
+
+def test_a_place_that_cannot_be_written(make_run: Callable[[str], Path], tmp_path: Path) -> None:
+    run = make_run("one")
+    with pytest.raises(StoreError, match="is a folder: name a file in it"):
+        report_with(run, "--out", tmp_path)
+    with pytest.raises(StoreError, match=r"cannot write .*Choose another --out"):
+        report_with(run, "--out", tmp_path / "missing" / "page.html")
+
+
+def test_under_a_launcher_it_is_refused(
+    make_run: Callable[[str], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RecipeError, match="the work of one process"):
+        report_with(make_run("one"))

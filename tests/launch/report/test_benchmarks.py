@@ -1,0 +1,64 @@
+"""windrow.launch.report.benchmarks: files and folders of results, aims, figures, matrices."""
+
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import StoreError
+from windrow.launch.benchmark.result import BenchmarkResult
+from windrow.launch.benchmark.result_file import write_result
+from windrow.launch.report.benchmarks import benchmark_section, read_results
+
+
+def test_files_and_folders(result: BenchmarkResult, tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        write_result(replace(result, benchmark=name), tmp_path / "results" / f"{name}.json")
+    (tmp_path / "results" / "README.md").write_text("no result")
+    folder = tmp_path / "results"
+    assert [one.benchmark for one in read_results([folder])] == ["a", "b"]
+    assert [one.benchmark for one in read_results([folder / "b.json", folder])] == ["b", "a"]
+
+
+@pytest.mark.parametrize(
+    ("name", "contents", "told"),
+    [("none.json", None, "none.json"), ("bad.json", "{", "bad.json"), ("other.json", "{}", "other.json")],
+)
+def test_what_is_no_result_is_refused(tmp_path: Path, name: str, contents: str | None, told: str) -> None:
+    if contents is not None:
+        (tmp_path / name).write_text(contents)
+    with pytest.raises(StoreError, match=told):
+        read_results([tmp_path / name])
+
+
+def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(StoreError, match="holds no result"):
+        read_results([tmp_path])
+
+
+def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
+    section = benchmark_section(result)
+    panels = {panel.title: panel for panel in section.panels}
+    assert list(panels) == ["Aims", "Figures", "More", "Ratios to the baseline", "bytes sent"]
+    assert section.name == "benchmark-exchange-short"
+    assert section.title == "Benchmark: exchange, short form"
+    assert "abc" in section.lead
+    aims = panels["Aims"].table
+    assert aims is not None
+    assert aims.rows == [("twice as fast", "met"), ("ten times as fast", "missed")]
+    assert aims.marked == {(1, 1)}
+    assert panels["Aims"].note == "1 of 2 met."
+    assert panels["bytes sent"].views[0].data[0]["customdata"][0][1] == "5,000,000 bytes (4.8 MiB)"
+    more = panels["More"].table
+    assert more is not None
+    assert [row[1] for row in more.rows] == ["1", "2.5"]
+    figures = panels["Figures"].table
+    assert figures is not None
+    assert figures.rows == [("ours_over_raw_ratio", "2")]
+
+
+def test_a_result_of_figures_alone(result: BenchmarkResult) -> None:
+    bare = replace(result, form="full", aims={}, comparisons={}, tables={}, matrices={})
+    section = benchmark_section(bare)
+    assert [panel.title for panel in section.panels] == ["Figures"]
+    assert section.title == "Benchmark: exchange"

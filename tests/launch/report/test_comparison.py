@@ -1,0 +1,54 @@
+"""windrow.launch.report.comparison: differences of settings, figures side by side."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from windrow.launch.report.comparison import comparison_section, flat_settings, settings_table
+from windrow.launch.report.read_run import ReportedRun
+
+RunOf = Callable[..., ReportedRun]
+
+
+def test_settings_become_lines() -> None:
+    recipe = {"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}}, "f": {}}
+    assert flat_settings(recipe) == {"a": "1", "b.c": "[1, 2]", "b.d.e": '"x"'}
+    assert settings_table(recipe).rows == [("a", "1"), ("b.c", "[1, 2]"), ("b.d.e", '"x"')]
+
+
+def test_what_differs_is_shown_and_marked(run_of: RunOf) -> None:
+    runs = [run_of("graph", "one"), run_of("graph", "two", training={"epochs": 9}), run_of("graph", "three")]
+    figures, settings = comparison_section(runs).panels
+    assert settings.table is not None
+    assert settings.table.rows == [["training.epochs", "3", "9", "3"]]
+    assert settings.table.marked == {(0, 2)}
+    assert figures.table is not None
+    assert figures.table.header == ("figure", "one", "two", "three")
+
+
+def test_figures_of_each_run(run_of: RunOf) -> None:
+    runs = [run_of("graph", "new", ranks=2), run_of("graph", "old", old=True)]
+    table = comparison_section(runs).panels[0].table
+    assert table is not None
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["validation at best epoch"] == ["0.73", "0.73"]
+    assert rows["training loss, last epoch"] == ["0.33333", "0.33333"]
+    assert rows["time per epoch (median)"] == ["1.00 s", "1.00 s"]
+    assert rows["bytes between ranks per epoch"] == ["5.9 KiB", "-"]
+    assert rows["rows found at home"] == ["14.3%", "-"]
+    assert rows["peak memory, largest rank"] == ["512 MiB", "-"]
+
+
+def test_recipes_of_two_kinds(run_of: RunOf) -> None:
+    _, shared, partial = comparison_section([run_of("graph", "one"), run_of("log", "two")]).panels
+    assert shared.table is not None
+    assert [row[0] for row in shared.table.rows] == ["name"]
+    assert partial.table is not None
+    assert ["graph.path", '"graph.npz"', "-"] in partial.table.rows
+    assert partial.folded == "4 settings"
+
+
+def test_runs_with_the_same_settings_say_so(run_of: RunOf) -> None:
+    run = run_of("graph", "one")
+    _, settings = comparison_section([run, replace(run, name="two")]).panels
+    assert settings.table is None
+    assert "No setting" in settings.missing

@@ -1,0 +1,56 @@
+"""windrow.launch.report.curves: all runs in one figure, one per metric."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from windrow.launch.report.curves import curves_section
+from windrow.launch.report.read_run import ReportedRun
+
+RunOf = Callable[..., ReportedRun]
+
+
+def test_one_run(run_of: RunOf) -> None:
+    loss, metric, seconds, others = curves_section([run_of("graph", "one", epochs=3)]).panels
+    (curve,) = loss.views[0].data
+    assert (curve["x"], curve["y"]) == ([1, 2, 3], [1.0, 0.5, 1 / 3])
+    assert loss.views[0].layout["showlegend"] is False
+    assert metric.title == "ROC-AUC"
+    assert [trace["name"] for trace in metric.views[0].data] == ["validation", "test", "best epoch, 3"]
+    assert metric.views[0].layout["yaxis"]["title"]["text"] == "ROC-AUC (higher is better)"
+    assert [view.label for view in seconds.views] == ["logarithmic", "linear"]
+    assert [view.label for view in others.views] == ["samples per second", "learning rate"]
+
+
+def test_runs_share_a_figure_and_have_colours_of_their_own(run_of: RunOf) -> None:
+    runs = [run_of("graph", "one"), run_of("log", "two"), run_of("graph", "three", epochs=30)]
+    section = curves_section(runs)
+    loss = section.panels[0].views[0]
+    assert [trace["name"] for trace in loss.data] == ["one", "two", "three"]
+    assert len({trace["line"]["color"] for trace in loss.data}) == 3
+    assert [trace["mode"] for trace in loss.data] == ["lines+markers", "lines+markers", "lines"]
+    titles = [panel.title for panel in section.panels]
+    assert titles == ["Training loss", "ROC-AUC", "normalised entropy", "Time per epoch", "Other figures"]
+    names = [trace["name"] for trace in section.panels[1].views[0].data]
+    assert names[:2] == ["one, validation", "one, test"]
+    assert "two" not in " ".join(names)
+    assert "lower is better" in section.panels[2].views[0].layout["yaxis"]["title"]["text"]
+
+
+def test_a_logarithmic_axis_is_offered_where_values_are_far_apart(run_of: RunOf) -> None:
+    near, far = run_of("graph", "near", epochs=2), run_of("graph", "far", epochs=9)
+    assert [view.label for view in curves_section([near]).panels[0].views] == ["linear"]
+    assert [view.label for view in curves_section([far]).panels[0].views] == ["linear", "logarithmic"]
+
+
+def test_a_run_without_evaluation_says_so(run_of: RunOf) -> None:
+    run = run_of("graph", "one")
+    blind = [replace(record, validation=None, test=None) for record in run.records]
+    metric = curves_section([replace(run, records=blind)]).panels[1]
+    assert metric.views == ()
+    assert "No epoch was evaluated" in metric.missing
+
+
+def test_names_are_not_taken_for_markup(run_of: RunOf) -> None:
+    run = replace(run_of("graph", "one"), name="<b>bold</b>")
+    trace = curves_section([run]).panels[0].views[0].data[0]
+    assert trace["name"] == "&lt;b&gt;bold&lt;/b&gt;"

@@ -1,0 +1,318 @@
+"""windrow.launch.timeline: real runs of one and two ranks, recorded, and what their timelines show."""
+
+import errno
+import itertools
+import json
+import shutil
+from collections import defaultdict
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import numpy as np
+import pytest
+
+from windrow.comm.launcher import launched_rank, launched_size
+from windrow.gnn.synthetic import community_graph
+from windrow.gnn.trainer import MinibatchTrainer
+from windrow.launch import journal, timeline
+from windrow.launch.any_recipe import AnyRecipe
+from windrow.launch.checkpoint import load_latest
+from windrow.launch.metrics_log import read_records
+from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.launch.recipe import Recipe, make_recipe
+from windrow.launch.trace_rows import GRAPH_ROWS, LOG_ROWS, OTHER_TRAFFIC
+from windrow.launch.training import train
+
+STEPS = 4
+
+
+class Killed(BaseException):
+    """What stands in for a kill."""
+
+
+class Bar(NamedTuple):
+    """An event as it is drawn; in microseconds."""
+
+    row: str
+    name: str
+    begin: float
+    end: float
+
+    def overlaps(self, other: "Bar") -> bool:
+        """Whether both have more than a moment in common."""
+        return max(self.begin, other.begin) < min(self.end, other.end)
+
+
+def graph_recipe(folder: Path, parts: int, **training: Any) -> Recipe:
+    """Training on the graph of these tests."""
+    values: dict[str, Any] = {
+        "name": "tiny",
+        "store": "store",
+        "graph": {"path": "graph.npz"},
+        "partition": {"num_parts": parts, "method": "random"},
+        "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
+        "sampler": {"fanouts": [4, 3]},
+        "training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.01} | training,
+        "run": {"tensorboard": False, "threads": 1, "deadline_s": 60},
+    }
+    return make_recipe(values, source="tiny.toml", base=folder)
+
+
+def prepare_graph(folder: Path, parts: int) -> None:
+    """Write a graph of three communities, and its store."""
+    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
+    assert graph.features is not None
+    assert graph.labels is not None
+    np.savez(
+        folder / "graph.npz",
+        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
+        x=graph.features.numpy(),
+        y=graph.labels.numpy(),
+        train=graph.train_ids.numpy(),
+        val=graph.validation_ids.numpy(),
+        test=graph.test_ids.numpy(),
+    )
+    recipe = graph_recipe(folder, parts)
+    job = PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
+    partition_to_store(job, overwrite=True)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with graph and store for one rank, made once."""
+    folder = tmp_path_factory.mktemp("prepared")
+    prepare_graph(folder, 1)
+    return folder
+
+
+@pytest.fixture
+def folder(prepared: Path, tmp_path: Path) -> Path:
+    """A copy of it that a test may spoil."""
+    return Path(shutil.copytree(prepared, tmp_path / "work"))
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs."""
+    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+
+
+def read_bars(path: Path) -> dict[str, list[Bar]]:
+    """Process name -> its bars in order of time, lanes of a row together; a thread's are checked to be disjoint."""
+    events = json.loads(path.read_text())["traceEvents"]
+    processes = {e["pid"]: e["args"]["name"] for e in events if e["name"] == "process_name"}
+    threads = {(e["pid"], e["tid"]): e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    bars: defaultdict[str, list[Bar]] = defaultdict(list)
+    open_until: defaultdict[tuple[int, int], float] = defaultdict(float)
+    for event in sorted((e for e in events if e["ph"] == "X"), key=lambda e: float(e["ts"])):
+        thread = (event["pid"], event["tid"])
+        assert event["ts"] >= open_until[thread]
+        open_until[thread] = event["ts"] + event["dur"]
+        row = threads[thread].rstrip("0123456789").rstrip()
+        bars[processes[event["pid"]]].append(Bar(row, event["name"], event["ts"], event["ts"] + event["dur"]))
+    return {name: bars[name] for name in sorted(bars)}
+
+
+def in_row(bars: list[Bar], row: str) -> list[Bar]:
+    return [bar for bar in bars if bar.row == row]
+
+
+def overlapping(some: list[Bar], others: list[Bar]) -> Iterator[Bar]:
+    """Those of some that overlap one of others."""
+    return (bar for bar in some if any(bar.overlaps(other) for other in others))
+
+
+def check_epochs(bars: list[Bar], numbers: list[int]) -> None:
+    """Epochs follow one another, and everything happens inside them."""
+    epochs = in_row(bars, "epoch")
+    assert [bar.name for bar in epochs] == [f"epoch {number}" for number in numbers]
+    assert all(one.end == other.begin for one, other in itertools.pairwise(epochs))
+    for bar in bars:
+        assert epochs[0].begin <= bar.begin <= bar.end <= epochs[-1].end
+    for bar in in_row(bars, "update"):
+        assert sum(epoch.begin <= bar.begin and bar.end <= epoch.end for epoch in epochs) == 1
+
+
+def assert_same_training(one: Path, other: Path) -> None:
+    """Weights, tables and losses are equal to the last bit."""
+    ends = [load_latest(run / "checkpoints") for run in (one, other)]
+    assert ends[0].header.table_files == ends[1].header.table_files
+    for name, value in ends[0].state["trainer"]["model"].items():
+        assert value.equal(ends[1].state["trainer"]["model"][name])
+    assert str(ends[0].state["trainer"]) == str(ends[1].state["trainer"])
+    losses = [[record.loss for record in read_records(run / "metrics.jsonl")] for run in (one, other)]
+    assert losses[0] == losses[1]
+
+
+def trained_twice(recipe: AnyRecipe, folder: Path) -> dict[str, list[Bar]]:
+    """Train with a timeline and without; nothing else differs. Returns the timeline, the same on all ranks."""
+    from mpi4py import MPI
+
+    MPI.COMM_WORLD.Barrier()
+    train(recipe, run_folder=folder / "traced", trace=True)
+    train(recipe, run_folder=folder / "plain")
+    if launched_rank() == 0:
+        assert_same_training(folder / "traced", folder / "plain")
+        assert not (folder / "plain" / "trace.json").exists()
+    MPI.COMM_WORLD.Barrier()
+    about = json.loads((folder / "traced" / "trace.json").read_text())["otherData"]
+    assert about["complete"]
+    for rank in about["ranks"]:
+        # Ranks of one machine have one clock, so the offset is nothing but error.
+        assert abs(rank["clock_offset_us"]) <= rank["clock_uncertainty_us"]
+        assert rank["spans_missing"] == 0
+    return read_bars(folder / "traced" / "trace.json")
+
+
+@pytest.mark.parallel(2)
+def test_a_graph_job_of_two_ranks(shared_tmp_path: Path) -> None:
+    if launched_rank() == 0:
+        prepare_graph(shared_tmp_path, parts=2)
+    timelines = trained_twice(graph_recipe(shared_tmp_path, 2), shared_tmp_path)
+    assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
+    for bars in timelines.values():
+        check_epochs(bars, [1, 2])
+        known = {row.name for row in GRAPH_ROWS} | {OTHER_TRAFFIC}
+        assert {bar.row for bar in bars} == known
+        for row in ("sample", "fetch", "wait", "update"):
+            # "wait" is also for the loss, once an epoch.
+            assert len(in_row(bars, row)) == 2 * STEPS + (2 if row == "wait" else 0)
+        fetches = in_row(bars, "fetch")
+        training = [
+            bar for row in ("request", "reply") for bar in in_row(bars, row) if "features" in bar.name
+        ]
+        assert len(training) >= 3 * 2 * STEPS
+        # A fetch asks, then receives, before it ends.
+        assert all(any(f.begin <= bar.begin and bar.end <= f.end for f in fetches) for bar in training)
+        # Gradients are sent off inside the backward pass that makes them.
+        sums = [bar for bar in in_row(bars, "all-reduce") if bar.name == "gradients"]
+        assert len(sums) == 2 * STEPS
+        assert list(overlapping(sums, in_row(bars, "backward"))) == sums
+
+
+@pytest.mark.parallel(2)
+def test_a_recommendation_job_of_two_ranks(
+    shared_tmp_path: Path,
+    click_recipe: Callable[..., AnyRecipe],
+    prepare_clicks: Callable[[Path], None],
+) -> None:
+    if launched_rank() == 0:
+        prepare_clicks(shared_tmp_path)
+    timelines = trained_twice(click_recipe(shared_tmp_path), shared_tmp_path)
+    assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
+    for bars in timelines.values():
+        check_epochs(bars, [1, 2])
+        assert {bar.row for bar in bars} == {row.name for row in LOG_ROWS} | {OTHER_TRAFFIC}
+        epochs = in_row(bars, "epoch")
+        compute = [*in_row(bars, "forward"), *in_row(bars, "backward")]
+        steps = len(in_row(bars, "update")) // 2
+        assert steps == len(in_row(bars, "backward")) // 2 > 3
+        for epoch in epochs:
+            last_update = max(bar.end for bar in in_row(bars, "update") if bar.end <= epoch.end)
+            for row, ahead in (("counts", 2), ("ids", 1)):
+                sent = [
+                    bar for bar in in_row(bars, row) if epoch.begin <= bar.begin and bar.end <= last_update
+                ]
+                assert len(sent) == steps
+                # Those of the first batches leave before there is anything to compute.
+                assert list(overlapping(sent, compute)) == sent[ahead:]
+        sums = [bar for bar in in_row(bars, "all-reduce") if bar.name == "gradients"]
+        assert len(sums) == 2 * steps
+        assert list(overlapping(sums, in_row(bars, "backward"))) == sums
+        # Gradients of vectors travel inside the backward pass, which ends when they have come.
+        vectors = in_row(bars, "gradients")
+        assert list(overlapping(vectors, in_row(bars, "backward"))) == vectors
+
+
+def test_a_run_of_one_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert launched_size() == 1
+    recipe = graph_recipe(folder, 1)
+    train(recipe, run_folder=folder / "traced", trace=True)
+    said = capsys.readouterr().out
+    file = folder / "traced" / "trace.json"
+    assert f"timeline of 2 epochs in {file}: open it at https://ui.perfetto.dev" in said
+    train(recipe, run_folder=folder / "plain")
+    assert_same_training(folder / "traced", folder / "plain")
+    [bars] = read_bars(file).values()
+    check_epochs(bars, [1, 2])
+    # Nobody to talk to.
+    silent = {"request", "reply", "all-reduce"}
+    assert {bar.row for bar in bars} == {row.name for row in GRAPH_ROWS} - silent
+
+
+def test_a_short_run_and_a_resumed_one(folder: Path) -> None:
+    train(graph_recipe(folder, 1, epochs=1), run_folder=folder / "short", trace=True)
+    [bars] = read_bars(folder / "short" / "trace.json").values()
+    check_epochs(bars, [1])
+    with pytest.MonkeyPatch.context() as patch:
+        end_in(patch, epoch=2)
+        with pytest.raises(Killed):
+            train(graph_recipe(folder, 1), run_folder=folder / "run")
+    train(graph_recipe(folder, 1), resume=folder / "run", trace=True)
+    [bars] = read_bars(folder / "run" / "trace.json").values()
+    check_epochs(bars, [3])
+    (folder / "run" / "trace.json").unlink()
+    # Nothing is left to train, so nothing is recorded.
+    train(graph_recipe(folder, 1), resume=folder / "run", trace=True)
+    assert not (folder / "run" / "trace.json").exists()
+
+
+def end_in(monkeypatch: pytest.MonkeyPatch, *, epoch: int) -> None:
+    """Make training end in an epoch, after one step of it."""
+    whole = MinibatchTrainer.train_epoch
+
+    def train_epoch(trainer: MinibatchTrainer, at_epoch: int, **options: Any) -> float:
+        if at_epoch == epoch:
+            trainer.train_step(at_epoch, 0)
+            raise Killed("by hand")
+        return whole(trainer, at_epoch, **options)
+
+    monkeypatch.setattr(MinibatchTrainer, "train_epoch", train_epoch)
+
+
+def test_what_was_recorded_before_a_failure_is_kept(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    end_in(monkeypatch, epoch=1)
+    with pytest.raises(Killed):
+        train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
+    file = folder / "run" / "trace.json"
+    assert f"timeline of rank 0 until then in {file}" in capsys.readouterr().err
+    about = json.loads(file.read_text())["otherData"]
+    assert (about["complete"], about["ended by"]) == (False, "Killed('by hand')")
+    [bars] = read_bars(file).values()
+    assert [bar.name for bar in in_row(bars, "epoch")] == ["epoch 1"]
+    assert len(in_row(bars, "update")) == STEPS + 1
+
+
+def test_a_failure_after_the_timeline_leaves_it_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    end_in(monkeypatch, epoch=2)
+    with pytest.raises(Killed):
+        train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
+    assert json.loads((folder / "run" / "trace.json").read_text())["otherData"]["complete"]
+
+
+def full_disk(*_: object, **__: object) -> OSError:
+    return OSError(errno.ENOSPC, "No space left on device")
+
+
+def test_training_goes_on_where_the_timeline_cannot_be_written(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(timeline, "write_together", full_disk)
+    assert train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True).epochs == 3
+    assert "the timeline could not be written: [Errno 28] No space left" in capsys.readouterr().out
+
+
+def test_the_error_that_ends_a_run_is_the_one_that_is_seen(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def fails(*_: object, **__: object) -> None:
+        raise full_disk()
+
+    monkeypatch.setattr(timeline, "write_alone", fails)
+    end_in(monkeypatch, epoch=0)
+    with pytest.raises(Killed):
+        train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
+    assert "timeline of rank 0 could not be written" in capsys.readouterr().err

@@ -1,0 +1,41 @@
+"""The folder benchmarks/: every script answers, make knows each, and the committed results are in order."""
+
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from windrow.launch.benchmark.markdown import PAGE, read_results, results_page
+
+ROOT = Path(__file__).resolve().parent.parent
+SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
+RESULTS = ROOT / "benchmarks" / "results"
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda path: path.stem)
+def test_every_benchmark_answers_help(script):
+    command = [sys.executable, "-P", str(script), "--help"]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=120)
+    assert done.returncode == 0, done.stderr
+    assert {"--short", "--save"} <= set(re.findall(r"--\w+", done.stdout))
+
+
+def test_make_bench_runs_every_benchmark():
+    text = (ROOT / "Makefile").read_text(encoding="utf-8").replace("\\\n", " ")
+    (listed,) = re.findall(r"^BENCHMARKS = (.*)$", text, re.MULTILINE)
+    assert sorted(listed.split()) == [script.stem for script in SCRIPTS]
+
+
+def test_committed_results_are_of_benchmarks_that_exist():
+    if not RESULTS.is_dir():
+        pytest.skip("no results are committed yet")
+    assert {result.benchmark for result in read_results(RESULTS)} <= {script.stem for script in SCRIPTS}
+
+
+def test_the_page_of_results_is_what_would_be_written_now():
+    if not RESULTS.is_dir():
+        pytest.skip("no results are committed yet")
+    page = (RESULTS / PAGE).read_text(encoding="utf-8")
+    assert page == results_page(read_results(RESULTS)), f"make bench writes {RESULTS / PAGE} anew"
