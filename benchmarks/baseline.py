@@ -1,8 +1,8 @@
 """What communication costs on a slow network before anything is done about it: four hosts with links of 1 Gbit/s.
 
-Trains the README's two jobs, GraphSAGE on tolokers and a DLRM on Open Bandit, and where its data is at hand GraphSAGE on
-Coauthor Physics, whose rows are 34 KB each, by ``windrow train`` on four emulated hosts: with links of 1 Gbit/s and,
-as the floor, with links that nothing slows down. Neither caching nor quantisation exists yet: these are the figures
+Trains the README's two jobs, GraphSAGE on tolokers and a DLRM on Open Bandit, and where its data is at hand GraphSAGE
+on Coauthor Physics, whose rows are 34 KB each, by ``windrow train`` on four emulated hosts: with links of 1 Gbit/s
+and, as the floor, with links that nothing slows down. Neither caching nor quantisation exists yet: these are the figures
 that they must beat. Communication is the time that a rank spends waiting inside collectives, for the network or for
 other ranks; the share is its mean over the ranks, over the time of an epoch without evaluation.
 
@@ -15,7 +15,6 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -24,7 +23,7 @@ from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Findings, Matrix, Table
 from windrow.launch.benchmark.workers import run_command
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.rank_cost import RankCost, communication_share
 from windrow.launch.rank_record import RankRecord, read_rank_records
 from windrow.launch.run_folder import RunFolder
 
@@ -33,9 +32,6 @@ HOSTS = 4
 RATES = ("1gbit", "unlimited")
 REAL = "real network"
 """Instead of the rates, on the machines of a host file."""
-
-UNEVALUATED = ("evaluate",)
-"""Stages that an epoch of training is counted without."""
 
 
 @dataclass(frozen=True)
@@ -110,14 +106,7 @@ def train_job(
 
 def training_seconds(record: RankRecord) -> float:
     """Seconds of an epoch on its slowest rank, without evaluation."""
-    return max(
-        rank.seconds - sum(rank.stage_seconds.get(s, 0.0) for s in UNEVALUATED) for rank in record.ranks
-    )
-
-
-def waiting_share(record: RankRecord) -> float:
-    """Share of an epoch that a mean rank spends waiting inside collectives."""
-    return fmean(sum(rank.waiting_seconds.values()) for rank in record.ranks) / training_seconds(record)
+    return max(rank.training_seconds for rank in record.ranks)
 
 
 def bytes_between_ranks(record: RankRecord) -> "np.ndarray[Any, np.dtype[np.float64]]":
@@ -149,7 +138,9 @@ def measure(program: Program) -> Findings:
                 matrix = np.mean([bytes_between_ranks(epoch) for epoch in epochs], axis=0)
                 found = {
                     "epoch_seconds": float(np.median([training_seconds(epoch) for epoch in epochs])),
-                    "communication_share": float(np.median([waiting_share(epoch) for epoch in epochs])),
+                    "communication_share": float(
+                        np.median([communication_share(epoch.ranks) or 0.0 for epoch in epochs])
+                    ),
                     "exchanged_bytes_per_epoch": float(matrix.sum()),
                     "reduced_bytes_per_epoch": float(
                         np.mean([epoch.ranks[0].bytes_reduced for epoch in epochs])

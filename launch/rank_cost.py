@@ -1,13 +1,13 @@
 """What one rank has done for an epoch so far: time, traffic with each other rank, rows, memory."""
 
 import operator
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from windrow.comm.meter import Meter
 
-__all__ = ["RankCost", "rank_traffic"]
+__all__ = ["RankCost", "communication_share", "rank_traffic"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,9 +58,27 @@ class RankCost:
             peak_gpu_memory_bytes=max(self.peak_gpu_memory_bytes, other.peak_gpu_memory_bytes),
         )
 
+    @property
+    def training_seconds(self) -> float:
+        """Seconds without evaluation."""
+        return self.seconds - self.stage_seconds.get("evaluate", 0.0)
+
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON or a checkpoint: the keyword arguments of this class."""
         return asdict(self)
+
+
+def communication_share(ranks: Sequence[RankCost]) -> float | None:
+    """Share of the time of training that ranks spend waiting in collectives, for the network or for each other.
+
+    Args:
+        ranks: all of a job, in the same epoch.
+
+    Returns:
+        The mean over the ranks; None where there is no time to share.
+    """
+    seconds = sum(rank.training_seconds for rank in ranks)
+    return sum(sum(rank.waiting_seconds.values()) for rank in ranks) / seconds if seconds > 0 else None
 
 
 def rank_traffic(meter: Meter, size: int) -> RankCost:

@@ -21,7 +21,7 @@ from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.job import TrainingJob
 from windrow.launch.journal import Journal, TrainingResult
 from windrow.launch.progress import Progress, make_progress
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.rank_cost import RankCost, communication_share
 from windrow.launch.recipe import Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder
 from windrow.launch.run_options import RunOptions
@@ -184,7 +184,10 @@ class _Run:
             self._finished_epochs, values["validation"][metric]
         )
         cost = self._cost_so_far(started, traffic)
-        share = cost.share_found_at_home
+        shares = {
+            "share of rows found at home": cost.share_found_at_home,
+            "share of time in communication": communication_share(cost.ranks),
+        }
         record = EpochRecord(
             epoch=self._finished_epochs,
             step=self._finished_epochs * self._job.steps_per_epoch,
@@ -197,7 +200,7 @@ class _Run:
             figures={
                 **_named_figures(values, metric),
                 "samples per second": self._job.samples_per_epoch / training_seconds,
-                **({} if share is None else {"share of rows found at home": share}),
+                **{name: share for name, share in shares.items() if share is not None},
             },
             seconds=cost.seconds,
             stage_seconds=cost.stage_seconds,

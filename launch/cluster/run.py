@@ -171,7 +171,7 @@ def _run_command(command: Sequence[str], environment: dict[str, str], watched: s
     try:
         child = os.posix_spawnp(
             command[0],
-            command,
+            list(command),
             environment,
             setsigmask=(),
             setsigdef=[*watched, signal.SIGCHLD, signal.SIGPIPE, signal.SIGXFSZ],

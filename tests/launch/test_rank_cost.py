@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.rank_cost import RankCost, rank_traffic
+from windrow.launch.rank_cost import RankCost, communication_share, rank_traffic
 
 SIZE = 3
 COUNTS = st.integers(0, 1000)
@@ -102,3 +102,10 @@ def test_rows_are_those_of_all_stages() -> None:
     meter.record_found("bags: rows", local=3, remote=4)
     meter.record_found("sequences: rows", local=10, remote=20)
     assert rank_traffic(meter, 1) == RankCost(rows_local=13, rows_remote=24)
+
+
+def test_share_of_waiting_leaves_evaluation_out() -> None:
+    one = RankCost(seconds=5.0, stage_seconds={"evaluate": 1.0}, waiting_seconds={"a": 1.0, "b": 0.5})
+    two = RankCost(seconds=4.0, waiting_seconds={"a": 0.5})
+    assert communication_share([one, two]) == 0.25
+    assert communication_share([]) is None

@@ -1,5 +1,6 @@
 """windrow.launch.cluster.run: real clusters: what crosses links, how they end, and that nothing is left of them."""
 
+import contextlib
 import json
 import os
 import re
@@ -63,7 +64,8 @@ def test_what_the_command_sees(run_cluster):
         "Path('/proc/sys/net/ipv4/tcp_slow_start_after_idle').read_text().strip()]))"
     )
     done = run_cluster("2", "unlimited,10gbit", "mpirun", "-n", "3", sys.executable, "-P", "-c", see)
-    seen = sorted(map(json.loads, done.stdout.splitlines()))
+    # Ranks write at the same moment, and the launcher may join their lines.
+    seen = sorted(json.loads(line) for line in done.stdout.replace("][", "]\n[").splitlines() if line)
     assert [line[0] for line in seen] == ["host0-unlimited", "host0-unlimited", "host1-10gbit"]
     assert [line[1] for line in seen] == ["10.77.0.1", "10.77.0.1", "10.77.0.2"]
     assert all(line[2] == ["eth0", "lo"] and line[4] == "0" for line in seen)
@@ -106,9 +108,11 @@ def test_a_cluster_in_a_cluster_is_refused(run_cluster, cluster_command):
     assert "emulated cluster already" in done.stderr
 
 
-def start(cluster_command, environment, *command, rate="unlimited"):
+@contextlib.contextmanager
+def started(cluster_command, environment, *command, rate="unlimited"):
+    """A cluster that runs a command, and is gone after the block, whatever happens there."""
     options = ["--hosts", "2", "--rate", rate, "--"]
-    return subprocess.Popen(
+    process = subprocess.Popen(
         [*cluster_command, *options, *command],
         stdin=subprocess.DEVNULL,
         stdout=subprocess.PIPE,
@@ -117,6 +121,20 @@ def start(cluster_command, environment, *command, rate="unlimited"):
         env=environment,
         start_new_session=True,
     )
+    try:
+        yield process
+    finally:
+        process.kill()
+        process.communicate(timeout=PATIENCE_S)
+
+
+def wait_for_word(process, word, times=1):
+    """Ranks write at the same moment, and the launcher may join their lines."""
+    read = ""
+    while read.count(word) < times:
+        line = process.stdout.readline()
+        assert line, f"the command ended before it said {word!r} {times} time(s)"
+        read += line
 
 
 def wait_until(what, condition):
@@ -152,11 +170,8 @@ SLEEP = "print('here', flush=True); import time; time.sleep(600)"
 @pytest.mark.parametrize("victim", ["outer", "process 1", "rank"])
 def test_nothing_is_left_after_a_kill(cluster_command, cluster_environment, family, victim):
     before = names_outside()
-    process = start(cluster_command, cluster_environment, *ranks(SLEEP))
-    assert process.stdout is not None
-    with process, process.stdout as output:
-        assert output.readline() == "here\n"
-        assert output.readline() == "here\n"
+    with started(cluster_command, cluster_environment, *ranks(SLEEP)) as process:
+        wait_for_word(process, "here", times=2)
         members = family(process.pid)
         networks = {network_of(member) for member in members}
         assert len(networks) >= 3, "two hosts and the switch"
@@ -171,60 +186,67 @@ def test_nothing_is_left_after_a_kill(cluster_command, cluster_environment, fami
         assert process.wait(PATIENCE_S) != 0
 
 
+def test_a_host_whose_launcher_dies_takes_its_ranks_along(cluster_command, cluster_environment, family):
+    with started(cluster_command, cluster_environment, *ranks(SLEEP)) as process:
+        wait_for_word(process, "here", times=2)
+        members = family(process.pid)
+        proxy = next(member for member in members if "hydra_pmi_proxy" in program_of(member))
+        os.kill(proxy, signal.SIGKILL)
+        assert process.wait(PATIENCE_S) != 0
+        wait_until("processes end", lambda: not any(family(member) for member in members))
+
+
+def program_of(process):
+    return Path(f"/proc/{process}/comm").read_text().strip()
+
+
 @pytest.mark.parametrize("delay_s", [0.05, 0.3, 0.6, 1.0])
 def test_nothing_is_left_after_a_kill_during_the_set_up(
     cluster_command, cluster_environment, family, delay_s
 ):
-    process = start(cluster_command, cluster_environment, "sleep", "600", rate="10mbit")
-    time.sleep(delay_s)
-    members = family(process.pid)
-    process.kill()
-    process.communicate(timeout=PATIENCE_S)
-    wait_until("processes end", lambda: not any(family(member) for member in members))
+    with started(cluster_command, cluster_environment, "sleep", "600", rate="10mbit") as process:
+        time.sleep(delay_s)
+        members = family(process.pid)
+        process.kill()
+        wait_until("processes end", lambda: not any(family(member) for member in members))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_signals_are_passed_on(cluster_command, cluster_environment, family, number, status):
-    process = start(cluster_command, cluster_environment, sys.executable, "-P", "-c", SLEEP)
-    assert process.stdout is not None
-    with process, process.stdout as output:
-        assert output.readline() == "here\n"
+    with started(cluster_command, cluster_environment, sys.executable, "-P", "-c", SLEEP) as process:
+        wait_for_word(process, "here")
         members = family(process.pid)
         process.send_signal(number)
         assert process.wait(PATIENCE_S) == status
-        assert not any(family(member) for member in members)
+        wait_until("processes end", lambda: not any(family(member) for member in members))
 
 
 @pytest.mark.parametrize(("number", "status"), [(signal.SIGINT, 130), (signal.SIGTERM, 143)])
 def test_a_signal_ends_the_set_up(cluster_command, cluster_environment, family, number, status):
-    process = start(cluster_command, cluster_environment, "sleep", "600", rate="10mbit")
-    wait_until("the set-up begins", lambda: len(family(process.pid)) > 2)
-    process.send_signal(number)
-    process.communicate(timeout=PATIENCE_S)
-    assert process.returncode == status
+    with started(cluster_command, cluster_environment, "sleep", "600", rate="10mbit") as process:
+        wait_until("the set-up begins", lambda: len(family(process.pid)) > 2)
+        process.send_signal(number)
+        assert process.wait(PATIENCE_S) == status
 
 
 def test_the_second_signal_ends_a_command_that_will_not(cluster_command, cluster_environment):
     stubborn = "import signal, time; signal.signal(15, lambda *_: print('no', flush=True)); print('here', flush=True)"
     stubborn += "\nwhile True: time.sleep(1)"
-    process = start(cluster_command, cluster_environment, sys.executable, "-P", "-c", stubborn)
-    assert process.stdout is not None
-    with process, process.stdout as output:
-        assert output.readline() == "here\n"
+    with started(cluster_command, cluster_environment, sys.executable, "-P", "-c", stubborn) as process:
+        wait_for_word(process, "here")
         process.terminate()
-        assert output.readline() == "no\n"
+        wait_for_word(process, "no")
         process.terminate()
         assert process.wait(PATIENCE_S) == 128 + signal.SIGKILL
 
 
 def test_two_clusters_at_the_same_time(cluster_command, cluster_environment):
-    both = [start(cluster_command, cluster_environment, *ranks(SLEEP)) for _ in range(2)]
-    for process in both:
-        assert process.stdout is not None
-        assert process.stdout.readline() == "here\n"
-    for process in both:
-        process.kill()
-        process.communicate(timeout=PATIENCE_S)
+    with (
+        started(cluster_command, cluster_environment, *ranks(SLEEP)) as one,
+        started(cluster_command, cluster_environment, *ranks(SLEEP)) as other,
+    ):
+        wait_for_word(one, "here", times=2)
+        wait_for_word(other, "here", times=2)
 
 
 def test_another_system_and_a_missing_library_are_refused(monkeypatch):
