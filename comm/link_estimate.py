@@ -63,6 +63,7 @@ def _one_way(samples: Samples) -> Samples:
 def _with_collectives(alone: Links, exchange: Samples, reduction: Samples) -> Links:
     size = alone.size
     curve = fit_time_curve(exchange)
+    alone = _no_slower_than_together(alone, curve.seconds_per_unit * size)
     # An equal exchange of one byte for each rank, its own included, sends the rest.
     equal = np.full((size, size), 1.0 / size)
     sent = size - 1.0
@@ -78,6 +79,16 @@ def _with_collectives(alone: Links, exchange: Samples, reduction: Samples) -> Li
         ),
     )
     return replace(together, all_reduce=_reduction_cost(together, reduction))
+
+
+def _no_slower_than_together(alone: Links, seconds_per_byte: float) -> Links:
+    """Correct pairs whose own timing fell into a slow spell: alone no message is slower than among others."""
+    theta = alone.seconds_per_byte
+    if seconds_per_byte == 0:
+        return alone
+    possible = np.minimum(theta, seconds_per_byte)
+    ratio = np.divide(possible, theta, out=np.ones_like(theta), where=theta > 0)
+    return replace(alone, seconds_per_byte=possible, hidden_s=alone.hidden_s * ratio)
 
 
 def _reduction_cost(links: Links, reduction: Samples) -> CollectiveCost:
