@@ -37,11 +37,11 @@ def test_long_sums_are_taken_in_pieces_and_keep_their_place(monkeypatch, dtype):
 
     world = mpi_world.MPIWorld(deadline_s=60)
     world._communicator = Recording(world._communicator)
-    length = 2 * mpi_world.ALL_REDUCE_PIECE_BYTES // dtype.itemsize + 5
+    length = 2 * mpi_world.LARGEST_MESSAGE_BYTES // dtype.itemsize + 5
     values = torch.arange(length).to(dtype)
     total = world.all_reduce(values.clone(), stage="test")
     assert torch.equal(total, values * world.size)
-    assert pieces == [mpi_world.ALL_REDUCE_PIECE_BYTES] * 2 + [5 * dtype.itemsize]
+    assert pieces == [mpi_world.LARGEST_MESSAGE_BYTES] * 2 + [5 * dtype.itemsize]
     world.close()
 
 
