@@ -2,9 +2,11 @@
 
 Trains the README's two jobs, GraphSAGE on tolokers and a DLRM on Open Bandit, and where its data is at hand GraphSAGE
 on Coauthor Physics, whose rows are 34 KB each, by ``windrow train`` on four emulated hosts: with links of 1 Gbit/s
-and, as the floor, with links that nothing slows down. Neither caching nor quantisation exists yet: these are the figures
-that they must beat. Communication is the time that a rank spends waiting inside collectives, for the network or for
-other ranks; the share is its mean over the ranks, over the time of an epoch without evaluation.
+and, as the floor, with links that nothing slows down. Neither caching nor quantisation exists yet: these are the
+figures that they must beat. Communication is the time that a rank spends waiting inside collectives, for the network or
+for other ranks (with links that nothing slows down it is mostly the latter, since four ranks share this machine's
+cores); the share is that time of all ranks over the time of all, evaluation left out. With a host file, four ranks are
+dealt out to its machines, which all see this checkout and the folder that the benchmark is started in.
 
     python benchmarks/baseline.py [--short] [--data FOLDER] [--hostfile FILE]
 """
@@ -18,12 +20,13 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+from numpy.typing import NDArray
 
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Findings, Matrix, Table
 from windrow.launch.benchmark.workers import run_command
-from windrow.launch.rank_cost import RankCost, communication_share
+from windrow.launch.rank_cost import communication_share
 from windrow.launch.rank_record import RankRecord, read_rank_records
 from windrow.launch.run_folder import RunFolder
 
@@ -87,7 +90,7 @@ def make_store(job: Job, settings: Sequence[str]) -> None:
 
 
 def train_job(
-    job: Job, program: Program, folder: Path, rates: Sequence[str], rounds: int
+    job: Job, program: Program, folder: Path, rates: tuple[str, ...], rounds: int
 ) -> dict[str, list[RankRecord]]:
     """Train at each rate in turn, several times; the first epoch of each, which compiles, is left out."""
     settings = settings_of(job, program, folder / f"{job.name}-store")
@@ -109,13 +112,12 @@ def training_seconds(record: RankRecord) -> float:
     return max(rank.training_seconds for rank in record.ranks)
 
 
-def bytes_between_ranks(record: RankRecord) -> "np.ndarray[Any, np.dtype[np.float64]]":
+def bytes_between_ranks(record: RankRecord) -> NDArray[np.float64]:
     """[from, to] bytes of one epoch, all stages; reductions, which are the library's affair, are not in it."""
-
-    def sent(rank: RankCost) -> "np.ndarray[Any, np.dtype[np.float64]]":
-        return np.sum([*rank.bytes_sent.values(), [0] * len(record.ranks)], axis=0, dtype=np.float64)
-
-    return np.stack([sent(rank) for rank in record.ranks])
+    nothing = [0] * len(record.ranks)
+    return np.array(
+        [np.sum([*rank.bytes_sent.values(), nothing], axis=0) for rank in record.ranks], dtype=np.float64
+    )
 
 
 def measure(program: Program) -> Findings:
@@ -125,7 +127,9 @@ def measure(program: Program) -> Findings:
     comparisons: dict[str, Comparison] = {}
     matrices: dict[str, Matrix] = {}
     rows: list[tuple[str | int | float | bool, ...]] = []
-    with tempfile.TemporaryDirectory(dir=None if program.hostfile is None else Path.cwd()) as folder:
+    with tempfile.TemporaryDirectory(
+        prefix="baseline-", dir=None if program.hostfile is None else Path.cwd()
+    ) as folder:
         for job in JOBS:
             if job.data is not None and not (program.options.data / job.data).is_file():
                 print(
@@ -154,13 +158,15 @@ def measure(program: Program) -> Findings:
                     matrices[f"{job.name}: bytes of an epoch from rank to rank"] = Matrix(
                         unit="bytes", values=values
                     )
-            comparisons[f"{job.name} on {HOSTS} hosts"] = Comparison(
-                baseline=rates[-1],
-                variants={
-                    rate: Measurement(seconds=tuple(training_seconds(epoch) for epoch in epochs))
-                    for rate, epochs in records.items()
-                },
-                per="epoch",
+            comparisons[f"{job.name} on {HOSTS} {'hosts' if program.hostfile is None else 'ranks'}"] = (
+                Comparison(
+                    baseline=rates[-1],
+                    variants={
+                        rate: Measurement(seconds=tuple(training_seconds(epoch) for epoch in epochs))
+                        for rate, epochs in records.items()
+                    },
+                    per="epoch",
+                )
             )
     columns = (
         "job",

@@ -8,6 +8,7 @@ process of the job is left, resumes, and compares the final checkpoints: weights
 """
 
 import argparse
+import contextlib
 import os
 import random
 import signal
@@ -15,22 +16,26 @@ import subprocess
 import sys
 import tempfile
 import time
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 import torch
 
+from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.workers import mpirun
+from windrow.launch.benchmark.workers import mpirun, run_command
 from windrow.launch.checkpoint import Checkpoint, load_latest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RANKS = 2
 KILLS = 5
-KILLS_SHORT = 3
+KILLS_SHORT = 2
 DEADLINE_S = 10.0
+RUN_DEADLINE_S = 600.0
+"""Seconds after which a run that has not ended hangs."""
 WINDROW = [sys.executable, "-P", "-m", "windrow.launch"]
 
 
@@ -40,6 +45,7 @@ class Job:
 
     name: str
     epochs: int
+    epochs_short: int
     prepare: tuple[str, ...]
     settings: tuple[str, ...] = ()
 
@@ -50,10 +56,11 @@ class Job:
 
 
 JOBS = (
-    Job("tolokers", 12, ("partition", "--set", f"partition.num_parts={RANKS}")),
+    Job("tolokers", 12, 12, ("partition", "--set", f"partition.num_parts={RANKS}")),
     Job(
         "open_bandit",
         20,
+        10,
         ("prepare",),
         ("run.checkpoint_every_steps=5", "plan.planner=row_wise", "plan.replicate_below_bytes=256"),
     ),
@@ -73,27 +80,33 @@ class Outcome:
     weights_equal: bool
 
 
-def start_job(*arguments: str) -> subprocess.Popen[bytes]:
-    """Start ``mpirun -n 2 windrow train ...`` without waiting for it."""
-    command = [*mpirun(RANKS), *WINDROW, "train", *arguments]
-    return subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+def train_command(*arguments: str) -> list[str]:
+    """The words of ``mpirun -n 2 windrow train ...``."""
+    return [*mpirun(RANKS), *WINDROW, "train", *arguments]
 
 
-def new_run(job: Job, store: Path, folder: Path) -> list[str]:
+@contextlib.contextmanager
+def started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
+    """Start a command without waiting for it. Whatever happens, it does not outlive the context."""
+    process = subprocess.Popen(command, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL)
+    try:
+        yield process
+    finally:
+        for member in descendants(process.pid) if process.poll() is None else ():
+            end(member)
+        process.wait()
+
+
+def new_run(job: Job, store: Path, folder: Path, epochs: int) -> list[str]:
     """Arguments of a run that is not resumed."""
     settings = [
         f"store={store}",
-        f"training.epochs={job.epochs}",
+        f"training.epochs={epochs}",
         "run.tensorboard=false",
         "run.threads=1",
         *job.settings,
     ]
-    return [
-        job.recipe,
-        "--run-folder",
-        str(folder),
-        *(word for text in settings for word in ("--set", text)),
-    ]
+    return [job.recipe, "--run-folder", str(folder), *(word for text in settings for word in ("--set", text))]
 
 
 def descendants(process: int) -> dict[int, int | None]:
@@ -132,6 +145,12 @@ def is_alive(process: int) -> bool:
         return False
 
 
+def end(process: int) -> None:
+    """Kill a process, unless it has just ended."""
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(process, signal.SIGKILL)
+
+
 def finished_epochs(folder: Path) -> int:
     """Lines of the run's record."""
     record = folder / "metrics.jsonl"
@@ -140,50 +159,58 @@ def finished_epochs(folder: Path) -> int:
 
 def wait_for_moment(job: subprocess.Popen[bytes], folder: Path, epoch: int, delay_s: float) -> None:
     """Wait until an epoch is in the record, and then a little longer."""
+    begun = time.monotonic()
     while finished_epochs(folder) < epoch:
         if job.poll() is not None:
-            raise RuntimeError(f"the run in {folder} ended by itself, with status {job.returncode}")
+            raise PeerFailedError(f"a run ended by itself before epoch {epoch}, with status {job.returncode}")
+        if time.monotonic() - begun > RUN_DEADLINE_S:
+            raise DeadlineError(f"a run has not reached epoch {epoch} within {RUN_DEADLINE_S:g} s")
         time.sleep(0.005)
     time.sleep(delay_s)
+    if job.poll() is not None:
+        raise PeerFailedError(f"a run ended {delay_s:.2f} s after epoch {epoch}, before it was killed")
 
 
 def kill_and_resume(
-    job: Job, store: Path, folder: Path, expected: Checkpoint, chance: random.Random
+    job: Job, run: list[str], folder: Path, epochs: int, expected: Checkpoint, chance: random.Random
 ) -> Outcome:
     """Kill a random rank at a random moment, resume, and compare with the run that was not interrupted."""
-    rank, epoch = chance.randrange(RANKS), chance.randrange(1, job.epochs * 3 // 4)
-    process = start_job(*new_run(job, store, folder))
-    wait_for_moment(process, folder, epoch, chance.uniform(0, 0.5))
-    family = descendants(process.pid)
-    os.kill(next(member for member, its_rank in family.items() if its_rank == rank), signal.SIGKILL)
-    killed = time.monotonic()
-    while process.poll() is None or any(is_alive(member) for member in family):
-        if time.monotonic() - killed > 3 * DEADLINE_S:
-            break
-        time.sleep(0.005)
-    seconds = time.monotonic() - killed
-    orphans = [member for member in family if is_alive(member)]
-    for member in orphans:
-        os.kill(member, signal.SIGKILL)
-    if start_job("--resume", str(folder)).wait(timeout=600) != 0:
-        raise RuntimeError(
-            f"the run in {folder} could not be resumed: windrow train --resume {folder} says why"
-        )
-    end = load_latest(folder / "checkpoints")
+    rank, epoch = chance.randrange(RANKS), chance.randrange(1, epochs * 3 // 4)
+    with started(train_command(*run)) as process:
+        wait_for_moment(process, folder, epoch, chance.uniform(0, 0.5))
+        family = descendants(process.pid)
+        os.kill(next(member for member, its_rank in family.items() if its_rank == rank), signal.SIGKILL)
+        killed = time.monotonic()
+        while process.poll() is None or any(is_alive(member) for member in family):
+            if time.monotonic() - killed > 3 * DEADLINE_S:
+                break
+            time.sleep(0.005)
+        seconds = time.monotonic() - killed
+        orphans = [member for member in family if is_alive(member)]
+        for member in orphans:
+            end(member)
+    run_command(train_command("--resume", str(folder)), deadline_s=RUN_DEADLINE_S, quiet=True)
+    last = load_latest(folder / "checkpoints")
     # The header has the checksums of tables and their optimiser states.
-    equal = end.header == expected.header and bitwise_equal(end.state["trainer"], expected.state["trainer"])
+    equal = last.header == expected.header and bitwise_equal(last.state["trainer"], expected.state["trainer"])
     return Outcome(job.name, rank, epoch, seconds, len(orphans), equal)
 
 
-def outcomes_of(job: Job, base: Path, kills: int, chance: random.Random) -> list[Outcome]:
+def outcomes_of(job: Job, base: Path, *, short: bool, chance: random.Random) -> list[Outcome]:
     """Run a job without interruption, then with each kill."""
     store = base / "store"
+    epochs, kills = (job.epochs_short, KILLS_SHORT) if short else (job.epochs, KILLS)
     prepare = [*WINDROW, job.prepare[0], job.recipe, *job.prepare[1:], "--set", f"store={store}"]
-    subprocess.run(prepare, check=True, stdout=subprocess.DEVNULL)
-    if start_job(*new_run(job, store, base / "whole")).wait(timeout=600) != 0:
-        raise RuntimeError(f"the uninterrupted run of {job.name} failed")
+    run_command(prepare, quiet=True)
+    whole = train_command(*new_run(job, store, base / "whole", epochs))
+    run_command(whole, deadline_s=RUN_DEADLINE_S, quiet=True)
     expected = load_latest(base / "whole" / "checkpoints")
-    return [kill_and_resume(job, store, base / f"killed-{n}", expected, chance) for n in range(kills)]
+    outcomes = []
+    for number in range(kills):
+        folder = base / f"killed-{number}"
+        run = new_run(job, store, folder, epochs)
+        outcomes.append(kill_and_resume(job, run, folder, epochs, expected, chance))
+    return outcomes
 
 
 def bitwise_equal(first: Any, second: Any) -> bool:
@@ -210,13 +237,13 @@ def measure(program: Program) -> Findings:
     arguments = program.options
     print(f"moments are drawn with --seed {arguments.seed}")
     chance = random.Random(arguments.seed)
-    kills = KILLS_SHORT if program.short else KILLS
     outcomes: list[Outcome] = []
     with tempfile.TemporaryDirectory() as temporary:
         for job in JOBS:
             if arguments.recipe in (None, job.name):
-                (Path(temporary) / job.name).mkdir()
-                outcomes += outcomes_of(job, Path(temporary) / job.name, kills, chance)
+                base = Path(temporary) / job.name
+                base.mkdir()
+                outcomes += outcomes_of(job, base, short=program.short, chance=chance)
     slowest = max(one.seconds_until_gone for one in outcomes)
     orphans = sum(one.orphans for one in outcomes)
     equal = sum(one.weights_equal for one in outcomes)

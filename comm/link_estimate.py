@@ -7,7 +7,7 @@ from typing import TypeAlias
 import numpy as np
 
 from windrow.comm.link_fit import fit_time_curve
-from windrow.comm.link_model import all_reduce_rounds, reduction_seconds, wire_seconds
+from windrow.comm.link_model import all_reduce_rounds, reduction_latency_s, reduction_seconds, wire_seconds
 from windrow.comm.links import CollectiveCost, Links
 
 __all__ = ["Samples", "estimate_links"]
@@ -92,20 +92,41 @@ def _no_slower_than_together(alone: Links, seconds_per_byte: float) -> Links:
 
 
 def _reduction_cost(links: Links, reduction: Samples) -> CollectiveCost:
-    """Fit what the rounds of an all-reduce take, beside what their bytes do."""
-    longest = len(all_reduce_rounds(links.size, max(reduction)))
-    per_round: dict[float, list[float]] = {}
-    for num_bytes, seconds in reduction.items():
-        rounds = all_reduce_rounds(links.size, num_bytes)
-        wire = reduction_seconds(links, rounds) / len(rounds)
-        # Short vectors take fewer rounds than long ones: compared are seconds for each.
-        per_round.setdefault(wire, []).extend(value / len(rounds) for value in seconds)
-    curve = fit_time_curve(per_round)
+    """Fit what an all-reduce takes beside its bytes: for each call, and for each of its rounds.
+
+    Long vectors take more rounds than short ones, and that alone tells the two apart.
+    """
+    rounds = {num_bytes: all_reduce_rounds(links.size, num_bytes) for num_bytes in reduction}
+    wire = {num_bytes: reduction_seconds(links, steps) for num_bytes, steps in rounds.items()}
+    latency = {num_bytes: reduction_latency_s(links, steps) for num_bytes, steps in rounds.items()}
+    least, most = min(latency.values()), max(*latency.values(), SHORTEST_LATENCY_S)
+    long = [num_bytes for num_bytes in reduction if latency[num_bytes] > least] or list(reduction)
+    curve = fit_time_curve(_by_wire(reduction, wire, long))
+    floor = curve.latency_s
+    factor, call = floor / most, 0.0
+    if len(long) < len(reduction):
+        short = [num_bytes for num_bytes in reduction if num_bytes not in long]
+        short_floor = fit_time_curve(_by_wire(reduction, wire, short)).latency_s
+        # More rounds take longer, in proportion at most; what the line says beyond its floor stays as it is.
+        floor = min(max(floor, short_floor), short_floor * most / max(least, SHORTEST_LATENCY_S))
+        factor = (floor - short_floor) / (most - least)
+        call = max(0.0, short_floor - factor * least)
     return CollectiveCost(
-        latency_factor=curve.latency_s / _longest_latency(links),
+        latency_factor=factor,
         stretch=curve.seconds_per_unit,
-        hidden_s=curve.hidden_s * longest,
+        hidden_s=max(0.0, curve.hidden_s + floor - curve.latency_s),
+        call_s=call,
     )
+
+
+def _by_wire(
+    reduction: Samples, wire: Mapping[float, float], chosen: Sequence[float]
+) -> dict[float, list[float]]:
+    """Samples of some sizes, under the seconds that their bytes are on the wire."""
+    found: dict[float, list[float]] = {}
+    for num_bytes in chosen:
+        found.setdefault(wire[num_bytes], []).extend(reduction[num_bytes])
+    return found
 
 
 def _longest_latency(links: Links) -> float:

@@ -18,6 +18,7 @@ __all__ = [
     "predict_all_reduce",
     "predict_all_to_all",
     "predict_message",
+    "reduction_latency_s",
     "reduction_seconds",
     "wire_seconds",
 ]
@@ -95,7 +96,7 @@ def wire_seconds(links: Links, num_bytes: ArrayLike) -> float:
 def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
     """Seconds of a ragged all-to-all in which every rank starts all its messages at once.
 
-        latency_factor * largest latency  +  max(0, stretch * wire_seconds - hidden)
+        call + latency_factor * largest latency  +  max(0, stretch * wire_seconds - hidden)
 
     with the factors of `Links.all_to_all`, and no less than any of its messages alone. On a uniform network that is
     only described this is ``gamma + (n - 1) theta m`` for m bytes to each of n - 1 peers.
@@ -117,7 +118,7 @@ def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
         return 0.0
     cost = links.all_to_all
     wire = cost.stretch * wire_seconds(links, sent)
-    together = cost.latency_factor * latency + max(0.0, wire - cost.hidden_s)
+    together = cost.call_s + cost.latency_factor * latency + max(0.0, wire - cost.hidden_s)
     alone = links.latency_s + np.maximum(0.0, links.seconds_per_byte * sent - links.hidden_s)
     return max(together, float(alone[sent > 0].max()))
 
@@ -125,7 +126,7 @@ def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
 def predict_all_reduce(links: Links, num_bytes: float) -> float:
     """Seconds of an all-reduce by halving and doubling, as `all_reduce_rounds` lists its messages.
 
-        latency_factor * sum over rounds of the largest latency
+        call + latency_factor * sum over rounds of the largest latency
         + max(0, stretch * sum over rounds of (wire_seconds + add_seconds_per_byte * bytes added) - hidden)
 
     with the factors of `Links.all_reduce`. On a uniform network that is only described, for n a power of two and more
@@ -148,10 +149,19 @@ def predict_all_reduce(links: Links, num_bytes: float) -> float:
         return 0.0
     rounds = all_reduce_rounds(links.size, num_bytes)
     cost = links.all_reduce
-    latency = sum(_largest_latency(links, step.num_bytes) for step in rounds)
-    return cost.latency_factor * latency + max(
-        0.0, cost.stretch * reduction_seconds(links, rounds) - cost.hidden_s
-    )
+    wire = cost.stretch * reduction_seconds(links, rounds)
+    latency = cost.latency_factor * reduction_latency_s(links, rounds)
+    return cost.call_s + latency + max(0.0, wire - cost.hidden_s)
+
+
+def reduction_latency_s(links: Links, rounds: list[ReductionRound]) -> float:
+    """Seconds that rounds take for next to nothing: each the latency of its slowest message.
+
+    Args:
+        links: of the network.
+        rounds: from `all_reduce_rounds`.
+    """
+    return sum(_largest_latency(links, step.num_bytes) for step in rounds)
 
 
 def reduction_seconds(links: Links, rounds: list[ReductionRound]) -> float:
@@ -168,6 +178,8 @@ def reduction_seconds(links: Links, rounds: list[ReductionRound]) -> float:
 
 def all_reduce_rounds(size: int, num_bytes: float) -> list[ReductionRound]:
     """The messages of an all-reduce, round by round, as MPICH sends them.
+
+    `MPIWorld` sums long vectors in pieces that travel together; their bytes are the same, and their latencies overlap.
 
     Where n is no power of two, the first ranks pair up before (one hands its vector to the other) and after (it gets
     the sum back), so that a power of two takes part. Up to 2 KiB these double: log2 n rounds of whole vectors. Longer

@@ -44,6 +44,8 @@ class CollectiveCost:
     than one after another, above 1 where rounds wait for each other."""
     hidden_s: float = 0.0
     """Seconds on the wire that pass within the latency."""
+    call_s: float = 0.0
+    """Seconds of each call, however many rounds it has: until every rank has begun, where ranks compete for cores."""
 
     def __post_init__(self) -> None:
         """Refuse what no collective costs."""

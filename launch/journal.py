@@ -71,13 +71,24 @@ class Journal:
         if resumed:
             assert folder is not None
             self.folder = open_run_folder(folder)
-            self.folder.record_environment()
         else:
             path = folder or recipe.run.folder or next_run_folder(recipe.name)
             self.folder = create_run_folder(path, recipe.settings())
-        # Also of a resumed run: its plan and its number of ranks may be others.
-        self.folder.write_placement(placement)
         self._table = EpochTable(figures=shown_figures)
+        try:
+            if resumed:
+                self.folder.record_environment()
+            # Also of a resumed run: its plan and its number of ranks may be others.
+            self.folder.write_placement(placement)
+            self._open_files(finished_epochs)
+        except OSError as error:
+            raise StoreError(
+                f"cannot write into the run folder {self.folder.path}: {error.strerror}. Make room, or let it be "
+                "written to; then go on with --resume, or start a new run."
+            ) from error
+
+    def _open_files(self, finished_epochs: int) -> None:
+        recipe = self._recipe
         with contextlib.ExitStack() as opened:
             self._log = opened.enter_context(
                 MetricsLog(

@@ -14,7 +14,7 @@ from typing import Any
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.benchmark.result import BenchmarkResult, Findings
-from windrow.launch.benchmark.result_file import write_result
+from windrow.launch.benchmark.result_file import check_writable, write_result
 from windrow.launch.benchmark.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
 from windrow.launch.environment import git_commit, hardware_line, package_versions
 from windrow.launch.text_table import table
@@ -157,6 +157,7 @@ def run_benchmark(
     signal.signal(signal.SIGTERM, lambda *_: sys.exit(128 + signal.SIGTERM))
     try:
         program = Program(script=Path(script).resolve(), options=options)
+        check_writable(program.result_path)  # before hours are spent
         conclude(program, measure(program))
     except WindrowError as error:
         print(f"{Path(script).name}: error: {error}", file=sys.stderr)

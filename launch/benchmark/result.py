@@ -38,10 +38,12 @@ class Table:
                 raise ValueError(
                     f"row {row} has {len(row)} entries, but there are {len(self.columns)} columns"
                 )
+            if any(isinstance(cell, float) and not math.isfinite(cell) for cell in row):
+                raise ValueError(f"row {row} has a number that is not finite: say in words what it means")
 
     @staticmethod
     def from_rows(rows: Sequence[Mapping[str, object]]) -> "Table":
-        """Make one of dictionaries with the same keys, which become the header; what is no number becomes text."""
+        """Make one of dictionaries with the same keys, which become the header; else than finite numbers is text."""
         columns = tuple(rows[0]) if rows else ()
         return Table(columns=columns, rows=tuple(tuple(_cell(row[name]) for name in columns) for row in rows))
 
@@ -63,6 +65,9 @@ class Matrix:
         widths = {len(row) for row in self.values}
         if len(widths) > 1:
             raise ValueError(f"rows of a matrix must be equally long, got lengths {sorted(widths)}")
+        wrong = [value for row in self.values for value in row if not math.isfinite(value)]
+        if wrong:
+            raise ValueError(f"numbers of a matrix must be finite, got {wrong[0]}")
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -129,4 +134,5 @@ class BenchmarkResult(Findings):
 
 
 def _cell(value: object) -> str | int | float | bool:
-    return value if isinstance(value, str | int | float) else str(value)
+    finite = not isinstance(value, float) or math.isfinite(value)
+    return value if isinstance(value, str | int | float) and finite else str(value)

@@ -11,6 +11,7 @@
 
 import json
 import math
+import tempfile
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
@@ -23,6 +24,7 @@ from windrow.partition.atomic_file import write_atomically
 
 __all__ = [
     "SCHEMA",
+    "check_writable",
     "comparison_from_json",
     "comparison_to_json",
     "read_result",
@@ -38,6 +40,8 @@ DERIVED = "derived"
 
 ROUNDING = 1e-9
 """Relative: how far a median that was written may be from that of the samples."""
+
+CANNOT_WRITE = "cannot write the result {path}: {error}. Name another place with --save."
 
 Parsed = TypeVar("Parsed")
 
@@ -86,6 +90,25 @@ def result_to_json(result: BenchmarkResult) -> dict[str, Any]:
     return {"schema": SCHEMA, **ordered, **values}
 
 
+def check_writable(path: Path) -> None:
+    """Make the folder of a result to come, and see whether files can be made in it.
+
+    Args:
+        path: of the file.
+
+    Raises:
+        StoreError: they cannot, or there is a folder of this name.
+    """
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        with tempfile.TemporaryFile(dir=path.parent):
+            pass
+    except OSError as error:
+        raise StoreError(CANNOT_WRITE.format(path=path, error=error)) from error
+    if path.is_dir():
+        raise StoreError(CANNOT_WRITE.format(path=path, error="it is a folder"))
+
+
 def write_result(result: BenchmarkResult, path: Path) -> None:
     """Write a result, whole or not at all, over what was there; folders are made as needed.
 
@@ -101,9 +124,7 @@ def write_result(result: BenchmarkResult, path: Path) -> None:
         path.parent.mkdir(parents=True, exist_ok=True)
         write_atomically(path, text.encode())
     except OSError as error:
-        raise StoreError(
-            f"cannot write the result {path}: {error}. Name another place with --save."
-        ) from error
+        raise StoreError(CANNOT_WRITE.format(path=path, error=error)) from error
 
 
 def read_result(path: Path) -> BenchmarkResult:

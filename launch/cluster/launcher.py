@@ -108,6 +108,8 @@ def cluster_environment(
     """
     kept = {name: value for name, value in inherited.items() if name not in OTHER_LAUNCHERS}
     return {
+        # Else each host's launcher describes the processors in a file of /tmp, which stays there when it is killed.
+        "HWLOC_XMLFILE": "",
         **kept,
         **TRANSPORT,
         "HYDRA_LAUNCHER": "ssh",

@@ -42,6 +42,9 @@ PR_SET_PDEATHSIG: Final = 1
 NETWORK_NAMESPACES: Final = "netns"
 """Folder in /var/run where ``ip netns`` keeps names of network namespaces."""
 
+SHARED_MEMORY: Final = Path("/dev/shm")
+"""Where each rank of MPICH keeps a file of 1 MB, which stays there when the rank is killed."""
+
 INSTEAD: Final = (
     "What works without: ranks on this machine (mpirun -n 4 ...), and a real cluster by a host file."
 )
@@ -92,7 +95,7 @@ def parent_is_gone(alive: int) -> bool:
 
 
 def mount_private_folders() -> Path:
-    """Give process 1 of the new namespaces its own /proc and its own names of network namespaces.
+    """Give process 1 of the new namespaces its own /proc, names of network namespaces, and shared memory.
 
     Returns:
         A folder for temporary files, which vanish with the namespaces as the others do.
@@ -105,6 +108,8 @@ def mount_private_folders() -> Path:
         services = Path("/var/run").resolve()
         _private_copy(services, leave_out=NETWORK_NAMESPACES)
         (services / NETWORK_NAMESPACES).mkdir()
+        if SHARED_MEMORY.is_dir():
+            _private_copy(SHARED_MEMORY)
     except OSError as error:
         raise ClusterError(
             f"cannot mount private folders ({error.strerror}: {error.filename}): run windrow cluster as root (sudo); a "
@@ -115,7 +120,7 @@ def mount_private_folders() -> Path:
     return folder
 
 
-def _private_copy(folder: Path, *, leave_out: str) -> None:
+def _private_copy(folder: Path, *, leave_out: str | None = None) -> None:
     """Put a folder in memory in the place of a folder, with what is in it still to be seen, but for one entry."""
     before = os.open(folder, os.O_PATH | os.O_DIRECTORY)
     try:

@@ -71,6 +71,8 @@ def run_in_cluster(options: ClusterOptions, command: Sequence[str]) -> int:
     Raises:
         ClusterError: this machine cannot, or the links are not what they should be.
     """
+    # Who starts this may have left SIGCHLD ignored, and then nobody could wait for a child.
+    signal.signal(signal.SIGCHLD, signal.SIG_DFL)
     require_machine()
     alive, kept_open = os.pipe()
     failure, tell = os.pipe()

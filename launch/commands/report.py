@@ -31,9 +31,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "report",
         help="show runs and benchmark results on one HTML page",
-        description="Write one HTML page about runs: curves, seconds per stage, bytes between ranks, rows found at "
-        "home, memory, placement, settings; and about results of benchmarks. A run that still goes on is shown as far "
-        "as it has come. One process does this: start it without mpirun.",
+        description="Write one HTML page about runs: curves, seconds per stage, time in communication, bytes "
+        "between ranks, rows found at home, memory, placement, settings; and about results of benchmarks. A run that "
+        "still goes on is shown as far as it has come. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )

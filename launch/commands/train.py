@@ -83,7 +83,6 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.comm.connect import ending_all_ranks
     from windrow.launch.any_recipe import load_any_recipe
     from windrow.launch.memory import keep_freed_memory
-    from windrow.launch.run_folder import RunFolder
     from windrow.launch.training import train
 
     keep_freed_memory()
@@ -91,11 +90,7 @@ def run(arguments: argparse.Namespace) -> int:
         recipe = load_any_recipe(_recipe_path(arguments), arguments.overrides)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
-        lines = summary_lines(result)
-        trace_file = RunFolder(result.run_folder).trace_file
-        if arguments.trace and trace_file.exists():
-            lines.append(f"its timeline is in {trace_file}: open it at https://ui.perfetto.dev")
-        print("\n".join(lines), flush=True)
+        print("\n".join(summary_lines(result)), flush=True)
     return 0
 
 

@@ -11,7 +11,7 @@ from windrow.launch.report.panel import Panel, Section, Table
 from windrow.launch.report.ratios import ratio_view
 from windrow.launch.report.traffic import heat_map
 
-__all__ = ["benchmark_section", "read_results"]
+__all__ = ["benchmark_sections", "read_results"]
 
 MET, MISSED = "met", "missed"
 
@@ -39,9 +39,19 @@ def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
     return [read_result(file) for file in files]
 
 
-def benchmark_section(result: BenchmarkResult) -> Section:
-    """All that a benchmark found."""
+def benchmark_sections(results: Sequence[BenchmarkResult]) -> list[Section]:
+    """All that each benchmark found; results of the same one, of two commits say, are numbered."""
+    found: list[Section] = []
+    files = [result.file_name for result in results]
+    for place, result in enumerate(results):
+        number = files[: place + 1].count(result.file_name) if files.count(result.file_name) > 1 else 0
+        found.append(_section(result, number))
+    return found
+
+
+def _section(result: BenchmarkResult, number: int) -> Section:
     form = ", short form" if result.form == "short" else ""
+    again = f" ({number})" if number else ""
     figures = [(name, f"{value:,.6g}") for name, value in result.figures.items()]
     panels = [_aims_panel(result)] if result.aims else []
     panels.append(Panel(title="Figures", table=Table(header=("figure", "value"), rows=figures)))
@@ -60,8 +70,10 @@ def benchmark_section(result: BenchmarkResult) -> Section:
     ]
     versions = ", ".join(f"{name} {version}" for name, version in result.packages.items())
     return Section(
-        name=f"benchmark-{result.benchmark}-{result.form}".lower().replace("_", "-"),
-        title=f"Benchmark: {result.benchmark}{form}",
+        name=f"benchmark-{result.benchmark}-{result.form}{f'-{number}' if number else ''}".lower().replace(
+            "_", "-"
+        ),
+        title=f"Benchmark: {result.benchmark}{form}{again}",
         lead=f"{result.date}, on {result.hardware}; commit {result.commit}; {versions}. Started by: {result.command}",
         panels=panels,
         packed=True,

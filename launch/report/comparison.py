@@ -2,14 +2,15 @@
 
 import json
 import statistics
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 from windrow.launch.formatting import byte_size, count, duration
 from windrow.launch.plot import METRIC_NAMES
+from windrow.launch.rank_cost import RankCost
 from windrow.launch.report.memory import peak_memory
 from windrow.launch.report.panel import Panel, Section, Table
-from windrow.launch.report.rank_epochs import home_share, mean_traffic, traffic_stages
+from windrow.launch.report.rank_epochs import home_share, mean_traffic, traffic_stages, waiting_share
 from windrow.launch.report.read_run import ReportedRun
 
 __all__ = ["comparison_section", "flat_settings", "settings_table"]
@@ -117,7 +118,8 @@ def _figures() -> dict[str, Callable[[ReportedRun], str]]:
         ),
         "ranks": lambda run: ABSENT if run.num_ranks is None else str(run.num_ranks),
         "bytes between ranks per epoch": _traffic,
-        "rows found at home": _share,
+        "rows found at home": lambda run: _share(run, home_share),
+        "training time in communication": lambda run: _share(run, waiting_share),
         "peak memory, largest rank": lambda run: _largest(peak_memory(run)),
     }
 
@@ -128,8 +130,8 @@ def _traffic(run: ReportedRun) -> str:
     return byte_size(sum(map(sum, mean_traffic(run.rank_epochs, traffic_stages(run.rank_epochs)))))
 
 
-def _share(run: ReportedRun) -> str:
-    share = home_share(rank for ranks in run.rank_epochs.values() for rank in ranks)
+def _share(run: ReportedRun, kind: Callable[[Iterable[RankCost]], float | None]) -> str:
+    share = kind(rank for ranks in run.rank_epochs.values() for rank in ranks)
     return ABSENT if share is None else f"{share:.1%}"
 
 

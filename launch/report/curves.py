@@ -1,5 +1,7 @@
 """Loss and metric curves, all runs in one figure."""
 
+import math
+import statistics
 from collections.abc import Sequence
 from typing import Any
 
@@ -12,7 +14,8 @@ from windrow.launch.report.read_run import ReportedRun
 __all__ = ["curves_section"]
 
 LARGE_RATIO = 4.0
-"""Of the largest to the smallest value, from which on a curve is also shown on a logarithmic axis."""
+"""Of the largest to the smallest value, from which on a curve is also shown on a logarithmic axis; and of the first
+epoch's time to the median of the others, from which on it is shown so at first."""
 
 Point = tuple[int, float]
 Trace = dict[str, Any]
@@ -74,7 +77,7 @@ def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
             )
     if not data:
         return Panel(
-            title=name, missing="No epoch was evaluated: the recipe's splits give nothing to measure."
+            title=name, missing="No epoch was evaluated, or the metric had no value: see the recipe's splits."
         )
     better = "higher" if chosen[0][1].records[-1].higher_is_better else "lower"
     names = _names([run for _, run in chosen])
@@ -90,13 +93,11 @@ def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
         _curve(run.name, [(r.epoch, r.seconds) for r in run.records], colour=series_colour(index))
         for index, run in enumerate(runs)
     ]
+    views = _scaled_views(data, "seconds, evaluation included", rangemode="tozero")
     return Panel(
         title="Time per epoch",
         description=f"Line chart of the seconds per epoch of {_names(runs)}.",
-        views=[
-            _view("logarithmic", data, "seconds, evaluation included", type="log"),
-            _view("linear", data, "seconds, evaluation included", rangemode="tozero"),
-        ],
+        views=views[::-1] if any(_first_dwarfs_others(run.records) for run in runs) else views,
     )
 
 
@@ -129,13 +130,19 @@ def _view(label: str, data: Sequence[Trace], title: str, **options: Any) -> View
     )
 
 
-def _scaled_views(data: Sequence[Trace], title: str) -> list[View]:
-    """A linear view, and a logarithmic one where the first epochs dwarf the others."""
-    values = [value for trace in data for value in trace["y"]]
-    views = [_view("linear", data, title)]
-    if min(values) > 0 and max(values) > LARGE_RATIO * min(values):
+def _scaled_views(data: Sequence[Trace], title: str, **linear: Any) -> list[View]:
+    """A linear view, with options of its axis, and a logarithmic one where values are far apart."""
+    values = [value for trace in data for value in trace["y"] if math.isfinite(value)]
+    views = [_view("linear", data, title, **linear)]
+    if values and min(values) > 0 and max(values) > LARGE_RATIO * min(values):
         views.append(_view("logarithmic", data, title, type="log"))
     return views
+
+
+def _first_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
+    """Whether the first epoch, which compiles, would press all others to the ground of a linear axis."""
+    others = [record.seconds for record in records[1:]]
+    return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
 
 
 def _curve(name: str, points: Sequence[Point], *, colour: str, dash: str = "solid") -> Trace:
@@ -153,7 +160,7 @@ def _curve(name: str, points: Sequence[Point], *, colour: str, dash: str = "soli
 
 def _points(records: Sequence[EpochRecord], split: str) -> list[Point]:
     values = [(r.epoch, r.validation if split == "validation" else r.test) for r in records]
-    return [(epoch, value) for epoch, value in values if value is not None]
+    return [(epoch, value) for epoch, value in values if value is not None and math.isfinite(value)]
 
 
 def _names(runs: Sequence[ReportedRun]) -> str:

@@ -9,6 +9,7 @@ from windrow.launch.formatting import byte_size
 __all__ = [
     "FEW_POINTS",
     "INK",
+    "MOST_RANKS_IN_LEGEND",
     "MUTED",
     "SURFACE",
     "axis",
@@ -32,6 +33,8 @@ NUM_COLOURS = 8
 """Colours of the palette; further series begin again with the first."""
 FEW_POINTS = 25
 """Up to so many points of a curve are marked."""
+MOST_RANKS_IN_LEGEND = 24
+"""A longer legend of ranks would leave no room for the figure: the pointer tells them."""
 FEW_EPOCHS = 12
 """Fewer epochs than this get a tick each."""
 FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"

@@ -2,10 +2,18 @@
 
 from collections.abc import Mapping, Sequence
 
-from windrow.launch.report.figure import MUTED, axis, bar_marker, exact_bytes, layout, series_colour
+from windrow.launch.report.figure import (
+    MOST_RANKS_IN_LEGEND,
+    MUTED,
+    axis,
+    bar_marker,
+    exact_bytes,
+    layout,
+    series_colour,
+)
 from windrow.launch.report.panel import View
 
-__all__ = ["graph_views"]
+__all__ = ["graph_note", "graph_views"]
 
 QUANTITIES = {
     "vertices": "vertices",
@@ -28,6 +36,11 @@ def graph_views(ranks: Sequence[Mapping[str, int]]) -> list[View]:
     """
     shares = _shares(ranks)
     return [shares, *(_numbers(ranks, key) for key in QUANTITIES)]
+
+
+def graph_note(num_ranks: int) -> str:
+    """What the dotted lines are, where there are any."""
+    return "Dotted lines are equal shares." if 1 < num_ranks <= MOST_RANKS_WITH_LINES else ""
 
 
 def _shares(ranks: Sequence[Mapping[str, int]]) -> View:
@@ -72,6 +85,7 @@ def _shares(ranks: Sequence[Mapping[str, int]]) -> View:
             barmode="stack",
             bargap=0.3,
             shapes=lines,
+            showlegend=1 < len(ranks) <= MOST_RANKS_IN_LEGEND,
         ),
     )
 

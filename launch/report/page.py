@@ -12,7 +12,8 @@ from typing import Any
 from windrow.comm.errors import RecipeError
 from windrow.launch.benchmark.result import BenchmarkResult
 from windrow.launch.plot import COLOURS
-from windrow.launch.report.benchmarks import benchmark_section
+from windrow.launch.report.benchmarks import benchmark_sections
+from windrow.launch.report.communication import communication_section
 from windrow.launch.report.comparison import comparison_section, settings_table
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.headline import headline
@@ -56,9 +57,16 @@ def build_page(
 
     compared = [comparison_section(runs)] if len(runs) > 1 else []
     curves = [curves_section(runs)] if runs else []
-    kinds = (stages_section, traffic_section, locality_section, memory_section, placement_section)
+    kinds = (
+        stages_section,
+        communication_section,
+        traffic_section,
+        locality_section,
+        memory_section,
+        placement_section,
+    )
     by_kind = [kind(runs) for kind in kinds] if runs else []
-    measured = [benchmark_section(result) for result in results]
+    measured = benchmark_sections(results)
     sections = [*compared, *curves, *by_kind, *measured]
     page_script = (TEMPLATES / "page.js").read_text(encoding="utf-8")
     environment = Environment(

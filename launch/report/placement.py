@@ -4,7 +4,7 @@ from collections.abc import Sequence
 
 from windrow.comm.errors import StoreError
 from windrow.launch.report.figure import run_title
-from windrow.launch.report.graph_placement import graph_views
+from windrow.launch.report.graph_placement import graph_note, graph_views
 from windrow.launch.report.panel import Panel, Section
 from windrow.launch.report.read_run import ReportedRun
 from windrow.launch.report.table_placement import table_note, table_views
@@ -44,7 +44,7 @@ def _panel(run: ReportedRun, title: str) -> Panel:
                 title=title,
                 description=f"Bars: how vertices, edges and features of {run.name} are spread over its ranks.",
                 views=graph_views(placement["ranks"]),
-                note="Dotted lines are equal shares.",
+                note=graph_note(len(placement["ranks"])),
             )
         if kind == "log":
             return Panel(

@@ -6,10 +6,18 @@ from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.rank_cost import RankCost, communication_share
 from windrow.launch.rank_record import RankRecord, read_rank_records
 
-__all__ = ["RankEpochs", "home_share", "mean_traffic", "read_rank_epochs", "traffic_stages"]
+__all__ = [
+    "RankEpochs",
+    "home_share",
+    "mean_traffic",
+    "read_rank_epochs",
+    "traffic_stages",
+    "waiting_share",
+    "waiting_stages",
+]
 
 RankEpochs = Mapping[int, Sequence[RankCost]]
 """Epoch -> what each rank did in it, by rank."""
@@ -49,6 +57,29 @@ def home_share(ranks: Iterable[RankCost]) -> float | None:
     local = sum(rank.rows_local for rank in listed)
     everything = local + sum(rank.rows_remote for rank in listed)
     return local / everything if everything else None
+
+
+def waiting_share(ranks: Iterable[RankCost]) -> float | None:
+    """Share of the time of training that was spent waiting in collectives.
+
+    Args:
+        ranks: whose seconds are added up.
+
+    Returns:
+        From 0 on; None where it was not recorded, or no time passed.
+    """
+    listed = list(ranks)
+    return communication_share(listed) if any(rank.waiting_seconds for rank in listed) else None
+
+
+def waiting_stages(epochs: RankEpochs) -> list[str]:
+    """Stages in which ranks waited, those with the most seconds first."""
+    totals: dict[str, float] = {}
+    for ranks in epochs.values():
+        for rank in ranks:
+            for stage, seconds in rank.waiting_seconds.items():
+                totals[stage] = totals.get(stage, 0.0) + seconds
+    return sorted(totals, key=lambda stage: -totals[stage])
 
 
 def traffic_stages(epochs: RankEpochs) -> list[str]:
@@ -96,11 +127,13 @@ def _check(record: RankRecord) -> None:
                 raise ValueError(
                     f"bytes_sent of rank {place} in {stage!r} has {len(row)} numbers for {len(record.ranks)} ranks"
                 )
-        counts = [rank.rows_local, rank.rows_remote, rank.peak_memory_bytes, rank.bytes_reduced, rank.seconds]
+        if not isinstance(rank.host, str):
+            raise TypeError(f"expected the name of a host for rank {place}, got {rank.host!r}")
+        counts = [rank.rows_local, rank.rows_remote, rank.bytes_reduced]
+        memory = [rank.peak_memory_bytes, rank.peak_gpu_memory_bytes]
+        seconds = [rank.seconds, *rank.stage_seconds.values(), *rank.waiting_seconds.values()]
         traffic = [number for row in rank.bytes_sent.values() for number in row]
-        wrong = [
-            value for value in (*counts, *rank.stage_seconds.values(), *traffic) if not _is_amount(value)
-        ]
+        wrong = [value for value in (*counts, *memory, *seconds, *traffic) if not _is_amount(value)]
         if wrong:
             raise ValueError(f"expected numbers from 0 on for rank {place}, got {wrong[0]!r}")
 

@@ -55,10 +55,17 @@ def _panel(run: ReportedRun, title: str) -> Panel:
         title=title,
         description=f"Stacked bars of the seconds that each epoch of {run.name} spent in {', '.join(stages)}.",
         views=views,
-        note=""
-        if run.rank_epochs
-        else "Ranks cannot be chosen: this run has no ranks.jsonl, which older versions did not write.",
+        note=_note(run),
     )
+
+
+def _note(run: ReportedRun) -> str:
+    if not run.rank_epochs:
+        return "Ranks cannot be chosen: this run has no ranks.jsonl, which older versions did not write."
+    ranks = run.num_ranks or 0
+    if ranks > MOST_RANKS_TO_CHOOSE:
+        return f"Of {ranks} ranks the first {MOST_RANKS_TO_CHOOSE} can be chosen; ranks.jsonl has them all."
+    return ""
 
 
 def _view(label: str, epochs: Epochs, stages: Sequence[str], whole: Mapping[int, float]) -> View:

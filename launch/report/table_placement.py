@@ -4,7 +4,15 @@ from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 from windrow.launch.formatting import byte_size
-from windrow.launch.report.figure import axis, bar_marker, byte_unit, exact_bytes, layout, plain
+from windrow.launch.report.figure import (
+    MOST_RANKS_IN_LEGEND,
+    axis,
+    bar_marker,
+    byte_unit,
+    exact_bytes,
+    layout,
+    plain,
+)
 from windrow.launch.report.panel import View
 
 __all__ = ["table_note", "table_views"]
@@ -91,6 +99,7 @@ def _bars(tables: Sequence[PlacedTable], world_size: int, scale: Literal["bytes"
             height=max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(shown)),
             barmode="stack",
             bargap=0.25,
+            showlegend=1 < world_size <= MOST_RANKS_IN_LEGEND,
         ),
     )
 

@@ -16,6 +16,9 @@ MOST_CELLS_WITH_TEXT = 64
 """More cells are too small for their numbers, which the pointer still shows."""
 MOST_CELLS_WITH_EXACT_NUMBERS = 64 * 64
 """More exact numbers would make the page tens of megabytes: beyond, four digits are shown."""
+MOST_CELLS_WITH_GAPS = 32 * 32
+"""More are so small that gaps between them would make all of them look pale, as if little were sent."""
+GAP_PIXELS = 2
 CELL_PIXELS = 46
 LEAST_HEIGHT, MOST_HEIGHT = 340, 620
 
@@ -48,6 +51,7 @@ def heat_map(values: Sequence[Sequence[float]], *, unit: str = "bytes", label: s
     senders = [str(rank) for rank in range(len(values))]
     receivers = [str(rank) for rank in range(len(values[0]))] if values else []
     cells = len(senders) * len(receivers)
+    gap = GAP_PIXELS if cells <= MOST_CELLS_WITH_GAPS else 0
     exact = exact_bytes if unit == "bytes" else lambda value: f"{value:,.6g} {plain(unit)}"
     trace: dict[str, Any] = {
         "type": "heatmap",
@@ -65,8 +69,8 @@ def heat_map(values: Sequence[Sequence[float]], *, unit: str = "bytes", label: s
             "thickness": 12,
             "tickfont": {"color": MUTED},
         },
-        "xgap": 2,
-        "ygap": 2,
+        "xgap": gap,
+        "ygap": gap,
     }
     if cells > MOST_CELLS_WITH_EXACT_NUMBERS:
         del trace["customdata"]
@@ -99,11 +103,13 @@ def _panel(run: ReportedRun, title: str) -> Panel:
     views = [heat_map(mean_traffic(run.rank_epochs, stages), label="all stages")]
     views += [heat_map(mean_traffic(run.rank_epochs, [stage]), label=stage) for stage in stages]
     everything = sum(map(sum, mean_traffic(run.rank_epochs, stages)))
-    last = list(run.rank_epochs.values())[-1]
-    reduced = statistics.fmean(rank.bytes_reduced for rank in last)
+    size = run.num_ranks
+    reduced = statistics.fmean(
+        rank.bytes_reduced for ranks in run.rank_epochs.values() if len(ranks) == size for rank in ranks
+    )
     return Panel(
         title=title,
-        description=f"Heat map of the bytes that each of {len(last)} ranks of {run.name} sends to each other one.",
+        description=f"Heat map of the bytes that each of {size} ranks of {run.name} sends to each other one.",
         views=views,
         note=f"{byte_size(everything)} per epoch in all. Besides, each rank puts {byte_size(reduced)} of gradients per "
         "epoch into sums over all ranks; the way they take is the communication library's, so they are not in the map.",

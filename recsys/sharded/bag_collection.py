@@ -109,9 +109,6 @@ class EmbeddingBagCollection(ShardedTables):
         """
         samples = read_samples(features, self.layout, is_weighted=self._is_weighted)
         if self.layout.is_direct:
-            if self.world.meter is not None:
-                needed = rows_of_whole_tables(self.layout.owners[0], samples)
-                self.world.meter.record_found(f"{self._stage}: rows", local=needed, remote=0)
             return _DirectBags(self, features, samples)
         return _ExchangedBags(self, samples)
 
@@ -133,6 +130,9 @@ class EmbeddingBagCollection(ShardedTables):
 
     def look_up_alone(self, features: "KeyedJaggedTensor", samples: Samples) -> Tensor:
         """[samples, sum of dims] where this process holds every table whole."""
+        if self.world.meter is not None:
+            needed = rows_of_whole_tables(self.layout.owners[0], samples)
+            self.world.meter.record_found(f"{self._stage}: rows", local=needed, remote=0)
         wanted = [samples.keys[feature] for _, feature, _ in self.layout.outputs]
         if wanted == list(range(len(samples.starts) - 1)):
             values = features.values()
@@ -205,6 +205,7 @@ class _ExchangedBags(ExchangedLookup["KeyedTensor"]):
 
     def _start_vectors(self, wanted: LookupInput) -> None:
         self._transfer = self._collection.start_pooled(wanted)
+        self._collection.count_rows(self._samples, self._distribution.messages)
         # While the vectors travel:
         self._replicated = self._collection.look_up_replicated(self._samples)
 

@@ -14,7 +14,7 @@ from windrow.partition.tables.spec import TableSpec
 from windrow.recsys.embedding_configs import TableConfig, check_configs, features_of
 from windrow.recsys.sharded.input_distribution import InputDistribution
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.message import MessageFormat
+from windrow.recsys.sharded.message import Message, MessageFormat
 from windrow.recsys.sharded.packing import pack
 from windrow.recsys.sharded.rank_tables import RankTables, StoredTable
 from windrow.recsys.sharded.rows_needed import rows_asked_for
@@ -123,11 +123,20 @@ class ShardedTables(nn.Module):
 
     def distribute(self, samples: Samples) -> InputDistribution:
         """Send the counts of a minibatch. Collective."""
-        distribution = InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
+        return InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
+
+    def count_rows(self, samples: Samples, messages: Sequence[Message]) -> None:
+        """Count where the rows of a minibatch are, when it is looked up.
+
+        Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way.
+
+        Args:
+            samples: of this rank.
+            messages: what it asks each owner for.
+        """
         if self.world.meter is not None:
-            found = rows_asked_for(self.layout, samples, distribution.messages, self.world.rank)
+            found = rows_asked_for(self.layout, samples, messages, self.world.rank)
             self.world.meter.record_found(f"{self._stage}: rows", local=found.local, remote=found.remote)
-        return distribution
 
     def replicated_input(self, samples: Samples) -> LookupInput:
         """What this rank looks up in its copies of replicated tables."""

@@ -131,6 +131,7 @@ class _ExchangedRows(ExchangedLookup["dict[str, JaggedTensor]"]):
     def _start_vectors(self, wanted: LookupInput) -> None:
         self._transfer = self._collection.start_rows(wanted)
         self._transfer.post(self._distribution.messages, self._samples)
+        self._collection.count_rows(self._samples, self._distribution.messages)
         self._replicated = self._collection.look_up_replicated(self._samples)
 
     def _finish_vectors(self) -> "dict[str, JaggedTensor]":

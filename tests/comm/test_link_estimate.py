@@ -54,8 +54,9 @@ def network(size: int, *, theta: float, gamma: float, **changes) -> Links:
         {"all_to_all": CollectiveCost(latency_factor=2, stretch=0.9)},
         {"shared_seconds_per_byte": 4e-9},
         {"all_reduce": CollectiveCost(latency_factor=0.5, stretch=1.1)},
+        {"all_reduce": CollectiveCost(latency_factor=1.5, call_s=1e-4)},
     ],
-    ids=["plain", "slow call", "streams in parallel", "shared", "reduction"],
+    ids=["plain", "slow call", "streams in parallel", "shared", "reduction", "slow call of a reduction"],
 )
 @settings(max_examples=3)
 @given(seed=st.integers(0, 2**32 - 1), theta=st.floats(5e-10, 1e-8), gamma=st.floats(5e-6, 5e-5))
@@ -70,8 +71,8 @@ def test_planted_links_are_found(size, changes, seed, theta, gamma):
         equal = np.full((size, size), num_bytes / size)
         # Two ranks' message alone is a bound that bends the line a little where streams are in parallel.
         assert predict_all_to_all(found, equal) == pytest.approx(predict_all_to_all(planted, equal), rel=0.1)
-    # Rounds differ in their latency, and the fit has one: short vectors are a little off.
-    for num_bytes, close in ((1 << 13, 0.3), (1 << 20, 0.03), (1 << 26, 0.01)):
+    # Of short vectors a little is on the wire, which the floor takes in.
+    for num_bytes, close in ((1 << 10, 0.3), (1 << 13, 0.3), (1 << 20, 0.03), (1 << 26, 0.01)):
         assert predict_all_reduce(found, num_bytes) == pytest.approx(
             predict_all_reduce(planted, num_bytes), rel=close
         )

@@ -1,9 +1,12 @@
 """windrow.comm.link_probe: every kind of world can be measured, and all ranks hear the same."""
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.comm import link_probe
+from windrow.comm.link_fit import fit_time_curve
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.link_probe import ProbeOptions, measure_links, spread
 from windrow.comm.links import links_to_json
@@ -40,6 +43,45 @@ def test_every_pair_is_measured_and_ranks_agree(spmd):
 
     texts = spmd(body)
     assert set(texts) == {texts[0]}
+
+
+class ShapedLink:
+    """A world of two ranks whose clock is made up, and whose messages pass a token bucket."""
+
+    LATENCY_S, SECONDS_PER_BYTE, BUCKET_BYTES = 1e-5, 8e-9, 17_000
+
+    def __init__(self):
+        self.rank, self.size = 0, 2
+        self.now = self.sent_at = 0.0
+        self.tokens = float(self.BUCKET_BYTES)
+
+    def perf_counter(self):
+        self.now += 1e-7
+        return self.now
+
+    def start_exchange(self, sends, receives, *, stage):
+        num_bytes = sum(map(len, sends))
+        brought = (self.now - self.sent_at) / self.SECONDS_PER_BYTE
+        self.tokens = min(float(self.BUCKET_BYTES), self.tokens + brought)
+        wire_s = max(0.0, num_bytes - self.tokens) * self.SECONDS_PER_BYTE
+        self.tokens = max(0.0, self.tokens - num_bytes)
+        self.now += self.LATENCY_S + wire_s
+        self.sent_at = self.now
+        return self
+
+    def wait(self):
+        pass
+
+
+def test_each_message_finds_the_link_as_after_a_pause(monkeypatch):
+    """Messages that follow at once would find the bucket empty, and what hides in it would be missed."""
+    world = ShapedLink()
+    monkeypatch.setattr(link_probe, "time", world)
+    samples = link_probe._Probe(world, ProbeOptions(), torch.device("cpu"))._ask(1)
+    curve = fit_time_curve(samples)
+    assert curve.latency_s == pytest.approx(2 * world.LATENCY_S, rel=0.05)
+    assert curve.seconds_per_unit == pytest.approx(world.SECONDS_PER_BYTE, rel=0.01)
+    assert curve.hidden_s == pytest.approx(world.BUCKET_BYTES * world.SECONDS_PER_BYTE, rel=0.1)
 
 
 def test_debug_mode_agrees_too(spmd):

@@ -1,5 +1,6 @@
 """windrow.launch.journal: what rank 0 leaves behind."""
 
+import errno
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -83,6 +84,24 @@ def test_files_are_closed_where_one_cannot_be_read(tmp_path: Path, click_recipe:
         notes.append(record(1, None), ())
     (tmp_path / "run" / "ranks.jsonl").write_text("broken\n")
     with pytest.raises(StoreError, match=r"ranks\.jsonl, line 1"):
+        open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1)
+
+
+@pytest.mark.parametrize("name", ["environment.json", "placement.json", "metrics.jsonl", "ranks.jsonl"])
+def test_a_folder_that_cannot_be_written_to_is_named(
+    tmp_path: Path, click_recipe: Make, monkeypatch: pytest.MonkeyPatch, name: str
+) -> None:
+    with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
+        notes.append(record(1, None), ())
+    replace = Path.replace
+
+    def full(source: Path, target: Path) -> Path:
+        if target.name == name:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return replace(source, target)
+
+    monkeypatch.setattr(Path, "replace", full)
+    with pytest.raises(StoreError, match=r"run folder .*run: No space left on device\. Make room"):
         open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1)
 
 

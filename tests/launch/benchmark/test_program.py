@@ -110,6 +110,14 @@ def test_errors_of_use_are_one_line_and_status_2(script: Path) -> None:
     assert done.stderr == "small.py: error: the number is negative: take another\n"
 
 
+def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_measured(
+    script: Path, tmp_path: Path
+) -> None:
+    done = run(script, "--save", str(tmp_path))
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "it is a folder. Name another place with --save" in done.stderr
+
+
 def test_a_benchmark_that_is_told_to_end_takes_its_workers_along(script: Path) -> None:
     pid = script.with_name("pid")
     job = subprocess.Popen([sys.executable, "-P", str(script), "--number", "99"])

@@ -55,6 +55,7 @@ def test_table_of_rows_and_back() -> None:
     assert made == Table(columns=("name", "seconds", "count", "equal"), rows=(("a", 1.5, 3, True),))
     assert made.to_rows() == rows
     assert Table.from_rows([{"note": None}]).rows == (("None",),)
+    assert Table.from_rows([{"ratio": float("nan")}]).rows == (("nan",),)
     assert Table.from_rows([]) == Table(columns=(), rows=())
 
 
@@ -63,3 +64,7 @@ def test_crooked_tables_and_matrices_are_refused() -> None:
         Table(columns=("a", "b"), rows=((1,),))
     with pytest.raises(ValueError, match=r"lengths \[1, 2\]"):
         Matrix(unit="bytes", values=((1.0,), (1.0, 2.0)))
+    with pytest.raises(ValueError, match="got nan"):
+        Matrix(unit="bytes", values=((0.0, float("nan")),))
+    with pytest.raises(ValueError, match="not finite"):
+        Table(columns=("a",), rows=((float("inf"),),))

@@ -12,6 +12,7 @@ from windrow.comm.errors import StoreError
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.result import Aim, BenchmarkResult, Matrix, Table
 from windrow.launch.benchmark.result_file import (
+    check_writable,
     comparison_from_json,
     comparison_to_json,
     read_result,
@@ -162,3 +163,12 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="--save"):
         write_result(small_result(), tmp_path / "file" / "x.json")
+
+
+def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "x.json")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "x.json", tmp_path / "new"):
+        with pytest.raises(StoreError, match=r"cannot write the result .*--save"):
+            check_writable(place)

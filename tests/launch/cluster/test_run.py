@@ -4,9 +4,11 @@ import contextlib
 import json
 import os
 import re
+import shlex
 import signal
 import subprocess
 import sys
+import tempfile
 import time
 from pathlib import Path
 
@@ -184,6 +186,37 @@ def test_nothing_is_left_after_a_kill(cluster_command, cluster_environment, fami
         wait_until("processes end", lambda: not any(family(member) for member in members))
         wait_until("networks end", lambda: not networks & {network_of(member) for member in everybody()})
         assert process.wait(PATIENCE_S) != 0
+
+
+def test_files_that_a_killed_rank_would_leave_are_private(run_cluster):
+    """Its shared memory, and its launcher's description of the processors."""
+    look = (
+        "import json, os; from pathlib import Path; from mpi4py import MPI; "
+        "json.dump([os.listdir('/tmp'), os.path.exists('/dev/shm/NAME'), os.path.exists('/dev/shm/NAME-new')], "
+        "open('/dev/shm/NAME/seen', 'w')) if MPI.COMM_WORLD.rank == 0 else None"
+    )
+    with tempfile.TemporaryDirectory(dir="/dev/shm") as before:
+        name = Path(before).name
+        rank = shlex.join(ranks(look.replace("NAME", name)))
+        script = f"touch /dev/shm/{name}-new && mount -t tmpfs none /tmp && {rank}"
+        done = run_cluster("2", "unlimited", "sh", "-c", script)
+        assert done.returncode == 0, done.stderr
+        assert json.loads((Path(before) / "seen").read_text()) == [[], True, True]
+        assert not Path(f"{before}-new").exists()
+
+
+def test_a_caller_that_ignores_its_children(cluster_command, cluster_environment):
+    """It leaves SIGCHLD ignored, and the kernel then forgets how a child ended."""
+    command = [*cluster_command, "--hosts", "2", "--rate", "unlimited", "--", "sh", "-c", "exit 3"]
+    ignore = "import os, sys; from signal import *; signal(SIGCHLD, SIG_IGN); os.execv(sys.executable, sys.argv[1:])"
+    done = subprocess.run(
+        [sys.executable, "-P", "-c", ignore, *command],
+        env=cluster_environment,
+        capture_output=True,
+        timeout=PATIENCE_S,
+        check=False,
+    )
+    assert done.returncode == 3
 
 
 def test_a_host_whose_launcher_dies_takes_its_ranks_along(cluster_command, cluster_environment, family):

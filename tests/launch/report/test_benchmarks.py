@@ -8,7 +8,7 @@ import pytest
 from windrow.comm.errors import StoreError
 from windrow.launch.benchmark.result import BenchmarkResult
 from windrow.launch.benchmark.result_file import write_result
-from windrow.launch.report.benchmarks import benchmark_section, read_results
+from windrow.launch.report.benchmarks import benchmark_sections, read_results
 
 
 def test_files_and_folders(result: BenchmarkResult, tmp_path: Path) -> None:
@@ -37,7 +37,7 @@ def test_an_empty_folder_is_refused(tmp_path: Path) -> None:
 
 
 def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
-    section = benchmark_section(result)
+    (section,) = benchmark_sections([result])
     panels = {panel.title: panel for panel in section.panels}
     assert list(panels) == ["Aims", "Figures", "More", "Ratios to the baseline", "bytes sent"]
     assert section.name == "benchmark-exchange-short"
@@ -59,6 +59,17 @@ def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
 
 def test_a_result_of_figures_alone(result: BenchmarkResult) -> None:
     bare = replace(result, form="full", aims={}, comparisons={}, tables={}, matrices={})
-    section = benchmark_section(bare)
+    (section,) = benchmark_sections([bare])
     assert [panel.title for panel in section.panels] == ["Figures"]
     assert section.title == "Benchmark: exchange"
+
+
+def test_results_of_the_same_benchmark_have_anchors_of_their_own(result: BenchmarkResult) -> None:
+    other = replace(result, benchmark="reader")
+    sections = benchmark_sections([result, other, replace(result, commit="def")])
+    assert [section.title.removeprefix("Benchmark: ") for section in sections] == [
+        "exchange, short form (1)",
+        "reader, short form",
+        "exchange, short form (2)",
+    ]
+    assert len({section.name for section in sections}) == 3

@@ -3,6 +3,8 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+import pytest
+
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.read_run import ReportedRun
 
@@ -17,7 +19,7 @@ def test_one_run(run_of: RunOf) -> None:
     assert metric.title == "ROC-AUC"
     assert [trace["name"] for trace in metric.views[0].data] == ["validation", "test", "best epoch, 3"]
     assert metric.views[0].layout["yaxis"]["title"]["text"] == "ROC-AUC (higher is better)"
-    assert [view.label for view in seconds.views] == ["logarithmic", "linear"]
+    assert [view.label for view in seconds.views] == ["linear"]
     assert [view.label for view in others.views] == ["samples per second", "learning rate"]
 
 
@@ -40,6 +42,37 @@ def test_a_logarithmic_axis_is_offered_where_values_are_far_apart(run_of: RunOf)
     near, far = run_of("graph", "near", epochs=2), run_of("graph", "far", epochs=9)
     assert [view.label for view in curves_section([near]).panels[0].views] == ["linear"]
     assert [view.label for view in curves_section([far]).panels[0].views] == ["linear", "logarithmic"]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "views"),
+    [
+        ([9, 1, 1, 1], ["logarithmic", "linear"]),
+        ([9, 1], ["logarithmic", "linear"]),
+        ([9], ["linear"]),
+        ([5, 5.1, 4.9], ["linear"]),
+        ([1, 1, 9, 1], ["linear", "logarithmic"]),
+    ],
+)
+def test_the_axis_of_time_is_logarithmic_where_the_first_epoch_dwarfs_the_others(
+    run_of: RunOf, seconds: list[float], views: list[str]
+) -> None:
+    run = run_of("graph", "one", epochs=len(seconds))
+    records = [replace(record, seconds=each) for record, each in zip(run.records, seconds, strict=True)]
+    panel = curves_section([replace(run, records=records)]).panels[2]
+    assert [view.label for view in panel.views] == views
+
+
+def test_values_that_are_no_numbers_are_left_out(run_of: RunOf) -> None:
+    run = run_of("graph", "one", epochs=9)
+    nan = float("nan")
+    records = [replace(run.records[0], loss=nan, validation=nan, test=nan), *run.records[1:]]
+    loss, metric, *_ = curves_section([replace(run, records=records)]).panels
+    assert [view.label for view in loss.views] == ["linear", "logarithmic"]
+    assert metric.views[0].data[0]["x"] == list(range(2, 10))
+    metric = curves_section([replace(run, records=records[:1])]).panels[1]
+    assert metric.views == ()
+    assert "no value" in metric.missing
 
 
 def test_a_run_without_evaluation_says_so(run_of: RunOf) -> None:

@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.report.graph_placement import graph_views
+from windrow.launch.report.graph_placement import graph_note, graph_views
 
 KEYS = ("vertices", "train_vertices", "edges", "feature_bytes")
 ranks = st.lists(
@@ -35,3 +35,12 @@ def test_a_graph_by_example() -> None:
 def test_nothing_at_all_is_no_division_by_zero() -> None:
     shares = graph_views([dict.fromkeys(KEYS, 0)])[0]
     assert shares.data[0]["x"] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "legend", "lines"), [(1, False, 0), (4, True, 3), (20, True, 0), (64, False, 0)]
+)
+def test_many_ranks_have_no_legend_and_no_lines(ranks: int, legend: bool, lines: int) -> None:
+    layout = graph_views([dict.fromkeys(KEYS, 1)] * ranks)[0].layout
+    assert (layout["showlegend"], len(layout["shapes"])) == (legend, lines)
+    assert bool(graph_note(ranks)) == (lines > 0)

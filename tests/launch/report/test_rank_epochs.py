@@ -45,6 +45,10 @@ def test_an_unfinished_last_line_is_passed_over(tmp_path: Path) -> None:
         ({"stage_seconds": {"s": None}}, "got None"),
         ({"peak_memory_bytes": True}, "got True"),
         ({"rows_local": -1}, "got -1"),
+        ({"peak_gpu_memory_bytes": "8"}, "got '8'"),
+        ({"waiting_seconds": {"rows": -0.5}}, "got -0.5"),
+        ({"waiting_seconds": 3}, "line 2: "),
+        ({"host": ["a"]}, "got ['a']"),
         ({"surprise": 1}, "not the record"),
     ],
 )

@@ -35,6 +35,7 @@ def test_an_old_run_has_no_choice_of_ranks_and_says_why(run_of: RunOf) -> None:
 def test_of_very_many_ranks_the_first_can_be_chosen(run_of: RunOf) -> None:
     (panel,) = stages_section([run_of("graph", "one", ranks=70, epochs=1)]).panels
     assert [view.label for view in panel.views[1:]] == [f"rank {n} (host{n})" for n in range(64)]
+    assert panel.note == "Of 70 ranks the first 64 can be chosen; ranks.jsonl has them all."
 
 
 def test_runs_side_by_side_are_named(run_of: RunOf) -> None:

@@ -73,3 +73,9 @@ def test_of_many_tables_the_largest_are_drawn() -> None:
 def test_a_long_name_is_cut() -> None:
     (name,) = table_views([table("x" * 99, [(0, 1)])], 1)[0].layout["yaxis"]["ticktext"]
     assert name == "x" * 23 + "…"
+
+
+@pytest.mark.parametrize(("ranks", "legend"), [(1, False), (8, True), (64, False)])
+def test_many_ranks_have_no_legend(ranks: int, legend: bool) -> None:
+    view = table_views([table("t", [(rank, 1) for rank in range(ranks)])], ranks)[0]
+    assert view.layout["showlegend"] is legend

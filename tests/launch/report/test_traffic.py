@@ -42,6 +42,11 @@ def test_many_ranks_are_drawn_without_numbers_in_the_cells() -> None:
     assert heat_map([[1] * 64] * 64).layout["height"] == 620
 
 
+def test_many_small_cells_have_no_gaps_that_make_them_pale() -> None:
+    gaps = [heat_map([[1.0] * ranks] * ranks).data[0]["xgap"] for ranks in (4, 32, 64)]
+    assert gaps == [2, 2, 0]
+
+
 def test_very_many_ranks_have_no_exact_numbers() -> None:
     assert "customdata" in heat_map([[1] * 64] * 64).data[0]
     trace = heat_map([[2048] * 65] * 65).data[0]

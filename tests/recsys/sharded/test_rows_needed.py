@@ -61,6 +61,29 @@ def test_every_row_is_counted_where_it_is(spmd, small, kind, pooled):
         assert not any(found.remote for found in results)
 
 
+@pytest.mark.parametrize("pooled", [True, False])
+def test_a_batch_that_is_only_on_its_way_is_not_counted(spmd, small, pooled):
+    """A run that is interrupted sends such batches again, and would count them twice."""
+    tables = small.tables if pooled else small.equal_dims
+
+    def body(world):
+        world.meter = Meter()
+        collection = (EmbeddingBagCollection if pooled else EmbeddingCollection)(
+            tables, world=world, plan=small.make_plan("row", world.size, tables)
+        )
+        lookup = collection.start_counts(small.jagged(small.draw(world.rank, 4)))
+        lookup.start_ids()
+        ahead = world.meter.found()
+        lookup.start_lookup()
+        looked_up = world.meter.found()
+        lookup.finish()
+        return ahead, looked_up, world.meter.found()
+
+    for ahead, looked_up, finished in spmd(body):
+        assert ahead == RowsFound()
+        assert looked_up == finished != RowsFound()
+
+
 def test_one_rank_that_needs_no_exchange(small):
     layout = make_layout(small.tables, small.make_plan("table", 1), 1)
     assert layout.is_direct
