@@ -73,7 +73,7 @@ def test_a_timeline_is_asked_for(
     assert len(calls) == 1
     assert run.exists() == wanted
     # Training says where it is when it is written; a file of an earlier start must not be taken for it.
-    assert "timeline" not in capsys.readouterr().out
+    assert "trace.json" not in capsys.readouterr().out
 
 
 def test_resuming_takes_the_recipe_of_the_run(tmp_path: Path, calls: list[Any]) -> None:
