@@ -70,7 +70,7 @@ def test_planted_links_are_found(size, changes, seed, theta, gamma):
     for num_bytes in (1 << 10, 1 << 17, 1 << 26):
         equal = np.full((size, size), num_bytes / size)
         # Two ranks' message alone is a bound that bends the line a little where streams are in parallel.
-        assert predict_all_to_all(found, equal) == pytest.approx(predict_all_to_all(planted, equal), rel=0.1)
+        assert predict_all_to_all(found, equal) == pytest.approx(predict_all_to_all(planted, equal), rel=0.2)
     # Of short vectors a little is on the wire, which the floor takes in.
     for num_bytes, close in ((1 << 10, 0.3), (1 << 13, 0.3), (1 << 20, 0.03), (1 << 26, 0.01)):
         assert predict_all_reduce(found, num_bytes) == pytest.approx(
