@@ -37,6 +37,18 @@ REAL = "real network"
 """Instead of the rates, on the machines of a host file."""
 
 
+COLUMNS = (
+    "job",
+    "links",
+    "epoch, s",
+    "in communication",
+    "exchanged bytes",
+    "reduced bytes",
+    "rows at home",
+)
+"""Of the table; those after the first two are the figures of `cost_of_an_epoch`."""
+
+
 @dataclass(frozen=True)
 class Job:
     """A recipe, how its store is made, and epochs enough to measure."""
@@ -120,77 +132,82 @@ def bytes_between_ranks(record: RankRecord) -> NDArray[np.float64]:
     )
 
 
-def measure(program: Program) -> Findings:
-    """Train every job whose data is there, and put what the ranks wrote down together."""
-    rates = RATES if program.hostfile is None else (REAL,)
-    figures: dict[str, float] = {}
-    comparisons: dict[str, Comparison] = {}
-    matrices: dict[str, Matrix] = {}
-    rows: list[tuple[str | int | float | bool, ...]] = []
-    with tempfile.TemporaryDirectory(
-        prefix="baseline-", dir=None if program.hostfile is None else Path.cwd()
-    ) as folder:
-        for job in JOBS:
-            if job.data is not None and not (program.options.data / job.data).is_file():
-                print(
-                    f"{job.name}: not measured, there is no {job.data} in {program.options.data} (see --data)"
-                )
-                continue
-            records = train_job(job, program, Path(folder), rates, rounds=1 if program.short else 3)
-            for rate, epochs in records.items():
-                key = f"{job.name}_{rate.replace(' ', '_')}"
-                matrix = np.mean([bytes_between_ranks(epoch) for epoch in epochs], axis=0)
-                found = {
-                    "epoch_seconds": float(np.median([training_seconds(epoch) for epoch in epochs])),
-                    "communication_share": float(
-                        np.median([communication_share(epoch.ranks) or 0.0 for epoch in epochs])
-                    ),
-                    "exchanged_bytes_per_epoch": float(matrix.sum()),
-                    "reduced_bytes_per_epoch": float(
-                        np.mean([epoch.ranks[0].bytes_reduced for epoch in epochs])
-                    ),
-                    "rows_found_at_home_share": home_share(epochs),
-                }
-                figures |= {f"{key}_{name}": value for name, value in found.items()}
-                rows.append((job.name, rate, *found.values()))
-                if rate == rates[0]:
-                    values = tuple(tuple(float(value) for value in row) for row in matrix)
-                    matrices[f"{job.name}: bytes of an epoch from rank to rank"] = Matrix(
-                        unit="bytes", values=values
-                    )
-            comparisons[f"{job.name} on {HOSTS} {'hosts' if program.hostfile is None else 'ranks'}"] = (
-                Comparison(
-                    baseline=rates[-1],
-                    variants={
-                        rate: Measurement(seconds=tuple(training_seconds(epoch) for epoch in epochs))
-                        for rate, epochs in records.items()
-                    },
-                    per="epoch",
-                )
-            )
-    columns = (
-        "job",
-        "links",
-        "epoch, s",
-        "in communication",
-        "exchanged bytes",
-        "reduced bytes",
-        "rows at home",
-    )
-    return Findings(
-        figures=figures,
-        aims={},
-        comparisons=comparisons,
-        tables={"Cost of an epoch": Table(columns=columns, rows=tuple(rows))},
-        matrices=matrices,
-    )
-
-
 def home_share(epochs: Sequence[RankRecord]) -> float:
     """Share of the rows that ranks needed which they had themselves."""
     local = sum(rank.rows_local for epoch in epochs for rank in epoch.ranks)
     remote = sum(rank.rows_remote for epoch in epochs for rank in epoch.ranks)
     return local / max(1, local + remote)
+
+
+def mean_matrix(epochs: Sequence[RankRecord]) -> NDArray[np.float64]:
+    """[from, to] bytes of a mean epoch."""
+    matrix: NDArray[np.float64] = np.mean([bytes_between_ranks(epoch) for epoch in epochs], axis=0)
+    return matrix
+
+
+def cost_of_an_epoch(epochs: Sequence[RankRecord]) -> dict[str, float]:
+    """Figures of a job at one rate, by name."""
+    return {
+        "epoch_seconds": float(np.median([training_seconds(epoch) for epoch in epochs])),
+        "communication_share": float(
+            np.median([communication_share(epoch.ranks) or 0.0 for epoch in epochs])
+        ),
+        "exchanged_bytes_per_epoch": float(mean_matrix(epochs).sum()),
+        "reduced_bytes_per_epoch": float(np.mean([epoch.ranks[0].bytes_reduced for epoch in epochs])),
+        "rows_found_at_home_share": home_share(epochs),
+    }
+
+
+def times(records: Mapping[str, Sequence[RankRecord]]) -> Comparison:
+    """Seconds of all epochs; the last rate, or the only network, is the baseline."""
+    variants = {
+        rate: Measurement(seconds=tuple(training_seconds(epoch) for epoch in epochs))
+        for rate, epochs in records.items()
+    }
+    return Comparison(baseline=list(records)[-1], variants=variants, per="epoch")
+
+
+def jobs_with_data(program: Program) -> list[Job]:
+    """The jobs that can be measured; says which cannot."""
+    there = []
+    for job in JOBS:
+        if job.data is None or (program.options.data / job.data).is_file():
+            there.append(job)
+        else:
+            print(f"{job.name}: not measured, there is no {job.data} in {program.options.data} (see --data)")
+    return there
+
+
+def measure(program: Program) -> Findings:
+    """Train every job whose data is there, and put what the ranks wrote down together."""
+    rates = RATES if program.hostfile is None else (REAL,)
+    place = f"on {HOSTS} {'hosts' if program.hostfile is None else 'ranks'}"
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    matrices: dict[str, Matrix] = {}
+    rows: list[tuple[str | int | float | bool, ...]] = []
+    shared_folder = None if program.hostfile is None else Path.cwd()
+    with tempfile.TemporaryDirectory(prefix="baseline-", dir=shared_folder) as folder:
+        for job in jobs_with_data(program):
+            records = train_job(job, program, Path(folder), rates, rounds=1 if program.short else 3)
+            comparisons[f"{job.name} {place}"] = times(records)
+            matrix = mean_matrix(records[rates[0]]).tolist()
+            matrices[f"{job.name}: bytes of an epoch from rank to rank"] = Matrix(
+                unit="bytes", values=tuple(tuple(row) for row in matrix)
+            )
+            for rate, epochs in records.items():
+                cost = cost_of_an_epoch(epochs)
+                key = f"{job.name}_{rate.replace(' ', '_')}"
+                figures |= {f"{key}_{name}": value for name, value in cost.items()}
+                rows.append((job.name, rate, *cost.values()))
+    table = Table(columns=COLUMNS, rows=tuple(rows))
+    return Findings(
+        figures=figures,
+        aims={},
+        comparisons=comparisons,
+        tables={"Cost of an epoch": table},
+        matrices=matrices,
+    )
 
 
 def add_options(parser: argparse.ArgumentParser) -> None:
