@@ -79,13 +79,15 @@ def test_each_wait_tells_how_long_it_took():
 
 
 class Slow(Countdown):
-    """Complete once some time has passed."""
+    """Complete some time after it was first asked."""
 
     SECONDS = 0.02
 
     def __init__(self) -> None:
         super().__init__(0)
-        self.started = time.monotonic()
+        self.asked: float | None = None
 
     def test(self) -> bool:
-        return time.monotonic() - self.started >= self.SECONDS
+        now = time.monotonic()
+        self.asked = self.asked or now
+        return now - self.asked >= self.SECONDS

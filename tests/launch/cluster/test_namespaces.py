@@ -26,7 +26,7 @@ if child == 0:
     bind(folder / "names", Path("/etc/hosts"))
     print(os.getpid(), [name for name in os.listdir("/proc") if name.isdigit()], os.listdir("/sys/class/net") and "")
     print(Path("/etc/hosts").read_text().strip())
-    print(os.listdir("/var/run/netns"), set(services) - set(os.listdir("/var/run")))
+    print(os.listdir("/var/run/netns"), set(services) - set(os.listdir("/var/run")), flush=True)
     os._exit(0)
 os.waitpid(child, 0)
 """
