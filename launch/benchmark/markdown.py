@@ -72,7 +72,9 @@ def results_page(results: Sequence[BenchmarkResult]) -> str:
         [
             (
                 f"[{_title(result)}](#{_anchor(result)})",
-                f"{sum(aim.met for aim in result.aims.values())} of {len(result.aims)}",
+                f"{sum(aim.met for aim in result.aims.values())} of {len(result.aims)}"
+                if result.aims
+                else "none stated",
                 f"[{len(result.figures)}]({result.file_name})",
                 result.date[:10],
                 _short_commit(result.commit),
