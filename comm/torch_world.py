@@ -1,5 +1,7 @@
 """Ranks that talk through torch.distributed: NCCL between GPUs, gloo between CPUs; also what TorchRec needs."""
 
+import ctypes
+from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
 from typing import Literal, NoReturn
@@ -24,6 +26,9 @@ GROUP_PATIENCE = 2
 
 TIMED_OUT = ("timed out", "application timeout")
 """What gloo says of the wait that lasted too long, and of each later one on the same connection."""
+
+LATEST_WORKS = 8
+"""Reductions that gloo's own threads (two a group) may still have in hand when the group is closed, and some more."""
 
 OPERATIONS = {"sum": dist.ReduceOp.SUM, "max": dist.ReduceOp.MAX, "min": dist.ReduceOp.MIN}
 
@@ -106,6 +111,7 @@ class TorchWorld(World):
         super().__init__(rendezvous.rank, rendezvous.size, deadline_s=deadline_s, debug=debug)
         self._backend = backend
         self._rendezvous = rendezvous
+        self._latest_works: deque[dist.Work] = deque(maxlen=LATEST_WORKS)
         timeout = timedelta(seconds=deadline_s)
         store = TCPStore(
             rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout
@@ -132,6 +138,8 @@ class TorchWorld(World):
 
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
+        if work is not None:
+            self._latest_works.append(work)
         return self._request([] if work is None else [work], [None] * (work is not None))
 
     def transport_device(self, device: torch.device) -> torch.device:
@@ -147,6 +155,11 @@ class TorchWorld(World):
     def close(self) -> None:
         """Leave and destroy the process group. Collective."""
         dist.destroy_process_group()
+        # Once torch._dynamo is imported, as optimisers do, gloo's threads outlive their group. One that lets go of a
+        # finished work as its last owner wants the GIL for the work's tensors, and aborts the process where the
+        # interpreter has begun to end. So the latest works keep an owner for good.
+        for work in self._latest_works:
+            ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
 
     def _request(self, works: list[dist.Work], peers: list[int | None]) -> Request:
         kind = _GlooWorks if self._backend == "gloo" else _Works

@@ -1,6 +1,7 @@
 """What is special about torch.distributed; the rest is in test_world."""
 
 import os
+import sys
 import time
 
 import pytest
@@ -86,3 +87,16 @@ def test_torchrun_environment_is_read(monkeypatch):
         monkeypatch.setitem(os.environ, name, value)
     meeting = Rendezvous.from_torchrun()
     assert (meeting.rank, meeting.size, meeting.host, meeting.port) == (1, 3, "node7", 1234)
+
+
+@pytest.mark.parallel(2)
+def test_finished_sums_keep_an_owner_when_the_group_is_closed():
+    """Gloo's threads must never be the last to let go: they may do so when the interpreter has begun to end."""
+    from windrow.comm.mpi_world import mpi_rendezvous
+
+    world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=60)
+    world.all_reduce(torch.ones(3), stage="test")
+    (work,) = world._latest_works
+    owners = sys.getrefcount(work)
+    world.close()
+    assert sys.getrefcount(work) == owners + 1
