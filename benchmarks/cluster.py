@@ -19,6 +19,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
+from windrow.launch.benchmark.processes import family, is_alive
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.statistics import median
@@ -82,23 +83,6 @@ def start_cluster(sums: int) -> subprocess.Popen[str]:
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, text=True)
 
 
-def family(process: int) -> set[int]:
-    """Living processes that descend from one, that one among them."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if state != "Z":
-                parents[int(entry.name)] = int(parent)
-    found = {process} & parents.keys()
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
 def networks_of(processes: set[int]) -> set[str]:
     """Network namespaces that processes are in."""
     found: set[str] = set()
@@ -136,7 +120,7 @@ def look(process: int, seen: Seen) -> None:
 
 def forget_what_is_gone(seen: Seen) -> None:
     """Keep what is still there. For good: the kernel gives numbers of what is gone to what comes next."""
-    seen.processes = {member for member in seen.processes if family(member)}
+    seen.processes = {member for member in seen.processes if is_alive(member)}
     seen.networks &= networks_of(all_processes()) | mounted_networks()
 
 

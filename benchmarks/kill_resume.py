@@ -24,6 +24,7 @@ from typing import Any
 import torch
 
 from windrow.comm.errors import DeadlineError, PeerFailedError
+from windrow.launch.benchmark.processes import family, is_alive
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.workers import mpirun, run_command
@@ -92,7 +93,7 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
     try:
         yield process
     finally:
-        for member in descendants(process.pid) if process.poll() is None else ():
+        for member in family(process.pid) if process.poll() is None else ():
             end(member)
         process.wait()
 
@@ -109,21 +110,6 @@ def new_run(job: Job, store: Path, folder: Path, epochs: int) -> list[str]:
     return [job.recipe, "--run-folder", str(folder), *(word for text in settings for word in ("--set", text))]
 
 
-def descendants(process: int) -> dict[int, int | None]:
-    """Living processes that descend from one, with the MPI rank of those that have one."""
-    parents: dict[int, int] = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit() and is_alive(int(entry.name)):
-            try:
-                parents[int(entry.name)] = int((entry / "stat").read_text().rpartition(")")[2].split()[1])
-            except OSError:
-                continue
-    family = {process}
-    while more := {child for child, parent in parents.items() if parent in family} - family:
-        family |= more
-    return {member: rank_of(member) for member in family}
-
-
 def rank_of(process: int) -> int | None:
     """The rank that MPICH's or Open MPI's launcher gave a process, by its environment."""
     try:
@@ -135,14 +121,6 @@ def rank_of(process: int) -> int | None:
         if name in (b"PMI_RANK", b"OMPI_COMM_WORLD_RANK"):
             return int(value)
     return None
-
-
-def is_alive(process: int) -> bool:
-    """Whether a process is there and not a zombie."""
-    try:
-        return Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except OSError:
-        return False
 
 
 def end(process: int) -> None:
@@ -178,15 +156,15 @@ def kill_and_resume(
     rank, epoch = chance.randrange(RANKS), chance.randrange(1, epochs * 3 // 4)
     with started(train_command(*run)) as process:
         wait_for_moment(process, folder, epoch, chance.uniform(0, 0.5))
-        family = descendants(process.pid)
-        os.kill(next(member for member, its_rank in family.items() if its_rank == rank), signal.SIGKILL)
+        members = family(process.pid)
+        os.kill(next(member for member in members if rank_of(member) == rank), signal.SIGKILL)
         killed = time.monotonic()
-        while process.poll() is None or any(is_alive(member) for member in family):
+        while process.poll() is None or any(is_alive(member) for member in members):
             if time.monotonic() - killed > 3 * DEADLINE_S:
                 break
             time.sleep(0.005)
         seconds = time.monotonic() - killed
-        orphans = [member for member in family if is_alive(member)]
+        orphans = [member for member in members if is_alive(member)]
         for member in orphans:
             end(member)
     run_command(train_command("--resume", str(folder)), deadline_s=RUN_DEADLINE_S, quiet=True)

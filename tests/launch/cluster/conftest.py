@@ -8,6 +8,8 @@ from pathlib import Path
 
 import pytest
 
+from windrow.launch.benchmark import processes
+
 WINDROW = [sys.executable, "-P", "-m", "windrow.launch", "cluster"]
 
 
@@ -64,20 +66,4 @@ def clean_environment() -> dict[str, str]:
 @pytest.fixture(scope="session")
 def family() -> Callable[[int], set[int]]:
     """Living processes that descend from one, that one among them, as numbers outside of the cluster."""
-    return _family
-
-
-def _family(process: int) -> set[int]:
-    parents = {}
-    for entry in Path("/proc").iterdir():
-        if entry.name.isdigit():
-            try:
-                state, parent = (entry / "stat").read_text().rpartition(")")[2].split()[:2]
-            except OSError:
-                continue
-            if state != "Z":
-                parents[int(entry.name)] = int(parent)
-    found = {process} & parents.keys()
-    while more := {child for child, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
+    return processes.family
