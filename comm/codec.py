@@ -80,6 +80,19 @@ class Codec(ABC):
             A number that depends on nothing else.
         """
 
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+        """What numbers become on the wire, where the codec converts each of them and does nothing else.
+
+        Args:
+            dtype: of the rows before encoding.
+
+        Returns:
+            The dtype of the wire, whose shape is that of the rows: a copy of rows may then convert them on its way.
+            None: the codec does more.
+        """
+        del dtype
+        return None
+
     @abstractmethod
     def check(self, rows: Tensor) -> None:
         """Refuse rows that would not survive the wire.
@@ -120,6 +133,10 @@ class Fp32Codec(Codec):
         """As many as in memory."""
         return _elements(row_shape) * dtype.itemsize
 
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+        """The same."""
+        return dtype
+
     def check(self, rows: Tensor) -> None:
         """Nothing is lost, so nothing is refused."""
 
@@ -148,6 +165,11 @@ class _RoundingCodec(Codec):
         """Two per element, whatever the dtype of the rows."""
         del dtype
         return _elements(row_shape) * self._wire_dtype.itemsize
+
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+        """The shorter type."""
+        del dtype
+        return self._wire_dtype
 
     def check(self, rows: Tensor) -> None:
         """Refuse a finite value that rounds to infinity."""

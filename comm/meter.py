@@ -59,13 +59,19 @@ class RowsFound:
     """Where the rows were that a rank asked for; amounts add up with ``+``."""
 
     local: int = 0
-    """Rows found on the rank that needed them."""
+    """Rows that the rank that needed them owns."""
+    cached: int = 0
+    """Rows of other ranks of which it keeps a copy."""
     remote: int = 0
-    """Rows of other ranks."""
+    """Rows of other ranks that it had to ask for."""
 
     def __add__(self, other: "RowsFound") -> "RowsFound":
         """Add field by field."""
-        return RowsFound(local=self.local + other.local, remote=self.remote + other.remote)
+        return RowsFound(
+            local=self.local + other.local,
+            cached=self.cached + other.cached,
+            remote=self.remote + other.remote,
+        )
 
 
 class Meter:
@@ -90,9 +96,9 @@ class Meter:
         """Count a tensor reduced over all ranks, by its size here."""
         self._add(stage, None, Traffic(elements_reduced=elements, bytes_reduced=num_bytes))
 
-    def record_found(self, stage: str, *, local: int, remote: int) -> None:
-        """Count rows that this rank asked for, whether it had to ask another rank for them or not."""
-        self._found[stage] = self.found(stage) + RowsFound(local=local, remote=remote)
+    def record_found(self, stage: str, *, local: int, remote: int, cached: int = 0) -> None:
+        """Count rows that this rank needed, whether it had to ask another rank for them or not."""
+        self._found[stage] = self.found(stage) + RowsFound(local=local, cached=cached, remote=remote)
 
     def found(self, stage: str | None = None) -> RowsFound:
         """Where the rows were that this rank asked for since the last `reset`.

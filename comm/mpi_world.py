@@ -1,14 +1,17 @@
 """Ranks that talk MPI, straight from the memory of their tensors. The only part of the library that imports mpi4py."""
 
+import contextlib
 import socket
 import sys
-from collections.abc import Sequence
+import threading
+from collections.abc import Iterator, Sequence
 from typing import NoReturn
 
 import torch
 from mpi4py import MPI
 from torch import Tensor
 
+from windrow.comm.background_progress import BackgroundProgress
 from windrow.comm.pending import Request
 from windrow.comm.rendezvous import Rendezvous, free_port
 from windrow.comm.splits import chunk_bounds
@@ -27,18 +30,30 @@ OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
 
 class _Requests(Request):
-    """MPI requests with the peer that each one waits for (None: all ranks)."""
+    """MPI requests with the peer that each one waits for (None: all ranks). Any thread may test them."""
 
     def __init__(self, requests: list[MPI.Request], peers: list[int | None], size: int) -> None:
         self._requests = requests
         self._peers = peers
         self._size = size
+        self._testing = threading.Lock()
+        self._error: MPI.Exception | None = None
 
     def test(self) -> bool:
-        return bool(MPI.Request.Testall(self._requests))
+        with self._testing:
+            if self._error is not None:
+                raise self._error
+            try:
+                return bool(MPI.Request.Testall(self._requests))
+            except MPI.Exception as error:
+                # The request is gone once MPI has reported on it, and the thread that waits must hear of it too.
+                self._error = error
+                raise
 
     def late_peers(self) -> Sequence[int]:
-        late = {peer for request, peer in zip(self._requests, self._peers, strict=True) if not request.Test()}
+        with self._testing:
+            pairs = zip(self._requests, self._peers, strict=True)
+            late = {peer for request, peer in pairs if not request.Test()}
         return list(range(self._size)) if None in late else sorted(peer for peer in late if peer is not None)
 
 
@@ -74,6 +89,8 @@ class MPIWorld(World):
         self._pending(_Requests([copying], [None], self.size), lambda: None, "opening", "connect").wait()
         self._cuda_aware = cuda_aware
         self._largest_message_bytes = largest_message_bytes
+        self._background: BackgroundProgress | None = None
+        self._in_flight: list[_Requests] = []
 
     def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
         requests: list[MPI.Request] = []
@@ -91,7 +108,7 @@ class MPIWorld(World):
             for chunk in self._chunks(sends[peer]):
                 requests.append(self._communicator.Isend([chunk, MPI.BYTE], dest=peer))
                 peers.append(peer)
-        return _Requests(requests, peers, self.size)
+        return self._posted(requests, peers)
 
     def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         _wait_for_gpu([tensor])
@@ -101,7 +118,21 @@ class MPIWorld(World):
             self._communicator.Iallreduce(MPI.IN_PLACE, _buffer(flat[start:stop]), op=OPERATIONS[op])
             for start, stop in bounds
         ]
-        return _Requests(requests, [None] * len(requests), self.size)
+        return self._posted(requests, [None] * len(requests))
+
+    @contextlib.contextmanager
+    def background_progress(self) -> Iterator[None]:
+        """A thread of this process drives what is in flight, where MPI lets several threads in."""
+        if self._background is not None or self.size == 1 or MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            yield
+            return
+        with BackgroundProgress(self._drive) as background:
+            self._background = background
+            try:
+                yield
+            finally:
+                self._background = None
+        self._in_flight.clear()
 
     def transport_device(self, device: torch.device) -> torch.device:
         """CPU memory, or the GPU's own where the MPI library is CUDA-aware."""
@@ -114,6 +145,23 @@ class MPIWorld(World):
     def close(self) -> None:
         """Free the duplicated communicator. Collective."""
         self._communicator.Free()
+
+    def _posted(self, requests: list[MPI.Request], peers: list[int | None]) -> _Requests:
+        posted = _Requests(requests, peers, self.size)
+        if self._background is not None:
+            self._in_flight.append(posted)
+            self._background.notify()
+        return posted
+
+    def _drive(self) -> bool:
+        """Move what is in flight on; whoever waits for it hears of errors."""
+        for posted in list(self._in_flight):
+            done = True
+            with contextlib.suppress(MPI.Exception):
+                done = posted.test()
+            if done:
+                self._in_flight.remove(posted)
+        return len(self._in_flight) > 0
 
     def _chunks(self, tensor: Tensor) -> list[object]:
         flat = as_bytes(tensor)

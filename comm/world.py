@@ -7,6 +7,7 @@ A backend implements two transfers, `_post_exchange` (one optional message to an
 `_post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here.
 """
 
+import contextlib
 import functools
 import pickle
 from abc import ABC, abstractmethod
@@ -83,6 +84,13 @@ class World(ABC):
         """The device a tensor must be on to travel: `device` itself where the backend can send from there."""
         del device
         return torch.device("cpu")
+
+    def background_progress(self) -> contextlib.AbstractContextManager[None]:
+        """While the ``with`` block runs, let messages in flight move on although this rank computes.
+
+        Not collective. Where the backend has threads of its own, as here, nothing needs to be done.
+        """
+        return contextlib.nullcontext()
 
     def close(self) -> None:  # noqa: B027  # not every backend holds something
         """Release what the backend holds. Collective where the backend says so."""

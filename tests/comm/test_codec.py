@@ -138,3 +138,14 @@ def test_a_misspelt_name_is_answered_with_the_nearest():
         RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are fp32"
     ):
         make_codec("float16")
+
+
+@pytest.mark.parametrize("name", ["fp32", "fp16", "bf16"])
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16])
+def test_what_only_converts_says_to_which_dtype(name, dtype):
+    codec = make_codec(name)
+    rows = torch.linspace(-9, 9, 40).view(8, 5).to(dtype)
+    wire = codec.encode(rows)
+    assert wire.dtype == codec.wire_dtype(dtype)
+    assert torch.equal(wire, rows.to(wire.dtype))
+    assert torch.equal(codec.decode(wire, out=torch.empty(8, 5)), wire.float())

@@ -61,9 +61,11 @@ def test_rows_found_add_up_by_stage_and_are_no_traffic():
     meter = Meter()
     meter.record_found("rows", local=3, remote=1)
     meter.record_found("rows", local=0, remote=2)
-    meter.record_found("other rows", local=5, remote=0)
+    meter.record_found("other rows", local=5, cached=4, remote=0)
+    meter.record_found("other rows", local=0, cached=2, remote=1)
     assert meter.found("rows") == RowsFound(local=3, remote=3)
-    assert meter.found() == RowsFound(local=8, remote=3)
+    assert meter.found("other rows") == RowsFound(local=5, cached=6, remote=1)
+    assert meter.found() == RowsFound(local=8, cached=6, remote=4)
     assert meter.found("nothing of this name") == RowsFound()
     assert meter.table() == {}
 

@@ -98,3 +98,31 @@ def test_torch_jobs_meet_through_mpi():
     assert meeting.size == 2
     assert meeting.host == "127.0.0.1"
     assert 0 < meeting.port < 65536
+
+
+@pytest.mark.parallel(2)
+def test_messages_arrive_while_nobody_calls_mpi():
+    import time
+
+    from windrow.comm.mpi_world import MPIWorld
+
+    world = MPIWorld(deadline_s=60)
+    peer = 1 - world.rank
+    nothing = torch.empty(0)
+    # Long enough that the library sends it piece by piece, inside its own calls.
+    sent, arrived = torch.full((4 << 20,), float(world.rank)), torch.empty(4 << 20)
+    sends, receives = [nothing, nothing], [nothing, nothing]
+    sends[peer], receives[peer] = sent, arrived
+    with world.background_progress():
+        with world.background_progress():  # One thread is enough, and the inner block does not end it.
+            pass
+        pending = world.start_exchange(sends, receives, stage="test")
+        deadline = time.monotonic() + 60
+        while world._in_flight:
+            assert time.monotonic() < deadline, "the message did not move"
+            time.sleep(1e-3)
+        assert torch.equal(arrived, torch.full((4 << 20,), float(peer)))
+        pending.wait()
+        # Both must be driven to the end before either leaves.
+        world.barrier(stage="test")
+    world.close()

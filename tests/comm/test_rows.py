@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.comm.rows import gather_rows, scatter_rows
+from windrow.comm.rows import CONVERTED_BYTES, gather_rows, move_rows, scatter_rows
 
 
 def matrix(rows, columns, dtype):
@@ -45,3 +45,54 @@ def test_rows_may_have_many_dimensions_none_or_be_a_view():
     gather_rows(torch.empty(4, 0), positions, out=torch.empty(3, 0))
     scatter_rows(nothing, torch.empty(0, dtype=torch.int64), out=rows)
     assert torch.equal(rows, matrix(20, 24, torch.float32))
+
+
+DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.float64, torch.int32]
+
+
+@pytest.mark.parametrize("wanted", DTYPES, ids=str)
+@pytest.mark.parametrize("dtype", DTYPES, ids=str)
+@pytest.mark.parametrize("columns", [1, 7, 40])
+def test_rows_are_converted_on_their_way(dtype, wanted, columns):
+    generator = np.random.default_rng(columns)
+    rows = torch.from_numpy(generator.normal(size=(60, columns)) * 100).to(dtype)
+    positions = torch.from_numpy(generator.integers(0, 60, 45))
+    places = torch.from_numpy(generator.permutation(80)[:45])
+    out = torch.zeros((80, columns), dtype=wanted)
+    expected = out.clone()
+    expected[places] = rows[positions].to(wanted)
+    move_rows(rows, positions, out, places)
+    assert torch.equal(out, expected)
+
+    gathered = torch.zeros((45, columns), dtype=wanted)
+    gather_rows(rows, positions, out=gathered)
+    assert torch.equal(gathered, rows[positions].to(wanted))
+    scattered = torch.zeros((80, columns), dtype=wanted)
+    scatter_rows(rows[:45], places, out=scattered)
+    move_rows(rows[:45], None, out, places)
+    assert torch.equal(out, scattered)
+    assert torch.equal(out[places], rows[:45].to(wanted))
+    move_rows(rows, None, out[:60], None)
+    assert torch.equal(out[:60], rows.to(wanted))
+
+
+def test_rows_that_are_no_block_of_memory_are_converted_too():
+    whole = matrix(30, 6, torch.float32)
+    rows, places = whole[:, ::2], torch.arange(29, -1, -1)
+    out = torch.zeros(30, 3, dtype=torch.float16)
+    move_rows(rows, None, out, places)
+    assert torch.equal(out, rows.flip(0).half())
+    move_rows(rows, places, out, None)
+    assert torch.equal(out, rows.flip(0).half())
+    move_rows(rows, torch.tensor([4]), out, torch.tensor([2]))
+    assert torch.equal(out[2], rows[4].half())
+
+
+def test_large_rows_are_converted_in_pieces():
+    rows = matrix(9, CONVERTED_BYTES // 16, torch.float64)
+    positions, places = torch.tensor([8, 0, 5, 5]), torch.tensor([3, 1, 2, 0])
+    out = torch.zeros((4, rows.shape[1]), dtype=torch.float32)
+    move_rows(rows, positions, out, places)
+    assert torch.equal(out[places], rows[positions].float())
+    move_rows(rows, positions, out, None)
+    assert torch.equal(out, rows[positions].float())

@@ -1,0 +1,1 @@
+"""Which rows are also kept here: rankings of vertices, and stores of rows that hold copies of remote ones."""

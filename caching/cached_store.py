@@ -1,0 +1,213 @@
+"""Rows spread over the ranks, of which each rank keeps copies of those it will need most.
+
+    ids --plan--> RowRequest --start--> RowGather:  counts, send_ids, send_rows, finish --> rows in the order of ids
+
+    own rows       this rank's part                 never pass the codec
+    cached rows    copies, filled at construction   passed the codec once, and are kept in the form of the wire
+    other rows     asked of their owners            pass the codec every time
+
+So the answer does not depend on what is cached, bit for bit.
+
+The static cache of Kaler et al., Communication-Efficient Graph Neural Networks with Probabilistic Neighborhood
+Expansion Analysis and Caching, MLSys 2023.
+"""
+
+from collections.abc import Sequence
+
+import torch
+from torch import Tensor
+
+from windrow.caching.cache_index import CacheIndex
+from windrow.caching.local_rows import LocalRows
+from windrow.caching.request import RowRequest, plan_request
+from windrow.comm.codec import Codec, Fp32Codec
+from windrow.comm.errors import DataError
+from windrow.comm.exchange import RowExchange
+from windrow.comm.row_fetch import RowFetch, RowFetcher
+from windrow.comm.rows import move_rows
+from windrow.comm.world import World
+
+__all__ = ["CachedStore", "RowGather"]
+
+
+class CachedStore:
+    """Rows of one matrix, spread over the ranks in contiguous id ranges, with copies of some on other ranks.
+
+    Making one is collective: it fetches the copies. Where every rank holds every row, which ranks agree on here,
+    nothing is ever sent.
+
+    Args:
+        world: all its ranks make the same store and call the same collective methods in the same order.
+        offsets: [size + 1], rank r owns ids offsets[r] .. offsets[r + 1] - 1; must agree.
+        rows: [offsets[rank + 1] - offsets[rank], ...] this rank's rows, any device; row shape and dtype must agree.
+        cached_ids: int64 [c] distinct ids of other ranks to keep copies of, in the order of the cache's slots; may
+            differ between ranks. None: none.
+        codec: how rows travel; must agree. None: as they are.
+        stage: name of the traffic: "<stage>: ids" and "<stage>: rows", "<stage>: cache: ..." for the copies.
+        device: where rows are wanted; None: where `rows` are.
+        device_share: 0 to 1, share of the own rows, from the first on, that is kept on a GPU; the rest is kept in
+            page-locked memory of the host. Means nothing on a CPU.
+
+    Raises:
+        ValueError: `offsets` or `rows` do not fit the world.
+        DataError: a cached id is out of range, given twice, or this rank's own.
+        DeadlineError: a rank did not come in time.
+    """
+
+    def __init__(
+        self,
+        world: World,
+        offsets: Sequence[int],
+        rows: Tensor,
+        *,
+        cached_ids: Tensor | None = None,
+        codec: Codec | None = None,
+        stage: str = "rows",
+        device: torch.device | None = None,
+        device_share: float = 1.0,
+    ) -> None:
+        self.world = world
+        self.stage = stage
+        self.offsets = [int(offset) for offset in offsets]
+        codec = codec or Fp32Codec()
+        exchange = RowExchange(world, self.offsets, rows, codec=codec, stage=f"{stage}: cache")
+        first, stop = self.offsets[world.rank], self.offsets[world.rank + 1]
+        wanted = torch.empty(0, dtype=torch.int64) if cached_ids is None else cached_ids.cpu()
+        self.index = CacheIndex(wanted, self.offsets[-1])
+        own = (wanted >= first) & (wanted < stop)
+        if bool(own.any()):
+            raise DataError(
+                f"cached id {int(wanted[own][0])} is one of rank {world.rank}'s own, {first} to {stop - 1}: "
+                "give ids of other ranks"
+            )
+        self.device = rows.device if device is None else torch.device(device)
+        self.local = LocalRows.split(rows, self.device, device_share)
+        copies = rows.new_empty(
+            (len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype) or torch.float32
+        )
+        self.cached = exchange.fetch(wanted, unique=True, out=copies).to(self.device)
+        """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal
+        what would have arrived, and take no more memory."""
+        missing = torch.tensor(self.offsets[-1] - (stop - first) - len(wanted))
+        self.holds_everything = not bool(world.all_reduce(missing, stage=f"{stage}: cache", op="max"))
+        """Whether every rank holds every row, so that nothing is ever sent."""
+        self._fetcher = RowFetcher(world, self.local, first=first, codec=codec, stage=stage)
+
+    @property
+    def num_rows(self) -> int:
+        """Rows over all ranks, each counted once."""
+        return self.offsets[-1]
+
+    @property
+    def row_shape(self) -> torch.Size:
+        """Shape of one row."""
+        return self.local.row_shape
+
+    @property
+    def dtype(self) -> torch.dtype:
+        """In which rows are kept."""
+        return self.local.dtype
+
+    def plan(self, ids: Tensor) -> RowRequest:
+        """Work out where rows come from. Makes no collective; any thread may call it, at any time.
+
+        Args:
+            ids: int64 [n] on the CPU, 0 <= id < num_rows, in any order; an id that repeats is fetched as often.
+
+        Returns:
+            What `start` takes.
+
+        Raises:
+            DataError: an id is out of range; names it and its position.
+        """
+        return plan_request(ids, self.offsets, self.world.rank, self.index)
+
+    def start(self, request: RowRequest) -> "RowGather":
+        """Begin to gather rows: tell other ranks how many are wanted of them. Collective; does not wait.
+
+        Args:
+            request: from `plan`; may ask for nothing.
+
+        Returns:
+            The gather; its stages follow. Several may be under way.
+        """
+        fetch = None
+        if not self.holds_everything:
+            fetch = self._fetcher.start(request.remote, request.remote_counts)
+        return RowGather(self, request, fetch)
+
+    def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
+        """Gather rows, all stages one after another. Collective: every rank calls it, if with no ids.
+
+        Args:
+            ids: see `plan`.
+            out: see `RowGather.finish`.
+
+        Returns:
+            [n, ...] rows in the order of `ids`.
+
+        Raises:
+            DataError: an id is out of range.
+            DeadlineError: a rank did not come in time.
+        """
+        gather = self.start(self.plan(ids))
+        gather.send_ids()
+        gather.send_rows()
+        return gather.finish(out)
+
+
+class RowGather:
+    """Rows on their way to this rank; made by `CachedStore.start`.
+
+    Call `send_ids`, `send_rows` and `finish`, in this order, on every rank, the stages of several gathers in the same
+    order on all ranks. Each waits for no more than the message that the stage before has posted. Finish every gather:
+    one that is dropped half-way leaves messages under way to memory that is gone.
+    """
+
+    def __init__(self, store: CachedStore, request: RowRequest, fetch: RowFetch | None) -> None:
+        self._store = store
+        self._request = request
+        self._fetch = fetch
+
+    def test(self) -> bool:
+        """Drive progress of what is on its way, without waiting; True once it has arrived."""
+        return self._fetch is None or self._fetch.test()
+
+    def send_ids(self) -> None:
+        """Wait for the counts, then tell other ranks which rows are wanted of them. Collective."""
+        if self._fetch is not None:
+            self._fetch.send_ids()
+
+    def send_rows(self) -> None:
+        """Wait for the ids, then gather and send the rows that other ranks asked for. Collective."""
+        if self._fetch is not None:
+            self._fetch.send_rows()
+
+    def finish(self, out: Tensor | None = None) -> Tensor:
+        """Put own and cached rows in their places, wait for the others, and put these in theirs. Collective.
+
+        Args:
+            out: [number of ids, ...] contiguous memory for the result on the store's device, of the rows' dtype or one
+                they convert to, float32 say: large new memory costs as much time as filling it, so a caller that
+                gathers at every step keeps its own. None: new memory, of the rows' dtype.
+
+        Returns:
+            `out`, or the new rows: in the order of the ids.
+        """
+        store, request = self._store, self._request
+        if out is None:
+            out = torch.empty((request.num_rows, *store.row_shape), dtype=store.dtype, device=store.device)
+        store.local.move(request.local, out, request.local_places)
+        slots, places = request.cached.to(store.device), request.cached_places.to(store.device)
+        move_rows(store.cached, slots, out, places)
+        if self._fetch is not None:
+            self._fetch.finish(out, request.remote_places)
+        # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
+        if store.world.meter is not None:
+            store.world.meter.record_found(
+                f"{store.stage}: rows",
+                local=len(request.local),
+                cached=len(request.cached),
+                remote=len(request.remote),
+            )
+        return out

@@ -1,0 +1,242 @@
+"""Inclusion probabilities: closed forms, reachability, and the formula as loops in Python."""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.caching.demand import Demand
+from windrow.caching.samplers import find_samplers
+from windrow.caching.vip import CERTAIN, COMMON_SHARE, inclusion_probabilities
+
+
+def demand_for(lists, seeds, *, steps, fanouts, dtype=np.int32):
+    indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
+    return Demand(
+        indptr=indptr,
+        indices=np.array([entry for one in lists for entry in one], dtype),
+        own=(0, 0),
+        seeds=np.array(seeds, np.int64),
+        steps=steps,
+        fanouts=fanouts,
+    )
+
+
+def both_ways(num_vertices, pairs):
+    lists = [[] for _ in range(num_vertices)]
+    for a, b in pairs:
+        lists[a].append(b)
+        lists[b].append(a)
+    return lists
+
+
+def star(leaves):
+    """Vertex 0 is the hub."""
+    return both_ways(leaves + 1, [(0, leaf) for leaf in range(1, leaves + 1)])
+
+
+def complete(num_vertices):
+    return [[other for other in range(num_vertices) if other != vertex] for vertex in range(num_vertices)]
+
+
+def total(lists, seeds, *, steps, fanouts):
+    return inclusion_probabilities(demand_for(lists, seeds, steps=steps, fanouts=fanouts)).total
+
+
+def distances(lists, seed):
+    """Hops from a seed to each vertex that it reaches."""
+    found, frontier, hop = {seed: 0}, [seed], 0
+    while frontier:
+        hop += 1
+        frontier = [entry for vertex in frontier for entry in lists[vertex]]
+        frontier = [entry for entry in dict.fromkeys(frontier) if entry not in found]
+        found |= dict.fromkeys(frontier, hop)
+    return found
+
+
+# ---- closed forms
+
+
+def test_the_leaves_of_a_star_find_its_hub():
+    found = total(star(5), range(1, 6), steps=4, fanouts=(1,))
+    assert found[0] == pytest.approx(1 - 0.75**5)
+    assert found[1:] == pytest.approx(0.25)
+
+
+def test_the_hub_of_a_star_draws_some_leaves():
+    assert total(star(5), [0], steps=4, fanouts=(2,))[1:] == pytest.approx(0.25 * 2 / 5)
+    # Drawn anew at the second hop, by the same seed.
+    assert total(star(5), [0], steps=4, fanouts=(2, 3))[1:] == pytest.approx(0.25 * (1 - 3 / 5 * 2 / 5))
+
+
+def test_a_seed_does_not_find_itself():
+    hops = inclusion_probabilities(demand_for(star(5), [1], steps=4, fanouts=(1, 2, 2))).hops
+    for hop in hops:
+        assert hop[1] == pytest.approx(0.25)
+    assert hops[1][0] == pytest.approx(0.25)
+    assert hops[2][2:] == pytest.approx(0.25 * 2 / 5)
+
+
+def test_a_path_is_walked_one_vertex_per_hop():
+    path = both_ways(6, [(vertex, vertex + 1) for vertex in range(5)])
+    for fanouts in ((-1,), (-1, 2), (2, 3, -1), (2, 2, 2, 2)):
+        expected = [1 / 3] * (len(fanouts) + 1) + [0] * (5 - len(fanouts))
+        assert total(path, [0], steps=3, fanouts=fanouts) == pytest.approx(expected)
+
+
+def test_a_complete_graph_is_found_in_one_hop():
+    assert total(complete(6), range(6), steps=5, fanouts=(-1,)) == pytest.approx(1 - 0.8**6)
+    found = total(complete(6), range(6), steps=5, fanouts=(2,))
+    assert found == pytest.approx(1 - 0.8 * (1 - 0.2 * 2 / 5) ** 5)
+
+
+@given(
+    st.lists(st.integers(0, 10**6), min_size=1, max_size=25),
+    st.data(),
+)
+def test_two_hops_of_all_neighbours_are_exact_on_trees(parents, data):
+    size = len(parents) + 1
+    tree = both_ways(size, [(vertex, parent % vertex) for vertex, parent in enumerate(parents, 1)])
+    seeds = data.draw(st.lists(st.integers(0, size - 1), unique=True))
+    near = [distances(tree, seed) for seed in seeds]
+    expected = [1 - 0.9 ** sum(found.get(vertex, 9) <= 2 for found in near) for vertex in range(size)]
+    assert total(tree, seeds, steps=10, fanouts=(-1, size)) == pytest.approx(expected, abs=1e-12)
+
+
+def test_repeated_entries_are_as_many_chances():
+    lists = [[1, 1, 1, 2], [], []]
+    assert total(lists, [0], steps=2, fanouts=(2,)) == pytest.approx([0.5, 0.5 * (1 - 0.5**3), 0.25])
+    assert total(lists, [0], steps=2, fanouts=(4,)) == pytest.approx([0.5, 0.5, 0.5])
+
+
+# ---- any graph
+
+graphs = st.integers(1, 8).flatmap(
+    lambda n: st.lists(st.lists(st.integers(0, n - 1), max_size=8).map(sorted), min_size=n, max_size=n)
+)
+fanout_lists = st.lists(st.sampled_from([-1, 1, 2, 3, 5]), min_size=1, max_size=4).map(tuple)
+
+
+@given(graphs, st.booleans(), st.integers(1, 4), st.data())
+def test_all_neighbours_in_one_step_are_exactly_those_within_reach(lists, undirected, hops, data):
+    if undirected:
+        lists = both_ways(
+            len(lists),
+            [(vertex, entry) for vertex, one in enumerate(lists) for entry in one if entry > vertex],
+        )
+        lists = [sorted(one) for one in lists]
+    seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
+    reached = [distances(lists, seed) for seed in seeds]
+    probabilities = inclusion_probabilities(
+        demand_for(lists, seeds, steps=1, fanouts=(-1, 100, -1, 8)[:hops])
+    )
+    for hop, found in enumerate(probabilities.hops):
+        within = [any(one.get(vertex, 99) <= hop for one in reached) for vertex in range(len(lists))]
+        assert found.tolist() == [float(one) for one in within]
+
+
+@given(graphs, fanout_lists, st.integers(1, 5), st.data())
+def test_they_are_probabilities_that_never_fall(lists, fanouts, steps, data):
+    seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
+    hops = inclusion_probabilities(demand_for(lists, seeds, steps=steps, fanouts=fanouts)).hops
+    assert len(hops) == len(fanouts) + 1
+    assert hops[0].tolist() == [vertex in seeds and 1 / steps for vertex in range(len(lists))]
+    assert np.isfinite(hops).all()
+    assert (np.diff(hops, axis=0) >= 0).all()
+    assert hops[-1].max() <= 1
+    reached = set().union(*(distances(lists, seed).items() for seed in seeds)) if seeds else set()
+    within = {vertex for vertex, hop in reached if hop <= len(fanouts)}
+    assert set(np.flatnonzero(hops[-1]).tolist()) <= within
+
+
+def slow_probabilities(demand):
+    """The formulas of the module, edge by edge."""
+    n, fanouts = demand.num_vertices, demand.fanouts
+    lists = [demand.indices[demand.indptr[v] : demand.indptr[v + 1]].tolist() for v in range(n)]
+    overlap = COMMON_SHARE * find_samplers(demand.indptr, demand.indices).shared.astype(float)
+
+    def drawn(hop, v):
+        return 1.0 if fanouts[hop - 1] < 0 else min(1.0, fanouts[hop - 1] / max(1, len(lists[v])))
+
+    def by(hop, i, v, copies=1):
+        return 1 - math.prod(1 - drawn(j, v) for j in range(i + 1, hop + 1)) ** copies
+
+    def log_of_rest(probability):
+        return math.log1p(-probability) if probability < 1 else CERTAIN
+
+    q0 = [1 / demand.steps if v in demand.seeds else 0.0 for v in range(n)]
+    hops = [q0]
+    terms = {}  # (hop, v, u) -> logarithm of the probability that u is not found by v
+    sent = {}  # (hop, v) -> the same for any u, where nothing is divided out
+    for hop in range(1, len(fanouts) + 1):
+        for v in range(n):
+            found = [hops[i][v] - (hops[i - 1][v] if i else 0) for i in range(hop)]
+            sent[hop, v] = log_of_rest(sum(r * by(hop, i, v) for i, r in enumerate(found)))
+            for u in set(lists[v]) - {v}:
+                before = w = 0.0
+                for i in range(hop):
+                    q = q0[v]
+                    if i:
+                        own = sent[i, u] if v in lists[u] else 0.0
+                        log_all = sum(terms[i, x, v] for x in range(n) if (i, x, v) in terms)
+                        log_common = sum(terms[i, x, v] * drawn(i, x) for x in range(n) if (i, x, v) in terms)
+                        rest = log_all - own - overlap[v] * (log_common - own * drawn(i, u))
+                        q = max(before, 1 - (1 - q0[v]) * math.exp(min(0.0, rest)))
+                    w += (q - before) * by(hop, i, v, lists[v].count(u))
+                    before = q
+                terms[hop, v, u] = log_of_rest(w)
+        rest = [sum(terms[hop, v, u] for v in range(n) if (hop, v, u) in terms) for u in range(n)]
+        found = [1 - (1 - q0[u]) * math.exp(rest[u]) for u in range(n)]
+        hops.append([max(pair) for pair in zip(hops[-1], found, strict=True)])
+    return hops
+
+
+@given(graphs, st.booleans(), fanout_lists, st.integers(1, 5), st.data())
+def test_the_fast_way_and_the_slow_way_agree(lists, undirected, fanouts, steps, data):
+    if undirected:
+        lists = both_ways(
+            len(lists), {(min(v, u), max(v, u)) for v, one in enumerate(lists) for u in one if u != v}
+        )
+    seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
+    demand = demand_for(lists, seeds, steps=steps, fanouts=fanouts)
+    fast = inclusion_probabilities(demand).hops
+    assert np.array(fast) == pytest.approx(np.array(slow_probabilities(demand)), abs=1e-11)
+
+
+@pytest.mark.parametrize("undirected", [True, False])
+def test_the_answer_does_not_depend_on_threads_or_the_type_of_ids(undirected):
+    generator = np.random.default_rng(3)
+    pairs = generator.integers(0, 400, (2000, 2))
+    lists = [[] for _ in range(400)]
+    for a, b in {(int(a), int(b)) for a, b in pairs if a < b}:
+        lists[a].append(b)
+        if undirected:
+            lists[b].append(a)
+    before = torch.get_num_threads()
+    found = []
+    try:
+        for threads, dtype in ((1, np.int32), (2, np.int32), (3, np.int64)):
+            torch.set_num_threads(threads)
+            demand = demand_for(lists, range(0, 400, 7), steps=6, fanouts=(4, 3, 2), dtype=dtype)
+            found.append(inclusion_probabilities(demand).total)
+    finally:
+        torch.set_num_threads(before)
+    assert found[0].max() > 0
+    assert np.array_equal(found[0], found[1])
+    assert np.array_equal(found[0], found[2])
+
+
+def test_samplers_that_are_known_are_used():
+    demand = demand_for(complete(5), [0, 1], steps=3, fanouts=(2, 2))
+    samplers = find_samplers(demand.indptr, demand.indices)
+    assert np.array_equal(
+        inclusion_probabilities(demand, samplers=samplers).total, inclusion_probabilities(demand).total
+    )
+
+
+def test_no_seeds_and_no_vertices():
+    assert not total(complete(4), [], steps=1, fanouts=(2, 2)).any()
+    assert len(total([], [], steps=1, fanouts=(2,))) == 0
