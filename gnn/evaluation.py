@@ -2,24 +2,23 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 from typing import Literal
 
 import torch
 from torch import Tensor
 
-from windrow.comm.codec import make_codec
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import RecipeError
-from windrow.comm.exchange import RowExchange
-from windrow.comm.splits import near_equal_split
 from windrow.comm.world import World
 from windrow.gnn.inference import infer_exactly
 from windrow.gnn.metrics import Metric, check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
+from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.sampled_inference import infer_sampled, own_vertices
 from windrow.gnn.sampler import NeighborSampler
 
-__all__ = ["EvaluationOptions", "Evaluator"]
+__all__ = ["EvaluationOptions", "Evaluator", "measure_split"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -64,6 +63,9 @@ class Evaluator:
         options: how to measure.
         fanouts: those of training, for "sampled" evaluation that names none.
         seed: the run's seed; what is sampled is the same at every evaluation.
+        pipeline: how far ahead the minibatches of "sampled" evaluation are made; must agree.
+        store: where these find features, if it brings rows of other ranks as they are; None for a store of their
+            own, which keeps none of them.
 
     Raises:
         DataError: the labels of a split cannot be scored by the metric.
@@ -78,6 +80,8 @@ class Evaluator:
         *,
         fanouts: Sequence[int],
         seed: int,
+        pipeline: PipelineOptions | None = None,
+        store: CachedStore | None = None,
     ) -> None:
         self._world = world
         self._graph = graph
@@ -95,9 +99,8 @@ class Evaluator:
             ids = graph.split_ids(split)
             if len(ids) > 0:
                 check_labels_can_be_scored(self.metric, graph.task, graph.labels[ids])
-        self._features = RowExchange(
-            world, graph.offsets, graph.features, codec=make_codec("fp32"), stage="evaluation"
-        )
+        self._pipeline = pipeline or PipelineOptions()
+        self._store = store
 
     @torch.no_grad()
     def evaluate(self, model: GNN, splits: Sequence[Split] = ("validation", "test")) -> dict[Split, float]:
@@ -113,32 +116,55 @@ class Evaluator:
         model.eval()
         wanted = [split for split in splits if len(self._graph.split_ids(split)) > 0]
         exact = infer_exactly(self._world, self._graph, model) if self._options.method == "exact" else None
-        start, stop = self._graph.own_range
+        start, _ = self._graph.own_range
         values: dict[Split, float] = {}
         for split in wanted:
             ids = self._graph.split_ids(split)
-            own = ids[(ids >= start) & (ids < stop)]
-            logits = self._sampled_logits(model, ids, own) if exact is None else exact[own - start]
-            values[split] = self._measure(own, logits.cpu())
+            own = own_vertices(self._graph, ids)
+            logits = self._sampled_logits(model, ids) if exact is None else exact[own - start]
+            values[split] = measure_split(self._world, self._graph, self.metric, own, logits.cpu())
         return values
 
-    def _measure(self, ids: Tensor, logits: Tensor) -> float:
-        all_ids = torch.cat(self._world.all_gather(ids, stage="evaluation ids"))
-        all_logits = torch.cat(self._world.all_gather(logits, stage="evaluation logits"))
-        value = evaluate_predictions(self.metric, self._graph.task, all_logits, self._graph.labels[all_ids])
-        # Machines may differ in the last bit, and ranks must agree on when to stop.
-        return self._world.broadcast_object(value, root=0, stage="evaluation")
+    def _sampled_logits(self, model: GNN, ids: Tensor) -> Tensor:
+        """Outputs of this rank's vertices of a split."""
+        if self._store is None:
+            self._store = CachedStore(
+                self._world, self._graph.offsets, self._graph.features, stage="evaluation"
+            )
+        return infer_sampled(
+            self._world,
+            self._graph,
+            model,
+            ids,
+            sampler=self._sampler,
+            store=self._store,
+            options=self._pipeline,
+            batch_size=self._options.batch_size,
+        )
 
-    def _sampled_logits(self, model: GNN, ids: Tensor, own: Tensor) -> Tensor:
-        """Outputs of this rank's vertices of a split; all ranks take the same number of steps."""
-        largest = max(int(((ids >= a) & (ids < b)).sum()) for a, b in pairwise(self._graph.offsets))
-        per_rank = max(1, self._options.batch_size // self._world.size)
-        steps = -(-largest // per_rank)
-        device = next(model.parameters()).device
-        outputs = []
-        for first, last in pairwise(near_equal_split(len(own), steps)):
-            # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
-            minibatch = self._sampler.sample(own[first:last], epoch=0, step=0)
-            rows = self._features.fetch(minibatch.input_ids, unique=True).to(device)
-            outputs.append(model(minibatch.to(device).blocks, rows))
-        return torch.cat(outputs)
+
+def measure_split(
+    world: World, graph: PartitionedGraph, metric: Metric, own_ids: Tensor, own_logits: Tensor
+) -> float:
+    """Measure predictions for a split. Collective.
+
+    Args:
+        world: all ranks call this.
+        graph: this rank's view.
+        metric: what to measure; must agree.
+        own_ids: int64 [n], the split's vertices of this part, ids of the partition.
+        own_logits: [n, outputs] on the CPU.
+
+    Returns:
+        The metric over all ranks' vertices, the same on every rank.
+
+    Raises:
+        DataError: the labels cannot be scored by the metric, or a logit is NaN or infinite.
+
+    Memory: every rank holds the split's logits of all ranks.
+    """
+    all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
+    all_logits = torch.cat(world.all_gather(own_logits, stage="evaluation logits"))
+    value = evaluate_predictions(metric, graph.task, all_logits, graph.labels[all_ids])
+    # Machines may differ in the last bit, and ranks must agree on when to stop.
+    return world.broadcast_object(value, root=0, stage="evaluation")

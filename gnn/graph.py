@@ -20,13 +20,13 @@ from torch import Tensor
 from windrow.gnn.graph_kernels import relabel_neighbours
 from windrow.gnn.validate import validate_graph
 
-__all__ = ["Graph", "Task", "VertexOrder"]
+__all__ = ["Graph", "Renumbering", "Task"]
 
 Task = Literal["single-label", "binary", "multi-label"]
 """What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
 
 
-class VertexOrder(Protocol):
+class Renumbering(Protocol):
     """A renumbering of the vertices, as `windrow.partition.book.PartitionBook` holds it."""
 
     @property
@@ -91,7 +91,7 @@ class Graph:
         """
         validate_graph(self, training=training)
 
-    def relabel(self, book: VertexOrder) -> "Graph":
+    def relabel(self, book: Renumbering) -> "Graph":
         """Renumber the vertices.
 
         Each neighbour list keeps its order, and so do the lists of splits: entry i of either is the same

@@ -4,6 +4,7 @@ A layer's outputs of all vertices are computed before the next layer starts, so 
 no neighbour is left out. Before each layer a rank fetches the rows of the sources that others own.
 """
 
+from collections.abc import Callable
 from itertools import pairwise
 
 import torch
@@ -15,15 +16,31 @@ from windrow.gnn.block import Block
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 
-__all__ = ["gather_predictions", "infer_exactly"]
+__all__ = ["exact_chunks", "gather_predictions", "infer_exactly"]
 
 CHUNK_VERTICES = 1 << 16
 """Vertices whose layer output is computed at a time: bounds the memory for their sources' rows."""
 
 
+def exact_chunks(graph: PartitionedGraph, model: GNN, *, chunk_vertices: int = CHUNK_VERTICES) -> int:
+    """How many chunks `infer_exactly` goes through, over all layers.
+
+    Args:
+        graph: any rank's view.
+        model: as for `infer_exactly`.
+        chunk_vertices: likewise.
+    """
+    return model.options.num_layers * -(-_largest_part(graph) // chunk_vertices)
+
+
 @torch.no_grad()
 def infer_exactly(
-    world: World, graph: PartitionedGraph, model: GNN, *, chunk_vertices: int = CHUNK_VERTICES
+    world: World,
+    graph: PartitionedGraph,
+    model: GNN,
+    *,
+    chunk_vertices: int = CHUNK_VERTICES,
+    after_chunk: Callable[[], None] | None = None,
 ) -> Tensor:
     """Compute the outputs of this rank's vertices with all neighbours, without dropout. Collective.
 
@@ -32,6 +49,7 @@ def infer_exactly(
         graph: this rank's view.
         model: on any device; the rows of this part and of one chunk's sources are there at a time.
         chunk_vertices: vertices computed at a time.
+        after_chunk: called after each, to show progress.
 
     Returns:
         [rows of this part, outputs] in the order of the partition.
@@ -41,7 +59,7 @@ def infer_exactly(
     start, stop = graph.own_range
     degrees = graph.indptr.diff()
     device = next(model.parameters()).device
-    hidden = model.embed(graph.features.to(device))
+    hidden = model.embed(graph.features.to(device, torch.float32))
     for layer in range(model.options.num_layers):
         exchange = RowExchange(world, graph.offsets, hidden, stage="inference")
         chunks = []
@@ -51,6 +69,8 @@ def infer_exactly(
             block, sources = _chunk(graph, degrees, min(start + first, stop), last)
             rows = exchange.fetch(sources, unique=True)
             chunks.append(model.layer_forward(layer, block.to(device), rows))
+            if after_chunk is not None:
+                after_chunk()
         hidden = torch.cat(chunks)
     return model.readout(hidden)
 

@@ -4,6 +4,7 @@ This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leave
 features travel. Ids are those of the partition, in which each part is one contiguous range.
 """
 
+import dataclasses
 import warnings
 from dataclasses import dataclass
 from pathlib import Path
@@ -14,10 +15,12 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
+from windrow.comm.codec import CodecName, make_codec
 from windrow.comm.errors import DataError
 from windrow.gnn.graph import Graph, Task
 from windrow.partition.book import PartitionBook
 from windrow.partition.store import PartitionStore
+from windrow.partition.vertex_order import VertexOrder, order_from_metadata
 
 __all__ = ["PartitionedGraph", "Split"]
 
@@ -56,15 +59,20 @@ class PartitionedGraph:
     """Number of classes."""
     fingerprint: str
     """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
+    order: VertexOrder | None = None
+    """What the order of vertices inside parts was made for; None for the user's order."""
 
     @staticmethod
-    def from_graph(graph: Graph, book: PartitionBook, rank: int) -> "PartitionedGraph":
+    def from_graph(
+        graph: Graph, book: PartitionBook, rank: int, *, order: VertexOrder | None = None
+    ) -> "PartitionedGraph":
         """Cut one rank's view out of a graph in memory.
 
         Args:
             graph: in the user's order, with features and labels.
             book: its partition.
             rank: the part to keep.
+            order: what the order inside the parts of `book` was made for; None for the user's order.
 
         Raises:
             DataError: there are no features or no labels to train on.
@@ -89,10 +97,11 @@ class PartitionedGraph:
             task=graph.task,
             num_classes=graph.num_classes,
             fingerprint=graph.fingerprint(),
+            order=order,
         )
 
     @staticmethod
-    def open(path: Path, *, rank: int, size: int) -> "PartitionedGraph":
+    def open(path: Path, *, rank: int, size: int, read_features: bool = True) -> "PartitionedGraph":
         """Open one rank's view of a store that `windrow partition` wrote.
 
         Whole arrays stay on disk and are mapped; this part's features are read into memory.
@@ -101,28 +110,46 @@ class PartitionedGraph:
             path: the store's folder.
             rank: the part to hold.
             size: number of ranks; must be the number of parts.
+            read_features: False for planning, where only their shape counts: they are mapped as well, and no
+                checksum is compared.
 
         Raises:
             StoreError: the store is missing, damaged, of another version, or has another number of parts.
             DataError: the stored graph has no features or no labels.
         """
         store = PartitionStore.open(path, expect_parts=size, verify=False)
-        store.verify(part=rank, shared=rank == 0)
+        if read_features:
+            store.verify(part=rank, shared=rank == 0)
         stored = {Path(name).stem for name in store.manifest.files}
         missing = sorted({"features", "labels"} - stored)
         if missing:
             raise DataError(f"the graph in {path} has no {' and no '.join(missing)}: training needs both")
         shared = {name: _mapped(store.shared(name)) for name in SHARED_ARRAYS}
+        features = store.sharded("features", rank)
         return PartitionedGraph(
             book=store.book,
             rank=rank,
-            features=torch.from_numpy(np.array(store.sharded("features", rank))),
+            features=torch.from_numpy(np.array(features)) if read_features else _mapped(features),
             original_ids=_mapped(store.book.new_to_old),
             task=cast("Task", store.metadata["task"]),
             num_classes=int(store.metadata["num_classes"]),
             fingerprint=str(store.metadata["fingerprint"]),
+            order=order_from_metadata(store.metadata, store=path),
             **shared,
         )
+
+    def stored_as(self, storage: CodecName) -> "PartitionedGraph":
+        """The same with features in another number format; let go of this one to save memory.
+
+        Args:
+            storage: "fp32", "fp16" or "bf16".
+
+        Raises:
+            DataError: a feature is too large for it.
+        """
+        codec = make_codec(storage)
+        codec.check(self.features)
+        return dataclasses.replace(self, features=codec.encode(self.features))
 
     @property
     def num_vertices(self) -> int:

@@ -23,17 +23,11 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, stream_key
 from windrow.gnn.block import Block, Minibatch
-from windrow.gnn.sampler_kernels import (
-    count_edges,
-    draw_neighbors,
-    look_up_vertices,
-    number_vertices,
-    place_seeds,
-)
+from windrow.gnn.sampler_kernels import count_edges, draw_neighbors, look_up_vertices
+from windrow.gnn.vertex_numbers import LARGEST_INT32, NumbersKind, make_numbers
 
 __all__ = ["NeighborSampler"]
 
-_LARGEST_INT32 = 2**31 - 1
 _Scalar = TypeVar("_Scalar", bound=np.generic)
 
 
@@ -50,8 +44,8 @@ class NeighborSampler:
     neighbour list: not on the rank, the other seeds or the thread.
 
     `sample` may be called from several threads at once and holds the interpreter lock only between its
-    loops, so it runs beside training. Each thread keeps its own working memory: 4 bytes per vertex of the
-    graph and 32 per sampled vertex.
+    loops, so it runs beside training. Each thread keeps its own working memory: 32 bytes per sampled vertex, and
+    where local ids are looked up (see `windrow.gnn.vertex_numbers`).
     """
 
     def __init__(
@@ -63,6 +57,7 @@ class NeighborSampler:
         seed: int,
         original_ids: Tensor | None = None,
         source_degrees: bool = False,
+        numbers: NumbersKind = "auto",
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
 
@@ -75,6 +70,7 @@ class NeighborSampler:
             original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
                 ids are the user's.
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
+            numbers: where local ids are looked up: the sample is the same, only memory and time are not.
 
         Raises:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
@@ -84,8 +80,8 @@ class NeighborSampler:
         _check_array("indptr", indptr, (torch.int64,))
         _check_array("indices", indices, (torch.int32, torch.int64))
         self.num_vertices = indptr.shape[0] - 1
-        if not 0 <= self.num_vertices < _LARGEST_INT32:
-            raise DataError(f"indptr has {indptr.shape[0]} entries; the sampler takes 1 to {_LARGEST_INT32}")
+        if not 0 <= self.num_vertices < LARGEST_INT32:
+            raise DataError(f"indptr has {indptr.shape[0]} entries; the sampler takes 1 to {LARGEST_INT32}")
         if original_ids is not None:
             _check_array("original_ids", original_ids, (torch.int64,))
             if original_ids.shape[0] != self.num_vertices:
@@ -99,10 +95,11 @@ class NeighborSampler:
         self._indices = indices.contiguous().numpy()
         self._original_ids = None if original_ids is None else original_ids.contiguous().numpy()
         self._source_degrees = source_degrees
+        self._numbers: NumbersKind = numbers
         self._largest_degree = int(np.diff(self._indptr).max(initial=0))
-        if self._largest_degree > _LARGEST_INT32:
+        if self._largest_degree > LARGEST_INT32:
             raise DataError(
-                f"a vertex has {self._largest_degree} neighbours, the sampler takes {_LARGEST_INT32}: "
+                f"a vertex has {self._largest_degree} neighbours, the sampler takes {LARGEST_INT32}: "
                 "deduplicate the edges"
             )
         self._per_thread = threading.local()
@@ -168,9 +165,7 @@ class NeighborSampler:
             block_indices,
         )
         workspace.reserve_frontier(num_destinations + num_edges)
-        workspace.found = number_vertices(
-            block_indices, workspace.first_seen, workspace.base, workspace.frontier, num_destinations
-        )
+        workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_destinations)
         return Block(
             num_sources=workspace.found,
             num_destinations=num_destinations,
@@ -185,7 +180,7 @@ class NeighborSampler:
     def _workspace(self) -> "_Workspace":
         workspace: _Workspace | None = getattr(self._per_thread, "workspace", None)
         if workspace is None:
-            workspace = _Workspace(self.num_vertices, self._largest_degree)
+            workspace = _Workspace(self.num_vertices, self._largest_degree, self._numbers)
             self._per_thread.workspace = workspace
         return workspace
 
@@ -193,10 +188,9 @@ class NeighborSampler:
 class _Workspace:
     """What one thread reuses from sample to sample."""
 
-    def __init__(self, num_vertices: int, largest_degree: int) -> None:
-        self.base = 1
-        """An entry of `first_seen` is base + local id; smaller entries are left from earlier samples."""
-        self.first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
+    def __init__(self, num_vertices: int, largest_degree: int, numbers: NumbersKind) -> None:
+        self.num_vertices = num_vertices
+        self.numbers = make_numbers(num_vertices, numbers)
         self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
         self.found = 0
         """Vertices in the frontier."""
@@ -209,23 +203,18 @@ class _Workspace:
 
     def begin(self, seeds: npt.NDArray[np.int64]) -> None:
         """Forget the last sample and make `seeds` the frontier."""
-        # Raising the base past all entries forgets them at no cost, until the numbers run out.
-        self.base += self.found
-        if self.base > _LARGEST_INT32 - len(self.first_seen):
-            self.first_seen.fill(0)
-            self.base = 1
+        self.numbers.forget(self.found)
         self.looked_up = self.found = 0
         self.reserve_frontier(len(seeds))
-        self.found = min(
-            len(seeds), len(self.first_seen)
-        )  # also where one is refused: its entries must be forgotten
-        refused = place_seeds(seeds, self.first_seen, self.base, self.frontier)
+        # Also where one is refused: its entries must be forgotten.
+        self.found = min(len(seeds), self.num_vertices)
+        refused = self.numbers.place_seeds(seeds, self.frontier)
         if refused >= 0:
-            raise _refusal(seeds, refused, len(self.first_seen))
+            raise _refusal(seeds, refused, self.num_vertices)
 
     def reserve_frontier(self, most: int) -> None:
-        """Make room for `most` vertices, or all of the graph, and one that `number_vertices` writes past the end."""
-        most = min(most, len(self.first_seen)) + 1
+        """Make room for `most` vertices, or all of the graph, and one that is written past the end."""
+        most = min(most, self.num_vertices) + 1
         if most > len(self.frontier):
             self.frontier = _grown(self.frontier, self.found, most)
 

@@ -6,7 +6,8 @@ are under way at once:
     look_up_vertices   list start, degree and hash of every vertex that the last hop found
     count_edges        edges before each destination, hence the exact size of the block
     draw_neighbors     vertex ids of the sampled neighbours
-    number_vertices    vertex ids -> local ids in first-seen order, new vertices appended to the frontier
+    numbering          vertex ids -> local ids in first-seen order, new vertices appended to the frontier; in
+                       `windrow.gnn.vertex_numbers_kernels`
 
 The draw: word i of a vertex is ``mix64(hash + i * golden)``, i = 1, 2, ... (SplitMix64 started at the vertex's
 hash), and a number below n is the high half of ``word * n`` (Lemire, Fast Random Integer Generation in an
@@ -26,8 +27,6 @@ __all__ = [
     "count_edges",
     "draw_neighbors",
     "look_up_vertices",
-    "number_vertices",
-    "place_seeds",
 ]
 
 _GOLDEN = np.uint64(GOLDEN)
@@ -37,9 +36,10 @@ _ONE = np.uint64(1)
 _SIX = np.uint64(6)
 _63 = np.uint64(63)
 _WORD_BITS = 64
-# How many entries, and destinations, lie between asking for memory and reading it: enough to cover one trip to
-# memory, few enough to stay in the first-level cache. Chunks of 32 to 256 destinations took the same time.
-_AHEAD = 32
+# Vertices between asking for memory and reading it. From 32 to 128 a whole sample took 6 to 12 % less time, 256 gained
+# nothing.
+_AHEAD = 128
+# Destinations between the same. 16 to 256 took the same time, within 4 %.
 _CHUNK = 64
 
 
@@ -55,34 +55,6 @@ def bounded(word: np.uint64, limit: np.uint64) -> np.uint64:
         A number in [0, limit), each with probability within 2**-64 of 1 / limit.
     """
     return ((word >> _32) * limit + (((word & _LOW_HALF) * limit) >> _32)) >> _32
-
-
-@numba.njit(cache=True, nogil=True)
-def place_seeds(
-    seeds: npt.NDArray[np.int64],
-    first_seen: npt.NDArray[np.int32],
-    base: int,
-    frontier: npt.NDArray[np.int64],
-) -> int:
-    """Start a frontier with the seeds.
-
-    Args:
-        seeds: int64 [B].
-        first_seen: int32 [N]; entry v becomes base + local id of v. Entries below base belong to earlier samples.
-        base: number that marks this sample.
-        frontier: int64 [at least B], receives the seeds.
-
-    Returns:
-        -1, or the position of the first seed that is out of range or repeats an earlier one.
-    """
-    num_vertices = len(first_seen)
-    for local in range(len(seeds)):
-        vertex = seeds[local]
-        if vertex < 0 or vertex >= num_vertices or first_seen[vertex] >= base:
-            return local
-        first_seen[vertex] = base + local
-        frontier[local] = vertex
-    return -1
 
 
 @numba.njit(cache=True, nogil=True)
@@ -162,7 +134,7 @@ def draw_neighbors(
 
     Floyd's algorithm (Bentley, Floyd: A sample of brilliance, CACM 1987): for last = n-k .. n-1 draw t in
     [0, last] and take t, or last where t is taken already. A bitmap says what is taken: one register for lists
-    of up to 64 neighbours, `taken` for longer ones.
+    of up to 64 neighbours, `taken` for longer ones. Memory: 8 bytes for each edge of 64 destinations.
 
     Args:
         key: key of (seed, epoch, step, hop).
@@ -175,18 +147,24 @@ def draw_neighbors(
         neighbors: int32 [edges], receives the vertex ids of the sampled neighbours, in the order of the draw.
     """
     num_destinations = len(block_indptr) - 1
+    # Where the neighbours of a chunk stand in `indices`: reading them is then one loop, whose end is easy to guess.
+    most = 0
+    for chunk in range(0, num_destinations, _CHUNK):
+        most = max(most, block_indptr[min(chunk + _CHUNK, num_destinations)] - block_indptr[chunk])
+    places = np.empty(most, np.int64)
     for chunk in range(0, num_destinations, _CHUNK):
         chunk_end = min(chunk + _CHUNK, num_destinations)
-        # First only positions, which need no memory but ask for it; one loop, as a call would count references.
+        before = block_indptr[chunk]
+        # First only places, which need no memory but ask for it; one loop, as a call would count references.
         for local in range(chunk, chunk_end):
             start = starts[local]
             degree = degrees[local]
-            first = block_indptr[local]
-            count = block_indptr[local + 1] - first
+            first = block_indptr[local] - before
+            count = block_indptr[local + 1] - before - first
             if count == degree:
                 prefetch(indices, start)
                 for draw in range(count):
-                    neighbors[first + draw] = draw
+                    places[first + draw] = start + draw
                 continue
             state = mix64(key ^ inner_hashes[local])
             first_limit = degree - count + 1
@@ -199,7 +177,7 @@ def draw_neighbors(
                     position = limit - _ONE if (word >> position) & _ONE else position
                     word |= _ONE << position
                     prefetch(indices, start + np.int64(position))
-                    neighbors[first + draw] = position
+                    places[first + draw] = start + np.int64(position)
                 continue
             for draw in range(count):
                 state += _GOLDEN
@@ -209,45 +187,8 @@ def draw_neighbors(
                 position = limit - _ONE if is_taken else position
                 taken[position >> _SIX] |= _ONE << (position & _63)
                 prefetch(indices, start + np.int64(position))
-                neighbors[first + draw] = position
+                places[first + draw] = start + np.int64(position)
             for edge in range(first, first + count):
-                taken[np.uint64(neighbors[edge]) >> _SIX] = 0
-        for local in range(chunk, chunk_end):
-            start = starts[local]
-            for edge in range(block_indptr[local], block_indptr[local + 1]):
-                neighbors[edge] = indices[start + neighbors[edge]]
-
-
-@numba.njit(cache=True, nogil=True)
-def number_vertices(
-    neighbors: npt.NDArray[np.int32],
-    first_seen: npt.NDArray[np.int32],
-    base: int,
-    frontier: npt.NDArray[np.int64],
-    found: int,
-) -> int:
-    """Replace vertex ids by local ids in first-seen order.
-
-    Args:
-        neighbors: int32 [edges], vertex ids, replaced by local ids.
-        first_seen: int32 [N], see `place_seeds`.
-        base: number that marks this sample.
-        frontier: int64 [at least found + edges + 1], vertex ids by local id; new ones are appended.
-        found: vertices in the frontier so far.
-
-    Returns:
-        Vertices in the frontier now.
-    """
-    last = len(neighbors) - 1
-    for edge in range(len(neighbors)):
-        prefetch(first_seen, neighbors[min(edge + _AHEAD, last)])
-        vertex = neighbors[edge]
-        local = first_seen[vertex] - base
-        is_new = local < 0
-        local = found if is_new else local
-        # Both writes happen every time: a branch here would be guessed wrong for every second edge.
-        frontier[found] = vertex
-        first_seen[vertex] = base + local
-        neighbors[edge] = local
-        found += is_new
-    return found
+                taken[np.uint64(places[edge] - start) >> _SIX] = 0
+        for edge in range(block_indptr[chunk_end] - before):
+            neighbors[before + edge] = indices[places[edge]]

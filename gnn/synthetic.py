@@ -15,10 +15,13 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.assemble import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.splits import SplitOptions
+from windrow.gnn.synthetic_draws import below, distinct, shuffled, uniform
 
 __all__ = ["community_graph", "power_law_graph", "random_features"]
 
 MAX_ROUNDS = 8
+NUMBERS_PER_CHUNK = 1 << 20
+"""Features drawn at a time: a few arrays of so many numbers, 8 bytes each, stay small and in the cache."""
 
 
 def power_law_graph(
@@ -53,11 +56,11 @@ def power_law_graph(
             f"num_vertices {num_vertices}, num_edges {num_edges}, exponent {exponent}, num_features "
             f"{num_features}: use at least 2, an even number from 0, above 2, and at least 0."
         )
-    shuffled = np.argsort(hash_ids(stream_key(seed, Stream.GENERATE, 0), np.arange(num_vertices)))
+    vertices = shuffled(num_vertices, seed, 0)
     keys = _distinct_pairs(num_vertices, num_edges // 2, 1 / (exponent - 1), seed)
     return assemble_graph(
-        shuffled[keys // num_vertices],
-        shuffled[keys % num_vertices],
+        vertices[keys // num_vertices],
+        vertices[keys % num_vertices],
         num_vertices,
         features=random_features(num_vertices, num_features, seed=seed) if num_features else None,
     )
@@ -105,12 +108,12 @@ def community_graph(
             "from 0 and a share between 0 and 1."
         )
     draws = np.arange(round(num_vertices * average_degree / 2))
-    sources = _below(num_vertices, draws, seed, 2)
+    sources = below(num_vertices, draws, seed, 2)
     community = sources % num_classes
     community_size = (num_vertices - community + num_classes - 1) // num_classes
-    inside = community + num_classes * (_uniform(draws, seed, 3) * community_size).astype(np.int64)
-    anywhere = _below(num_vertices, draws, seed, 3)
-    destinations = np.where(_uniform(draws, seed, 4) < homophily, inside, anywhere)
+    inside = community + num_classes * (uniform(draws, seed, 3) * community_size).astype(np.int64)
+    anywhere = below(num_vertices, draws, seed, 3)
+    destinations = np.where(uniform(draws, seed, 4) < homophily, inside, anywhere)
 
     classes = torch.arange(num_vertices) % num_classes
     directions = random_features(num_classes, num_features, seed=seed + 1)
@@ -141,10 +144,13 @@ def random_features(num_vertices: int, num_features: int, *, seed: int) -> Tenso
     Returns:
         float32 [N, F].
     """
-    positions = np.arange(num_vertices * num_features).reshape(num_vertices, num_features)
-    radius = np.sqrt(-2 * np.log1p(-_uniform(positions, seed, 5)))
-    angle = 2 * np.pi * _uniform(positions, seed, 6)
-    return torch.from_numpy((radius * np.cos(angle)).astype(np.float32))
+    features = np.empty(num_vertices * num_features, dtype=np.float32)
+    for start in range(0, features.size, NUMBERS_PER_CHUNK):
+        positions = np.arange(start, min(start + NUMBERS_PER_CHUNK, features.size))
+        radius = np.sqrt(-2 * np.log1p(-uniform(positions, seed, 5)))
+        angle = 2 * np.pi * uniform(positions, seed, 6)
+        features[start : start + positions.size] = radius * np.cos(angle)
+    return torch.from_numpy(features).reshape(num_vertices, num_features)
 
 
 def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> npt.NDArray[np.int64]:
@@ -154,9 +160,9 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
     for doubling in range(MAX_ROUNDS):
         batch = np.arange(drawn, drawn + (wanted - keys.size + wanted // 10 + 16) * 2**doubling)
         drawn += batch.size
-        first, second = (_rank(num_vertices, skew, _uniform(batch, seed, end)) for end in (7, 8))
+        first, second = (_rank(num_vertices, skew, uniform(batch, seed, end)) for end in (7, 8))
         fresh = np.minimum(first, second) * num_vertices + np.maximum(first, second)
-        keys = _distinct(np.concatenate((keys, fresh[first != second])))
+        keys = distinct(np.concatenate((keys, fresh[first != second])))
         if keys.size >= wanted:
             surplus = keys.size - wanted
             draws = hash_ids(stream_key(seed, Stream.GENERATE, 9), keys)
@@ -168,24 +174,6 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
     )
 
 
-def _distinct(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """Sort and drop repeats: numpy.unique gives the same, far more slowly."""
-    keys.sort()
-    first = np.concatenate((np.ones(min(keys.size, 1), dtype=bool), keys[1:] != keys[:-1]))
-    distinct: npt.NDArray[np.int64] = keys[first]
-    return distinct
-
-
 def _rank(num_vertices: int, skew: float, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Invert the distribution with density proportional to x ** -skew on (0, 1], scaled to ranks."""
     return (num_vertices * uniform ** (1 / (1 - skew))).astype(np.int64)
-
-
-def _below(limit: int, positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.int64]:
-    return (_uniform(positions, seed, purpose) * limit).astype(np.int64)
-
-
-def _uniform(positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.float64]:
-    """One number in [0, 1) for each position: the top 53 bits of its hash."""
-    hashes = hash_ids(stream_key(seed, Stream.GENERATE, purpose), positions) >> np.uint64(11)
-    return hashes.astype(np.float64) * 2.0**-53

@@ -1,27 +1,34 @@
 """Minibatch training on a partitioned graph: sample, fetch, forward, backward, sum gradients, step."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
 from torch import Tensor
 
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.codec import make_codec
 from windrow.comm.errors import RecipeError
-from windrow.comm.exchange import RowExchange
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
+from windrow.gnn.loader import SeedTask
 from windrow.gnn.metrics import loss_sum
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline
+from windrow.gnn.pipeline_options import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
 __all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions"]
+
+BUCKET_BYTES = 256 << 10
+"""Of gradients that are summed together. The lowest layer has by far the most rows, so that its backward pass takes
+longest: with buckets of a layer or less, the sums of all layers above it travel meanwhile."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -35,8 +42,23 @@ class SamplerOptions:
     """"global": every epoch shuffles all training vertices, and a rank works on those of the minibatch that it owns,
     so the answer does not depend on the number of ranks. "local": every rank shuffles its own (SALIENT++)."""
 
+    storage: Literal["fp32", "fp16", "bf16"] = "fp32"
+    """Number format in which features are kept in memory; the model computes in fp32 all the same."""
+
     wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Number format in which features travel between ranks."""
+    """Number format in which features travel between ranks; what is stored in a shorter one travels as it is."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns two fields.
+
+        Raises:
+            RecipeError: names both, their values and the cure.
+        """
+        if self.storage != "fp32" and self.wire not in ("fp32", self.storage):
+            raise RecipeError(
+                f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '
+                f'stored, so leave out sampler.wire, or store them as "fp32"'
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -81,11 +103,15 @@ class MinibatchTrainer:
 
     Args:
         world: all its ranks make the same trainer, on their own view of the same graph.
-        graph: this rank's view.
+        graph: this rank's view; features in fp32, or as `PartitionedGraph.stored_as` gives them.
         model: equal weights on all ranks; on the device to train on.
         sampler_options: how minibatches are made.
         options: how the weights are learnt.
         seed: the run's seed.
+        pipeline: how far ahead minibatches are sampled and fetched; must agree.
+        cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps too; None for none. Their number
+            may differ between ranks.
+        gpu_share: share of this rank's own rows that a GPU keeps; the first ones.
 
     Raises:
         RecipeError: the number of fanouts is not the model's number of layers.
@@ -101,6 +127,9 @@ class MinibatchTrainer:
         sampler_options: SamplerOptions,
         options: TrainingOptions,
         seed: int,
+        pipeline: PipelineOptions | None = None,
+        cached_ids: Tensor | None = None,
+        gpu_share: float = 1.0,
     ) -> None:
         if len(sampler_options.fanouts) != model.options.num_layers:
             raise RecipeError(
@@ -114,14 +143,6 @@ class MinibatchTrainer:
         self._options = options
         self._seed = seed
         self._device = next(model.parameters()).device
-        self._sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            sampler_options.fanouts,
-            seed=seed,
-            original_ids=graph.original_ids,
-            source_degrees=model.needs_source_degrees,
-        )
         self._order = SeedOrder(
             graph.train_ids,
             graph.original_ids,
@@ -131,11 +152,36 @@ class MinibatchTrainer:
             scheme=sampler_options.order,
             seed=seed,
         )
-        codec = make_codec(sampler_options.wire)
+        # What is kept in a shorter format travels in it.
+        codec = make_codec(sampler_options.wire if graph.features.dtype == torch.float32 else "fp32")
         codec.check(graph.features)
-        self._features = RowExchange(world, graph.offsets, graph.features, codec=codec, stage="features")
-        self._fetched = graph.features.new_empty((0, *graph.features.shape[1:]))
-        self._reducer = GradientReducer(world, model.parameters())
+        self.store = CachedStore(
+            world,
+            graph.offsets,
+            graph.features,
+            cached_ids=cached_ids,
+            codec=codec,
+            stage="features",
+            device=self._device,
+            device_share=gpu_share,
+        )
+        sampler = NeighborSampler(
+            graph.indptr,
+            graph.indices,
+            sampler_options.fanouts,
+            seed=seed,
+            original_ids=graph.original_ids,
+            source_degrees=model.needs_source_degrees,
+        )
+        self._pipeline = MinibatchPipeline(
+            world,
+            sampler,
+            self.store,
+            pipeline or PipelineOptions(),
+            device=self._device,
+            stopwatch=self.stopwatch,
+        )
+        self._reducer = GradientReducer(world, model.parameters(), bucket_bytes=BUCKET_BYTES)
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
@@ -167,10 +213,11 @@ class MinibatchTrainer:
         """
         self.model.train()
         self._loss = loss_before if self._world.rank == 0 else 0.0
-        for step in range(first_step, self.steps_per_epoch):
-            self._loss += self.train_step(epoch, step)
+        steps = range(first_step, self.steps_per_epoch)
+        for loaded in self._pipeline.run(self._tasks(epoch, steps)):
+            self._loss += self._learn(loaded)
             if after_step is not None:
-                after_step(step + 1)
+                after_step(loaded.task.step + 1)
         return self.loss_so_far() / len(self.graph.train_ids)
 
     def loss_so_far(self) -> float:
@@ -192,28 +239,8 @@ class MinibatchTrainer:
         Returns:
             Loss summed (not averaged) over this rank's seeds.
         """
-        with self.stopwatch.measure("sample"):
-            minibatch = self._sampler.sample(self._order.seeds(epoch, step), epoch=epoch, step=step)
-        with self.stopwatch.measure("fetch"):
-            rows = self._fetch(minibatch.input_ids).to(self._device)
-        self._reducer.start()
-        loss_value = 0.0
-        if len(minibatch.seeds) > 0:
-            with self.stopwatch.measure("forward"):
-                logits = self._forward(
-                    minibatch.to(self._device).blocks, rows, minibatch.input_ids, epoch, step
-                )
-                labels = self.graph.labels[minibatch.seeds].to(self._device)
-                loss = loss_sum(self.graph.task, logits, labels)
-                loss_value = loss.item()
-            with self.stopwatch.measure("backward"):
-                (loss / self._order.global_batch_size(epoch, step)).backward()
-        with self.stopwatch.measure("wait"):
-            self._reducer.finish()
-        with self.stopwatch.measure("update"):
-            self._set_learning_rate(epoch, step)
-            self._optimizer.step()
-        return loss_value
+        (loaded,) = self._pipeline.run(self._tasks(epoch, range(step, step + 1)))
+        return self._learn(loaded)
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Seeds of a step over all ranks."""
@@ -229,23 +256,41 @@ class MinibatchTrainer:
         self._optimizer.load_state_dict(state["optimizer"])
 
     def close(self) -> None:
-        """Detach from the model's parameters."""
+        """Detach from the model's parameters, and end the threads that sample."""
         self._reducer.close()
+        self._pipeline.close()
 
-    def _fetch(self, ids: Tensor) -> Tensor:
-        """Rows in memory that the next call overwrites; it grows with the largest minibatch."""
-        if len(ids) > len(self._fetched):
-            self._fetched = self._fetched.new_empty((len(ids) + len(ids) // 8, *self._fetched.shape[1:]))
-        return self._features.fetch(ids, unique=True, out=self._fetched[: len(ids)])
+    def _tasks(self, epoch: int, steps: range) -> Iterator[SeedTask]:
+        for step in steps:
+            yield SeedTask(seeds=self._order.seeds(epoch, step), epoch=epoch, step=step)
 
-    def _forward(self, blocks: Any, rows: Tensor, input_ids: Tensor, epoch: int, step: int) -> Tensor:
+    def _learn(self, loaded: LoadedMinibatch) -> float:
+        """Take a step on a minibatch; the loss summed over this rank's seeds. Collective."""
+        epoch, step, seeds = loaded.task.epoch, loaded.task.step, loaded.task.seeds
+        self._reducer.start()
+        loss_value = 0.0
+        if len(seeds) > 0:
+            with self.stopwatch.measure("forward"):
+                labels = self.graph.labels[seeds].to(self._device)
+                loss = loss_sum(self.graph.task, self._forward(loaded), labels)
+                loss_value = loss.item()
+            with self.stopwatch.measure("backward"):
+                (loss / self._order.global_batch_size(epoch, step)).backward()
+        with self.stopwatch.measure("wait"):
+            self._reducer.finish()
+        with self.stopwatch.measure("update"):
+            self._set_learning_rate(epoch, step)
+            self._optimizer.step()
+        return loss_value
+
+    def _forward(self, loaded: LoadedMinibatch) -> Tensor:
         dropout = DropoutContext(
             seed=self._seed,
-            epoch=epoch,
-            step=step,
-            row_ids=self.graph.original_ids[input_ids].to(self._device),
+            epoch=loaded.task.epoch,
+            step=loaded.task.step,
+            row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
         )
-        logits: Tensor = self.model(blocks, rows, dropout)
+        logits: Tensor = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
         return logits
 
     def _set_learning_rate(self, epoch: int, step: int) -> None:

@@ -1,6 +1,6 @@
 """Who owns a vertex, and what it is called: the user's ids and the ids inside windrow.
 
-Parts are contiguous ranges of new ids; inside a part the user's order stays (or a given order, such as VIP rank).
+Parts are contiguous ranges of new ids; inside a part the user's order stays, or vertices of higher priority come first.
 
     user's ids      0  1  2  3  4  5
     assignment      1  0  1  0  0  1
@@ -35,20 +35,24 @@ class PartitionBook:
 
     @classmethod
     def from_assignment(
-        cls, assignment: npt.NDArray[np.integer], num_parts: int, order: npt.NDArray[np.number] | None = None
+        cls,
+        assignment: npt.NDArray[np.integer],
+        num_parts: int,
+        priority: npt.NDArray[np.floating] | None = None,
     ) -> Self:
         """Number the vertices part by part.
 
         Args:
             assignment: integer [N], each vertex's part.
             num_parts: number of parts P.
-            order: [N], sort key inside a part, smallest first, ties by the user's id; None keeps the user's order.
+            priority: floating point [N]; inside a part the highest comes first, ties by the user's id. None keeps
+                the user's order.
 
         Returns:
             The book. Cost O(N log N), 24 N bytes.
 
         Raises:
-            DataError: a part is outside [0, P), or `order` has another length.
+            DataError: a part is outside [0, P), or `priority` has another length or is not a number somewhere.
         """
         outside = np.flatnonzero((assignment < 0) | (assignment >= num_parts))
         if len(outside):
@@ -57,11 +61,9 @@ class PartitionBook:
                 f"vertex {vertex} is assigned to part {assignment[vertex]}, expected [0, {num_parts}): "
                 "partition the graph again"
             )
-        if order is not None and len(order) != len(assignment):
-            raise DataError(
-                f"order has {len(order)} values for {len(assignment)} vertices: give one for each vertex"
-            )
-        keys = (assignment,) if order is None else (order, assignment)
+        if priority is not None:
+            _check_priority(priority, len(assignment))
+        keys = (assignment,) if priority is None else (-priority, assignment)
         new_to_old = np.lexsort(keys)
         sizes = np.bincount(assignment, minlength=num_parts)
         return cls.from_permutation(new_to_old, np.concatenate([[0], np.cumsum(sizes)]))
@@ -149,3 +151,14 @@ class PartitionBook:
     def assignment(self) -> npt.NDArray[np.int32]:
         """int32 [N]: the part of each of the user's vertices."""
         return self.owner(self.old_to_new).astype(np.int32)
+
+
+def _check_priority(priority: npt.NDArray[np.floating], num_vertices: int) -> None:
+    if len(priority) != num_vertices:
+        raise DataError(
+            f"priority has {len(priority)} values for {num_vertices} vertices: give one for each vertex"
+        )
+    # Sorting would put them last without a word.
+    missing = np.flatnonzero(np.isnan(priority))
+    if len(missing):
+        raise DataError(f"the priority of vertex {missing[0]} is nan: give every vertex a number")

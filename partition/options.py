@@ -6,9 +6,10 @@ from typing import Literal, get_args
 from windrow.comm.errors import RecipeError
 from windrow.partition.constraints import CONSTRAINTS, SALIENT_CONSTRAINTS
 
-__all__ = ["Method", "PartitionOptions"]
+__all__ = ["Method", "PartitionOptions", "VertexOrderName"]
 
 Method = Literal["metis", "fennel", "random"]
+VertexOrderName = Literal["vip", "original"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -32,10 +33,18 @@ class PartitionOptions:
     """metis only: largest number of V-cycles of each refinement; 0 takes METIS's best result as it is."""
     stream_passes: int = 5
     """fennel only: passes over the vertices; 1 for plain streaming."""
+    order: VertexOrderName = "vip"
+    """How vertices stand inside a part. vip: those that minibatches of the part's rank need most often come first, so
+    that any first share of a part's rows is the best to keep near; needs training vertices. original: as the user has
+    them."""
 
     def __post_init__(self) -> None:
         if self.method not in get_args(Method):
             raise RecipeError(f'method = "{self.method}": expected one of {", ".join(get_args(Method))}')
+        if self.order not in get_args(VertexOrderName):
+            raise RecipeError(
+                f'order = "{self.order}": expected one of {", ".join(get_args(VertexOrderName))}'
+            )
         for name, least in (("num_parts", 1), ("restarts", 1), ("refine_cycles", 0), ("stream_passes", 1)):
             value = getattr(self, name)
             if value < least:

@@ -39,7 +39,7 @@ def partition_graph(
     stream_passes: int = 5,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.int32]:
-    """Split a graph into parts; the keywords are the fields of `PartitionOptions`.
+    """Split a graph into parts; the keywords are fields of `PartitionOptions`.
 
     Args:
         indptr: int64 [N + 1] of the graph in CSC form: v's in-neighbours are ``indices[indptr[v]:indptr[v + 1]]``.

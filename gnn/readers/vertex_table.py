@@ -13,7 +13,7 @@ from windrow.gnn.readers.options import EdgeListOptions
 from windrow.gnn.readers.table_files import ColumnType, TableStyle, column_names, iterate_batches
 from windrow.gnn.splits import VertexSplit, split_from_masks
 
-__all__ = ["VertexTable", "read_vertex_table"]
+__all__ = ["VertexTable", "read_vertex_ids", "read_vertex_table"]
 
 SPLIT_WORDS = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2, "": -1}
 
@@ -81,6 +81,33 @@ def read_vertex_table(options: EdgeListOptions) -> VertexTable:
         labels=_matrix(columns, options.label_columns, np.float64)[order] if options.label_columns else None,
         split=_split(path, columns[options.split_column], order) if options.split_column else None,
     )
+
+
+def read_vertex_ids(options: EdgeListOptions) -> Any:
+    """Read nothing but the ids by which the vertex file knows its vertices.
+
+    Args:
+        options: names of the file and its columns.
+
+    Returns:
+        ``pyarrow.Array`` of int64 or strings [N], entry i the id of vertex i; None where a vertex's id is its number,
+        or there is no vertex file.
+
+    Raises:
+        DataError: the file is missing or has no such column, or an id is missing or repeated.
+    """
+    import pyarrow as pa
+
+    if options.ids == "rows" or not options.vertex_file:
+        return None
+    path = Path(options.vertex_file)
+    style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
+    kind: ColumnType = "string" if options.ids == "names" else "int64"
+    name = options.vertex_id_column
+    batches = list(iterate_batches(path, {name: kind}, style, missing_allowed=True))
+    ids = pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind)).combine_chunks()
+    _check_ids(path, ids)
+    return ids
 
 
 def _feature_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, ...]:

@@ -3,25 +3,42 @@
 import pytest
 import torch
 
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.gnn.block import Block
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, measure_split
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline_options import PipelineOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
 
 GRAPH = {"average_degree": 6, "num_features": 6}
 
 
-def evaluate(world, graph, options, outputs):
+def evaluate(world, graph, options, outputs, *, share_store=False, depth=3):
     assignment = torch.arange(graph.num_vertices).numpy() % world.size
     part = PartitionedGraph.from_graph(
         graph, PartitionBook.from_assignment(assignment, world.size), world.rank
     )
-    return Evaluator(world, part, options, fanouts=(3, 2), seed=1).evaluate(make_model(outputs))
+    start, stop = part.own_range
+    others = torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
+    evaluator = Evaluator(
+        world,
+        part,
+        options,
+        fanouts=(3, 2),
+        seed=1,
+        pipeline=PipelineOptions(depth=depth),
+        store=CachedStore(world, part.offsets, part.features, cached_ids=others[::3])
+        if share_store
+        else None,
+    )
+    first = evaluator.evaluate(make_model(outputs))
+    assert evaluator.evaluate(make_model(outputs)) == first
+    return first
 
 
 def make_model(outputs):
@@ -60,6 +77,34 @@ def test_sampling_all_neighbours_is_exact_and_few_does_not_depend_on_the_ranks()
     few = EvaluationOptions(method="sampled", batch_size=16)
     for values in Loopback.run(3, lambda world: evaluate(world, graph, few, 4)):
         assert values == pytest.approx(evaluate(single, graph, few, 4), abs=1e-6)
+
+
+def test_neither_the_pipeline_nor_the_cache_of_training_changes_a_figure():
+    graph = community_graph(150, 4, seed=3, **GRAPH)
+    options = EvaluationOptions(method="sampled", batch_size=16)
+
+    def body(world):
+        plain = evaluate(world, graph, options, 4, depth=0)
+        return plain, evaluate(world, graph, options, 4, share_store=True, depth=5)
+
+    for plain, piped in Loopback.run(3, body):
+        assert plain == piped
+
+
+def test_a_split_is_measured_on_all_ranks_together():
+    graph = community_graph(60, 3, seed=3, **GRAPH)
+    logits = torch.nn.functional.one_hot(graph.labels, 3).float()
+    logits[graph.test_ids[:3]] *= -1
+
+    def body(world):
+        book = PartitionBook.from_assignment(torch.arange(60).numpy() % world.size, world.size)
+        part = PartitionedGraph.from_graph(graph, book, world.rank)
+        start, stop = part.own_range
+        ids = part.test_ids[(part.test_ids >= start) & (part.test_ids < stop)]
+        return measure_split(world, part, "accuracy", ids, logits[part.original_ids[ids]])
+
+    wanted = 1 - 3 / len(graph.test_ids)
+    assert Loopback.run(3, body) == pytest.approx([wanted] * 3)
 
 
 def test_labels_that_cannot_be_scored_are_refused_before_training():

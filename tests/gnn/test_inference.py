@@ -5,7 +5,7 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.gnn.block import Block
-from windrow.gnn.inference import gather_predictions, infer_exactly
+from windrow.gnn.inference import exact_chunks, gather_predictions, infer_exactly
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
@@ -45,7 +45,11 @@ def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
 def test_chunks_change_nothing():
     graph = community_graph(60, 3, seed=4, num_features=6)
     part = make_part(Loopback.single(), graph)
-    small = infer_exactly(Loopback.single(), part, make_model(), chunk_vertices=1)
+    done = []
+    small = infer_exactly(
+        Loopback.single(), part, make_model(), chunk_vertices=7, after_chunk=lambda: done.append(1)
+    )
+    assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 9
     torch.testing.assert_close(
         small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6
     )

@@ -11,6 +11,7 @@ from windrow.gnn.synthetic import community_graph
 from windrow.launch.partitioning import store_arrays
 from windrow.partition.book import PartitionBook
 from windrow.partition.store_writer import write_store
+from windrow.partition.vertex_order import VertexOrder, order_to_metadata
 
 
 def make_graph():
@@ -21,9 +22,10 @@ def make_book(graph, parts=2):
     return PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() // 3 % parts, parts)
 
 
-def written_store(folder, graph, book):
+def written_store(folder, graph, book, **more):
     shared, sharded = store_arrays(graph, book)
     metadata = {"task": graph.task, "num_classes": graph.num_classes, "fingerprint": graph.fingerprint()}
+    metadata |= more
     write_store(folder, book, shared=shared, sharded=sharded, metadata=metadata)
     return folder
 
@@ -55,6 +57,18 @@ def test_what_is_opened_is_what_was_cut(tmp_path):
                 assert torch.equal(mine, expected), field.name
             elif field.name != "book":
                 assert mine == expected
+
+
+def test_the_order_of_the_store_is_kept(tmp_path):
+    graph = make_graph()
+    book = make_book(graph)
+    order = VertexOrder(fanouts=(3, 2), batch_size=8, seed_order="global")
+    path = written_store(tmp_path / "store", graph, book, order=order_to_metadata(order))
+    assert PartitionedGraph.open(path, rank=1, size=2).order == order
+    assert PartitionedGraph.from_graph(graph, book, 1, order=order).order == order
+    # Stores of older versions do not say: theirs is the user's order.
+    old = written_store(tmp_path / "old", graph, book)
+    assert PartitionedGraph.open(old, rank=1, size=2).order is None
 
 
 def test_another_number_of_ranks_is_refused(tmp_path):

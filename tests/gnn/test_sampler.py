@@ -1,5 +1,6 @@
 """The sampler against a slow one in plain Python, and the laws that training relies on."""
 
+import itertools
 import threading
 from pathlib import Path
 
@@ -14,6 +15,8 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import GOLDEN, Stream, hash_ids, mix64, stream_key
 from windrow.gnn.block import Minibatch
 from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.synthetic import power_law_graph
+from windrow.gnn.vertex_numbers import DirectNumbers, HashedNumbers, NumbersKind
 
 Lists = list[list[int]]
 
@@ -92,7 +95,9 @@ def sampled(minibatch: Minibatch, hop: int) -> dict[int, list[int]]:
     st.data(),
 )
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@pytest.mark.parametrize("numbers", ["direct", "hashed"])
 def test_sample_equals_the_slow_reference(
+    numbers: NumbersKind,
     dtype: torch.dtype,
     num_vertices: int,
     largest_degree: int,
@@ -102,7 +107,9 @@ def test_sample_equals_the_slow_reference(
 ) -> None:
     lists = random_lists(num_vertices, largest_degree, seed)
     original = np.random.default_rng(seed).permutation(num_vertices).tolist()
-    sampler = NeighborSampler(*csc(lists, dtype), fanouts, seed=seed, original_ids=torch.tensor(original))
+    sampler = NeighborSampler(
+        *csc(lists, dtype), fanouts, seed=seed, original_ids=torch.tensor(original), numbers=numbers
+    )
     for step in range(3):
         seeds = data.draw(st.lists(st.integers(0, num_vertices - 1), unique=True))
         minibatch = sampler.sample(torch.tensor(seeds, dtype=torch.int64), epoch=4, step=step)
@@ -126,6 +133,32 @@ def test_neighbours_are_true_distinct_entries_and_as_many_as_asked() -> None:
     assert len(ids.unique()) == len(ids) == minibatch.blocks[0].num_sources
     for outer, inner in zip(minibatch.blocks, minibatch.blocks[1:], strict=False):
         assert outer.num_destinations == inner.num_sources
+
+
+@pytest.mark.parametrize("numbers", ["direct", "hashed"])
+@pytest.mark.parametrize(
+    ("degree", "fanout"), [(5, 2), (7, 3), (63, 2), (64, 2), (65, 2), (64, 63), (65, 64), (130, 1)]
+)
+def test_every_subset_of_a_list_is_equally_likely(degree: int, fanout: int, numbers: NumbersKind) -> None:
+    """Chi-square over all subsets of so many neighbours, on both hops, for lists around the length of a word."""
+    num_vertices = 400
+    lists = [
+        [(vertex + 1 + entry) % num_vertices for entry in range(degree)] for vertex in range(num_vertices)
+    ]
+    sampler = NeighborSampler(*csc(lists), [fanout, fanout], seed=11, numbers=numbers)
+    subsets = list(itertools.combinations(range(degree), fanout))
+    places = {subset: place for place, subset in enumerate(subsets)}
+    for hop in range(2):
+        counts = np.zeros(len(subsets))
+        for step in range(30 * len(subsets) // num_vertices + 1):
+            minibatch = sampler.sample(torch.arange(num_vertices), epoch=0, step=step)
+            for vertex, neighbours in sampled(minibatch, hop).items():
+                chosen = sorted((neighbour - vertex - 1) % num_vertices for neighbour in neighbours)
+                counts[places[tuple(chosen)]] += 1
+        expected = counts.sum() / len(subsets)
+        statistic = ((counts - expected) ** 2).sum() / expected
+        freedom = len(subsets) - 1
+        assert abs(statistic - freedom) < 4.5 * np.sqrt(2 * freedom)
 
 
 def test_entries_of_a_multigraph_stay_apart() -> None:
@@ -195,18 +228,35 @@ def test_a_graph_without_vertices_or_edges_can_be_sampled() -> None:
     assert as_lists(minibatch) == ([2, 0], [(2, 2, [0, 0, 0], [])] * 2)
 
 
-def test_working_memory_survives_refused_seeds_and_running_out_of_numbers() -> None:
+@pytest.mark.parametrize("numbers", ["direct", "hashed"])
+def test_working_memory_survives_refused_seeds_and_running_out_of_numbers(numbers: NumbersKind) -> None:
     lists = random_lists(50, 10, seed=6)
-    sampler = NeighborSampler(*csc(lists), [3, 3], seed=2)
+    sampler = NeighborSampler(*csc(lists), [3, 3], seed=2, numbers=numbers)
     seeds = torch.arange(0, 50, 5)
     expected = as_lists(sampler.sample(seeds, epoch=0, step=0))
     with pytest.raises(DataError):
         sampler.sample(torch.tensor([4, 5, 4]), epoch=0, step=0)
     assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
-    sampler._workspace().base = 2**31 - 130
+    kept = sampler._workspace().numbers
+    assert isinstance(kept, DirectNumbers | HashedNumbers)
+    kept.base = 2**31 - 130
     for _ in range(5):
         assert as_lists(sampler.sample(seeds, epoch=0, step=0)) == expected
-    assert sampler._workspace().base < 300
+    assert kept.base < 300
+
+
+def test_both_ways_to_number_vertices_give_the_same_sample_of_a_large_graph() -> None:
+    """Large enough for the table to grow while a sample is under way, more than once."""
+    graph = power_law_graph(60_000, 600_000, seed=1)
+    direct, hashed = (
+        NeighborSampler(graph.indptr, graph.indices, [15, 10, 5], seed=3, numbers=numbers)
+        for numbers in ("direct", "hashed")
+    )
+    for step in range(3):
+        seeds = torch.arange(step, 60_000, 200)
+        one, other = (sampler.sample(seeds, epoch=0, step=step) for sampler in (direct, hashed))
+        assert as_lists(one) == as_lists(other)
+    assert len(one.input_ids) > 20_000
 
 
 def test_threads_sample_what_one_thread_samples() -> None:

@@ -1,7 +1,6 @@
 """Each compiled pass of the sampler against a few lines of plain Python."""
 
 import numpy as np
-import numpy.typing as npt
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -87,31 +86,6 @@ def test_every_position_and_every_pair_is_equally_likely(degree: int, fanout: in
     pair_share = share * (fanout - 1) / (degree - 1)
     worst = np.abs(pairs - repeats * pair_share).max()
     assert worst < 5 * np.sqrt(repeats * pair_share * (1 - pair_share))
-
-
-@settings(deadline=None)
-@given(st.lists(st.integers(0, 9), max_size=30), st.integers(1, 50))
-def test_number_vertices_equals_a_dictionary(vertices: list[int], base: int) -> None:
-    first_seen = np.zeros(10, np.int32)
-    frontier = np.full(2 + len(vertices) + 1, -1, np.int64)
-    seeds = np.array([3, 7])
-    assert sampler_kernels.place_seeds(seeds, first_seen, base, frontier) == -1
-    neighbors = np.array(vertices, np.int32)
-    found = sampler_kernels.number_vertices(neighbors, first_seen, base, frontier, 2)
-    numbers = {3: 0, 7: 1}
-    expected = [numbers.setdefault(vertex, len(numbers)) for vertex in vertices]
-    assert neighbors.tolist() == expected
-    assert frontier[:found].tolist() == list(numbers)
-    assert found == len(numbers)
-
-
-@pytest.mark.parametrize(
-    ("seeds", "refused"), [([0, 4, 9], -1), ([], -1), ([2, -1], 1), ([10], 0), ([5, 6, 5], 2)]
-)
-def test_place_seeds_points_at_the_first_bad_seed(seeds: list[int], refused: int) -> None:
-    first_seen: npt.NDArray[np.int32] = np.full(10, 99, np.int32)
-    frontier = np.empty(3, np.int64)
-    assert sampler_kernels.place_seeds(np.array(seeds, np.int64), first_seen, 100, frontier) == refused
 
 
 @pytest.mark.parametrize("renumbered", [False, True])

@@ -36,8 +36,22 @@ def test_the_picture_in_the_module():
 
 
 def test_order_inside_parts():
-    book = PartitionBook.from_assignment(np.array([1, 0, 1, 0]), 2, order=np.array([2.0, 3.0, 1.0, 3.0]))
-    assert book.new_to_old.tolist() == [1, 3, 2, 0]
+    book = PartitionBook.from_assignment(np.array([1, 0, 1, 0, 1]), 2, np.array([2.0, 3.0, 4.0, 3.0, 2.0]))
+    assert book.new_to_old.tolist() == [1, 3, 2, 0, 4]
+
+
+@given(ASSIGNMENTS, st.data())
+def test_priority_falls_inside_parts_and_ties_keep_the_users_order(case, data):
+    num_parts, assignment = case[0], np.array(case[1], np.int32)
+    few = st.sampled_from([-1.5, 0.0, 0.25, 1.0])
+    drawn = st.lists(few, min_size=len(assignment), max_size=len(assignment))
+    priority = np.array(data.draw(drawn), np.float64)
+    book = PartitionBook.from_assignment(assignment, num_parts, priority)
+    expected = sorted(range(len(assignment)), key=lambda v: (assignment[v], -priority[v], v))
+    assert book.new_to_old.tolist() == expected
+    plain = PartitionBook.from_assignment(assignment, num_parts)
+    assert (book.offsets == plain.offsets).all()
+    assert (book.assignment() == assignment).all()
 
 
 def test_rows_of_any_shape_are_restored():
@@ -49,8 +63,10 @@ def test_rows_of_any_shape_are_restored():
 def test_bad_input_is_refused():
     with pytest.raises(DataError, match=r"vertex 1 is assigned to part 2, expected \[0, 2\)"):
         PartitionBook.from_assignment(np.array([0, 2]), 2)
-    with pytest.raises(DataError, match="order has 1 values for 2 vertices"):
-        PartitionBook.from_assignment(np.array([0, 1]), 2, order=np.array([0]))
+    with pytest.raises(DataError, match="priority has 1 values for 2 vertices"):
+        PartitionBook.from_assignment(np.array([0, 1]), 2, np.array([0.0]))
+    with pytest.raises(DataError, match="priority of vertex 1 is nan"):
+        PartitionBook.from_assignment(np.array([0, 1]), 2, np.array([0.0, np.nan]))
     with pytest.raises(DataError, match="leaves out vertex 1"):
         PartitionBook.from_permutation(np.array([0, 0]), np.array([0, 2]))
     with pytest.raises(DataError, match="must rise from 0 to 2"):

@@ -12,6 +12,7 @@ def test_defaults_are_valid():
     ("fields", "message"),
     [
         ({"method": "metsi"}, 'method = "metsi": expected one of metis, fennel, random'),
+        ({"order": "vpi"}, 'order = "vpi": expected one of vip, original'),
         ({"num_parts": 0}, "num_parts = 0: expected at least 1"),
         ({"restarts": 0}, "restarts = 0: expected at least 1"),
         ({"refine_cycles": -1}, "refine_cycles = -1: expected at least 0"),

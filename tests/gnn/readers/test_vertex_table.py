@@ -8,7 +8,7 @@ import pytest
 
 from windrow.comm.errors import DataError
 from windrow.gnn.readers.options import EdgeListOptions
-from windrow.gnn.readers.vertex_table import read_vertex_table
+from windrow.gnn.readers.vertex_table import read_vertex_ids, read_vertex_table
 
 pytest.importorskip("pyarrow")
 
@@ -77,3 +77,17 @@ def test_broken_files_are_refused(tmp_path: Path, text: str, fields: dict[str, A
         read_vertex_table(options(tmp_path, text, **fields))
     assert message in str(caught.value)
     assert "v.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize(("ids", "expected"), [("names", ["7", "3"]), ("integers", [7, 3]), ("rows", None)])
+def test_ids_alone(tmp_path: Path, ids: Any, expected: list[Any] | None) -> None:
+    chosen = options(tmp_path, "id,x\n7,oops\n3,2\n", ids=ids, vertex_id_column="id")
+    found = read_vertex_ids(chosen)
+    assert (None if found is None else found.to_pylist()) == expected
+    assert read_vertex_ids(EdgeListOptions(ids=ids)) is None
+
+
+def test_ids_that_repeat_are_refused(tmp_path: Path) -> None:
+    chosen = options(tmp_path, "id,x\na,1\na,2\n", ids="names", vertex_id_column="id")
+    with pytest.raises(DataError, match="row 2: vertex 'a' is in row 1 already"):
+        read_vertex_ids(chosen)

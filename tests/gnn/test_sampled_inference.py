@@ -1,0 +1,119 @@
+"""Sampled inference through the pipeline, against one minibatch of everything without any pipeline."""
+
+import pytest
+import torch
+
+from windrow.caching.cached_store import CachedStore
+from windrow.comm.loopback import Loopback
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.sampled_inference import infer_sampled, own_vertices, sampled_steps
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.synthetic import community_graph
+from windrow.partition.book import PartitionBook
+
+NUM_VERTICES, SEED, FANOUTS = 90, 5, (4, 3)
+GRAPH = community_graph(NUM_VERTICES, 3, seed=3, num_features=6)
+
+
+def make_part(world, parts=None):
+    assignment = torch.arange(NUM_VERTICES).numpy() * 7 % (parts or world.size)
+    return PartitionedGraph.from_graph(
+        GRAPH, PartitionBook.from_assignment(assignment, world.size), world.rank
+    )
+
+
+def make_model(kind="graphsage"):
+    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5)
+    return build_model(options, in_features=6, out_features=3, seed=2).eval()
+
+
+def make_sampler(graph, model, original_ids=None):
+    return NeighborSampler(
+        graph.indptr,
+        graph.indices,
+        FANOUTS,
+        seed=SEED,
+        original_ids=original_ids,
+        source_degrees=model.needs_source_degrees,
+    )
+
+
+def expected(kind="graphsage"):
+    """All vertices in one minibatch, in the user's order."""
+    model = make_model(kind)
+    minibatch = make_sampler(GRAPH, model).sample(torch.arange(NUM_VERTICES), epoch=0, step=0)
+    with torch.no_grad():
+        return model(minibatch.blocks, GRAPH.features[minibatch.input_ids])
+
+
+def infer(world, part, wanted, *, kind="graphsage", batch_size=16, depth=3, cached_ids=None):
+    """The user's ids of this rank's vertices, their outputs, and how many minibatches there were."""
+    steps = []
+    ids = None if wanted is None else torch.from_numpy(part.book.old_to_new)[wanted]
+    model = make_model(kind)
+    outputs = infer_sampled(
+        world,
+        part,
+        model,
+        ids,
+        sampler=make_sampler(part, model, part.original_ids),
+        store=CachedStore(world, part.offsets, part.features, cached_ids=cached_ids),
+        options=PipelineOptions(depth=depth, sampler_threads=2),
+        batch_size=batch_size,
+        after_step=lambda: steps.append(1),
+    )
+    assert len(steps) == sampled_steps(part, ids, batch_size)
+    return part.original_ids[own_vertices(part, ids)], outputs, len(steps)
+
+
+def assert_right(results, wanted, kind="graphsage"):
+    ids = torch.cat([each[0] for each in results])
+    assert torch.equal(ids.sort().values, wanted.sort().values)
+    rows = torch.cat([each[1] for each in results])
+    torch.testing.assert_close(rows, expected(kind)[ids], rtol=1e-5, atol=1e-5)
+    assert len({each[2] for each in results}) == 1
+
+
+def test_any_number_of_ranks_gives_the_same(spmd):
+    wanted = torch.arange(NUM_VERTICES)
+    assert_right(spmd(lambda world: infer(world, make_part(world), None)), wanted)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+@pytest.mark.parametrize(("depth", "batch_size"), [(0, 7), (1, 1), (5, 1000)])
+def test_neither_depth_nor_batch_size_matters(kind, depth, batch_size):
+    wanted = torch.tensor([3, 88, 4, 50, 51, 0])
+
+    def body(world):
+        return infer(world, make_part(world), wanted, kind=kind, depth=depth, batch_size=batch_size)
+
+    assert_right(Loopback.run(3, body), wanted, kind)
+
+
+def test_a_cache_changes_nothing():
+    def body(world):
+        part = make_part(world)
+        start, stop = part.own_range
+        others = torch.cat([torch.arange(0, start), torch.arange(stop, NUM_VERTICES)])
+        plain, cached = infer(world, part, None), infer(world, part, None, cached_ids=others[::2])
+        assert torch.equal(plain[1], cached[1])
+        return cached
+
+    assert_right(Loopback.run(2, body), torch.arange(NUM_VERTICES))
+
+
+def test_a_rank_without_vertices_takes_part():
+    def body(world):
+        return infer(world, make_part(world, parts=2), None)
+
+    results = Loopback.run(3, body)
+    assert [len(each[0]) for each in results] == [45, 45, 0]
+    assert_right(results, torch.arange(NUM_VERTICES))
+
+
+def test_nothing_asked_for_is_nothing_done():
+    nothing = torch.empty(0, dtype=torch.int64)
+    for ids, outputs, steps in Loopback.run(2, lambda world: infer(world, make_part(world), nothing)):
+        assert (len(ids), tuple(outputs.shape), steps) == (0, (0, 3), 0)

@@ -1,0 +1,158 @@
+"""Generated graphs with communities and skewed degrees."""
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.gnn.build import edges_of
+from windrow.gnn.graph import Graph
+from windrow.gnn.synthetic_communities import power_law_communities
+
+
+def edge_keys(graph: Graph) -> tuple[torch.Tensor, torch.Tensor]:
+    """Every stored edge, and every one turned round, as single numbers."""
+    sources, destinations = (end.long() for end in edges_of(graph.indptr, graph.indices))
+    return destinations * graph.num_vertices + sources, sources * graph.num_vertices + destinations
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.integers(30, 400), st.integers(0, 3), st.integers(2, 5), st.floats(0, 1), st.integers(0, 2**32))
+def test_a_graph_is_simple_undirected_and_of_the_size_asked_for(
+    num_vertices: int, degree: int, num_communities: int, mixing: float, seed: int
+) -> None:
+    graph = power_law_communities(
+        num_vertices,
+        2 * (num_vertices * degree // 2),
+        seed=seed,
+        num_communities=num_communities,
+        mixing=mixing,
+        num_classes=2,
+        num_features=3,
+        train_share=0.1,
+    )
+    graph.validate()
+    assert (graph.num_vertices, graph.num_edges) == (num_vertices, 2 * (num_vertices * degree // 2))
+    forward, backward = edge_keys(graph)
+    assert len(forward.unique()) == len(forward)
+    # Each list ascends, so the keys do.
+    assert torch.equal(forward, backward.sort().values)
+    assert not torch.isin(torch.arange(num_vertices) * (num_vertices + 1), forward).any()
+    assert graph.features is not None
+    assert graph.features.shape == (num_vertices, 3)
+
+
+@pytest.mark.parametrize("mixing", [0.0, 0.1, 0.5])
+def test_edges_leave_their_community_as_often_as_asked_for(mixing: float) -> None:
+    """With as many classes as communities, labels are communities."""
+    graph = power_law_communities(
+        6_000, 48_000, seed=2, num_communities=6, num_classes=6, mixing=mixing, train_share=0.1
+    )
+    assert graph.labels is not None
+    sources, destinations = edges_of(graph.indptr, graph.indices)
+    leave = (graph.labels[sources.long()] != graph.labels[destinations]).double().mean()
+    assert abs(float(leave) - mixing) < 0.03
+    sizes = graph.labels.bincount()
+    assert torch.equal(sizes, sizes.sort(descending=True).values)
+    assert sizes[0] > 2 * sizes[-1]
+
+
+def test_degrees_fall_as_a_power_law() -> None:
+    graph = power_law_communities(50_000, 500_000, seed=3, num_communities=3, num_classes=2, mixing=0.2)
+    degrees = graph.in_degrees.sort(descending=True).values.float()
+    assert degrees[0] > 30 * degrees.mean()
+    ranks = torch.tensor([200, 2_000, 20_000])
+    slopes = degrees[ranks].log().diff() / ranks.float().log().diff()
+    assert torch.allclose(slopes, torch.full_like(slopes, -1 / 1.5), atol=0.12)
+
+
+def test_ids_tell_nothing() -> None:
+    graph = power_law_communities(5_000, 50_000, seed=3, num_communities=20, mixing=0.1)
+    assert graph.labels is not None
+    ids = np.arange(5_000)
+    for what in (graph.in_degrees, graph.labels, (graph.in_degrees > 30).long()):
+        assert abs(np.corrcoef(ids, what.numpy())[0, 1]) < 0.05
+
+
+def test_a_graph_depends_on_its_arguments_alone() -> None:
+    def make(seed: int) -> str:
+        return power_law_communities(
+            2_000, 10_000, seed=seed, num_communities=9, mixing=0.2, num_features=4
+        ).fingerprint()
+
+    assert make(1) == make(1)
+    assert make(1) != make(2)
+
+
+def test_splits_have_the_share_asked_for() -> None:
+    graph = power_law_communities(2_000, 10_000, seed=1, num_communities=9, mixing=0.2, train_share=0.05)
+    assert [len(ids) for ids in (graph.train_ids, graph.validation_ids, graph.test_ids)] == [100, 100, 100]
+    assert torch.equal(graph.train_ids, graph.train_ids.sort().values)
+    assert graph.num_classes == 8
+    assert graph.features is None
+
+
+def test_neighbours_tell_more_than_the_vertex_alone() -> None:
+    graph = power_law_communities(3_000, 30_000, seed=1, num_communities=8, mixing=0.2, num_features=16)
+    assert graph.features is not None
+    assert graph.labels is not None
+    sources, destinations = edges_of(graph.indptr, graph.indices)
+    means = torch.zeros_like(graph.features).index_add_(0, destinations, graph.features[sources.long()])
+    means /= graph.in_degrees.clamp(min=1).unsqueeze(1)
+    accuracies = []
+    for rows in (graph.features, means):
+        centroids = torch.stack([rows[graph.labels == label].mean(0) for label in range(8)])
+        accuracies.append(float((torch.cdist(rows, centroids).argmin(1) == graph.labels).double().mean()))
+    assert accuracies[1] > accuracies[0] + 0.1
+
+
+def test_too_many_edges_are_refused() -> None:
+    with pytest.raises(
+        DataError, match="2000 edges with so skewed degrees do not fit among 30 vertices in 3 com"
+    ):
+        power_law_communities(
+            30, 2_000, seed=0, num_communities=3, mixing=0.1, num_classes=2, train_share=0.1
+        )
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"num_vertices": 1}, "num_vertices 1"),
+        ({"num_edges": 3}, "num_edges 3: use an even number"),
+        ({"num_communities": 0}, "num_communities 0"),
+        ({"num_communities": 1, "num_classes": 1}, "one community has no others"),
+        ({"mixing": 1.5}, r"mixing 1\.5"),
+        ({"exponent": 2.0}, r"exponent 2\.0"),
+        ({"num_features": -1}, "num_features -1"),
+        ({"num_classes": 9}, "num_classes 9"),
+        ({"train_share": 0.5}, r"train_share 0\.5"),
+        ({"train_share": 0.0}, r"train_share 0\.0"),
+    ],
+)
+def test_bad_arguments_are_refused(changed: dict[str, float], message: str) -> None:
+    arguments = {"num_vertices": 100, "num_edges": 200, "seed": 0, "num_communities": 8, "mixing": 0.1}
+    with pytest.raises(RecipeError, match=message):
+        power_law_communities(**(arguments | changed))  # type: ignore[arg-type]
+
+
+def test_with_a_decay_edges_that_leave_a_community_end_nearby():
+    """Distances between communities on the ring, in shares of it, of the edges that leave one."""
+
+    def far_share(decay):
+        communities = 60
+        graph = power_law_communities(
+            6_000, 60_000, seed=2, num_communities=communities, num_classes=communities, mixing=0.5, decay=decay
+        )
+        ends = graph.labels[graph.indices.long()]
+        starts = graph.labels.repeat_interleave(graph.indptr.diff())
+        leaving = ends != starts
+        apart = (ends - starts).abs()[leaving]
+        apart = torch.minimum(apart, communities - apart)
+        return float((apart > communities // 6).double().mean())
+
+    assert far_share(None) > 0.6
+    # With density d ** -2, half of the edges end within twice the distance at which they begin to leave.
+    assert far_share(2.0) < 0.25
