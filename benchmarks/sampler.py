@@ -4,9 +4,10 @@
 
 Each number of threads is measured in a process of its own, because OpenMP reads its limit at start. The
 column "busy cores" is processor time over wall time, so a limit that was not kept would show. With two threads
-ours samples two batches at a time, each on one thread; for DGL the fastest of three ways counts. DGL also
-returns the ids of the sampled edges, which ours leaves out. DGL variants that return wrong samples (int32 with
-fused=True: too few edges from the second batch on) are named and left out.
+ours samples two batches at a time, each on one thread; for DGL the fastest of three ways counts. Scaling is ours on two
+threads over ours on one, in turn in the process that has two. DGL also returns the ids of the sampled edges, which
+ours leaves out. DGL variants that return wrong samples (int32 with fused=True: too few edges from the second batch on)
+are named and left out.
 """
 
 import argparse
@@ -37,9 +38,14 @@ FANOUTS = [15, 10, 5]
 BATCH = 1024
 SEED = 7
 AIM = 3.0
+SCALING_AIM = 1.8
+SCALING_BATCHES = 16
+"""Batches of each measurement of scaling: enough that no thread waits long for the other's last one."""
 GRAPHS = (EGO_TWITTER, POWER_LAW)
 THREADS = (1, 2)
 IN_TURN = "in turn"
+SCALING = "scaling"
+ONE_THREAD, ALL_THREADS = "windrow, 1 thread", "windrow, all threads"
 CHECKED_BATCHES = 6
 WORKER_BATCHES = 24
 WORKER_WARM_UP = 4
@@ -76,6 +82,14 @@ def measure(program: Program) -> Findings:
                 }
                 for name, note in found["notes"].items():
                     notes.append({"graph": graph, "threads": threads, "variant": name, "note": note})
+                if SCALING in measured:
+                    scaling = measured.pop(SCALING).ratio(ALL_THREADS)
+                    key = f"{graph}_scaling_to_{threads}_threads"
+                    figures[key] = scaling.median
+                    figures[f"{key}_low_95"] = scaling.low
+                    figures[f"{key}_high_95"] = scaling.high
+                    text = f"{threads} threads sample >= {SCALING_AIM:g}x the edges of one"
+                    aims[key] = Aim(text, scaling.median >= SCALING_AIM)
                 ahead = min(measured.values(), key=lambda compared: compared.ratio(OURS).median)
                 gain = ahead.ratio(OURS)
                 key = f"{graph}_threads_{threads}"
@@ -129,8 +143,11 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
         name = compared.baseline.removesuffix(", Python threads")
         graph, make = dgl_variants[name]
         loader = data_loader(f"{name}, DataLoader", graph, make(), runs[OURS], rounds=max(3, repeats // 6))
-    comparisons = {IN_TURN: comparison_to_json(compared), "DataLoader": comparison_to_json(loader)}
-    return {"comparisons": comparisons, "notes": notes}
+        comparisons = {IN_TURN: compared, "DataLoader": loader}
+        if threads > 1:
+            comparisons[SCALING] = scaling_of(ours, pool, indptr.shape[0] - 1, threads, repeats)
+    in_json = {way: comparison_to_json(comparison) for way, comparison in comparisons.items()}
+    return {"comparisons": in_json, "notes": notes}
 
 
 class Run:
@@ -139,7 +156,7 @@ class Run:
     def __init__(
         self, pool: ThreadPoolExecutor, samples: list[Sample], num_vertices: int, batches: int
     ) -> None:
-        """Sample `batches` batches per call, one after another or, with several samplers, one on each thread."""
+        """Sample `batches` batches per call, one after another or, with several samplers, on the pool's threads."""
         self.pool = pool
         self.samples = samples
         self.batches = batches
@@ -154,10 +171,23 @@ class Run:
         if len(self.samples) == 1:
             edges = sum(self.samples[0](seeds, step) for seeds, step in work)
         else:
-            tasks = [self.pool.submit(sample, *task) for sample, task in zip(self.samples, work, strict=True)]
+            samples = itertools.cycle(self.samples)
+            tasks = [self.pool.submit(sample, *task) for sample, task in zip(samples, work, strict=False)]
             edges = sum(task.result() for task in tasks)
         self.processor_seconds.append(time.process_time() - start)
         self.edges.append(edges)
+
+
+def scaling_of(
+    sampler: NeighborSampler, pool: ThreadPoolExecutor, num_vertices: int, threads: int, repeats: int
+) -> Comparison:
+    """Time ours on one thread and on all of them, in turn and on the same batches: seconds per edge."""
+    runs = {
+        ONE_THREAD: Run(pool, [windrow_sample(sampler)], num_vertices, SCALING_BATCHES),
+        ALL_THREADS: Run(pool, [windrow_sample(sampler)] * threads, num_vertices, SCALING_BATCHES),
+    }
+    compared = compare(runs, baseline=ONE_THREAD, repeats=repeats, warm_up=3)
+    return compared.divided({name: run.edges[-repeats:] for name, run in runs.items()}, "edge")
 
 
 def seed_batches(num_vertices: int) -> Iterator[tuple[Tensor, int]]:

@@ -18,8 +18,7 @@ if __name__ == "__main__":
     with connect() as world:  # one process partitions, the others wait for it
         recipe = load_recipe(Path(sys.argv[1]), [*sys.argv[2:], f"partition.num_parts={world.size}"])
         if world.rank == 0:
-            job = PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
-            partition_to_store(job, overwrite=True)
+            partition_to_store(PartitionJob.of(recipe), overwrite=True)
         world.barrier(stage="partition")
     result = train(recipe)
     if world.rank == 0:

@@ -153,7 +153,10 @@ def load_best(folder: Path) -> Checkpoint:
     """
     path = _best(folder)
     if path is None:
-        raise StoreError(f"no checkpoint in {folder} is marked as the best: was the run ever evaluated?")
+        raise StoreError(
+            f"no checkpoint in {folder} is marked as the best: was the run ever evaluated? If not, take the last one "
+            "(--checkpoint latest)."
+        )
     header, state = read_checkpoint(path)
     return Checkpoint(path=path, header=header, state=state)
 

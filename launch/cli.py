@@ -8,7 +8,18 @@ from typing import Never
 
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands import cluster, export, network, partition, plan, prepare, report, train
+from windrow.launch.commands import (
+    cluster,
+    explain,
+    export,
+    network,
+    partition,
+    plan,
+    predict,
+    prepare,
+    report,
+    train,
+)
 
 __all__ = ["build_parser", "main"]
 
@@ -16,7 +27,9 @@ DESCRIPTION = "Distributed training of graph neural networks and recommendation 
 EXAMPLES = """\
 examples:
   windrow partition examples/tolokers.toml --parts 2
+  windrow explain examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml
+  mpirun -n 2 windrow predict runs/tolokers-1
   windrow prepare examples/open_bandit.toml
   mpirun -n 2 windrow train examples/open_bandit.toml
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
@@ -48,7 +61,7 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (partition, prepare, plan, train, export, cluster, network, report):
+    for command in (partition, prepare, plan, explain, train, predict, export, cluster, network, report):
         command.add_parser(commands)
     return parser
 

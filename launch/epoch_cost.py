@@ -29,6 +29,8 @@ class EpochCost:
     """Bytes of those rows on the wire."""
     rows_local: int = 0
     """Rows that ranks needed and had themselves, as in `windrow.launch.rank_cost.RankCost`."""
+    rows_cached: int = 0
+    """Rows of another rank that ranks needed and kept a copy of."""
     rows_remote: int = 0
     """Rows that ranks needed and another one had."""
     ranks: tuple[RankCost, ...] = ()
@@ -52,15 +54,22 @@ class EpochCost:
             rows_fetched=self.rows_fetched + other.rows_fetched,
             bytes_fetched=self.bytes_fetched + other.bytes_fetched,
             rows_local=self.rows_local + other.rows_local,
+            rows_cached=self.rows_cached + other.rows_cached,
             rows_remote=self.rows_remote + other.rows_remote,
             ranks=ranks,
         )
 
     @property
     def share_found_at_home(self) -> float | None:
-        """Rows that ranks had themselves, of all that they needed; None where they needed none."""
-        needed = self.rows_local + self.rows_remote
-        return self.rows_local / needed if needed else None
+        """Rows that ranks had themselves, copies included, of all that they needed; None where they needed none."""
+        home = self.rows_local + self.rows_cached
+        needed = home + self.rows_remote
+        return home / needed if needed else None
+
+    @property
+    def cache_hit_rate(self) -> float | None:
+        """Copies that ranks had, of all rows of other ranks that they needed; None where no copy was needed."""
+        return self.rows_cached / (self.rows_cached + self.rows_remote) if self.rows_cached else None
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
@@ -86,6 +95,7 @@ def own_traffic(world: World, fetched: Traffic) -> EpochCost:
         rows_fetched=fetched.rows_received,
         bytes_fetched=fetched.bytes_received,
         rows_local=own.rows_local,
+        rows_cached=own.rows_cached,
         rows_remote=own.rows_remote,
         ranks=(own,),
     )
@@ -130,6 +140,7 @@ def gather_cost(world: World, own: EpochCost) -> EpochCost:
         rows_fetched=sum(one.rows_fetched for one in everyone),
         bytes_fetched=sum(one.bytes_fetched for one in everyone),
         rows_local=sum(one.rows_local for one in everyone),
+        rows_cached=sum(one.rows_cached for one in everyone),
         rows_remote=sum(one.rows_remote for one in everyone),
         ranks=tuple(rank for of_rank in ranks for rank in of_rank),
     )

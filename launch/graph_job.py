@@ -1,6 +1,6 @@
 """Training of a graph neural network, as the training loop sees it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, Literal
 
 import torch
@@ -11,10 +11,13 @@ from windrow.gnn.evaluation import Evaluator
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.trainer import MinibatchTrainer
+from windrow.launch.cache_choice import choose_cache
 from windrow.launch.checkpoint import check_world_size
 from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.formatting import byte_size
 from windrow.launch.placement import graph_placement
 from windrow.launch.recipe import Recipe
+from windrow.partition.vertex_order import check_vertex_order
 from windrow.training.schedule import learning_rate_factor
 
 __all__ = ["GraphJob"]
@@ -35,13 +38,25 @@ class GraphJob:
     def __init__(self, world: World, recipe: Recipe, device: torch.device) -> None:
         self._world = world
         self._order = recipe.sampler.order
-        self._graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
+        graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
+        gpu_share = recipe.cache.gpu_share if device.type == "cuda" else 1.0
+        check_vertex_order(
+            graph.order,
+            store=recipe.store,
+            wanted=recipe.partition.order,
+            fanouts=recipe.sampler.fanouts,
+            batch_size=recipe.training.batch_size,
+            gpu_share=gpu_share,
+        )
+        self._graph = graph.stored_as(recipe.sampler.storage)
+        del graph
         model = build_model(
             recipe.model,
             in_features=self._graph.features.shape[1],
             out_features=self._graph.outputs,
             seed=recipe.run.seed,
         )
+        self._cache = choose_cache(world, self._graph, recipe)
         self._trainer = MinibatchTrainer(
             world,
             self._graph,
@@ -49,11 +64,23 @@ class GraphJob:
             sampler_options=recipe.sampler,
             options=recipe.training,
             seed=recipe.run.seed,
+            pipeline=recipe.pipeline,
+            cached_ids=self._cache.cached_ids,
+            gpu_share=gpu_share,
         )
+        self._cached_rows = world.all_gather_object(len(self._cache.cached_ids), stage="size of caches")
         # Its checks need the number of steps, which only the graph tells.
         learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
+        # What was rounded for the wire would make measured figures depend on the number of ranks.
+        is_exact = recipe.sampler.storage != "fp32" or recipe.sampler.wire == "fp32"
         self._evaluator = Evaluator(
-            world, self._graph, recipe.evaluation, fanouts=recipe.sampler.fanouts, seed=recipe.run.seed
+            world,
+            self._graph,
+            recipe.evaluation,
+            fanouts=recipe.sampler.fanouts,
+            seed=recipe.run.seed,
+            pipeline=recipe.pipeline,
+            store=self._trainer.store if is_exact else None,
         )
 
     @property
@@ -92,6 +119,19 @@ class GraphJob:
         return {}
 
     @property
+    def opening_lines(self) -> Sequence[str]:
+        """What is kept of other ranks, where there are any."""
+        if self._world.size == 1:
+            return ()
+        kept = max(self._cached_rows)
+        row_bytes = self._graph.features.shape[1:].numel() * self._graph.features.element_size()
+        size = byte_size(kept * row_bytes)
+        line = f"cache: alpha {self._cache.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
+        if self._cache.expected_rows is not None:
+            line += f"; rank 0 expects to ask for {self._cache.expected_rows:,.0f} more in an epoch"
+        return (line,)
+
+    @property
     def learning_rate(self) -> float:
         """The rate of the last step."""
         return self._trainer.learning_rate
@@ -125,7 +165,7 @@ class GraphJob:
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
-        return graph_placement(self._graph)
+        return graph_placement(self._graph, cached_rows=self._cached_rows)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimiser."""

@@ -48,6 +48,10 @@ class TrainingJob(Protocol):
         """Figures of a record that get a column of the table, beside the metric, with its header."""
 
     @property
+    def opening_lines(self) -> Sequence[str]:
+        """What the user is told before the first epoch, by rank 0."""
+
+    @property
     def learning_rate(self) -> float:
         """The rate of the last step."""
 

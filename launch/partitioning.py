@@ -1,4 +1,4 @@
-"""From a graph on disk to a partition store: read, split, renumber, write."""
+"""From a graph on disk to a partition store: read, split, order, renumber, write."""
 
 import dataclasses
 import time
@@ -13,8 +13,11 @@ import torch
 from windrow.comm.errors import StoreError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
+from windrow.gnn.trainer import SamplerOptions, TrainingOptions
+from windrow.gnn.vertex_priority import bytes_for_priorities, vertex_priorities
 from windrow.launch.formatting import duration
 from windrow.launch.progress import Progress, SilentProgress
+from windrow.launch.recipe import Recipe
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -26,6 +29,8 @@ from windrow.partition import (
     partition_with_options,
     write_store,
 )
+from windrow.partition.memory import MemoryEstimate
+from windrow.partition.vertex_order import ORDER_KEY, VertexOrder, order_to_metadata
 
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 
@@ -44,6 +49,21 @@ class PartitionJob:
     """Which graph."""
     partition: PartitionOptions = field(default_factory=PartitionOptions)
     """How to split it."""
+    sampler: SamplerOptions = field(default_factory=SamplerOptions)
+    """The minibatches that vertices are ordered for inside their part."""
+    training: TrainingOptions = field(default_factory=TrainingOptions)
+    """The same: their batch size; nothing else is asked of it."""
+
+    @staticmethod
+    def of(recipe: Recipe) -> "PartitionJob":
+        """What a recipe says about its store."""
+        return PartitionJob(
+            store=recipe.store,
+            graph=recipe.graph,
+            partition=recipe.partition,
+            sampler=recipe.sampler,
+            training=recipe.training,
+        )
 
 
 def partition_to_store(
@@ -75,6 +95,8 @@ def partition_to_store(
         graph,
         job.store,
         job.partition,
+        sampler=job.sampler,
+        training=job.training,
         overwrite=overwrite,
         progress=progress,
         origin=dataclasses.asdict(job.graph),
@@ -86,6 +108,8 @@ def graph_to_store(
     store: Path,
     options: PartitionOptions,
     *,
+    sampler: SamplerOptions | None = None,
+    training: TrainingOptions | None = None,
     overwrite: bool = False,
     progress: Progress | None = None,
     origin: Mapping[str, object] | None = None,
@@ -96,6 +120,8 @@ def graph_to_store(
         graph: for example from `windrow.gnn.readers.graph_from_pyg`.
         store: folder to write; appears whole or not at all.
         options: how to split it.
+        sampler: the minibatches that vertices are ordered for inside their part; None for the defaults of a recipe.
+        training: says their batch size; None for the defaults of a recipe.
         overwrite: replace an existing store.
         progress: where to show how far it is; None for nowhere.
         origin: where the graph came from, kept in the store's metadata as it is; what JSON can hold.
@@ -110,7 +136,8 @@ def graph_to_store(
     progress = progress or SilentProgress()
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
-    estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
+    order = _order(graph, options, sampler or SamplerOptions(), training or TrainingOptions())
+    estimate = _memory(graph, options, order)
     progress.write(f"{graph.num_vertices:,} vertices, {graph.num_edges:,} stored edges")
     progress.write(f"partitioning into {options.num_parts} parts by {options.method} takes about {estimate}")
     check_memory(estimate, available_memory_bytes())
@@ -123,7 +150,10 @@ def graph_to_store(
     quality = measure_quality(
         indptr, indices, assignment, options.num_parts, train_ids=train_ids, validation_ids=validation_ids
     )
-    book = PartitionBook.from_assignment(assignment, options.num_parts)
+    priority = None
+    if order is not None:
+        priority = vertex_priorities(graph, assignment, options.num_parts, order, progress=stages)
+    book = PartitionBook.from_assignment(assignment, options.num_parts, priority)
     shared, sharded = store_arrays(graph, book)
     try:
         write_store(
@@ -136,6 +166,7 @@ def graph_to_store(
                 "num_classes": graph.num_classes,
                 "fingerprint": graph.fingerprint(),
                 "graph": dict(origin or {}),
+                ORDER_KEY: order_to_metadata(order),
             },
             quality=quality,
             options=options,
@@ -178,6 +209,23 @@ def store_arrays(
 def _check_place(store: Path, *, overwrite: bool) -> None:
     if store.exists() and not overwrite:
         raise StoreError(f"{store} already exists: replace it by --overwrite, or choose another folder")
+
+
+def _order(
+    graph: Graph, options: PartitionOptions, sampler: SamplerOptions, training: TrainingOptions
+) -> VertexOrder | None:
+    """What vertices are ordered for inside their part; None for the user's order."""
+    if options.order == "original" or graph.labels is None or not graph.train_ids.numel():
+        return None
+    return VertexOrder(fanouts=sampler.fanouts, batch_size=training.batch_size, seed_order=sampler.order)
+
+
+def _memory(graph: Graph, options: PartitionOptions, order: VertexOrder | None) -> MemoryEstimate:
+    estimate = estimate_memory(graph.num_vertices, graph.num_edges, options)
+    if order is None:
+        return estimate
+    ordering = bytes_for_priorities(graph, order)
+    return MemoryEstimate(parts={**estimate.parts, "vertex order": ordering})
 
 
 def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:

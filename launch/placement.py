@@ -2,7 +2,8 @@
 
 Of a graph::
 
-    {"kind": "graph", "ranks": [{"vertices": 1, "train_vertices": 1, "edges": 1, "feature_bytes": 1}, ...]}
+    {"kind": "graph", "ranks": [{"vertices": 1, "train_vertices": 1, "edges": 1, "feature_bytes": 1, "cached_rows": 1,
+                                 "cached_bytes": 1}, ...]}
 
 Of a click log, with a shard on each rank for a replicated table::
 
@@ -27,21 +28,30 @@ if TYPE_CHECKING:
 __all__ = ["graph_placement", "table_placement"]
 
 
-def graph_placement(graph: "PartitionedGraph") -> dict[str, Any]:
+def graph_placement(
+    graph: "PartitionedGraph", *, cached_rows: int | Sequence[int] = 0, row_bytes: int | None = None
+) -> dict[str, Any]:
     """What the parts of a graph are.
 
     Args:
         graph: any rank's view of it.
+        cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
+        row_bytes: bytes of a vertex's features as ranks keep them; None: as this view of the graph has them.
 
     Returns:
-        For each rank its vertices, the training vertices among them, the edges that end at them, and the bytes of
-        their features.
+        For each rank its vertices, the training vertices among them, the edges that end at them, the bytes of their
+        features, and rows and bytes of its cache.
     """
+    num_parts = graph.book.num_parts
+    copies = [cached_rows] * num_parts if isinstance(cached_rows, int) else cached_rows
     offsets = graph.book.offsets
     first_edges = graph.indptr[offsets].numpy()
-    training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=graph.book.num_parts)
-    row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
-    columns = zip(np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), strict=True)
+    training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=num_parts)
+    if row_bytes is None:
+        row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
+    columns = zip(
+        np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True
+    )
     return {
         "kind": "graph",
         "ranks": [
@@ -50,8 +60,10 @@ def graph_placement(graph: "PartitionedGraph") -> dict[str, Any]:
                 "train_vertices": train_vertices,
                 "edges": edges,
                 "feature_bytes": vertices * row_bytes,
+                "cached_rows": cached,
+                "cached_bytes": cached * row_bytes,
             }
-            for vertices, train_vertices, edges in columns
+            for vertices, train_vertices, edges, cached in columns
         ],
     }
 

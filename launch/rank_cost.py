@@ -35,6 +35,8 @@ class RankCost:
     """Rows that this rank needed and had itself. Of a graph: distinct rows of features of each minibatch. Of a click
     log: for each id of this rank's samples the rows that it names, one in each shard (so one in every table that is
     not cut by columns)."""
+    rows_cached: int = 0
+    """Rows, of the same kind, that another rank owns and of which this one kept a copy. Only graphs have such rows."""
     rows_remote: int = 0
     """Rows, of the same kind, that this rank needed and another had."""
     peak_memory_bytes: int = 0
@@ -53,6 +55,7 @@ class RankCost:
             bytes_received=_added(self.bytes_received, other.bytes_received),
             bytes_reduced=self.bytes_reduced + other.bytes_reduced,
             rows_local=self.rows_local + other.rows_local,
+            rows_cached=self.rows_cached + other.rows_cached,
             rows_remote=self.rows_remote + other.rows_remote,
             peak_memory_bytes=max(self.peak_memory_bytes, other.peak_memory_bytes),
             peak_gpu_memory_bytes=max(self.peak_gpu_memory_bytes, other.peak_gpu_memory_bytes),
@@ -102,6 +105,7 @@ def rank_traffic(meter: Meter, size: int) -> RankCost:
         bytes_received=received,
         bytes_reduced=meter.totals().bytes_reduced,
         rows_local=found.local,
+        rows_cached=found.cached,
         rows_remote=found.remote,
     )
 

@@ -2,10 +2,12 @@
 
     {"epoch": 1, "ranks": [{"host": "a", "seconds": 1.2, "stage_seconds": {"sample": 0.1, ...},
                             "bytes_sent": {"features: rows": [0, 1234]}, "bytes_received": {"features: rows": [0, 980]},
-                            "bytes_reduced": 4096, "rows_local": 10, "rows_remote": 20, "peak_memory_bytes": 123, ...},
+                            "bytes_reduced": 4096, "rows_local": 10, "rows_cached": 5, "rows_remote": 20,
+                            "peak_memory_bytes": 123, ...},
                            ...]}
 
-The place in a list is a rank: ``ranks[p]["bytes_sent"][stage][q]`` is what p sent to q.
+The place in a list is a rank: ``ranks[p]["bytes_sent"][stage][q]`` is what p sent to q. What a line of an older version
+lacks has its default: no row was found in a cache.
 """
 
 import json

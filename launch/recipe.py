@@ -5,6 +5,8 @@
     [partition]                       how it is split        windrow.partition.options.PartitionOptions
     [model]                           the network            windrow.gnn.models.ModelOptions
     [sampler]                         its minibatches        windrow.gnn.trainer.SamplerOptions
+    [cache]                           remote rows kept here  windrow.caching.options.CacheOptions
+    [pipeline]                        batches under way      windrow.gnn.pipeline_options.PipelineOptions
     [training]                        how it learns          windrow.gnn.trainer.TrainingOptions
     [evaluation]                      how it is measured     windrow.gnn.evaluation.EvaluationOptions
     [run]                             where, with what seed  windrow.launch.run_options.RunOptions
@@ -18,9 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from windrow.caching.options import CacheOptions
 from windrow.comm.errors import RecipeError
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.models import ModelOptions
+from windrow.gnn.pipeline_options import PipelineOptions
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
 from windrow.launch.run_options import RunOptions
@@ -50,6 +54,10 @@ class Recipe:
     """The network."""
     sampler: SamplerOptions = field(default_factory=SamplerOptions)
     """How its minibatches are made."""
+    cache: CacheOptions = field(default_factory=CacheOptions)
+    """Which rows of other ranks are kept on each."""
+    pipeline: PipelineOptions = field(default_factory=PipelineOptions)
+    """How far ahead of training minibatches are made."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
     """How its weights are learnt."""
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)

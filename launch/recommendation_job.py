@@ -96,6 +96,11 @@ class RecommendationJob:
         return {name: header for name, header in CLICK_FIGURES.items() if name != metric} | SPEED
 
     @property
+    def opening_lines(self) -> Sequence[str]:
+        """Nothing is left to be told."""
+        return ()
+
+    @property
     def learning_rate(self) -> float:
         """The dense part's rate at the last step."""
         return self._trainer.learning_rate

@@ -9,6 +9,7 @@
         tensorboard/         the same for TensorBoard
         checkpoints/
         trace.json           a timeline of the first epochs, where --trace asked for it
+        predictions.parquet  what windrow predict wrote, where it was asked
         summary.json         the figures at the end
         plot.png             the curves
 
@@ -76,6 +77,11 @@ class RunFolder:
     def trace_file(self) -> Path:
         """A timeline of all ranks; see `windrow.launch.timeline`."""
         return self.path / "trace.json"
+
+    @property
+    def predictions_file(self) -> Path:
+        """What the model says about every vertex; see `windrow.launch.prediction_file`."""
+        return self.path / "predictions.parquet"
 
     @property
     def summary_file(self) -> Path:

@@ -7,24 +7,19 @@ from pathlib import Path
 
 import torch
 
-from windrow.comm.connect import connect, ending_all_ranks
-from windrow.comm.errors import RecipeError
-from windrow.comm.launcher import launched_local_rank
-from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.any_recipe import AnyRecipe
 from windrow.launch.checkpoint import check_fits
 from windrow.launch.checkpoint_file import CheckpointHeader
-from windrow.launch.environment import kernel_id, usable_cores
 from windrow.launch.epoch_cost import EpochCost, gather_cost, own_time, own_traffic
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.job import TrainingJob
+from windrow.launch.joining import joined_job
 from windrow.launch.journal import Journal, TrainingResult
 from windrow.launch.progress import Progress, make_progress
 from windrow.launch.rank_cost import RankCost, communication_share
 from windrow.launch.recipe import Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder
-from windrow.launch.run_options import RunOptions
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
 from windrow.launch.timeline import Timeline
 from windrow.training.early_stopping import EarlyStopping
@@ -49,24 +44,16 @@ def train(
     Raises:
         WindrowError: the store, the recipe or the checkpoint does not fit; before training starts.
     """
-    options = recipe.run
-    with ending_all_ranks():
-        device = _own_device(options)
-    with connect(
-        options.backend,
-        deadline_s=options.deadline_s,
-        debug=options.debug,
-        cuda_aware_mpi=options.cuda_aware_mpi,
-    ) as world:
-        torch.set_num_threads(options.threads or max(1, usable_cores() // _ranks_on_this_machine(world)))
-        world.meter = Meter()
-        with contextlib.closing(_open_job(world, recipe, device)) as job:
-            run = _Run(world, recipe, job)
-            if resume is not None:
-                run.restore(resume)
-            # No rank makes a run folder until every rank has found its part of the store right.
-            world.barrier(stage="ready")
-            return run.finish(resume or run_folder, trace=trace)
+    with (
+        joined_job(recipe.run) as (world, device),
+        contextlib.closing(_open_job(world, recipe, device)) as job,
+    ):
+        run = _Run(world, recipe, job)
+        if resume is not None:
+            run.restore(resume)
+        # No rank makes a run folder until every rank has found its part of the store right.
+        world.barrier(stage="ready")
+        return run.finish(resume or run_folder, trace=trace)
 
 
 def _open_job(world: World, recipe: AnyRecipe, device: torch.device) -> TrainingJob:
@@ -123,6 +110,8 @@ class _Run:
         result = None
         with contextlib.ExitStack() as open_until_the_end:
             progress = open_until_the_end.enter_context(make_progress(rank=self._world.rank))
+            for line in self._job.opening_lines:
+                progress.write(line)
             journal: Journal | None = None
             if self._world.rank == 0:
                 journal = open_until_the_end.enter_context(
@@ -186,6 +175,7 @@ class _Run:
         cost = self._cost_so_far(started, traffic)
         shares = {
             "share of rows found at home": cost.share_found_at_home,
+            "hit rate of the cache": cost.cache_hit_rate,
             "share of time in communication": communication_share(cost.ranks),
         }
         record = EpochRecord(
@@ -282,20 +272,3 @@ def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> di
         for name, value in figures.items()
         if name != metric
     }
-
-
-def _own_device(options: RunOptions) -> torch.device:
-    """This process's device, made the current one where it is a GPU: NCCL and allocations go by that."""
-    if options.device == "cpu":
-        return torch.device("cpu")
-    if not torch.cuda.is_available():
-        raise RecipeError('run.device = "cuda", but PyTorch finds no GPU on this machine: use "cpu"')
-    device = torch.device("cuda", launched_local_rank() % torch.cuda.device_count())
-    torch.cuda.set_device(device)
-    return device
-
-
-def _ranks_on_this_machine(world: World) -> int:
-    """How many ranks share this machine's cores, those on its emulated hosts too. Collective."""
-    kernels = world.all_gather_object(kernel_id(), stage="hosts")
-    return kernels.count(kernels[world.rank])

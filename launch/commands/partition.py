@@ -18,6 +18,7 @@ examples:
   windrow partition examples/tolokers.toml
   windrow partition examples/tolokers.toml --parts 4 --out stores/tolokers-4
   windrow partition --graph edges.csv --parts 8 --out stores/mine --method fennel
+  windrow partition examples/tolokers.toml --set partition.order=original
 """
 
 
@@ -30,8 +31,9 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser: argparse.ArgumentParser = commands.add_parser(
         "partition",
         help="split a graph and write a partition store",
-        description="Read a graph, split it into one part for each rank, and write a partition store. "
-        "One process does this: start it without mpirun.",
+        description="Read a graph, split it into one part for each rank, put the vertices first that minibatches of "
+        "its rank will need most (of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and "
+        "write a partition store. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
@@ -86,7 +88,7 @@ def _job(arguments: argparse.Namespace) -> "PartitionJob":
         raise RecipeError("name the graph to split: either a recipe, or --graph PATH with --out STORE")
     if arguments.recipe is not None:
         recipe = load_recipe(arguments.recipe, _overrides(arguments))
-        return PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
+        return PartitionJob.of(recipe)
     if arguments.out is None:
         raise RecipeError("--graph needs --out STORE, the folder to write")
     values = with_overrides({"graph": {"path": str(arguments.graph.absolute())}}, _overrides(arguments))

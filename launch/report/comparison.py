@@ -10,7 +10,13 @@ from windrow.launch.plot import METRIC_NAMES
 from windrow.launch.rank_cost import RankCost
 from windrow.launch.report.memory import peak_memory
 from windrow.launch.report.panel import Panel, Section, Table
-from windrow.launch.report.rank_epochs import home_share, mean_traffic, traffic_stages, waiting_share
+from windrow.launch.report.rank_epochs import (
+    cache_hit_rate,
+    home_share,
+    mean_traffic,
+    traffic_stages,
+    waiting_share,
+)
 from windrow.launch.report.read_run import ReportedRun
 
 __all__ = ["comparison_section", "flat_settings", "settings_table"]
@@ -119,6 +125,7 @@ def _figures() -> dict[str, Callable[[ReportedRun], str]]:
         "ranks": lambda run: ABSENT if run.num_ranks is None else str(run.num_ranks),
         "bytes between ranks per epoch": _traffic,
         "rows found at home": lambda run: _share(run, home_share),
+        "hit rate of the cache": lambda run: _share(run, cache_hit_rate),
         "training time in communication": lambda run: _share(run, waiting_share),
         "peak memory, largest rank": lambda run: _largest(peak_memory(run)),
     }

@@ -21,6 +21,8 @@ QUANTITIES = {
     "edges": "edges",
     "feature_bytes": "features",
 }
+CACHED = {"cached_rows": "cached rows", "cached_bytes": "cache"}
+"""Shown where there is a cache; older versions did not write them."""
 MOST_RANKS_WITH_LINES = 16
 """More lines of equal shares would be a thicket."""
 
@@ -29,13 +31,16 @@ def graph_views(ranks: Sequence[Mapping[str, int]]) -> list[View]:
     """Shares of the ranks in each quantity, and each quantity in numbers.
 
     Args:
-        ranks: for each rank its vertices, training vertices, edges and bytes of features.
+        ranks: for each rank its vertices, training vertices, edges and bytes of features; rows and bytes of its
+            cache where there is one.
 
     Raises:
         KeyError: a number is missing.
     """
-    shares = _shares(ranks)
-    return [shares, *(_numbers(ranks, key) for key in QUANTITIES)]
+    quantities = QUANTITIES
+    if any(rank.get("cached_rows") for rank in ranks):
+        quantities = QUANTITIES | CACHED
+    return [_shares(ranks, quantities), *(_numbers(ranks, key, name) for key, name in quantities.items())]
 
 
 def graph_note(num_ranks: int) -> str:
@@ -43,19 +48,19 @@ def graph_note(num_ranks: int) -> str:
     return "Dotted lines are equal shares." if 1 < num_ranks <= MOST_RANKS_WITH_LINES else ""
 
 
-def _shares(ranks: Sequence[Mapping[str, int]]) -> View:
-    totals = {key: sum(int(rank[key]) for rank in ranks) for key in QUANTITIES}
+def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -> View:
+    totals = {key: sum(int(rank[key]) for rank in ranks) for key in quantities}
     data = []
     for number, rank in enumerate(ranks):
-        percent = [100 * int(rank[key]) / totals[key] if totals[key] else 0.0 for key in QUANTITIES]
+        percent = [100 * int(rank[key]) / totals[key] if totals[key] else 0.0 for key in quantities]
         data.append(
             {
                 "type": "bar",
                 "orientation": "h",
                 "name": f"rank {number}",
-                "y": list(QUANTITIES.values()),
+                "y": list(quantities.values()),
                 "x": percent,
-                "customdata": [_told(key, int(rank[key])) for key in QUANTITIES],
+                "customdata": [_told(key, name, int(rank[key])) for key, name in quantities.items()],
                 "text": [f"{share:.1f} %" if share >= 8 else "" for share in percent],
                 "textposition": "inside",
                 "insidetextanchor": "middle",
@@ -90,21 +95,21 @@ def _shares(ranks: Sequence[Mapping[str, int]]) -> View:
     )
 
 
-def _numbers(ranks: Sequence[Mapping[str, int]], key: str) -> View:
+def _numbers(ranks: Sequence[Mapping[str, int]], key: str, name: str) -> View:
     values = [int(rank[key]) for rank in ranks]
-    title = "features (bytes)" if key == "feature_bytes" else f"{QUANTITIES[key]} (count)"
+    title = f"{name} ({'bytes' if _is_bytes(key) else 'count'})"
     data = [
         {
             "type": "bar",
             "x": [str(rank) for rank in range(len(ranks))],
             "y": values,
-            "customdata": [_told(key, value) for value in values],
+            "customdata": [_told(key, name, value) for value in values],
             "hovertemplate": "rank %{x}: %{customdata}<extra></extra>",
             "marker": {"color": [series_colour(rank) for rank in range(len(ranks))]},
         }
     ]
     return View(
-        label=QUANTITIES[key],
+        label=name,
         data=data,
         layout=layout(
             x=axis("rank", type="category", showgrid=False),
@@ -115,5 +120,9 @@ def _numbers(ranks: Sequence[Mapping[str, int]], key: str) -> View:
     )
 
 
-def _told(key: str, value: int) -> str:
-    return exact_bytes(value) if key == "feature_bytes" else f"{value:,} {QUANTITIES[key]}"
+def _is_bytes(key: str) -> bool:
+    return key.endswith("_bytes")
+
+
+def _told(key: str, name: str, value: int) -> str:
+    return exact_bytes(value) if _is_bytes(key) else f"{value:,} {name}"

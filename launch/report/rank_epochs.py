@@ -11,6 +11,7 @@ from windrow.launch.rank_record import RankRecord, read_rank_records
 
 __all__ = [
     "RankEpochs",
+    "cache_hit_rate",
     "home_share",
     "mean_traffic",
     "read_rank_epochs",
@@ -45,7 +46,7 @@ def read_rank_epochs(path: Path) -> dict[int, tuple[RankCost, ...]]:
 
 
 def home_share(ranks: Iterable[RankCost]) -> float | None:
-    """Share of the rows asked for that were found on the asking rank.
+    """Share of the rows asked for that were found on the asking rank, among its own or in its cache.
 
     Args:
         ranks: whose rows are added up.
@@ -54,9 +55,23 @@ def home_share(ranks: Iterable[RankCost]) -> float | None:
         From 0 to 1; None where no rows were asked for.
     """
     listed = list(ranks)
-    local = sum(rank.rows_local for rank in listed)
-    everything = local + sum(rank.rows_remote for rank in listed)
-    return local / everything if everything else None
+    home = sum(rank.rows_local + rank.rows_cached for rank in listed)
+    everything = home + sum(rank.rows_remote for rank in listed)
+    return home / everything if everything else None
+
+
+def cache_hit_rate(ranks: Iterable[RankCost]) -> float | None:
+    """Share of the rows of other ranks that the asking rank found in its cache.
+
+    Args:
+        ranks: whose rows are added up.
+
+    Returns:
+        Above 0, to 1; None where no row was found in a cache, as where there is none.
+    """
+    listed = list(ranks)
+    cached = sum(rank.rows_cached for rank in listed)
+    return cached / (cached + sum(rank.rows_remote for rank in listed)) if cached else None
 
 
 def waiting_share(ranks: Iterable[RankCost]) -> float | None:
@@ -129,7 +144,7 @@ def _check(record: RankRecord) -> None:
                 )
         if not isinstance(rank.host, str):
             raise TypeError(f"expected the name of a host for rank {place}, got {rank.host!r}")
-        counts = [rank.rows_local, rank.rows_remote, rank.bytes_reduced]
+        counts = [rank.rows_local, rank.rows_cached, rank.rows_remote, rank.bytes_reduced]
         memory = [rank.peak_memory_bytes, rank.peak_gpu_memory_bytes]
         seconds = [rank.seconds, *rank.stage_seconds.values(), *rank.waiting_seconds.values()]
         traffic = [number for row in rank.bytes_sent.values() for number in row]

@@ -26,14 +26,15 @@ def test_two_parts_of_an_epoch_add_up() -> None:
 
 
 def test_ranks_add_up_where_there_are_as_many() -> None:
-    two = EpochCost(rows_local=3, rows_remote=1, ranks=(RankCost(rows_local=1), RankCost(rows_local=2)))
+    ranks = (RankCost(rows_local=1), RankCost(rows_local=2))
+    two = EpochCost(rows_local=3, rows_cached=2, rows_remote=1, ranks=ranks)
     assert (two + two).ranks == (RankCost(rows_local=2), RankCost(rows_local=4))
     assert (two + EpochCost()).ranks == (EpochCost() + two).ranks == two.ranks
     # On another number of ranks they begin anew; all together still add up.
-    one = EpochCost(rows_local=5, ranks=(RankCost(rows_local=5),))
+    one = EpochCost(rows_local=5, rows_cached=4, ranks=(RankCost(rows_local=5),))
     both = two + one
     assert both.ranks == one.ranks
-    assert (both.rows_local, both.rows_remote) == (8, 1)
+    assert (both.rows_local, both.rows_cached, both.rows_remote) == (8, 6, 1)
 
 
 def test_a_checkpoint_keeps_it_and_an_older_one_has_less_to_keep() -> None:
@@ -51,7 +52,16 @@ def test_a_checkpoint_keeps_it_and_an_older_one_has_less_to_keep() -> None:
 def test_the_share_found_at_home() -> None:
     assert EpochCost(rows_local=3, rows_remote=1).share_found_at_home == 0.75
     assert EpochCost(rows_local=3).share_found_at_home == 1.0
+    assert EpochCost(rows_local=3, rows_cached=2, rows_remote=5).share_found_at_home == 0.5
     assert EpochCost().share_found_at_home is None
+
+
+def test_the_hit_rate_is_of_rows_of_other_ranks_alone() -> None:
+    assert EpochCost(rows_local=100, rows_cached=1, rows_remote=3).cache_hit_rate == 0.25
+    assert EpochCost(rows_local=100, rows_cached=4).cache_hit_rate == 1.0
+    # Nothing found in a cache is no cache: there is no figure to show.
+    assert EpochCost(rows_local=100, rows_remote=3).cache_hit_rate is None
+    assert EpochCost().cache_hit_rate is None
 
 
 def test_ranks_are_put_together() -> None:
@@ -68,7 +78,8 @@ def test_every_rank_is_told_apart(spmd: Any) -> None:
         world.meter = Meter()
         counts = [world.rank + peer for peer in range(world.size)]
         world.all_to_all(torch.zeros(sum(counts), 2), counts, counts, stage="rows")
-        world.meter.record_found("rows", local=counts[world.rank], remote=sum(counts) - counts[world.rank])
+        found = {"local": counts[world.rank], "remote": sum(counts) - counts[world.rank]}
+        world.meter.record_found("rows", cached=10 + world.rank, **found)
         own = own_traffic(world, world.meter.totals("rows")) + own_time(1.0 + world.rank, {"wait": 0.5})
         return own, gather_cost(world, own)
 
@@ -77,10 +88,9 @@ def test_every_rank_is_told_apart(spmd: Any) -> None:
     gathered = results[0][1]
     assert gathered.ranks == tuple(rank for own, _ in results for rank in own.ranks)
     assert all(not cost.ranks for _, cost in results[1:])
-    assert (
-        len({(c.seconds, c.rows_fetched, c.bytes_fetched, c.rows_local, c.rows_remote) for _, c in results})
-        == 1
-    )
+    assert len({(c.seconds, c.rows_fetched, c.bytes_fetched, c.share_found_at_home) for _, c in results}) == 1
+    assert gathered.rows_cached == sum(10 + rank for rank in range(size))
+    assert [rank.rows_cached for rank in gathered.ranks] == [10 + rank for rank in range(size)]
     assert gathered.rows_remote == gathered.rows_fetched == sum(rank.rows_remote for rank in gathered.ranks)
     assert gathered.seconds == size
     for number, rank in enumerate(gathered.ranks):

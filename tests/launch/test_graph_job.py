@@ -40,7 +40,7 @@ def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
         "training": {"epochs": 2, "batch_size": 32},
     }
     made = make_recipe({"name": "tiny", "store": "store", **sections}, source="r.toml", base=folder)
-    partition_to_store(PartitionJob(store=made.store, graph=made.graph, partition=made.partition))
+    partition_to_store(PartitionJob.of(made))
     return made
 
 

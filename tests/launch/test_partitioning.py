@@ -1,5 +1,6 @@
 """windrow.launch.partitioning: what is in the store is the graph, renumbered."""
 
+import dataclasses
 import io
 import os
 from pathlib import Path
@@ -10,7 +11,12 @@ import torch
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.graph import Graph
+from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.synthetic import community_graph
+from windrow.gnn.trainer import SamplerOptions, TrainingOptions
+from windrow.gnn.vertex_priority import vertex_priorities
 from windrow.launch import partitioning
 from windrow.launch.partitioning import (
     PartitionJob,
@@ -19,9 +25,14 @@ from windrow.launch.partitioning import (
     store_arrays,
 )
 from windrow.launch.progress import LineProgress, SilentProgress
+from windrow.launch.recipe import make_recipe
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
+from windrow.partition.vertex_order import order_from_metadata
 
 RANDOM = PartitionOptions(num_parts=3, method="random")
+ORIGINAL = PartitionOptions(num_parts=3, method="random", order="original")
+SAMPLER = SamplerOptions(fanouts=(2, 1), order="local")
+TRAINING = TrainingOptions(batch_size=7)
 
 
 @pytest.fixture
@@ -54,7 +65,8 @@ def partition(graph_file: Path, store: Path, *, overwrite: bool = False) -> Part
 def test_the_store_holds_the_renumbered_graph(graph_file: Path, tmp_path: Path) -> None:
     store = partition(graph_file, tmp_path / "store")
     graph = read_graph(GraphOptions(path=str(graph_file)))
-    expected = graph.relabel(PartitionBook.from_assignment(store.book.assignment(), 3))
+    # A copy: torch warns of arrays that it must not write to.
+    expected = graph.relabel(PartitionBook.from_permutation(store.book.new_to_old.copy(), store.book.offsets))
     for name in ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids"):
         assert np.array_equal(store.shared(name), getattr(expected, name).numpy()), name
     features = np.concatenate([store.sharded("features", part) for part in range(3)])
@@ -64,6 +76,91 @@ def test_the_store_holds_the_renumbered_graph(graph_file: Path, tmp_path: Path) 
     assert store.metadata["fingerprint"] == graph.fingerprint()
     assert store.quality is not None
     assert sum(store.quality.part_sizes) == 60
+
+
+def test_the_vertices_that_a_part_needs_most_come_first(tmp_path: Path) -> None:
+    graph = community_graph(300, 3, seed=4, num_features=5)
+    graph_to_store(graph, tmp_path / "store", RANDOM, sampler=SAMPLER, training=TRAINING)
+    store = PartitionStore.open(tmp_path / "store")
+    assert store.metadata["order"] == {
+        "by": "vip",
+        "fanouts": [2, 1],
+        "batch_size": 7,
+        "seed_order": "local",
+    }
+    order = order_from_metadata(store.metadata, store=store.path)
+    assert order is not None
+    priorities = vertex_priorities(graph, store.book.assignment(), 3, order)
+    for part in range(3):
+        start, stop = store.book.part_range(part)
+        falling = priorities[store.book.new_to_old[start:stop]]
+        assert (np.diff(falling) <= 0).all()
+        assert falling[0] > falling[-1]
+
+
+def test_the_order_changes_neither_parts_nor_rows_nor_the_graph(tmp_path: Path) -> None:
+    graph = community_graph(300, 3, seed=4, num_features=5)
+    for options in (RANDOM, ORIGINAL):
+        graph_to_store(graph, tmp_path / options.order, options)
+    vip, original = (PartitionStore.open(tmp_path / options.order) for options in (RANDOM, ORIGINAL))
+    assert original.metadata["order"] == {"by": "original"}
+    assert not np.array_equal(vip.book.new_to_old, original.book.new_to_old)
+    assert np.array_equal(vip.book.assignment(), original.book.assignment())
+    assert vip.metadata["fingerprint"] == original.metadata["fingerprint"]
+    assert vip.quality == original.quality
+    assert graph.features is not None
+    assert graph.labels is not None
+    for store in (vip, original):
+        book = store.book
+        features = np.concatenate([store.sharded("features", part) for part in range(3)])
+        assert np.array_equal(book.restore(features), graph.features.numpy())
+        assert np.array_equal(book.restore(store.shared("labels")), graph.labels.numpy())
+        for split in ("train_ids", "validation_ids", "test_ids"):
+            assert np.array_equal(book.to_original(store.shared(split)), getattr(graph, split).numpy())
+
+
+def test_predictions_do_not_depend_on_the_order(tmp_path: Path) -> None:
+    """What one rank samples for a vertex of the user's, in either store."""
+    graph = community_graph(300, 3, seed=4, num_features=5)
+    drawn = []
+    for options in (RANDOM, ORIGINAL):
+        graph_to_store(graph, tmp_path / options.order, options)
+        views = [PartitionedGraph.open(tmp_path / options.order, rank=rank, size=3) for rank in range(3)]
+        assert (views[0].order is None) == (options.order == "original")
+        features = torch.cat([view.features for view in views])
+        ids = views[0].original_ids
+        sampler = NeighborSampler(views[0].indptr, views[0].indices, (3, 2), seed=1, original_ids=ids)
+        seeds = torch.from_numpy(views[0].book.to_new(np.arange(20)))
+        minibatch = sampler.sample(seeds, epoch=0, step=0)
+        drawn.append((ids[minibatch.input_ids], features[minibatch.input_ids]))
+    assert torch.equal(drawn[0][0], drawn[1][0])
+    assert torch.equal(drawn[0][1], drawn[1][1])
+
+
+@pytest.mark.parametrize("without", ["train_ids", "labels"])
+def test_what_cannot_be_trained_on_stays_in_the_users_order(tmp_path: Path, without: str) -> None:
+    graph = community_graph(60, 3, seed=4, num_features=5)
+    graph = dataclasses.replace(graph, **{without: None if without == "labels" else graph.train_ids[:0]})
+    graph_to_store(graph, tmp_path / "store", RANDOM)
+    store = PartitionStore.open(tmp_path / "store")
+    assert store.metadata["order"] == {"by": "original"}
+    assert (
+        np.diff(store.book.new_to_old)[np.diff(store.book.assignment()[store.book.new_to_old]) == 0] > 0
+    ).all()
+
+
+def test_the_job_of_a_recipe_is_ordered_for_its_minibatches(tmp_path: Path) -> None:
+    values = {
+        "name": "r",
+        "store": "s",
+        "graph": {"path": "g.npz"},
+        "model": {"num_layers": 2},
+        "sampler": {"fanouts": [3, 2]},
+        "training": {"batch_size": 9},
+    }
+    job = PartitionJob.of(make_recipe(values, source="r.toml", base=tmp_path))
+    assert (job.sampler.fanouts, job.training.batch_size) == ((3, 2), 9)
+    assert (job.store, job.partition) == (tmp_path / "s", PartitionOptions())
 
 
 def test_features_are_cut_into_chunks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,6 +211,8 @@ def test_memory_is_told_before_and_quality_after(graph_file: Path, tmp_path: Pat
     lines = stream.getvalue().splitlines()
     assert lines[1] == "60 vertices, 160 stored edges"
     assert lines[2].startswith("partitioning into 3 parts by random takes about 0.00 GB")
+    assert ", vertex order 0.00 GB" in lines[2]
+    assert any(line.startswith("ordering vertices: ") for line in lines)
     assert any(line.startswith("checksums: ") for line in lines)
     assert any("edge cut" in line for line in lines)
     assert lines[-1].startswith(f"wrote {tmp_path / 'store'} in ")

@@ -1,6 +1,7 @@
 """windrow.launch.placement: what each rank holds, against counting it."""
 
 import json
+from typing import Any
 
 import numpy as np
 import pytest
@@ -36,6 +37,8 @@ def test_parts_of_a_graph(parts: int) -> None:
                 "train_vertices": int(trained[mine].sum()),
                 "edges": int(degrees[mine].sum()),
                 "feature_bytes": graph.features[torch.from_numpy(mine)].nbytes,
+                "cached_rows": 0,
+                "cached_bytes": 0,
             }
             for mine in (assignment == part for part in range(parts))
         ],
@@ -44,6 +47,19 @@ def test_parts_of_a_graph(parts: int) -> None:
         found = graph_placement(PartitionedGraph.from_graph(graph, book, rank))
         assert found == expected
         assert json.loads(json.dumps(found)) == expected
+
+
+def test_caches_of_a_graph() -> None:
+    graph = community_graph(70, 3, seed=1, num_features=4)
+    book = PartitionBook.from_assignment(np.arange(70) % 2, 2)
+    part = PartitionedGraph.from_graph(graph, book, 0)
+
+    def cache(**given: Any) -> list[tuple[int, int, int]]:
+        ranks = graph_placement(part, **given)["ranks"]
+        return [(rank["cached_rows"], rank["cached_bytes"], rank["feature_bytes"]) for rank in ranks]
+
+    assert cache(cached_rows=[3, 5]) == [(3, 3 * 16, 35 * 16), (5, 5 * 16, 35 * 16)]
+    assert cache(cached_rows=4, row_bytes=8) == [(4, 4 * 8, 35 * 8)] * 2
 
 
 def test_tables_of_a_log() -> None:

@@ -25,6 +25,7 @@ COSTS = st.builds(
     bytes_received=MATRICES,
     bytes_reduced=COUNTS,
     rows_local=COUNTS,
+    rows_cached=COUNTS,
     rows_remote=COUNTS,
     peak_memory_bytes=COUNTS,
     peak_gpu_memory_bytes=COUNTS,
@@ -53,6 +54,7 @@ def test_parts_add_up(one: RankCost, two: RankCost, three: RankCost) -> None:
             whole_s, *parts_s = (getattr(cost, name).get(stage, 0.0) for cost in (both, one, two))
             assert whole_s == sum(parts_s)
     assert both.rows_local - one.rows_local == two.rows_local
+    assert both.rows_cached - one.rows_cached == two.rows_cached
     assert both.rows_remote - one.rows_remote == two.rows_remote
     assert both.peak_memory_bytes == max(one.peak_memory_bytes, two.peak_memory_bytes)
 
@@ -100,8 +102,8 @@ def test_what_one_rank_sent_the_other_received(spmd: Any) -> None:
 def test_rows_are_those_of_all_stages() -> None:
     meter = Meter()
     meter.record_found("bags: rows", local=3, remote=4)
-    meter.record_found("sequences: rows", local=10, remote=20)
-    assert rank_traffic(meter, 1) == RankCost(rows_local=13, rows_remote=24)
+    meter.record_found("sequences: rows", local=10, cached=5, remote=20)
+    assert rank_traffic(meter, 1) == RankCost(rows_local=13, rows_cached=5, rows_remote=24)
 
 
 def test_share_of_waiting_leaves_evaluation_out() -> None:

@@ -1,6 +1,7 @@
 """windrow.launch.rank_record: the line that the report reads, and lines that are none."""
 
 import json
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -18,6 +19,7 @@ RANK = RankCost(
     bytes_received={"features: rows": [0, 980]},
     bytes_reduced=4096,
     rows_local=10,
+    rows_cached=5,
     rows_remote=20,
     peak_memory_bytes=123,
 )
@@ -37,6 +39,7 @@ def test_a_line_is_what_others_read() -> None:
         "bytes_received": {"features: rows": [0, 980]},
         "bytes_reduced": 4096,
         "rows_local": 10,
+        "rows_cached": 5,
         "rows_remote": 20,
         "peak_memory_bytes": 123,
         "peak_gpu_memory_bytes": 0,
@@ -50,6 +53,13 @@ def test_round_trip(tmp_path: Path) -> None:
     path.write_text("".join(f"{record.to_json()}\n" for record in records) + '{"epoch": 3, "ra')
     assert read_rank_records(path) == records
     assert read_rank_records(tmp_path / "absent") == []
+
+
+def test_a_line_of_an_older_version_has_no_cache() -> None:
+    values = RANK.to_dict()
+    del values["rows_cached"]
+    old = RankRecord.from_json(json.dumps({"epoch": 1, "ranks": [values]}))
+    assert old.ranks[0] == replace(RANK, rows_cached=0)
 
 
 @pytest.mark.parametrize(

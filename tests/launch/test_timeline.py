@@ -74,8 +74,7 @@ def prepare_graph(folder: Path, parts: int) -> None:
         test=graph.test_ids.numpy(),
     )
     recipe = graph_recipe(folder, parts)
-    job = PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
-    partition_to_store(job, overwrite=True)
+    partition_to_store(PartitionJob.of(recipe), overwrite=True)
 
 
 @pytest.fixture(scope="module")

@@ -4,7 +4,6 @@ import errno
 import json
 import os
 import shutil
-import threading
 from pathlib import Path
 from typing import Any
 
@@ -14,11 +13,10 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
-from windrow.comm.loopback import Loopback
-from windrow.comm.world import World
 from windrow.gnn.synthetic import community_graph
+from windrow.gnn.pipeline import LoadedMinibatch
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import journal, training
+from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.epoch_cost import EpochCost
 from windrow.launch.metrics_log import read_records
@@ -26,7 +24,7 @@ from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.rank_record import read_rank_records
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
-from windrow.partition import atomic_file
+from windrow.partition import PartitionStore, atomic_file
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "graph": {"path": "graph.npz"},
@@ -71,8 +69,7 @@ def prepare(folder: Path, parts: int = 1) -> None:
 
 def partition(recipe: Recipe) -> None:
     """Write the store of a recipe."""
-    job = PartitionJob(store=recipe.store, graph=recipe.graph, partition=recipe.partition)
-    partition_to_store(job, overwrite=True)
+    partition_to_store(PartitionJob.of(recipe), overwrite=True)
 
 
 @pytest.fixture(scope="module")
@@ -204,14 +201,31 @@ def assert_ranks_agree(run: Path) -> None:
             sent = {stage: numbers[peer] for stage, numbers in here.bytes_sent.items()}
             assert sent == {stage: numbers[1 - peer] for stage, numbers in there.bytes_received.items()}
             assert all(numbers[1 - peer] == 0 for numbers in here.bytes_sent.values())
-        local, remote = first.rows_local + second.rows_local, first.rows_remote + second.rows_remote
-        assert record.figures["share of rows found at home"] == local / (local + remote)
+        local, cached, remote = (
+            getattr(first, name) + getattr(second, name)
+            for name in ("rows_local", "rows_cached", "rows_remote")
+        )
+        assert record.figures["share of rows found at home"] == (local + cached) / (local + cached + remote)
+        hits = cached / (cached + remote) if cached else None
+        assert record.figures.get("hit rate of the cache") == hits
         assert record.rows_fetched == remote
         moved = [sum(rank.bytes_received["features: rows"]) for rank in (first, second)]
         assert record.bytes_fetched == sum(moved)
         assert first.bytes_reduced == second.bytes_reduced > 0
         assert record.seconds == max(first.seconds, second.seconds)
         assert min(first.peak_memory_bytes, second.peak_memory_bytes) > 1 << 20
+
+
+def test_the_order_of_vertices_changes_no_answer(folder: Path) -> None:
+    losses = []
+    for order in ("vip", "original"):
+        recipe = make(folder, partition={"order": order}, training={"epochs": 2})
+        partition(recipe)
+        assert PartitionStore.open(recipe.store).metadata["order"]["by"] == order
+        train(recipe, run_folder=folder / order)
+        losses.append([record.loss for record in read_records(folder / order / "metrics.jsonl")])
+    # The same vertices in the same minibatches; only sums over the input rows may end in another last bit.
+    assert losses[0] == pytest.approx(losses[1], rel=1e-6)
 
 
 @pytest.mark.parallel(2)
@@ -223,11 +237,13 @@ def test_a_run_of_two_ranks(shared_tmp_path: Path) -> None:
         (shared_tmp_path / "one").mkdir()
         prepare(shared_tmp_path / "one")
     MPI.COMM_WORLD.Barrier()
-    recipe = make(shared_tmp_path, training={"epochs": 2})
+    # A cache that holds some of what is needed, so that rows are found everywhere.
+    recipe = make(shared_tmp_path, training={"epochs": 2}, cache={"alpha": 0.2})
     result = train(recipe, run_folder=shared_tmp_path / "run")
     assert len(set(MPI.COMM_WORLD.allgather(result))) == 1
     records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
     assert all(record.rows_fetched > 0 for record in records)
+    assert all(0 < record.figures["hit rate of the cache"] < 1 for record in records)
     assert_ranks_agree(shared_tmp_path / "run")
     # The same run on one rank has the same loss; a world of this process alone needs no launcher.
     if launched_rank() == 0:
@@ -266,15 +282,15 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
 ) -> None:
     recipe = make(folder, run=SETTINGS["run"] | {"checkpoint_every_steps": 2})
     whole = train(recipe, run_folder=folder / "whole")
-    real = MinibatchTrainer.train_step
+    real = MinibatchTrainer._learn
 
-    def train_step(trainer: MinibatchTrainer, epoch: int, step: int) -> float:
-        if (epoch, step) == (1, 3):
+    def learn(trainer: MinibatchTrainer, loaded: LoadedMinibatch) -> float:
+        if (loaded.task.epoch, loaded.task.step) == (1, 3):
             raise Killed
-        return real(trainer, epoch, step)
+        return real(trainer, loaded)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MinibatchTrainer, "train_step", train_step)
+        patch.setattr(MinibatchTrainer, "_learn", learn)
         with pytest.raises(Killed):
             train(recipe, run_folder=folder / "run")
     assert load_latest(folder / "run" / "checkpoints").header.position == (1, 2)
@@ -287,7 +303,7 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
     # What was counted before the kill is not lost: the epoch's rows are those of an epoch in one piece.
     counts = [
-        [[(rank.rows_local, rank.rows_remote) for rank in record.ranks] for record in log]
+        [[(rank.rows_local, rank.rows_cached, rank.rows_remote) for rank in record.ranks] for record in log]
         for log in (read_rank_records(folder / name / "ranks.jsonl") for name in ("run", "whole"))
     ]
     assert counts[0] == counts[1]
@@ -308,17 +324,6 @@ def test_a_checkpoint_without_the_ranks_costs_is_gone_on_with(
     assert train(make(folder), resume=run).epochs == 4
     assert [record.epoch for record in read_rank_records(run / "ranks.jsonl")] == [2, 3, 4]
     assert (run / "placement.json").exists()
-
-
-def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
-    own = threading.local()
-    monkeypatch.setattr(training, "kernel_id", lambda: own.kernel)
-
-    def body(world: World) -> int:
-        own.kernel = "abbb"[world.rank]
-        return training._ranks_on_this_machine(world)
-
-    assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
 
 
 def test_a_finished_run_has_nothing_left_to_do(folder: Path) -> None:

@@ -96,6 +96,28 @@ def test_wrong_use_is_refused(
     assert list(tmp_path.iterdir()) == []
 
 
+def test_vertices_are_ordered_for_the_minibatches_of_the_recipe(tmp_path: Path) -> None:
+    np.savez(tmp_path / "g.npz", **good_arrays())
+    recipe = tmp_path / "r.toml"
+    sections = {
+        "partition": {"num_parts": 2, "method": "random"},
+        "model": {"num_layers": 2},
+        "sampler": {"fanouts": [3, 2], "order": "local"},
+        "training": {"batch_size": 2},
+    }
+    write_toml(recipe, {"store": "a", "graph": {"path": "g.npz"}, **sections})
+    assert main(["partition", str(recipe)]) == 0
+    made_for = {"by": "vip", "fanouts": [3, 2], "batch_size": 2, "seed_order": "local"}
+    assert PartitionStore.open(tmp_path / "a").metadata["order"] == made_for
+    assert main(["partition", str(recipe), "--overwrite", "--set", "partition.order=original"]) == 0
+    assert PartitionStore.open(tmp_path / "a").metadata["order"] == {"by": "original"}
+    arguments = ["--graph", str(tmp_path / "g.npz"), "--out", str(tmp_path / "b"), "--method", "random"]
+    assert main(["partition", *arguments, "--set", "training.batch_size=3"]) == 0
+    # What nobody says is as in a recipe that says nothing.
+    made_for = {"by": "vip", "fanouts": [15, 10, 5], "batch_size": 3, "seed_order": "global"}
+    assert PartitionStore.open(tmp_path / "b").metadata["order"] == made_for
+
+
 def test_several_processes_are_refused(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:

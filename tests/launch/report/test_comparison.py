@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
+from windrow.launch.rank_cost import RankCost
 from windrow.launch.report.comparison import comparison_section, flat_settings, settings_table
 from windrow.launch.report.read_run import ReportedRun
 
@@ -35,8 +36,17 @@ def test_figures_of_each_run(run_of: RunOf) -> None:
     assert rows["time per epoch (median)"] == ["1.00 s", "1.00 s"]
     assert rows["bytes between ranks per epoch"] == ["5.9 KiB", "-"]
     assert rows["rows found at home"] == ["14.3%", "-"]
+    assert "hit rate of the cache" not in rows
     assert rows["training time in communication"] == ["20.0%", "-"]
     assert rows["peak memory, largest rank"] == ["512 MiB", "-"]
+
+
+def test_the_hit_rate_is_told_where_there_is_a_cache(run_of: RunOf) -> None:
+    cached = {1: (RankCost(rows_local=5, rows_cached=1, rows_remote=3),)}
+    runs = [replace(run_of("graph", "with"), rank_epochs=cached), run_of("graph", "without")]
+    table = comparison_section(runs).panels[0].table
+    assert table is not None
+    assert ["hit rate of the cache", "25.0%", "-"] in [list(row) for row in table.rows]
 
 
 def test_recipes_of_two_kinds(run_of: RunOf) -> None:

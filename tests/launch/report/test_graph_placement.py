@@ -32,6 +32,18 @@ def test_a_graph_by_example() -> None:
     assert features.data[0]["customdata"][0] == "1,048,576 bytes (1.0 MiB)"
 
 
+def test_caches_are_shown_where_there_are_some() -> None:
+    old = dict.fromkeys(KEYS, 1)
+    none = old | {"cached_rows": 0, "cached_bytes": 0}
+    assert len(graph_views([old, old])) == len(graph_views([none, none])) == 5
+    shares, *_, rows, cache = graph_views([none, old | {"cached_rows": 1500, "cached_bytes": 2048}])
+    assert shares.data[0]["y"][-2:] == ["cached rows", "cache"]
+    assert [bar["x"][-2:] for bar in shares.data] == [[0, 0], [100, 100]]
+    assert rows.data[0]["customdata"] == ["0 cached rows", "1,500 cached rows"]
+    assert cache.data[0]["customdata"][1] == "2,048 bytes (2.0 KiB)"
+    assert cache.layout["yaxis"]["title"]["text"] == "cache (bytes)"
+
+
 def test_nothing_at_all_is_no_division_by_zero() -> None:
     shares = graph_views([dict.fromkeys(KEYS, 0)])[0]
     assert shares.data[0]["x"] == [0, 0, 0, 0]

@@ -10,7 +10,13 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
 from windrow.launch.rank_cost import RankCost
-from windrow.launch.report.rank_epochs import home_share, mean_traffic, read_rank_epochs, traffic_stages
+from windrow.launch.report.rank_epochs import (
+    cache_hit_rate,
+    home_share,
+    mean_traffic,
+    read_rank_epochs,
+    traffic_stages,
+)
 
 
 def line(**changes: Any) -> str:
@@ -45,6 +51,7 @@ def test_an_unfinished_last_line_is_passed_over(tmp_path: Path) -> None:
         ({"stage_seconds": {"s": None}}, "got None"),
         ({"peak_memory_bytes": True}, "got True"),
         ({"rows_local": -1}, "got -1"),
+        ({"rows_cached": -3}, "got -3"),
         ({"peak_gpu_memory_bytes": "8"}, "got '8'"),
         ({"waiting_seconds": {"rows": -0.5}}, "got -0.5"),
         ({"waiting_seconds": 3}, "line 2: "),
@@ -69,7 +76,19 @@ def test_share_found_at_home() -> None:
     ranks = [RankCost(rows_local=3, rows_remote=1), RankCost(rows_local=0, rows_remote=4)]
     assert home_share(ranks) == 3 / 8
     assert home_share(iter(ranks[:1])) == 3 / 4
+    assert home_share([*ranks, RankCost(rows_cached=2)]) == 5 / 10
     assert home_share([RankCost()]) is None
+
+
+def test_hit_rate_of_the_cache() -> None:
+    ranks = [
+        RankCost(rows_local=9, rows_cached=3, rows_remote=1),
+        RankCost(rows_local=9, rows_cached=0, rows_remote=4),
+    ]
+    assert cache_hit_rate(iter(ranks)) == 3 / 8
+    assert cache_hit_rate(ranks[:1]) == 3 / 4
+    assert cache_hit_rate(ranks[1:]) is None
+    assert cache_hit_rate([RankCost()]) is None
 
 
 amounts = st.integers(min_value=0, max_value=10**12)

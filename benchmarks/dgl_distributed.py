@@ -1,0 +1,482 @@
+"""Seconds of a training epoch over dgl.distributed's: four hosts, a quarter of a generated graph on each.
+
+    python benchmarks/dgl_distributed.py [--short]
+
+Same graph with communities, partition, seeds of each host and step, fanouts, model (three layers of GraphSAGE with the
+mean, from the same first weights), optimiser, hosts and cores; every process computes with one thread. DGL keeps a
+part's topology on its host alone, so that its samplers ask other hosts too; ours keeps all of it everywhere. DGL's
+loop is the one of its guide: `DistNodeDataLoader`, `DistGraph`, `DistributedDataParallel` with gloo, and on each host
+a server with the part in shared memory. Its launch script needs ssh to real machines, so mpirun starts what that would
+start, with the variables that it sets; the bytes counted on the links show that messages cross them. Tried are more
+servers and sampler processes, both network types, and rows pulled by the trainer (as the guide does) or ahead of it by
+sampler processes; the fastest is the baseline. The first epoch of every job is left out. Published for SALIENT++ over
+DistDGL on 8 machines: 12.7x (Kaler et al., MLSys 2023). The short version has a tenth of the vertices and tries less.
+"""
+
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from itertools import pairwise
+from pathlib import Path
+from statistics import median
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.nn import functional
+
+from windrow.comm.connect import connect
+from windrow.comm.launcher import launched_rank
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.launch.benchmark.measurement import Comparison, Measurement
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark.workers import worker_command
+from windrow.launch.cluster.network import host_address
+from windrow.launch.cluster.options import CLUSTER_VARIABLE, INTERFACE
+from windrow.launch.graph_job import GraphJob
+from windrow.launch.memory import keep_freed_memory
+from windrow.launch.partitioning import graph_to_store
+from windrow.launch.recipe import make_recipe
+from windrow.partition.options import PartitionOptions
+from windrow.partition.store import PartitionStore
+
+HOSTS = 4
+FANOUTS = (15, 10, 5)
+FEATURES = 128
+CLASSES = 16
+MODEL = ModelOptions(kind="graphsage", hidden=256, num_layers=len(FANOUTS), dropout=0.5)
+LEARNING_RATE = 0.003
+SEED = 7
+GRAPH_NAME = "communities"
+DGL_NAMES = {
+    "fc_self.weight": "self_linear.weight",
+    "fc_self.bias": "self_linear.bias",
+    "fc_neigh.weight": "neighbor_linear.weight",
+}
+"""DGL's parameter -> ours."""
+SERVER_PORT = 30050
+GRADIENT_PORT = 29500
+ONE_THREAD = {"OMP_NUM_THREADS": "1", "MKL_NUM_THREADS": "1"}
+END_S = 120.0
+"""Seconds that a server may take to end after its last client."""
+MAIN_RATE, FAST_RATE = "1gbit", "10gbit"
+OURS = {
+    "windrow": {"cache": {"alpha": 0.32, "policy": "vip"}, "pipeline": {"depth": 3}},
+    "windrow, no cache, no pipeline": {"cache": {"alpha": 0.0}, "pipeline": {"depth": 0}},
+}
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large everything is."""
+
+    vertices: int
+    edges: int
+    communities: int
+    seeds_per_host: int
+    """Of a step."""
+    epochs: int
+    """Of a job; the first is not counted."""
+    rounds: int
+    """Jobs of each variant."""
+
+
+FULL_SCALE = Scale(
+    vertices=1_000_000, edges=20_000_000, communities=500, seeds_per_host=256, epochs=3, rounds=2
+)
+SHORT_SCALE = Scale(
+    vertices=100_000, edges=1_500_000, communities=100, seeds_per_host=128, epochs=3, rounds=1
+)
+
+
+@dataclass(frozen=True, kw_only=True)
+class Peer:
+    """One way to run dgl.distributed."""
+
+    servers: int = 1
+    """Server processes of a host; those after the first share its memory."""
+    samplers: int = 0
+    """Sampler processes of a trainer; 0: it samples itself, between steps."""
+    network: str = "socket"
+    """DGL's own sockets, or "tensorpipe"."""
+    rows: str = "trainer"
+    """Which process pulls the features."""
+
+    def __str__(self) -> str:
+        rows = f"rows by {self.rows}"
+        return f"DGL, {self.servers} server(s), {self.samplers} sampler(s), {self.network}, {rows}"
+
+
+PEERS = (
+    Peer(),
+    Peer(samplers=1, rows="sampler"),
+    Peer(samplers=1),
+    Peer(samplers=2, rows="sampler"),
+    Peer(servers=2),
+    Peer(network="tensorpipe"),
+)
+PEERS_SHORT = PEERS[:2]
+
+Jobs = dict[str, list[dict[str, float]]]
+"""Epochs of each variant: slowest rank's seconds, loss, bytes that came over the links, steps."""
+
+
+def make_store(scale: Scale, path: Path) -> PartitionStore:
+    """Generate the graph and split it among the hosts."""
+    graph = power_law_communities(
+        scale.vertices,
+        scale.edges,
+        seed=SEED,
+        num_communities=scale.communities,
+        mixing=0.15,
+        num_features=FEATURES,
+        num_classes=CLASSES,
+        train_share=0.04,
+    )
+    graph_to_store(graph, path, PartitionOptions(num_parts=HOSTS, restarts=1, refine_cycles=1))
+    return PartitionStore.open(path)
+
+
+def write_dgl_partition(store: PartitionStore, folder: Path) -> Path:
+    """Write the files that `dgl.distributed.partition_graph` would, for a partition that exists.
+
+    A part's graph has the part's vertices first, then the sources of their in-edges that other parts own; an edge
+    belongs to the part of its destination. Both kinds of ids are contiguous inside a part already.
+
+    Args:
+        store: a partitioned graph.
+        folder: where to write.
+
+    Returns:
+        The configuration file that DGL's servers read.
+    """
+    import dgl
+    from dgl.data.utils import save_tensors
+    from dgl.distributed.partition import _dump_part_config, _save_graphs
+
+    indptr, indices, labels = (
+        torch.from_numpy(np.array(store.shared(name))) for name in ("indptr", "indices", "labels")
+    )
+    is_trained = torch.zeros(len(indptr) - 1, dtype=torch.uint8)
+    is_trained[torch.from_numpy(np.array(store.shared("train_ids")))] = 1
+    vertex_type, edge_type = "_N", ("_N", "_E", "_N")
+    ranges = [store.book.part_range(part) for part in range(store.book.num_parts)]
+    edge_ranges = [(int(indptr[start]), int(indptr[stop])) for start, stop in ranges]
+    config: dict[str, Any] = {
+        "graph_name": GRAPH_NAME,
+        "num_nodes": len(indptr) - 1,
+        "num_edges": len(indices),
+        "part_method": "given",
+        "num_parts": len(ranges),
+        "halo_hops": 1,
+        "node_map": {vertex_type: [list(pair) for pair in ranges]},
+        "edge_map": {edge_type: [list(pair) for pair in edge_ranges]},
+        "ntypes": {vertex_type: 0},
+        "etypes": {edge_type: 0},
+    }
+    for part, ((start, stop), (first, last)) in enumerate(zip(ranges, edge_ranges, strict=True)):
+        sources = indices[first:last].long()
+        is_inner = (sources >= start) & (sources < stop)
+        halo, places = sources[~is_inner].unique(return_inverse=True)
+        local = sources - start
+        local[~is_inner] = places + (stop - start)
+        own_indptr = torch.cat([indptr[start : stop + 1] - first, torch.full((len(halo),), last - first)])
+        graph = dgl.graph(("csc", (own_indptr, local, torch.empty(0, dtype=torch.int64))))
+        graph.ndata[dgl.NID] = torch.cat([torch.arange(start, stop), halo])
+        graph.ndata["inner_node"] = (torch.arange(graph.num_nodes()) < stop - start).to(torch.uint8)
+        graph.edata[dgl.EID] = torch.arange(first, last)
+        graph.edata["inner_edge"] = torch.ones(last - first, dtype=torch.uint8)
+        place = folder / f"part{part}"
+        place.mkdir(parents=True)
+        rows = {
+            "features": torch.from_numpy(np.array(store.sharded("features", part))),
+            "labels": labels[start:stop].clone(),
+            "train_mask": is_trained[start:stop].clone(),
+        }
+        save_tensors(
+            str(place / "node_feat.dgl"), {f"{vertex_type}/{name}": row for name, row in rows.items()}
+        )
+        save_tensors(str(place / "edge_feat.dgl"), {})
+        _save_graphs(str(place / "graph.dgl"), [graph], formats="csc")
+        config[f"part-{part}"] = {
+            "node_feats": f"part{part}/node_feat.dgl",
+            "edge_feats": f"part{part}/edge_feat.dgl",
+            "part_graph": f"part{part}/graph.dgl",
+        }
+    path = folder / f"{GRAPH_NAME}.json"
+    _dump_part_config(str(path), config)
+    return path
+
+
+class DGLGraphSAGE(nn.Module):
+    """The same model as a user of DGL writes it, with the first weights of ours."""
+
+    def __init__(self) -> None:
+        from dgl.nn import SAGEConv
+
+        super().__init__()
+        widths = [FEATURES] + [MODEL.hidden] * (MODEL.num_layers - 1) + [CLASSES]
+        self.layers = nn.ModuleList(SAGEConv(a, b, "mean") for a, b in pairwise(widths))
+        ours = build_model(MODEL, in_features=FEATURES, out_features=CLASSES, seed=SEED)
+        with torch.no_grad():
+            for theirs, layer in zip(self.layers, ours.layers, strict=True):
+                for to, name in DGL_NAMES.items():
+                    theirs.get_parameter(to).copy_(layer.get_parameter(name))
+
+    def forward(self, blocks: list[Any], hidden: Tensor) -> Tensor:
+        """Blocks and input rows to logits."""
+        for index, (layer, block) in enumerate(zip(self.layers, blocks, strict=True)):
+            hidden = layer(block, hidden)
+            if index < len(self.layers) - 1:
+                hidden = functional.dropout(functional.relu(hidden), MODEL.dropout, self.training)
+        return hidden
+
+
+@dataclass(frozen=True)
+class SampleAndPull:
+    """What a sampler process of DGL does for a minibatch, where it pulls the rows as well."""
+
+    graph: Any
+    """A `dgl.distributed.DistGraph`, which finds its servers again in the process that it is sent to."""
+    sampler: Any
+
+    def __call__(self, seeds: list[int]) -> tuple[list[Any], Tensor, Tensor]:
+        """Ids of seeds to blocks, input rows and labels."""
+        inputs, outputs, blocks = self.sampler.sample_blocks(self.graph, torch.tensor(seeds))
+        return blocks, self.graph.ndata["features"][inputs], self.graph.ndata["labels"][outputs]
+
+
+def dgl_minibatches(
+    graph: Any, peer: Peer, train_ids: Tensor, batch_size: int
+) -> Callable[[], Iterator[Any]]:
+    """What makes an iterator over an epoch's (blocks, rows, labels)."""
+    import dgl
+
+    sampler = dgl.dataloading.NeighborSampler(list(FANOUTS[::-1]))
+    if peer.rows == "sampler":
+        pulled = dgl.distributed.DistDataLoader(
+            train_ids, batch_size, shuffle=True, collate_fn=SampleAndPull(graph, sampler)
+        )
+        return lambda: iter(pulled)
+    loader = dgl.dataloading.DistNodeDataLoader(
+        graph, train_ids, sampler, batch_size=batch_size, shuffle=True
+    )
+
+    def pull() -> Iterator[Any]:
+        for inputs, outputs, blocks in loader:
+            yield blocks, graph.ndata["features"][inputs], graph.ndata["labels"][outputs]
+
+    return pull
+
+
+def train_dgl(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Be a trainer of dgl.distributed."""
+    import dgl
+
+    peer = Peer(**task["peer"])
+    dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"], net_type=peer.network)
+    torch.distributed.init_process_group("gloo")
+    graph = dgl.distributed.DistGraph(GRAPH_NAME)
+    train_ids = dgl.distributed.node_split(graph.ndata["train_mask"], graph.get_partition_book())
+    minibatches = dgl_minibatches(graph, peer, train_ids, task["seeds_per_host"])
+    model = nn.parallel.DistributedDataParallel(DGLGraphSAGE().train())
+    optimizer = torch.optim.AdamW(model.parameters(), lr=LEARNING_RATE, weight_decay=0)
+    epochs = []
+    for _ in range(task["epochs"]):
+        torch.distributed.barrier()
+        received, start, total, steps = bytes_received(), time.perf_counter(), 0.0, 0
+        for blocks, rows, labels in minibatches():
+            loss = functional.cross_entropy(model(blocks, rows), labels)
+            optimizer.zero_grad()
+            loss.backward()
+            optimizer.step()
+            total += loss.item() * len(labels)
+            steps += 1
+        slowest = torch.tensor(time.perf_counter() - start)
+        torch.distributed.all_reduce(slowest, op=torch.distributed.ReduceOp.MAX)
+        sums = torch.tensor([total, len(train_ids), bytes_received() - received], dtype=torch.float64)
+        torch.distributed.all_reduce(sums)
+        epochs.append(
+            {
+                "seconds": float(slowest),
+                "loss": float(sums[0] / sums[1]),
+                "bytes": float(sums[2]),
+                "steps": steps,
+            }
+        )
+    torch.distributed.destroy_process_group()
+    dgl.distributed.exit_client()
+    return {"epochs": epochs}
+
+
+def train_windrow(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Be a rank of ours."""
+    settings = {
+        "store": task["store"],
+        "name": "dgl_distributed",
+        "graph": {"path": "generated"},
+        "model": asdict(MODEL),
+        "sampler": {"fanouts": list(FANOUTS), "order": "local"},
+        "training": {
+            "epochs": task["epochs"],
+            "batch_size": task["seeds_per_host"] * HOSTS,
+            "learning_rate": LEARNING_RATE,
+        },
+        "run": {"seed": SEED},
+        **OURS[task["variant"]],
+    }
+    recipe = make_recipe(settings, source="dgl_distributed", base=Path())
+    epochs = []
+    with connect("mpi", deadline_s=300) as world:
+        job = GraphJob(world, recipe, torch.device("cpu"))
+        for epoch in range(task["epochs"]):
+            world.barrier(stage="start")
+            received, start = bytes_received(), time.perf_counter()
+            loss = job.train_epoch(epoch, first_step=0, loss_before=0.0, after_step=lambda _: None)
+            mine = (time.perf_counter() - start, bytes_received() - received)
+            seconds, on_links = zip(*world.all_gather_object(mine, stage="measured"), strict=True)
+            epochs.append(
+                {
+                    "seconds": max(seconds),
+                    "loss": loss,
+                    "bytes": sum(on_links),
+                    "steps": job.steps_per_epoch,
+                }
+            )
+        job.close()
+    return {"epochs": epochs}
+
+
+def bytes_received() -> int:
+    """What this host's link has brought so far."""
+    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/rx_bytes").read_text())
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Be what runs on one host: a rank of ours, or a trainer of DGL with its servers."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    if task["variant"] in OURS:
+        return train_windrow(task)
+    if os.environ.get("DGL_ROLE") == "server":
+        import dgl
+
+        dgl.distributed.initialize(os.environ["DGL_IP_CONFIG"], net_type=Peer(**task["peer"]).network)
+        return None
+    return train_beside_servers(task)
+
+
+def train_beside_servers(task: Mapping[str, Any]) -> dict[str, Any]:
+    """Start the servers of this host, as DGL's launch script would, and train."""
+    host, peer = launched_rank(), Peer(**task["peer"])
+    # All hosts of an emulated cluster see one /dev/shm, where DGL would find another host's graph by its name.
+    assert CLUSTER_VARIABLE in os.environ, "this mounts a folder that is to vanish with an emulated cluster"
+    subprocess.run(["mount", "-t", "tmpfs", "tmpfs", "/dev/shm"], check=True)
+    folder = Path(tempfile.mkdtemp(dir="/dev/shm"))
+    addresses = folder / "ip_config.txt"
+    addresses.write_text("".join(f"{host_address(number)} {SERVER_PORT}\n" for number in range(HOSTS)))
+    os.environ |= {
+        "DGL_DIST_MODE": "distributed",
+        "DGL_ROLE": "client",
+        "DGL_IP_CONFIG": str(addresses),
+        "DGL_CONF_PATH": task["dgl"],
+        "DGL_NUM_SERVER": str(peer.servers),
+        "DGL_NUM_SAMPLER": str(peer.samplers),
+        "DGL_NUM_CLIENT": str(HOSTS * (1 + peer.samplers)),
+        "DGL_GRAPH_FORMAT": "csc",
+        "DGL_KEEP_ALIVE": "0",
+        "MASTER_ADDR": host_address(0),
+        "MASTER_PORT": str(GRADIENT_PORT),
+        "RANK": str(host),
+        "WORLD_SIZE": str(HOSTS),
+    }
+    command = worker_command(Path(__file__), task, folder / "unused.json")
+    servers = [
+        subprocess.Popen(
+            command,
+            env=os.environ | {"DGL_ROLE": "server", "DGL_SERVER_ID": str(host * peer.servers + number)},
+        )
+        for number in range(peer.servers)
+    ]
+    found = train_dgl(task)
+    for server in servers:
+        server.wait(END_S)
+    return found
+
+
+def run_jobs(
+    program: Program, scale: Scale, paths: Mapping[str, str], peers: Mapping[str, Peer], rate: str
+) -> Jobs:
+    """Train every variant in turn, round after round; the epochs that count."""
+    names = [*OURS, *peers]
+    jobs: Jobs = {name: [] for name in names}
+    for turn in range(scale.rounds):
+        for name in names[turn % len(names) :] + names[: turn % len(names)]:
+            peer = asdict(peers[name]) if name in peers else None
+            settings = {"epochs": scale.epochs, "seeds_per_host": scale.seeds_per_host}
+            task = {"variant": name, "peer": peer, **settings, **paths}
+            found = program.on_ranks(HOSTS, task, rate=rate, environment=ONE_THREAD)
+            jobs[name] += found["epochs"][1:]
+    return jobs
+
+
+def fastest(jobs: Jobs, peers: Mapping[str, Peer]) -> str:
+    """Which way to run DGL has the smallest median."""
+    return min(peers, key=lambda name: median(epoch["seconds"] for epoch in jobs[name]))
+
+
+def compared(jobs: Jobs, baseline: str) -> Comparison:
+    """The seconds, and the bytes on all links together."""
+    variants = {
+        name: Measurement(
+            seconds=tuple(epoch["seconds"] for epoch in epochs),
+            bytes=round(median(epoch["bytes"] for epoch in epochs)),
+        )
+        for name, epochs in jobs.items()
+    }
+    return Comparison(baseline=baseline, variants=variants, per="epoch")
+
+
+def measure(program: Program) -> Findings:
+    """Try everything on slow links, then DGL's fastest and ours on fast ones."""
+    scale = SHORT_SCALE if program.short else FULL_SCALE
+    peers = {str(peer): peer for peer in (PEERS_SHORT if program.short else PEERS)}
+    figures: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+    comparisons: dict[str, Comparison] = {}
+    rows: list[dict[str, object]] = []
+    with tempfile.TemporaryDirectory(prefix="dgl-distributed-") as folder:
+        store = make_store(scale, Path(folder) / "store")
+        config = write_dgl_partition(store, Path(folder) / "dgl")
+        paths = {"store": str(Path(folder) / "store"), "dgl": str(config)}
+        for rate in (MAIN_RATE,) if program.short else (MAIN_RATE, FAST_RATE):
+            jobs = run_jobs(program, scale, paths, peers, rate)
+            best = fastest(jobs, peers)
+            peers = {best: peers[best]}
+            found = compared(jobs, best)
+            comparisons[f"{HOSTS} hosts at {rate}"] = found
+            for name, epochs in jobs.items():
+                last = epochs[-1]
+                rows.append(
+                    {"links": rate, "variant": name, "steps": last["steps"], "last loss, nats": last["loss"]}
+                )
+            for name in OURS:
+                key = f"{rate}_{'cached' if name == 'windrow' else 'plain'}"
+                figures[f"{key}_epoch_seconds"] = found.variants[name].median_s
+                figures[f"{key}_over_dgl_ratio"] = found.ratio(name).median
+            figures[f"{rate}_dgl_epoch_seconds"] = found.variants[best].median_s
+            aims[f"{rate}_faster"] = Aim(
+                "faster than every way to run dgl.distributed", found.ratio("windrow").low > 1
+            )
+    tables = {"What was learnt": Table.from_rows(rows)}
+    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables=tables)
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work)

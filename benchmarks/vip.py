@@ -1,0 +1,267 @@
+"""Remote rows per epoch of every cache policy, over the fewest possible, and how well analysis predicts them.
+
+    python benchmarks/vip.py [--short] [--data FOLDER]
+
+Minibatches of 1024 seeds over all ranks are sampled for many epochs, and what each rank asks for is counted once: the
+rows that a cache leaves are the counts of the remote vertices that it does not hold. The oracle keeps what those very
+epochs ask for most often, so no fixed choice can ask for less. It also knows what was mere chance: the column
+"foresight", a simulation of as many other epochs, shows what is left of it for who cannot see the future, and the more
+epochs are counted, the nearer both are. "VIP, last hop" is the formula as it was published, for samplers that expand
+the last hop's vertices only. "expected" is what analysis predicts for the cache of policy VIP, "expected, last hop"
+what that formula does for its own. "S3-FIFO" is a dynamic cache of the same size, after it has seen some epochs.
+
+Points count where the oracle asks for at least a hundredth of what no cache asks for.
+"""
+
+import argparse
+import time
+from collections.abc import Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.caching.demand import Demand
+from windrow.caching.dynamic import DynamicCache
+from windrow.caching.options import PolicyName
+from windrow.caching.policies import score_vertices
+from windrow.caching.samplers import find_samplers
+from windrow.caching.selection import cache_capacity, choose_cached
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.gnn.accesses import count_accesses
+from windrow.gnn.build import csc_from_edges, edges_of
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.seed_order import SeedOrder
+from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.partition import PartitionBook, PartitionOptions, partition_with_options
+
+ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
+FANOUTS = ((15, 10, 5), (5, 5, 5))
+DYNAMIC_EPOCHS = 10
+"""That the dynamic cache sees before it is measured, and as many again while it is."""
+BATCH_SIZE = 1024
+SEED = 7
+MOST_OVER_ORACLE = 1.03
+MOST_ERROR = 0.05
+LEAST_SHARE = 0.01
+"""Of the rows without a cache: where fewer are left, ratios say nothing."""
+
+POLICIES: tuple[PolicyName, ...] = (
+    "vip", "simulation", "paths", "reverse-pagerank", "reachable-degree", "degree", "halo",
+)  # fmt: skip
+LAST_HOP, FORESIGHT, ORACLE, DYNAMIC = "VIP, last hop", "foresight", "oracle", "S3-FIFO"
+EXPECTED, EXPECTED_LAST_HOP = "expected", "expected, last hop"
+COLUMNS = (EXPECTED, *POLICIES, DYNAMIC, FORESIGHT, ORACLE, LAST_HOP, EXPECTED_LAST_HOP)
+
+GENERATED = "generated"
+REAL_SHARES: Mapping[str, float | None] = {"tolokers": None, "coauthor_physics": 0.1, "ego_twitter": 0.1}
+"""Share of the vertices that train, drawn by hash; None takes the first split of the file."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """A graph in parts, ids of the partition."""
+
+    book: PartitionBook
+    indptr: Tensor
+    indices: Tensor
+    train_ids: Tensor
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Options of this benchmark alone."""
+    data = Path(__file__).resolve().parents[2] / "shared" / "data"
+    parser.add_argument("--data", type=Path, default=data, help="folder that holds graphs/ego_twitter.npz")
+
+
+def measure(program: Program) -> Findings:
+    """Count and predict the rows of every graph, number of parts, fanouts, alpha and policy."""
+    epochs, parts = (100, (4,)) if program.short else (500, (4, 8))
+    names = [*REAL_SHARES] if program.short else [*REAL_SHARES, GENERATED]
+    figures: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+    tables: dict[str, Table] = {}
+    for name in names:
+        if name in REAL_SHARES and not (program.options.data / "graphs" / f"{name}.npz").is_file():
+            print(f"{name}: not measured, no graphs/{name}.npz in {program.options.data} (see --data)")
+            aims[name] = Aim("VIP near the oracle (not measured: no data)", met=False)
+            continue
+        rows: list[dict[str, object]] = []
+        points: list[dict[str, float]] = []
+        for num_parts in parts:
+            setting = cut(*read(name, program.options.data), num_parts)
+            for fanouts in FANOUTS:
+                start = time.perf_counter()
+                for alpha, found in sweep(setting, fanouts, epochs).items():
+                    points.append(found)
+                    head = {"parts": num_parts, "fanouts": " ".join(map(str, fanouts)), "alpha": alpha}
+                    rows.append(head | {column: round(found[column]) for column in found})
+                print(
+                    f"{name}, {num_parts} parts, {fanouts}: {time.perf_counter() - start:.0f} s", flush=True
+                )
+        tables[f"{name}: remote rows per epoch, all ranks, mean of {epochs} epochs"] = Table.from_rows(rows)
+        conclude_graph(name, points, figures, aims)
+    return Findings(figures=figures, aims=aims, tables=tables)
+
+
+def conclude_graph(
+    name: str, points: list[dict[str, float]], figures: dict[str, float], aims: dict[str, Aim]
+) -> None:
+    """The worst points of a graph. Points come in sweeps over alpha, each of which begins without a cache."""
+    sweeps = [points[start : start + len(ALPHAS)] for start in range(0, len(points), len(ALPHAS))]
+    counted = [
+        point for sweep in sweeps for point in sweep if point[ORACLE] >= LEAST_SHARE * sweep[0][ORACLE] > 0
+    ]
+    for policy in (*POLICIES, DYNAMIC, LAST_HOP, FORESIGHT):
+        worst = max(point[policy] / point[ORACLE] for point in counted)
+        figures[f"{name}_{policy.replace(', ', '_').replace(' ', '_')}_over_oracle_worst_ratio"] = worst
+    over = figures[f"{name}_vip_over_oracle_worst_ratio"]
+    error = max(abs(point[EXPECTED] / point["vip"] - 1) for point in counted)
+    error_last_hop = max(abs(point[EXPECTED_LAST_HOP] / point[LAST_HOP] - 1) for point in counted)
+    figures[f"{name}_prediction_worst_error_percent"] = 100 * error
+    figures[f"{name}_prediction_last_hop_worst_error_percent"] = 100 * error_last_hop
+    aims[f"{name}_oracle"] = Aim(f"VIP <= {MOST_OVER_ORACLE:g}x the oracle's rows", over <= MOST_OVER_ORACLE)
+    aims[f"{name}_prediction"] = Aim(f"rows predicted within {100 * MOST_ERROR:g} %", error <= MOST_ERROR)
+
+
+def read(name: str, data: Path) -> tuple[Tensor, Tensor, npt.NDArray[np.int64]]:
+    """indptr, indices and training vertices of a graph, in the user's order."""
+    if name == GENERATED:
+        graph = power_law_communities(
+            1_000_000, 20_000_000, seed=SEED, num_communities=2000, mixing=0.15, train_share=0.01
+        )
+        return graph.indptr, graph.indices, graph.train_ids.numpy()
+    with np.load(data / "graphs" / f"{name}.npz", allow_pickle=False) as archive:
+        edges = archive["edges"].astype(np.int64)
+        masks = archive.get("train_masks")
+    edges -= edges.min()  # ego_twitter counts from 1
+    num_vertices = int(edges.max()) + 1
+    indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], num_vertices, symmetrise=True)
+    share = REAL_SHARES[name]
+    if share is None:
+        assert masks is not None
+        return indptr, indices, np.flatnonzero(masks[0])
+    draws = hash_ids(stream_key(SEED, Stream.SPLIT), np.arange(num_vertices))
+    return indptr, indices, np.sort(np.argsort(draws)[: round(share * num_vertices)])
+
+
+def cut(indptr: Tensor, indices: Tensor, train_ids: npt.NDArray[np.int64], num_parts: int) -> Setting:
+    """Partition a graph with one run of METIS and renumber it."""
+    options = PartitionOptions(num_parts=num_parts, restarts=1, refine_cycles=0)
+    assignment = partition_with_options(indptr.numpy(), indices.numpy(), options, train_ids=train_ids)
+    book = PartitionBook.from_assignment(assignment, num_parts)
+    sources, destinations = edges_of(indptr, indices)
+    new = book.to_new(sources.numpy()), book.to_new(destinations.numpy())
+    renumbered = csc_from_edges(*new, book.num_vertices, symmetrise=False)
+    return Setting(book, *renumbered, torch.from_numpy(book.to_new(train_ids)))
+
+
+def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float, dict[str, float]]:
+    """Rows per epoch over all ranks for each alpha: column -> rows."""
+    book = setting.book
+    samplers = find_samplers(setting.indptr.numpy(), setting.indices.numpy())
+    sampler = NeighborSampler(
+        setting.indptr, setting.indices, fanouts, seed=SEED, original_ids=torch.from_numpy(book.new_to_old)
+    )
+    orders = [
+        SeedOrder(
+            setting.train_ids, torch.from_numpy(book.new_to_old), offsets=book.offsets.tolist(), rank=part,
+            batch_size=BATCH_SIZE, seed=SEED,
+        )
+        for part in range(book.num_parts)
+    ]  # fmt: skip
+
+    def count(first: int, number: int) -> list[npt.NDArray[np.int64]]:
+        with ThreadPoolExecutor(torch.get_num_threads()) as pool:
+            return list(
+                pool.map(lambda order: count_accesses(sampler, order, range(first, first + number)), orders)
+            )
+
+    counted, other = count(0, epochs), count(epochs, epochs)
+    found = {alpha: dict.fromkeys(COLUMNS, 0.0) for alpha in ALPHAS}
+    for part, order in enumerate(orders):
+        start, stop = book.part_range(part)
+        seeds = setting.train_ids[(setting.train_ids >= start) & (setting.train_ids < stop)].numpy()
+        demand = Demand(
+            indptr=setting.indptr.numpy(), indices=setting.indices.numpy(), own=(start, stop), seeds=seeds,
+            steps=order.steps_per_epoch, fanouts=fanouts,
+        )  # fmt: skip
+
+        def simulate(number: int, order: SeedOrder = order) -> npt.NDArray[np.int64]:
+            return count_accesses(sampler, order, range(2 * epochs, 2 * epochs + number))
+
+        scores: dict[str, npt.NDArray[np.float64]] = {
+            policy: score_vertices(policy, demand, simulate=simulate, samplers=samplers)
+            for policy in POLICIES
+        }
+        scores[LAST_HOP] = last_hop_probabilities(demand)
+        scores[FORESIGHT] = other[part].astype(np.float64)
+        scores[ORACLE] = counted[part].astype(np.float64)
+        remote = without_own(counted[part] / epochs, demand)
+        expected = {
+            policy: (column, without_own(scores[policy] * demand.steps, demand))
+            for policy, column in (("vip", EXPECTED), (LAST_HOP, EXPECTED_LAST_HOP))
+        }
+        missed = dynamic_misses(sampler, order, demand, book.num_parts)
+        for alpha in ALPHAS:
+            found[alpha][DYNAMIC] += missed[alpha]
+            capacity = cache_capacity(alpha, book.num_vertices, book.num_parts)
+            for policy, values in scores.items():
+                kept = choose_cached(values, (start, stop), capacity)
+                found[alpha][policy] += float(remote.sum() - remote[kept].sum())
+                if policy in expected:
+                    column, rows = expected[policy]
+                    found[alpha][column] += float(rows.sum() - rows[kept].sum())
+    return found
+
+
+def dynamic_misses(
+    sampler: NeighborSampler, order: SeedOrder, demand: Demand, num_parts: int
+) -> dict[float, float]:
+    """Rows per epoch that a dynamic cache of each size does not find, once it is full."""
+    caches = {
+        alpha: DynamicCache(cache_capacity(alpha, demand.num_vertices, num_parts), demand.num_vertices)
+        for alpha in ALPHAS
+    }
+    missed = dict.fromkeys(ALPHAS, 0.0)
+    start, stop = demand.own
+    for epoch in range(2 * DYNAMIC_EPOCHS):
+        for step in range(order.steps_per_epoch):
+            ids = sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step).input_ids
+            remote = ids[(ids < start) | (ids >= stop)]
+            for alpha, cache in caches.items():
+                hits = int(cache.access(remote).sum())
+                if epoch >= DYNAMIC_EPOCHS:
+                    missed[alpha] += (len(remote) - hits) / DYNAMIC_EPOCHS
+    return missed
+
+
+def without_own(rows: npt.NDArray[np.float64], demand: Demand) -> npt.NDArray[np.float64]:
+    """The same with 0 for the rank's own vertices."""
+    rows[slice(*demand.own)] = 0.0
+    return rows
+
+
+def last_hop_probabilities(demand: Demand) -> npt.NDArray[np.float64]:
+    """The formula of SALIENT++ as published: a hop expands what the last one found; undirected graphs only."""
+    degrees = np.diff(demand.indptr)
+    found = np.zeros(demand.num_vertices)
+    found[demand.seeds] = 1 / demand.steps
+    rest = np.ones(demand.num_vertices)
+    for fanout in demand.fanouts:
+        # All but certain: the difference of sums below must not be that of infinities.
+        drawn = np.minimum(1 - 1e-12, found * np.minimum(1, fanout / np.maximum(1, degrees)))
+        sums = np.concatenate([[0.0], np.cumsum(np.log1p(-drawn)[demand.indices])])
+        found = -np.expm1(np.minimum(0.0, np.diff(sums[demand.indptr])))
+        rest *= 1 - found
+    return 1 - rest
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, add_options=add_options)

@@ -1,0 +1,138 @@
+"""What remote vertices are ranked by: every policy gives a score to each vertex, and the highest are kept.
+
+With A the matrix that adds up over the vertices that list a vertex, d the lengths of lists, T the rank's training
+vertices and H hops (Kaler et al., MLSys 2023, compare the same):
+
+    vip                inclusion probabilities, `windrow.caching.vip`
+    degree             in how many lists a vertex stands
+    reachable-degree   the same, 0 where no seed reaches the vertex in H hops
+    halo               1 for vertices in the list of a seed
+    paths              x_0 = 1 on T, x_h = x_h-1 + A x_h-1; x_H
+    reverse-pagerank   x_0 = 1 / |T| on T, x_h = x_h-1 + A (x_h-1 / d); x_H (Min et al., Graph Neural Network Training
+                       and Data Tiering, KDD 2022)
+    simulation         how often two simulated epochs ask for the vertex (Yang et al., GNNLab, EuroSys 2022)
+
+Given the counts of the very epochs that are trained, "simulation" is the oracle: no fixed choice asks for fewer rows.
+"""
+
+from collections.abc import Callable
+from functools import partial
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.caching.demand import Demand
+from windrow.caching.options import PolicyName
+from windrow.caching.policies_kernels import add_from_samplers
+from windrow.caching.samplers import Samplers, find_samplers, in_parallel
+from windrow.caching.vip import inclusion_probabilities
+from windrow.comm.errors import RecipeError
+
+__all__ = ["SIMULATED_EPOCHS", "score_vertices"]
+
+Scores = npt.NDArray[np.float64]
+
+SIMULATED_EPOCHS = 2
+"""Of policy "simulation"; as in SALIENT++."""
+
+
+def score_vertices(
+    policy: PolicyName,
+    demand: Demand,
+    *,
+    simulate: Callable[[int], npt.NDArray[np.int64]] | None,
+    samplers: Samplers | None = None,
+) -> Scores:
+    """Score the vertices of a graph for one rank.
+
+    Args:
+        policy: what to go by.
+        demand: what the rank will sample.
+        simulate: given a number of epochs, int64 [N], how often they ask for each vertex; only "simulation" calls it.
+        samplers: of the same graph, where they are known; else they are found if the policy needs them.
+
+    Returns:
+        float64 [N], from 0, higher is kept first; of remote vertices with 0 nothing is expected. Scores of one policy
+        cannot be compared with those of another.
+
+    Raises:
+        RecipeError: the policy is not known, or is "simulation" and there is no `simulate`.
+
+    Cost:
+        At most one pass over the edges for each hop, after `windrow.caching.samplers.find_samplers`; "simulation" costs
+        what `simulate` does.
+    """
+    if policy == "simulation":
+        if simulate is None:
+            raise RecipeError(
+                'policy "simulation" needs minibatches to count: give it a sampler, or choose "vip"'
+            )
+        return simulate(SIMULATED_EPOCHS).astype(np.float64)
+    if samplers is None:
+        samplers = find_samplers(demand.indptr, demand.indices)
+    if policy == "vip":
+        return inclusion_probabilities(demand, samplers=samplers).total
+    scores = {
+        "degree": _degree,
+        "reachable-degree": _reachable_degree,
+        "halo": _halo,
+        "paths": _paths,
+        "reverse-pagerank": _reverse_pagerank,
+    }
+    if policy not in scores:
+        raise RecipeError(f'cache policy "{policy}": must be one of vip, simulation, {", ".join(scores)}')
+    return scores[policy](demand, samplers)
+
+
+def _degree(demand: Demand, samplers: Samplers) -> Scores:
+    del demand
+    return np.diff(samplers.indptr).astype(np.float64)
+
+
+def _reachable_degree(demand: Demand, samplers: Samplers) -> Scores:
+    reached = _on_seeds(demand, 1.0)
+    for _ in demand.fanouts:
+        # Only whether it is above 0 counts; without the cut the numbers of paths could overflow.
+        reached = np.minimum(1.0, reached + _summed(samplers, reached))
+    return np.where(reached > 0, _degree(demand, samplers), 0.0)
+
+
+def _halo(demand: Demand, samplers: Samplers) -> Scores:
+    return np.minimum(1.0, _summed(samplers, _on_seeds(demand, 1.0)))
+
+
+def _paths(demand: Demand, samplers: Samplers) -> Scores:
+    paths = _on_seeds(demand, 1.0)
+    for _ in demand.fanouts:
+        paths += _summed(samplers, paths)
+    return paths
+
+
+def _reverse_pagerank(demand: Demand, samplers: Samplers) -> Scores:
+    degrees = np.maximum(1, np.diff(demand.indptr))
+    rank = _on_seeds(demand, 1.0 / max(1, len(demand.seeds)))
+    for _ in demand.fanouts:
+        rank += _summed(samplers, rank / degrees)
+    return rank
+
+
+def _on_seeds(demand: Demand, value: float) -> Scores:
+    values = np.zeros(demand.num_vertices)
+    values[demand.seeds] = value
+    return values
+
+
+def _summed(samplers: Samplers, values: Scores) -> Scores:
+    """A times the values."""
+    sums = np.empty_like(values)
+    in_parallel(
+        partial(
+            add_from_samplers,
+            indptr=samplers.indptr,
+            indices=samplers.indices,
+            values=values,
+            sums=sums,
+        ),
+        samplers.indptr,
+    )
+    return sums

@@ -1,0 +1,202 @@
+"""``windrow explain``: what keeping remote rows would cost and save, before anything is trained."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+
+if TYPE_CHECKING:
+    from windrow.comm.links import Links
+    from windrow.gnn.partitioned import PartitionedGraph
+    from windrow.launch.epoch_estimate import StepWork
+    from windrow.launch.explain import Explanation
+    from windrow.launch.recipe import Recipe
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow explain examples/tolokers.toml
+  windrow explain examples/tolokers.toml --network network.toml --plot explain.png
+  windrow explain examples/tolokers.toml --set cache.memory_gib=0.0001 --alphas 0,0.1,0.5
+  windrow cluster --hosts 2 --rate 1gbit -- mpirun -n 2 windrow network --out links.json
+  windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
+
+what is printed (with a network, and without some columns and rows):
+  alpha  kept rows  memory    remote rows  of alpha 0  exchange s  pipeline s
+  0      0          0 B       48.2k        100 %           0.3961       1.218
+  0.16   470        18.4 KiB  37.6k        78.1 %          0.2913       1.113
+  0.488  1,434      56.0 KiB  22.3k        46.3 %          0.1445       0.966  knee
+  1.83   5,368      210 KiB   2.1k         4.36 %          0.1445       0.966  auto, recipe
+  3.05   8,966      350 KiB   0            0 %                  0      0.8215  all
+
+  kept rows, memory   of the largest cache of a rank
+  remote rows         that all ranks together ask each other for in an epoch of training
+  exchange s          what these take on the network in an epoch
+  no pipeline s       an epoch with pipeline.depth = 0;  pipeline s: with a pipeline
+  knee                where more memory hardly helps any more
+  auto                what cache.alpha = "auto" keeps with the recipe's cache.memory_gib
+  all                 every rank keeps every row, and there is no exchange
+  recipe              what training with the recipe as it is keeps
+
+docs/caching.md says how it is worked out.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "explain",
+        help="predict traffic and time of a graph recipe for caches of several sizes",
+        description="Predict, from the structure of the partitioned graph alone, how many rows of features ranks will "
+        "ask each other for in an epoch, and how much of that goes away when each rank also keeps the remote rows that "
+        "its minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch "
+        "takes. One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose graph was partitioned"
+    )
+    parser.add_argument(
+        "--network",
+        type=Path,
+        metavar="FILE",
+        help="network to predict times for: a description (*.toml, see windrow network --help), or links that windrow "
+        "network --out wrote (*.json); else that of this machine, where windrow network has measured it",
+    )
+    parser.add_argument(
+        "--ranks-per-machine",
+        type=int,
+        metavar="N",
+        help="ranks that share a machine's cores, where the network does not tell: hosts of windrow cluster share "
+        "those of this one",
+    )
+    parser.add_argument(
+        "--alphas", type=_alphas, metavar="A,B,...", help="replication factors to show, for example 0,0.1,0.5"
+    )
+    parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
+    add_overrides(parser, example="cache.policy=degree")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: recipe, store or network is not right, or a file cannot be written.
+    """
+    refuse_several_processes("windrow explain")
+    from windrow.gnn.partitioned import PartitionedGraph
+    from windrow.launch.explain import USUAL_ALPHAS, explain
+    from windrow.launch.explain_text import describe_explanation
+    from windrow.partition.store import PartitionStore
+
+    recipe = _graph_recipe(arguments)
+    parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
+    if parts == 1:
+        raise RecipeError(
+            f"{recipe.store} has one part, so that no row is remote: partition the graph into as many parts as there "
+            "will be ranks, as in windrow partition RECIPE --parts 4"
+        )
+    graph = PartitionedGraph.open(recipe.store, rank=0, size=parts, read_features=False)
+    links, network = _network(arguments.network, parts)
+    work, computed = None, ""
+    if links is not None:
+        work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
+    found = explain(graph, recipe, alphas=arguments.alphas or USUAL_ALPHAS, links=links, work=work)
+    print(f"{recipe.name}: {describe_explanation(found, recipe, network=network, computed=computed)}")
+    _write(found, recipe, arguments)
+    return 0
+
+
+def _graph_recipe(arguments: argparse.Namespace) -> "Recipe":
+    from windrow.launch.any_recipe import load_any_recipe
+    from windrow.launch.recipe import Recipe
+
+    recipe = load_any_recipe(arguments.recipe, arguments.overrides)
+    if not isinstance(recipe, Recipe):
+        raise RecipeError(
+            f"{arguments.recipe} is the recipe of a click log, whose tables have no caches to explain; windrow plan "
+            "shows where they live"
+        )
+    return recipe
+
+
+def _network(file: Path | None, parts: int) -> "tuple[Links | None, str]":
+    """The links between the ranks, and what they are of."""
+    from windrow.launch.planned_network import kept_links_of_this_machine, read_network
+
+    if file is None:
+        return kept_links_of_this_machine(parts), f"{parts} ranks on this machine"
+    links = read_network(file)
+    if links.size != parts:
+        raise RecipeError(
+            f"{file} is a network of {links.size} ranks, but the graph has {parts} parts: give a network of {parts} "
+            f"ranks, or partition the graph into {links.size} parts"
+        )
+    return links, str(file)
+
+
+def _work(
+    graph: "PartitionedGraph", recipe: "Recipe", links: "Links", ranks_per_machine: int | None
+) -> "tuple[StepWork, str]":
+    """What a step costs on a machine like this one, and where that was measured."""
+    import torch
+
+    from windrow.launch.environment import usable_cores
+    from windrow.launch.planned_network import ranks_on_one_host
+    from windrow.launch.step_work import measure_step_work
+
+    sharing = ranks_on_one_host(links) if ranks_per_machine is None else ranks_per_machine
+    if sharing < 1:
+        raise RecipeError(f"--ranks-per-machine {sharing}: expected at least 1")
+    wanted = torch.device(recipe.run.device)
+    device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
+    cores = usable_cores()
+    threads = recipe.run.threads or max(1, cores // sharing)
+    work = measure_step_work(
+        graph, recipe, device, threads=threads, slower=max(1.0, sharing * threads / cores)
+    )
+    where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
+    ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
+    return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"
+
+
+def _write(found: "Explanation", recipe: "Recipe", arguments: argparse.Namespace) -> None:
+    try:
+        if arguments.plot is not None:
+            from windrow.launch.explain_plot import write_explanation_plot
+
+            write_explanation_plot(found, arguments.plot, title=recipe.name)
+            print(f"\nwrote {arguments.plot}")
+        if arguments.json is not None:
+            arguments.json.write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
+            print(f"\nwrote {arguments.json}")
+    except (OSError, ValueError) as error:
+        raise StoreError(f"cannot write what --plot or --json asks for: {error}") from error
+
+
+def _alphas(text: str) -> list[float]:
+    """Of the command line."""
+    try:
+        values = [float(word) for word in text.split(",")]
+    except ValueError:
+        raise argparse.ArgumentTypeError(f"{text!r}: give numbers, as in 0,0.1,0.5") from None
+    if not all(0 <= value < float("inf") for value in values):
+        raise argparse.ArgumentTypeError(f"{text!r}: numbers from 0")
+    return values

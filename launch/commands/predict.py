@@ -1,0 +1,149 @@
+"""``windrow predict``: what a trained model says about the vertices of its graph, as a Parquet file."""
+
+import argparse
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import add_overrides
+
+if TYPE_CHECKING:
+    from windrow.launch.prediction import PredictionResult
+
+__all__ = ["add_parser", "run", "summary_lines"]
+
+EXAMPLES = """\
+examples:
+  mpirun -n 2 windrow predict runs/tolokers-1
+  mpirun -n 2 windrow predict runs/tolokers-1 --split test --out test.parquet
+  mpirun -n 2 windrow predict runs/tolokers-1 --method sampled --fanouts 20,20
+  mpirun -n 4 windrow predict runs/tolokers-1 --set store=$PWD/stores/tolokers-4
+"""
+
+SPLITS = ("train", "validation", "test")
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "predict",
+        help="predict the vertices of a graph with the model of a run",
+        description="Predict with the model of a run on a graph and write one Parquet file, a row for each vertex in "
+        "your order. Columns: vertex, and its id where your files have names; prediction (class) and its probability, "
+        "or for a binary task the probability of class 1, or for a multi-label task the probabilities of all classes. "
+        "Start one process for each part of the store, as for windrow train.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    parser.add_argument(
+        "--out",
+        type=Path,
+        metavar="FILE",
+        help="file to write, or to replace: predictions.parquet in the run folder by default",
+    )
+    parser.add_argument(
+        "--checkpoint",
+        choices=("best", "latest"),
+        default="best",
+        help="which one: the best on the validation split by default",
+    )
+    parser.add_argument(
+        "--method",
+        choices=("exact", "sampled"),
+        default="exact",
+        help="exact: all neighbours, layer by layer (the default); sampled: minibatches, as in training",
+    )
+    parser.add_argument(
+        "--fanouts",
+        type=_fanouts,
+        default=(),
+        metavar="N,N,...",
+        help="neighbours per hop for --method sampled, from the vertex outwards, -1 for all; by default those of the "
+        "recipe's evaluation, or of its training",
+    )
+    parser.add_argument(
+        "--split",
+        action="append",
+        choices=("all", *SPLITS),
+        default=None,
+        dest="splits",
+        help="predict these vertices only; may be repeated; all by default",
+    )
+    add_overrides(parser, example="evaluation.batch_size=8192")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it. Collective: every process that the launcher started calls it, with the same arguments.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: run, store or checkpoint is not right, the file cannot be written, or communication failed.
+    """
+    from windrow.comm.connect import ending_all_ranks
+    from windrow.launch.any_recipe import load_any_recipe
+    from windrow.launch.memory import keep_freed_memory
+    from windrow.launch.prediction import PredictionOptions, predict
+    from windrow.launch.recipe import Recipe
+    from windrow.launch.run_folder import open_run_folder
+
+    keep_freed_memory()
+    with ending_all_ranks():
+        folder = open_run_folder(arguments.run_folder)
+        recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+        if not isinstance(recipe, Recipe):
+            raise RecipeError(
+                f"{folder.path} is the run of a recommendation model, and windrow predict knows graphs only. Its "
+                "figures on the test split are in summary.json; windrow export writes its embedding tables to one file"
+            )
+        splits = tuple(dict.fromkeys(arguments.splits or ()))
+        options = PredictionOptions(
+            out=arguments.out or folder.predictions_file,
+            checkpoint=arguments.checkpoint,
+            method=arguments.method,
+            fanouts=arguments.fanouts,
+            splits=() if "all" in splits else splits,
+        )
+    result = predict(recipe, folder, options)
+    if launched_rank() == 0:
+        print("\n".join(summary_lines(result)), flush=True)
+    return 0
+
+
+def summary_lines(result: "PredictionResult") -> list[str]:
+    """What is said at the end.
+
+    Args:
+        result: its figures.
+    """
+    from windrow.launch.formatting import byte_size, count, duration
+
+    rate = count(result.num_vertices / max(result.inference_seconds, 1e-9))
+    inference, writing = duration(result.inference_seconds), duration(result.writing_seconds)
+    lines = [
+        f"predicted {result.num_vertices} vertices after epoch {result.epoch}",
+        f"inference took {inference} ({rate} vertices per second), writing {writing}",
+    ]
+    figures = [f"{split} {result.metric} {value:.4f}" for split, value in result.figures.items()]
+    if figures:
+        lines.append(", ".join(figures))
+    return [*lines, f"{result.out}: {byte_size(result.out.stat().st_size)}"]
+
+
+def _fanouts(text: str) -> tuple[int, ...]:
+    """Turn "20,20,20" into numbers; argparse makes an error of a ValueError."""
+    fanouts = tuple(int(part) for part in text.split(","))
+    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
+        raise argparse.ArgumentTypeError(f"{text!r}: each must be at least 1, or -1 for all neighbours")
+    return fanouts

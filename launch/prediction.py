@@ -1,0 +1,295 @@
+"""Predictions of a run's model for the vertices of its graph, by all ranks together, into one file in the user's order.
+
+every rank    exact: all its vertices, layer by layer; sampled: those that are asked for, minibatch by minibatch
+all ranks     metrics, as in training
+rank 0        receives the outputs in the user's order, a chunk at a time, and writes them
+"""
+
+import contextlib
+import time
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor
+
+from windrow.caching.cached_store import CachedStore
+from windrow.comm.connect import ending_all_ranks
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.world import World
+from windrow.gnn.evaluation import measure_split
+from windrow.gnn.inference import exact_chunks, infer_exactly
+from windrow.gnn.metrics import Metric, default_metric
+from windrow.gnn.models import GNN, build_model
+from windrow.gnn.partitioned import PartitionedGraph, Split
+from windrow.gnn.sampled_inference import infer_sampled, own_vertices, sampled_steps
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.users_order import rows_in_users_order, wanted_vertices
+from windrow.launch.joining import joined_job
+from windrow.launch.prediction_cache import choose_inference_cache
+from windrow.launch.prediction_file import PredictionFile, check_writable, users_ids
+from windrow.launch.progress import Progress, make_progress
+from windrow.launch.recipe import Recipe
+from windrow.launch.run_folder import RunFolder
+from windrow.launch.run_weights import WhichCheckpoint, load_weights
+
+__all__ = ["PredictionOptions", "PredictionResult", "predict"]
+
+CHUNK_BYTES = 1 << 24
+"""Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
+
+MOST_CHUNK_ROWS = 1 << 20
+"""Rows of a row group, the size that Parquet's readers are made for."""
+
+MEASURED: tuple[Split, ...] = ("validation", "test")
+"""Splits that are measured where all vertices are predicted: those that training measures."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionOptions:
+    """What to predict, with what, and how."""
+
+    out: Path
+    """The Parquet file to write, or to replace."""
+    checkpoint: WhichCheckpoint = "best"
+    """Whose weights: those of the best epoch on the validation split, or the last."""
+    method: Literal["exact", "sampled"] = "exact"
+    """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
+    fanouts: tuple[int, ...] = ()
+    """Neighbours per hop of "sampled", from the seeds outwards; empty: those of the recipe's evaluation, and where it
+    has none, those of training."""
+    splits: tuple[Split, ...] = ()
+    """Whose vertices to predict; empty: all vertices."""
+
+    def __post_init__(self) -> None:
+        """Check what concerns two fields.
+
+        Raises:
+            RecipeError: fanouts are given to a method that has none.
+        """
+        if self.fanouts and self.method != "sampled":
+            raise RecipeError(
+                f"--fanouts {','.join(map(str, self.fanouts))} with --method {self.method}, which takes all "
+                "neighbours: add --method sampled, or leave out --fanouts"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PredictionResult:
+    """What was predicted, and how good it is."""
+
+    out: Path
+    """The file."""
+    num_vertices: int
+    """Rows of it."""
+    epoch: int
+    """Epochs that the model had been trained for."""
+    metric: str
+    """What was measured, for example "roc_auc"."""
+    figures: dict[str, float] = field(hash=False)
+    """The metric on each split that was measured."""
+    inference_seconds: float
+    """Of the slowest rank, for the outputs alone."""
+    writing_seconds: float
+    """Bringing them together and writing them."""
+
+
+def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -> PredictionResult:
+    """Predict with a trained model. Collective: every process that the launcher started calls it.
+
+    Args:
+        recipe: that of the run; its store may be another one of the same graph, with another number of parts, which
+            is the number of processes; must agree.
+        run_folder: of the run; must agree.
+        options: what and how; must agree.
+
+    Returns:
+        The same on every rank.
+
+    Raises:
+        RecipeError: pyarrow is not installed, or the fanouts do not fit the model.
+        StoreError: the store or the checkpoint is missing, damaged, or of another graph or model; or the file cannot
+            be written.
+        DataError: a split has no vertices, or outputs are NaN or infinite.
+
+    Memory: each rank holds its part as in training, and the outputs of its vertices; "exact" besides the rows of its
+    vertices between two layers, twice. Rank 0 receives outputs in pieces of 16 MiB. Measuring a split takes the outputs
+    of its vertices on every rank.
+    """
+    with ending_all_ranks():
+        check_writable(options.out)
+    with (
+        joined_job(recipe.run) as (world, device),
+        make_progress(rank=world.rank) as progress,
+    ):
+        predictor = _Predictor(world, recipe, options, device, progress)
+        epoch = predictor.load(run_folder)
+        world.barrier(stage="ready")
+        started = time.perf_counter()
+        own_ids, outputs = predictor.infer()
+        inference_seconds = _slowest(world, time.perf_counter() - started)
+        figures = predictor.measure(own_ids, outputs)
+        started = time.perf_counter()
+        num_vertices = predictor.write(own_ids, outputs, epoch, figures)
+        return PredictionResult(
+            out=options.out,
+            num_vertices=num_vertices,
+            epoch=epoch,
+            metric=predictor.metric,
+            figures=dict(figures),
+            inference_seconds=inference_seconds,
+            writing_seconds=_slowest(world, time.perf_counter() - started),
+        )
+
+
+class _Predictor:
+    """A trained model and its graph on one rank."""
+
+    def __init__(
+        self,
+        world: World,
+        recipe: Recipe,
+        options: PredictionOptions,
+        device: torch.device,
+        progress: Progress,
+    ) -> None:
+        self._world = world
+        self._recipe = recipe
+        self._options = options
+        self._progress = progress
+        graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
+        # The model has learnt from features that were rounded so.
+        self._graph = graph if recipe.sampler.storage == "fp32" else graph.stored_as(recipe.sampler.storage)
+        self.metric: Metric = (
+            default_metric(graph.task) if recipe.evaluation.metric == "auto" else recipe.evaluation.metric
+        )
+        self._ids = self._wanted_ids()
+        self._names: Any = None
+        if world.rank == 0:
+            self._names = users_ids(recipe.graph.edge_list, graph.num_vertices, say=progress.write)
+        self._fanouts = options.fanouts or recipe.evaluation.fanouts or recipe.sampler.fanouts
+        if len(self._fanouts) != recipe.model.num_layers:
+            raise RecipeError(
+                f"--fanouts {','.join(map(str, self._fanouts))} has {len(self._fanouts)} hops, but the model has "
+                f"{recipe.model.num_layers} layers: give one fanout for each layer"
+            )
+        self._model: GNN = build_model(
+            recipe.model,
+            in_features=graph.features.shape[1],
+            out_features=graph.outputs,
+            seed=recipe.run.seed,
+        ).to(device)
+        self._model.eval()
+
+    def load(self, run_folder: RunFolder) -> int:
+        """Take over the weights; the epochs that they were trained for. Collective."""
+        epoch, state = load_weights(
+            self._world,
+            run_folder.checkpoint_folder,
+            self._options.checkpoint,
+            recipe=self._recipe,
+            fingerprint=self._graph.fingerprint,
+            say=self._progress.write,
+        )
+        self._model.load_state_dict(state)
+        return epoch
+
+    def infer(self) -> tuple[Tensor, Tensor]:
+        """This rank's vertices, ascending, and their outputs on the CPU. Collective."""
+        own_ids = own_vertices(self._graph, self._ids)
+        if self._options.method == "sampled":
+            return own_ids, self._infer_sampled()
+        with self._shown("layers", exact_chunks(self._graph, self._model)):
+            outputs = infer_exactly(self._world, self._graph, self._model, after_chunk=self._progress.advance)
+        start, _ = self._graph.own_range
+        return own_ids, outputs.cpu() if self._ids is None else outputs[own_ids - start].cpu()
+
+    def measure(self, own_ids: Tensor, outputs: Tensor) -> dict[str, float]:
+        """The metric on the splits, as training measures it. Collective."""
+        figures: dict[str, float] = {}
+        for split in self._options.splits or MEASURED:
+            own = own_vertices(self._graph, self._graph.split_ids(split))
+            if len(self._graph.split_ids(split)) > 0:
+                logits = outputs[torch.searchsorted(own_ids, own)]
+                figures[split] = measure_split(self._world, self._graph, self.metric, own, logits)
+        return figures
+
+    def write(self, own_ids: Tensor, outputs: Tensor, epoch: int, figures: dict[str, float]) -> int:
+        """Bring the outputs together and write them; how many there are. Collective."""
+        wanted = wanted_vertices(self._graph, self._ids)
+        chunk_rows = min(max(1, CHUNK_BYTES // (4 * self._graph.outputs)), MOST_CHUNK_ROWS)
+        chunks = rows_in_users_order(
+            self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows
+        )
+        with contextlib.ExitStack() as stack:
+            file: PredictionFile | None = None
+            if self._world.rank == 0:
+                about = {
+                    "run": self._recipe.name,
+                    "epoch": epoch,
+                    "method": self._options.method,
+                    "fanouts": list(self._fanouts) if self._options.method == "sampled" else None,
+                    "splits": list(self._options.splits) or None,
+                    self.metric: figures,
+                }
+                file = stack.enter_context(
+                    PredictionFile.create(
+                        self._options.out, self._graph.task, self._graph.outputs, about, ids=self._names
+                    )
+                )
+            stack.enter_context(self._shown("writing", len(wanted)))
+            for vertices, rows in chunks:
+                if file is not None:
+                    file.write(vertices, rows)
+                self._progress.advance(len(vertices))
+        return len(wanted)
+
+    def _infer_sampled(self) -> Tensor:
+        graph, batch_size = self._graph, self._recipe.evaluation.batch_size
+        sampler = NeighborSampler(
+            graph.indptr,
+            graph.indices,
+            self._fanouts,
+            seed=self._recipe.run.seed,
+            original_ids=graph.original_ids,
+            source_degrees=self._model.needs_source_degrees,
+        )
+        cached_ids = choose_inference_cache(self._world, graph, self._ids, self._recipe, self._fanouts)
+        store = CachedStore(
+            self._world, graph.offsets, graph.features, cached_ids=cached_ids, stage="features"
+        )
+        with self._shown("minibatches", sampled_steps(graph, self._ids, batch_size)):
+            return infer_sampled(
+                self._world,
+                graph,
+                self._model,
+                self._ids,
+                sampler=sampler,
+                store=store,
+                options=self._recipe.pipeline,
+                batch_size=batch_size,
+                after_step=self._progress.advance,
+            )
+
+    def _wanted_ids(self) -> Tensor | None:
+        """Ids of the partition, ascending; None for all vertices."""
+        if not self._options.splits:
+            return None
+        for split in self._options.splits:
+            if len(self._graph.split_ids(split)) == 0:
+                raise DataError(f"the graph has no {split} vertices: choose another --split")
+        ids: Tensor = torch.cat([self._graph.split_ids(split) for split in self._options.splits]).unique()
+        return ids
+
+    @contextlib.contextmanager
+    def _shown(self, what: str, total: int) -> Iterator[None]:
+        """Show the progress of a piece of work."""
+        self._progress.start(what, total)
+        yield
+        self._progress.finish()
+
+
+def _slowest(world: World, seconds: float) -> float:
+    return float(world.all_reduce(torch.tensor(seconds, dtype=torch.float64), stage="seconds", op="max"))

@@ -1,0 +1,135 @@
+"""windrow.launch.commands.explain: on a real graph, without training."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.gnn.accesses import count_accesses
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import NeighborSampler
+from windrow.launch.cli import build_parser
+from windrow.launch.part_ranking import rank_part, seed_order
+from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.launch.recipe import Recipe, load_recipe
+
+PARTS = 3
+
+
+def explain_with(*arguments: object) -> int:
+    parsed = build_parser().parse_args(["explain", *map(str, arguments)])
+    return int(parsed.run(parsed))
+
+
+@pytest.fixture(scope="module")
+def store(repository: Path, tmp_path_factory: pytest.TempPathFactory) -> str:
+    """An override that names a store of tolokers."""
+    path = tmp_path_factory.mktemp("stores") / "tolokers"
+    overrides = ["partition.method=fennel", f"partition.num_parts={PARTS}", f"store={path}"]
+    partition_to_store(PartitionJob.of(load_recipe(repository / "examples" / "tolokers.toml", overrides)))
+    return f"store={path}"
+
+
+@pytest.fixture
+def nobody_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """This machine's links are not known."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+
+
+@pytest.fixture
+def recipe(repository: Path) -> Path:
+    return repository / "examples" / "tolokers.toml"
+
+
+def measured_rows(asked: Recipe, alpha: float, epochs: int) -> float:
+    """Remote rows that are not kept, in one epoch of sampling as training does it."""
+    rows = 0
+    for part in range(PARTS):
+        graph = PartitionedGraph.open(asked.store, rank=part, size=PARTS)
+        sampler = NeighborSampler(
+            graph.indptr,
+            graph.indices,
+            asked.sampler.fanouts,
+            seed=asked.run.seed,
+            original_ids=graph.original_ids,
+        )
+        counts = count_accesses(sampler, seed_order(graph, part, asked), range(epochs))
+        counts[slice(*graph.own_range)] = 0
+        counts[rank_part(graph, part, asked).kept(int(alpha * graph.num_vertices / PARTS))] = 0
+        rows += int(counts.sum())
+    return rows / epochs
+
+
+@pytest.mark.usefixtures("nobody_measured")
+def test_what_is_predicted_is_what_training_asks_for(
+    recipe: Path, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    out = tmp_path / "explain.json"
+    assert explain_with(recipe, "--set", store, "--alphas", "0,0.2,1", "--json", out) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith(f"tolokers: 11,758 vertices in {PARTS} parts; 6 steps an epoch")
+    assert f"mpirun -n {PARTS} windrow network" in printed
+    assert f"wrote {out}" in printed
+    sizes = {size["alpha"]: size for size in json.loads(out.read_text())["sizes"]}
+    asked = load_recipe(recipe, [store])
+    for alpha in (0, 0.2, 1):
+        assert sizes[alpha]["remote_rows"] == pytest.approx(measured_rows(asked, alpha, epochs=3), rel=0.03)
+
+
+def test_with_a_network_there_are_times_and_a_picture(
+    recipe: Path, store: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    network, picture = tmp_path / "network.toml", tmp_path / "explain.png"
+    network.write_text(f'nodes = {PARTS}\nrate = "1mbit"\n')
+    shared = ("--network", network, "--ranks-per-machine", 3)
+    assert explain_with(recipe, "--set", store, *shared, "--plot", picture, "--alphas", "0,1") == 0
+    printed = capsys.readouterr().out
+    assert "no pipeline s" in printed
+    assert "for 3 ranks" in printed
+    assert picture.read_bytes().startswith(b"\x89PNG")
+
+
+@pytest.mark.usefixtures("nobody_measured")
+def test_what_cannot_be_explained(
+    recipe: Path, store: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network = tmp_path / "network.toml"
+    network.write_text("nodes = 5\n")
+    with pytest.raises(RecipeError, match=r"network of 5 ranks, but the graph has 3 parts"):
+        explain_with(recipe, "--set", store, "--network", network)
+    network.write_text("nodes = 3\n")
+    with pytest.raises(RecipeError, match=r"--ranks-per-machine 0"):
+        explain_with(recipe, "--set", store, "--network", network, "--ranks-per-machine", 0)
+    with pytest.raises(StoreError, match=r"windrow partition"):
+        explain_with(recipe, "--set", f"store={tmp_path / 'nothing'}")
+    with pytest.raises(RecipeError, match=r"recipe of a click log.*windrow plan"):
+        explain_with(repository / "examples" / "open_bandit.toml")
+    with pytest.raises(StoreError, match=r"cannot write what --plot or --json asks for"):
+        explain_with(recipe, "--set", store, "--json", tmp_path / "no" / "folder.json")
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RecipeError, match=r"without mpirun"):
+        explain_with(recipe)
+
+
+@pytest.mark.parametrize("text", ["a", "0,-1", "nan", "0,,1"])
+def test_alphas_are_numbers(text: str, capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        build_parser().parse_args(["explain", "r.toml", f"--alphas={text}"])
+    assert "numbers" in capsys.readouterr().err
+
+
+def test_features_are_not_read(recipe: Path, store: str) -> None:
+    asked = load_recipe(recipe, [store])
+    graph = PartitionedGraph.open(asked.store, rank=1, size=PARTS, read_features=False)
+    whole = PartitionedGraph.open(asked.store, rank=1, size=PARTS)
+    assert np.array_equal(graph.features.numpy(), whole.features.numpy())
+
+
+def test_one_part_has_nothing_remote(recipe: Path, tmp_path: Path) -> None:
+    alone = [f"store={tmp_path / 'alone'}", "partition.num_parts=1", "partition.method=random"]
+    partition_to_store(PartitionJob.of(load_recipe(recipe, alone)))
+    with pytest.raises(RecipeError, match=r"one part.*--parts 4"):
+        explain_with(recipe, "--set", alone[0])

@@ -1,0 +1,48 @@
+"""windrow.launch.epoch_estimate: sums and maxima that can be done by hand."""
+
+import numpy as np
+import pytest
+
+from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.network_description import NetworkDescription, described_links
+from windrow.launch.epoch_estimate import EpochTime, StepWork, estimate_epoch
+
+LINKS = described_links(NetworkDescription(nodes=2, rate="8mbit", latency_us=10.0))
+"""A byte takes a microsecond."""
+
+WORK = StepWork(processor_s=0.5, device_s=0.25, gradient_bytes=4000)
+
+
+def test_a_pipeline_hides_all_but_the_longest_and_the_sums() -> None:
+    time = EpochTime(processor_s=3.0, device_s=4.0, exchange_s=2.0, reduction_s=1.5)
+    assert time.seconds(pipelined=False) == 10.5
+    assert time.seconds(pipelined=True) == 5.5
+    network_bound = EpochTime(processor_s=3.0, device_s=0.0, exchange_s=7.0, reduction_s=1.5)
+    assert network_bound.seconds(pipelined=True) == 8.5
+
+
+def test_counts_then_ids_to_the_owner_then_rows_back() -> None:
+    asked = np.array([[0.0, 1000.0], [400.0, 0.0]])
+    time = estimate_epoch(WORK, LINKS, asked, row_bytes=100, steps=3)
+    # Each direction of a card is busy with its own bytes; the longer one counts.
+    a_step = (10 + 8) + (10 + 8 * 1000) + (10 + 100 * 1000)
+    assert time.exchange_s == pytest.approx(3 * a_step * 1e-6)
+    assert time.reduction_s == pytest.approx(3 * predict_all_reduce(LINKS, 4000))
+    assert (time.processor_s, time.device_s) == (1.5, 0.75)
+
+
+def test_rows_travel_against_the_ids() -> None:
+    slow_sender = described_links(NetworkDescription(nodes=3, rate="80mbit", node_rates={"2": "8mbit"}))
+    asks_the_slow, asks_a_fast = np.zeros((3, 3)), np.zeros((3, 3))
+    asks_the_slow[0, 2] = asks_a_fast[0, 1] = 500.0
+    slow, fast = (
+        estimate_epoch(WORK, slow_sender, asked, row_bytes=100, steps=1).exchange_s
+        for asked in (asks_the_slow, asks_a_fast)
+    )
+    assert slow - fast == pytest.approx(500 * (100 + 8) * 0.9e-6)
+
+
+def test_without_an_exchange_not_even_counts_travel() -> None:
+    nobody_asks = estimate_epoch(WORK, LINKS, np.zeros((2, 2)), row_bytes=100, steps=4)
+    assert nobody_asks.exchange_s == pytest.approx(4 * 18e-6)
+    assert estimate_epoch(WORK, LINKS, None, row_bytes=100, steps=4).exchange_s == 0.0

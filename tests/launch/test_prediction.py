@@ -1,0 +1,323 @@
+"""windrow.launch.prediction: what a run's model says about its graph, against the model on the whole graph at once."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.launcher import launched_rank
+from windrow.gnn.block import Block
+from windrow.gnn.graph import Graph, Task
+from windrow.gnn.models import build_model
+from windrow.gnn.synthetic import community_graph
+from windrow.launch import journal, prediction
+from windrow.launch.checkpoint import load_best, load_latest
+from windrow.launch.metrics_log import read_records
+from windrow.launch.partitioning import graph_to_store
+from windrow.launch.prediction import PredictionOptions, PredictionResult, predict
+from windrow.launch.recipe import Recipe, make_recipe
+from windrow.launch.run_folder import open_run_folder
+from windrow.launch.training import train
+from windrow.partition.options import PartitionOptions
+
+pytest.importorskip("pyarrow")
+
+NUM_VERTICES = 240
+FANOUTS = (4, 3)
+
+
+def make_graph(task: Task = "single-label") -> Graph:
+    classes = 2 if task == "binary" else 3
+    return community_graph(NUM_VERTICES, classes, seed=7, num_features=6, signal=1.0, task=task)
+
+
+def make(folder: Path, *, store: str = "store-1", **changes: dict[str, Any]) -> Recipe:
+    sections: dict[str, Any] = {
+        "graph": {"path": "graph.npz"},
+        "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
+        "sampler": {"fanouts": list(FANOUTS)},
+        "training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.01},
+        "evaluation": {"batch_size": 64},
+        "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "keep_checkpoints": 9},
+    }
+    sections |= {name: sections.get(name, {}) | changed for name, changed in changes.items()}
+    return make_recipe({"name": "tiny", "store": store, **sections}, source="tiny.toml", base=folder)
+
+
+def store_graph(folder: Path, graph: Graph, *parts: int) -> None:
+    for number in parts:
+        graph_to_store(graph, folder / f"store-{number}", PartitionOptions(num_parts=number, method="random"))
+
+
+@pytest.fixture(autouse=True)
+def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs."""
+    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
+
+
+@pytest.fixture(autouse=True)
+def small_chunks(monkeypatch: pytest.MonkeyPatch) -> None:
+    """So that there are several."""
+    monkeypatch.setattr(prediction, "MOST_CHUNK_ROWS", 50)
+
+
+@pytest.fixture(scope="module")
+def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A folder with a store and a finished run, made once."""
+    folder = tmp_path_factory.mktemp("prepared")
+    store_graph(folder, make_graph(), 1)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(journal, "write_plot", lambda *_, **__: None)
+        train(make(folder), run_folder=folder / "run")
+    return folder
+
+
+def predicted(recipe: Recipe, run: Path, out: Path, **options: Any) -> PredictionResult:
+    return predict(recipe, open_run_folder(run), PredictionOptions(out=out, **options))
+
+
+def table(path: Path) -> dict[str, torch.Tensor]:
+    from pyarrow import parquet
+
+    columns = parquet.read_table(path).to_pydict()
+    return {name: torch.tensor(values) for name, values in columns.items()}
+
+
+def expected_logits(recipe: Recipe, run: Path, graph: Graph, *, best: bool = True) -> torch.Tensor:
+    """Of all vertices in the user's order: the whole graph in one block."""
+    found = (load_best if best else load_latest)(run / "checkpoints")
+    outputs = 1 if graph.task == "binary" else graph.num_classes
+    model = build_model(recipe.model, in_features=6, out_features=outputs, seed=0)
+    model.load_state_dict(found.state["trainer"]["model"])
+    block = Block.whole(graph.indptr, graph.indices)
+    with torch.no_grad():
+        logits: torch.Tensor = model.eval()([block, block], graph.features)
+    return logits
+
+
+def assert_single_label(found: dict[str, torch.Tensor], logits: torch.Tensor) -> None:
+    probabilities = logits.softmax(1)
+    assert list(found) == ["vertex", "prediction", "probability"]
+    assert torch.equal(found["prediction"], logits.argmax(1))
+    torch.testing.assert_close(found["probability"], probabilities.max(1).values, rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("checkpoint", ["best", "latest"])
+def test_exact_predictions_of_all_vertices(prepared: Path, tmp_path: Path, checkpoint: str) -> None:
+    recipe, run, out = make(prepared), prepared / "run", tmp_path / "p.parquet"
+    result = predicted(recipe, run, out, checkpoint=checkpoint)
+    found = table(out)
+    assert torch.equal(found["vertex"], torch.arange(NUM_VERTICES))
+    assert_single_label(found, expected_logits(recipe, run, make_graph(), best=checkpoint == "best"))
+    assert (result.num_vertices, result.out) == (NUM_VERTICES, out)
+    # What was measured after that epoch of training, bit for bit.
+    record = read_records(run / "metrics.jsonl")[result.epoch - 1]
+    assert result.figures == {"validation": record.validation, "test": record.test}
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]
+
+
+def test_the_file_says_what_it_is(prepared: Path, tmp_path: Path) -> None:
+    from pyarrow import parquet
+
+    out = tmp_path / "p.parquet"
+    result = predicted(make(prepared), prepared / "run", out, splits=("test",))
+    about = json.loads(parquet.read_schema(out).metadata[b"windrow"])
+    assert about == {
+        "run": "tiny",
+        "epoch": result.epoch,
+        "method": "exact",
+        "fanouts": None,
+        "splits": ["test"],
+        "accuracy": result.figures,
+    }
+
+
+def test_splits_alone_are_predicted_and_measured(prepared: Path, tmp_path: Path) -> None:
+    recipe, run, graph = make(prepared), prepared / "run", make_graph()
+    everything = tmp_path / "all.parquet"
+    predicted(recipe, run, everything)
+    for method in ("exact", "sampled"):
+        some = tmp_path / f"{method}.parquet"
+        result = predicted(
+            recipe,
+            run,
+            some,
+            splits=("test", "train"),
+            method=method,
+            fanouts=(-1, -1)[: 2 * (method == "sampled")],
+        )
+        wanted = torch.cat([graph.test_ids, graph.train_ids]).sort().values
+        found, whole = table(some), table(everything)
+        assert torch.equal(found["vertex"], wanted)
+        assert torch.equal(found["prediction"], whole["prediction"][wanted])
+        assert list(result.figures) == ["test", "train"]
+
+
+def test_sampled_predictions_are_those_of_sampled_evaluation(prepared: Path, tmp_path: Path) -> None:
+    recipe = make(prepared, evaluation={"method": "sampled"})
+    run = tmp_path / "run"
+    train(recipe, run_folder=run)
+    result = predicted(recipe, run, tmp_path / "p.parquet", method="sampled")
+    record = read_records(run / "metrics.jsonl")[result.epoch - 1]
+    assert result.figures == {"validation": record.validation, "test": record.test}
+    assert result.num_vertices == NUM_VERTICES
+    exact = predicted(recipe, run, tmp_path / "exact.parquet")
+    assert not torch.equal(
+        table(tmp_path / "p.parquet")["probability"], table(tmp_path / "exact.parquet")["probability"]
+    )
+    assert exact.num_vertices == NUM_VERTICES
+
+
+@pytest.mark.parametrize(("task", "column"), [("binary", "probability"), ("multi-label", "probabilities")])
+def test_other_tasks(tmp_path: Path, task: Task, column: str) -> None:
+    graph = make_graph(task)
+    store_graph(tmp_path, graph, 1)
+    recipe, run = make(tmp_path, training={"epochs": 1}), tmp_path / "run"
+    train(recipe, run_folder=run)
+    result = predicted(recipe, run, tmp_path / "p.parquet")
+    found = table(tmp_path / "p.parquet")
+    assert list(found) == ["vertex", column]
+    probabilities = expected_logits(recipe, run, graph).sigmoid()
+    wanted = probabilities.flatten() if task == "binary" else probabilities
+    torch.testing.assert_close(found[column], wanted, rtol=1e-4, atol=1e-5)
+    assert result.metric == "roc_auc"
+
+
+def test_ids_of_a_vertex_file_come_along(
+    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    vertices = tmp_path / "people.csv"
+    names = [f"p{number * 7 % NUM_VERTICES}" for number in range(NUM_VERTICES)]
+    vertices.write_text("\n".join(["name", *names]) + "\n")
+    columns = {"ids": "names", "vertex_file": str(vertices), "vertex_id_column": "name"}
+    recipe, out = make(prepared, graph={"edge_list": columns}), tmp_path / "p.parquet"
+    predicted(recipe, prepared / "run", out, splits=("test",))
+    from pyarrow import parquet
+
+    found = parquet.read_table(out).to_pydict()
+    assert found["id"] == [names[vertex] for vertex in found["vertex"]]
+    vertices.write_text("\n".join(["name", *names[1:]]) + "\n")
+    out.unlink()
+    refused(recipe, prepared / "run", out, DataError, "has 239 rows, but the graph 240 vertices")
+    vertices.unlink()
+    predicted(recipe, prepared / "run", out)
+    assert "id" not in parquet.read_schema(out).names
+    assert "people.csv is not there any more" in capsys.readouterr().out
+
+
+@pytest.mark.parallel(2)
+def test_two_ranks_predict_what_one_does(shared_tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    folder, graph = shared_tmp_path, make_graph()
+    if launched_rank() == 0:
+        store_graph(folder, graph, 1, 2)
+        # A world of this process alone needs no launcher.
+        train(make(folder, run={"backend": "loopback"}), run_folder=folder / "run")
+    MPI.COMM_WORLD.Barrier()
+    recipe = make(folder, store="store-2")
+    exact = predicted(recipe, folder / "run", folder / "exact.parquet")
+    sampled = predicted(recipe, folder / "run", folder / "sampled.parquet", method="sampled")
+    some = predicted(recipe, folder / "run", folder / "some.parquet", method="sampled", splits=("test",))
+    for result in (exact, sampled, some):
+        assert len({repr(each) for each in MPI.COMM_WORLD.allgather(result)}) == 1
+    if launched_rank() == 0:
+        found = table(folder / "exact.parquet")
+        assert torch.equal(found["vertex"], torch.arange(NUM_VERTICES))
+        assert_single_label(found, expected_logits(recipe, folder / "run", graph))
+        alone = make(folder, run={"backend": "loopback"})
+        for method, result in (("exact", exact), ("sampled", sampled)):
+            out = folder / "alone.parquet"
+            expected = predicted(alone, folder / "run", out, method=method)
+            torch.testing.assert_close(table(out), table(folder / f"{method}.parquet"), rtol=1e-4, atol=1e-5)
+            assert result.figures == pytest.approx(expected.figures)
+        wanted = graph.test_ids.sort().values
+        rows = table(folder / "some.parquet")
+        assert torch.equal(rows["vertex"], wanted)
+        torch.testing.assert_close(
+            rows["probability"],
+            table(folder / "sampled.parquet")["probability"][wanted],
+            rtol=1e-4,
+            atol=1e-5,
+        )
+    MPI.COMM_WORLD.Barrier()
+
+
+# -------------------------------------------------------------------------------------------------------------- refused
+
+
+def refused(recipe: Recipe, run: Path, out: Path, error: type[Exception], words: str, **options: Any) -> None:
+    """Refused, and nothing is written."""
+    with pytest.raises(error, match=words):
+        predicted(recipe, run, out, **options)
+    assert not out.is_file()
+
+
+def test_fanouts_that_do_not_fit(prepared: Path, tmp_path: Path) -> None:
+    recipe, run, out = make(prepared), prepared / "run", tmp_path / "p.parquet"
+    refused(recipe, run, out, RecipeError, "--fanouts 5,5 with --method exact", fanouts=(5, 5))
+    refused(
+        recipe, run, out, RecipeError, "--fanouts 5 has 1 hops.*has 2 layers", fanouts=(5,), method="sampled"
+    )
+
+
+def test_another_model_or_graph(prepared: Path, tmp_path: Path) -> None:
+    run, out = prepared / "run", tmp_path / "p.parquet"
+    refused(make(prepared, model={"hidden": 9}), run, out, StoreError, "another model than the recipe")
+    graph = make_graph()
+    assert graph.features is not None
+    graph.features[3, 2] += 1
+    store_graph(tmp_path, graph, 1)
+    refused(
+        make(prepared, store=str(tmp_path / "store-1")),
+        run,
+        out,
+        StoreError,
+        "another graph than the run was",
+    )
+
+
+def test_a_run_that_was_never_evaluated_has_a_latest_checkpoint(prepared: Path, tmp_path: Path) -> None:
+    run, out = prepared / "run", tmp_path / "p.parquet"
+    empty = tmp_path / "run"
+    empty.mkdir()
+    (empty / "recipe.toml").write_bytes((run / "recipe.toml").read_bytes())
+    refused(make(prepared), empty, out, StoreError, "no checkpoint in .* is marked as the best")
+    refused(make(prepared), empty, out, StoreError, "no intact checkpoint", checkpoint="latest")
+
+
+def test_a_split_without_vertices(tmp_path: Path) -> None:
+    import dataclasses
+
+    graph = dataclasses.replace(make_graph(), test_ids=torch.empty(0, dtype=torch.int64))
+    store_graph(tmp_path, graph, 1)
+    recipe = make(tmp_path, training={"epochs": 1})
+    train(recipe, run_folder=tmp_path / "run")
+    out = tmp_path / "p.parquet"
+    refused(recipe, tmp_path / "run", out, DataError, "has no test vertices", splits=("test",))
+    assert list(predicted(recipe, tmp_path / "run", out).figures) == ["validation"]
+
+
+def test_a_place_that_cannot_be_written(prepared: Path, tmp_path: Path) -> None:
+    recipe, run = make(prepared), prepared / "run"
+    refused(recipe, run, tmp_path, StoreError, "is a folder: name a file in it")
+    refused(recipe, run, tmp_path / "no" / "p.parquet", StoreError, "there is no folder")
+
+
+def test_a_model_that_diverged_leaves_the_old_file(
+    prepared: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    out = tmp_path / "p.parquet"
+    out.write_bytes(b"old")
+    lost = torch.zeros(NUM_VERTICES, 3)
+    lost[7] = np.nan
+    monkeypatch.setattr(prediction, "infer_exactly", lambda *_, **__: lost)
+    monkeypatch.setattr(prediction, "measure_split", lambda *_: 0.5)
+    with pytest.raises(DataError, match=r"prediction for vertex \d+ is NaN or infinite"):
+        predicted(make(prepared), prepared / "run", out)
+    assert out.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]
