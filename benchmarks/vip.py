@@ -82,7 +82,7 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def measure(program: Program) -> Findings:
     """Count and predict the rows of every graph, number of parts, fanouts, alpha and policy."""
-    epochs, parts = (100, (4,)) if program.short else (500, (4, 8))
+    epochs, parts = (100, (4,)) if program.short else (300, (4, 8))
     names = [*REAL_SHARES] if program.short else [*REAL_SHARES, GENERATED]
     figures: dict[str, float] = {}
     aims: dict[str, Aim] = {}

@@ -22,11 +22,11 @@ __all__ = ["DirectNumbers", "HashedNumbers", "NumbersKind", "VertexNumbers", "ma
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
 
-HASHED_FROM_VERTICES = 1 << 25
+HASHED_FROM_VERTICES = 1 << 26
 """Vertices from which on "auto" takes the table. Nanoseconds of a whole sample per edge, fanouts 15, 10, 5 from 1024
-seeds, array against table, in turn on one core of an AMD EPYC (2 MiB L2, 32 MiB L3): 11.5 and 15.5 for 1 million
-vertices, 19.2 and 20.6 for 10 million, 23.2 and 24.4 for 30 million, 27.4 and 23.1 for 100 million. From here on an
-array takes 128 MiB and more of every thread, for nothing."""
+seeds, array against table, in turn on one core of an AMD EPYC (2 MiB L2, 32 MiB L3): 9.2 and 13.6 for 1 million
+vertices, 19.6 and 24.0 for 10 million, 20.9 and 23.0 for 30 million, 24.4 and 23.8 for 100 million. From here on an
+array would take 256 MiB and more of every thread, for nothing."""
 
 LARGEST_INT32 = 2**31 - 1
 FIRST_SLOTS = 1 << 12
