@@ -111,4 +111,7 @@ def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) 
         (len(positions), *rows.shape[1:]), dtype=rows.dtype, device=rows.device, pin_memory=pinned
     )
     gather_rows(rows, positions.to(rows.device), out=picked)
-    move_rows(picked.to(out.device), None, out, places.to(out.device))
+    # Before the rows, which may still be on their way to the GPU when this returns: page-locked memory that is let go
+    # of is not given out again until then.
+    places = places.to(out.device)
+    move_rows(picked.to(out.device, non_blocking=pinned), None, out, places)

@@ -23,7 +23,8 @@ class CacheOptions:
     """What remote vertices are ranked by."""
 
     memory_gib: float = 1.0
-    """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"."""
+    """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"; that of the GPU, where one
+    trains. The index of the rows comes on top, in memory of the host: at most 64 bytes for each row, or 64 MiB."""
 
     gpu_share: float = 1.0
     """Share of a rank's own rows that is kept in GPU memory, those that are needed most first; the rest waits in

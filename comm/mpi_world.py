@@ -38,17 +38,21 @@ class _Requests(Request):
         self._size = size
         self._testing = threading.Lock()
         self._error: MPI.Exception | None = None
+        self.is_over = False
+        """Whether a test has seen the end; MPI has let go of the memory then."""
 
     def test(self) -> bool:
         with self._testing:
             if self._error is not None:
                 raise self._error
             try:
-                return bool(MPI.Request.Testall(self._requests))
+                self.is_over = bool(MPI.Request.Testall(self._requests))
             except MPI.Exception as error:
                 # The request is gone once MPI has reported on it, and the thread that waits must hear of it too.
                 self._error = error
+                self.is_over = True
                 raise
+        return self.is_over
 
     def late_peers(self) -> Sequence[int]:
         with self._testing:
@@ -90,6 +94,7 @@ class MPIWorld(World):
         self._cuda_aware = cuda_aware
         self._largest_message_bytes = largest_message_bytes
         self._background: BackgroundProgress | None = None
+        # Until it is over, also where nobody waits for it: MPI writes into memory that must not go away.
         self._in_flight: list[_Requests] = []
 
     def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
@@ -132,7 +137,6 @@ class MPIWorld(World):
                 yield
             finally:
                 self._background = None
-        self._in_flight.clear()
 
     def transport_device(self, device: torch.device) -> torch.device:
         """CPU memory, or the GPU's own where the MPI library is CUDA-aware."""
@@ -143,13 +147,22 @@ class MPIWorld(World):
         abort_job(code)
 
     def close(self) -> None:
-        """Free the duplicated communicator. Collective."""
+        """Free the duplicated communicator. Collective; waits for what nobody has waited for.
+
+        Raises:
+            DeadlineError: a message that was posted here has no counterpart.
+        """
+        for posted in self._in_flight:
+            if not posted.is_over:
+                self._pending(posted, lambda: None, "message that nobody waited for", "close").wait()
         self._communicator.Free()
 
     def _posted(self, requests: list[MPI.Request], peers: list[int | None]) -> _Requests:
         posted = _Requests(requests, peers, self.size)
+        if self._background is None:
+            self._in_flight = [earlier for earlier in self._in_flight if not earlier.is_over]
+        self._in_flight.append(posted)
         if self._background is not None:
-            self._in_flight.append(posted)
             self._background.notify()
         return posted
 

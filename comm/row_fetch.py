@@ -63,6 +63,8 @@ class _Memory:
     """Their rows, encoded."""
     incoming: Tensor | None = None
     """Rows that this rank asked for, encoded."""
+    copied: torch.cuda.Event | None = None
+    """When the GPU has read `incoming`; None where that was done at once."""
 
 
 class RowFetcher:
@@ -173,6 +175,9 @@ class RowFetch:
         assert memory is not None
         self._pending_ids.wait()
         self._pending_ids = None
+        if memory.copied is not None:
+            memory.copied.synchronize()
+            memory.copied = None
         num_asked, num_wanted = sum(self._asked_counts), sum(self._counts)
         memory.outgoing = fetcher.wire(memory.outgoing, num_asked)
         memory.incoming = fetcher.wire(memory.incoming, num_wanted)
@@ -200,12 +205,15 @@ class RowFetch:
         self._pending_rows.wait()
         self._pending_rows = None
         assert self._memory.incoming is not None
-        arrived = self._memory.incoming[: len(places)].to(out.device)
+        # Before the rows, which may still be on their way to the GPU when this returns.
         places = places.to(out.device)
+        arrived = self._memory.incoming[: len(places)].to(out.device, non_blocking=out.is_cuda)
         if self._fetcher.wire_dtype is not None:
             move_rows(arrived, None, out, places)
         else:
             self._decode(arrived, out, places)
+        if out.is_cuda:
+            self._memory.copied = torch.cuda.current_stream(out.device).record_event()
         self._fetcher.take_back(self._memory)
         self._memory = None
 

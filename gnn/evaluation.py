@@ -52,6 +52,10 @@ class EvaluationOptions:
         for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
             if getattr(self, name) < least:
                 raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
+        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
+            raise RecipeError(
+                f"evaluation.fanouts = {list(self.fanouts)}: each must be at least 1, or -1 for all neighbours"
+            )
 
 
 class Evaluator:

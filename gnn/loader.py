@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from windrow.caching.request import RowRequest
+from windrow.comm.errors import DeadlineError
 from windrow.comm.meter import Stopwatch
 from windrow.gnn.block import Minibatch
 from windrow.gnn.sampler import NeighborSampler
@@ -84,31 +85,42 @@ class MinibatchLoader:
 
         Raises:
             BaseException: whatever a thread raised, when its minibatch is due.
-            TimeoutError: a minibatch was not there within the deadline.
+            DeadlineError: a minibatch was not there within the deadline; names it.
         """
         if self._pool is None:
             yield from map(self._make, tasks)
             return
         remaining = iter(tasks)
-        waiting: deque[Future[PlannedMinibatch]] = deque()
+        waiting: deque[tuple[SeedTask, Future[PlannedMinibatch]]] = deque()
         try:
             while True:
                 for task in remaining:
-                    waiting.append(self._pool.submit(self._make, task))
+                    waiting.append((task, self._pool.submit(self._make, task)))
                     if len(waiting) > self._threads:
                         break
                 if not waiting:
                     return
-                yield waiting.popleft().result(timeout=self._deadline_s)
+                yield self._result(*waiting.popleft())
         finally:
             # Where the caller stops early, nobody wants what is not begun.
-            for future in waiting:
+            for _, future in waiting:
                 future.cancel()
 
     def close(self) -> None:
         """End the threads, once they are done with what they have begun."""
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
+
+    def _result(self, task: SeedTask, future: Future[PlannedMinibatch]) -> PlannedMinibatch:
+        try:
+            return future.result(timeout=self._deadline_s)
+        except TimeoutError:
+            if future.done():  # It is the thread's own error.
+                raise
+            raise DeadlineError(
+                f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self._deadline_s:g} s: "
+                "give sampling more threads or smaller fanouts, or raise deadline_s"
+            ) from None
 
     def _make(self, task: SeedTask) -> PlannedMinibatch:
         with self._stopwatch.measure("sample"):

@@ -13,12 +13,15 @@ travels while the caller computes. The queue of a stage therefore holds what its
 and all ranks issue the same exchanges in the same order, whatever the timing (Kaler et al., Communication-Efficient
 Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023, section 5).
 
+On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on.
+
 A depth of 2 sends ids and rows of a minibatch in one go, of 1 counts too. Beyond 3 the rows are the longer on their
 way. With 0, all stages of a minibatch follow one another, and sampling too: what the pipeline is measured against.
 """
 
+import contextlib
 from collections import deque
-from collections.abc import Iterable, Iterator
+from collections.abc import Generator, Iterable, Iterator
 from dataclasses import dataclass
 
 import torch
@@ -28,6 +31,7 @@ from windrow.caching.cached_store import CachedStore, RowGather
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
 from windrow.gnn.block import Minibatch
+from windrow.gnn.device_copy import DeviceCopy
 from windrow.gnn.loader import MinibatchLoader, PlannedMinibatch, SeedTask
 from windrow.gnn.pipeline_options import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
@@ -47,6 +51,16 @@ class LoadedMinibatch:
     """On the device."""
     rows: Tensor
     """float32 [inputs, ...] on the device; on a CPU the next minibatch overwrites them."""
+    copied: torch.cuda.Event | None = None
+    """When all of it is on the device; what computes with it has been told to wait. None on a CPU."""
+
+    def tensors(self) -> Iterator[Tensor]:
+        """All that is on the device."""
+        yield from (self.rows, self.minibatch.seeds, self.minibatch.input_ids)
+        for block in self.minibatch.blocks:
+            yield from (block.indptr, block.indices)
+            if block.source_degrees is not None:
+                yield block.source_degrees
 
 
 class _Flight:
@@ -104,6 +118,9 @@ class MinibatchPipeline:
         self._device = device
         self._stopwatch = stopwatch
         self._combined = torch.empty((0, *store.row_shape))
+        self._copies = DeviceCopy(device if options.depth else torch.device("cpu"))
+        # Where a caller stopped early: their messages are on their way to memory that must stay.
+        self._given_up: list[_Flight] = []
         self._loader = MinibatchLoader(
             sampler,
             store.plan,
@@ -113,7 +130,9 @@ class MinibatchPipeline:
         )
 
     def run(self, tasks: Iterable[SeedTask]) -> Iterator[LoadedMinibatch]:
-        """Make minibatches and fetch their rows. Collective: every rank takes as many, to the last.
+        """Make minibatches and fetch their rows. Collective: every rank takes as many.
+
+        Who stops before the last leaves exchanges under way; they are ended when the pipeline runs again.
 
         Args:
             tasks: as many on every rank; drawn ahead of time.
@@ -134,19 +153,46 @@ class MinibatchPipeline:
                     loaded = self._load(flight)
                 yield loaded
             return
-        flights: deque[_Flight] = deque()
-        with self._world.background_progress():
-            self._move_on(flights, planned)
-            while flights:
-                current = flights.popleft()
-                with self._stopwatch.measure("fetch"):
-                    loaded = self._load(current)
-                self._move_on(flights, planned)
-                yield loaded
+        with contextlib.closing(self._fetched(planned)) as fetched:
+            yield from self._copied(fetched)
 
     def close(self) -> None:
         """End the threads that sample."""
         self._loader.close()
+
+    def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
+        """Hand minibatches over, each when the copy of the next has begun where that runs beside computing."""
+        ready: deque[LoadedMinibatch] = deque()
+        for loaded in fetched:
+            ready.append(loaded)
+            if len(ready) > self._copies.overlaps:
+                yield self._hand_over(ready.popleft())
+        for loaded in ready:
+            yield self._hand_over(loaded)
+
+    def _hand_over(self, loaded: LoadedMinibatch) -> LoadedMinibatch:
+        self._copies.hand_over(loaded.copied, loaded.tensors())
+        return loaded
+
+    def _fetched(self, planned: Iterator[PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
+        flights: deque[_Flight] = deque()
+        with self._world.background_progress():
+            self._end_given_up()
+            try:
+                self._move_on(flights, planned)
+                while flights:
+                    current = flights.popleft()
+                    with self._stopwatch.measure("fetch"):
+                        loaded = self._load(current)
+                    self._move_on(flights, planned)
+                    yield loaded
+            finally:
+                self._given_up.extend(flights)
+
+    def _end_given_up(self) -> None:
+        for flight in self._given_up:
+            flight.finish(None)
+        self._given_up.clear()
 
     def _move_on(self, flights: deque[_Flight], planned: Iterator[PlannedMinibatch]) -> None:
         """Begin new exchanges until there are enough, and bring every exchange to the stage of its place."""
@@ -155,9 +201,9 @@ class MinibatchPipeline:
                 one = next(planned, None)
             if one is None:
                 break
-            with self._stopwatch.measure("fetch"):
+            with self._stopwatch.measure("fetch"), self._copies.queue():
                 flights.append(_Flight(one, self._store.start(one.request)))
-        with self._stopwatch.measure("fetch"):
+        with self._stopwatch.measure("fetch"), self._copies.queue():
             for ahead, flight in enumerate(flights, start=1):
                 if ahead <= self._rows_ahead:
                     flight.send_rows()
@@ -166,12 +212,18 @@ class MinibatchPipeline:
 
     def _load(self, flight: _Flight) -> LoadedMinibatch:
         planned = flight.planned
-        rows = flight.finish(self._room(planned.request.num_rows))
+        with self._copies.queue():
+            # Before the rows: a copy from memory that is not page-locked waits for those queued before it.
+            minibatch = planned.minibatch.to(self._device, non_blocking=True)
+            rows = flight.finish(self._room(planned.request.num_rows))
+            rows = rows.to(self._device, torch.float32, non_blocking=True)
+            copied = self._copies.mark()
         return LoadedMinibatch(
             task=planned.task,
             input_ids=planned.minibatch.input_ids,
-            minibatch=planned.minibatch.to(self._device, non_blocking=True),
-            rows=rows.to(self._device, torch.float32, non_blocking=True),
+            minibatch=minibatch,
+            rows=rows,
+            copied=copied,
         )
 
     def _room(self, num_rows: int) -> Tensor | None:

@@ -49,11 +49,17 @@ class SamplerOptions:
     """Number format in which features travel between ranks; what is stored in a shorter one travels as it is."""
 
     def __post_init__(self) -> None:
-        """Check what concerns two fields.
+        """Check the fanouts, and what concerns two fields.
 
         Raises:
-            RecipeError: names both, their values and the cure.
+            RecipeError: names the fields, their values and the cure.
         """
+        if not self.fanouts:
+            raise RecipeError("sampler.fanouts = []: give one for each hop")
+        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
+            raise RecipeError(
+                f"sampler.fanouts = {list(self.fanouts)}: each must be at least 1, or -1 for all neighbours"
+            )
         if self.storage != "fp32" and self.wire not in ("fp32", self.storage):
             raise RecipeError(
                 f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '

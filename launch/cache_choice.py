@@ -48,13 +48,13 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
     if world.size == 1 or options.alpha == 0:
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
     ranking = rank_part(graph, world.rank, recipe)
-    row_bytes, _ = row_sizes(recipe.sampler, graph.features)
+    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
     if isinstance(options.alpha, str):
         needs = world.all_gather_object(
             (ranking.worthwhile(recipe.training.epochs), ranking.num_remote), stage=STAGE
         )
         worthwhile, remote = zip(*needs, strict=True)
-        capacities = automatic_capacities(worthwhile, remote, row_bytes, options.memory_gib)
+        capacities = automatic_capacities(worthwhile, remote, copy_bytes, options.memory_gib)
         alpha = max(capacities) * world.size / graph.num_vertices
     else:
         capacities = [cache_capacity(options.alpha, graph.num_vertices, world.size)] * world.size

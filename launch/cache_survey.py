@@ -60,8 +60,8 @@ def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[floa
         That of `windrow.launch.part_ranking.rank_part` for every part, one after another; memory for one at a time.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
-    row_bytes, _ = row_sizes(recipe.sampler, graph.features)
-    affordable = rows_that_fit(recipe.cache.memory_gib, row_bytes)
+    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
+    affordable = rows_that_fit(recipe.cache.memory_gib, copy_bytes)
     by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in alphas]
     remote = [vertices - graph.book.part_size(part) for part in range(parts)]
 
@@ -84,7 +84,7 @@ def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[floa
         return CacheSize(alpha=alpha, kept=kept[index], asked=asked[index], everything=everything)
 
     everything = size(-1, max(remote) * parts / vertices)
-    capacities = automatic_capacities(worthwhile, remote, row_bytes, recipe.cache.memory_gib)
+    capacities = automatic_capacities(worthwhile, remote, copy_bytes, recipe.cache.memory_gib)
     partly = size(-2, max(capacities) * parts / vertices)
     return CacheSurvey(
         steps=steps,

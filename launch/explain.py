@@ -57,9 +57,9 @@ class Explanation:
     input_rows: float
     """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
     row_bytes: int
-    """Of a row in memory."""
+    """Of a row where it is owned."""
     wire_row_bytes: int
-    """Of a row on the wire, without the 8 bytes of its id."""
+    """Of a row on the wire, without the 8 bytes of its id, and of a copy in a cache."""
     work: StepWork | None
     """Of one step on one rank; None where the network is not known."""
     pipelined: bool
@@ -120,7 +120,7 @@ def explain(
         return SizeEstimate(
             alpha=size.alpha,
             kept_rows=int(size.kept.max()),
-            memory_bytes=int(size.kept.max()) * row_bytes,
+            memory_bytes=int(size.kept.max()) * wire_row_bytes,
             remote_rows=rows,
             remote_bytes=rows * (ID_BYTES + wire_row_bytes),
             time=time,

@@ -24,8 +24,8 @@ def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, co
     head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
     head.append(f"fanouts {fanouts}; cache policy {recipe.cache.policy}")
     head.append(
-        f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} in memory and "
-        f"{byte_size(found.wire_row_bytes)} on the wire, its id 8 B more"
+        f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} at home, "
+        f"{byte_size(found.wire_row_bytes)} in a cache and on the wire, its id 8 B more"
     )
     if found.work is not None:
         work = found.work
@@ -43,7 +43,8 @@ def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, co
 
 
 def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:
-    without = found.sizes[0].remote_rows if found.sizes[0].kept_rows == 0 else 0.0
+    # The curve begins at alpha 0, whichever sizes were asked for.
+    without = found.curve[0].remote_rows
     row: dict[str, object] = {
         "alpha": f"{one.alpha:.3g}",
         "kept rows": f"{one.kept_rows:,}",

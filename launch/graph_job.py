@@ -15,6 +15,7 @@ from windrow.launch.cache_choice import choose_cache
 from windrow.launch.checkpoint import check_world_size
 from windrow.launch.checkpoint_file import CheckpointHeader
 from windrow.launch.formatting import byte_size
+from windrow.launch.part_ranking import row_sizes
 from windrow.launch.placement import graph_placement
 from windrow.launch.recipe import Recipe
 from windrow.partition.vertex_order import check_vertex_order
@@ -68,7 +69,12 @@ class GraphJob:
             cached_ids=self._cache.cached_ids,
             gpu_share=gpu_share,
         )
-        self._cached_rows = world.all_gather_object(len(self._cache.cached_ids), stage="size of caches")
+        _, self._copy_bytes = row_sizes(recipe.sampler, self._graph.features)
+        choices = world.all_gather_object(
+            (len(self._cache.cached_ids), self._cache.expected_rows), stage="size of caches"
+        )
+        self._cached_rows = [kept for kept, _ in choices]
+        self._expected_rows = [expected for _, expected in choices if expected is not None]
         # Its checks need the number of steps, which only the graph tells.
         learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
         # What was rounded for the wire would make measured figures depend on the number of ranks.
@@ -124,11 +130,12 @@ class GraphJob:
         if self._world.size == 1:
             return ()
         kept = max(self._cached_rows)
-        row_bytes = self._graph.features.shape[1:].numel() * self._graph.features.element_size()
-        size = byte_size(kept * row_bytes)
+        size = byte_size(kept * self._copy_bytes)
         line = f"cache: alpha {self._cache.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
-        if self._cache.expected_rows is not None:
-            line += f"; rank 0 expects to ask for {self._cache.expected_rows:,.0f} more in an epoch"
+        if self._expected_rows:
+            line += (
+                f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
+            )
         return (line,)
 
     @property
@@ -165,7 +172,7 @@ class GraphJob:
 
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
-        return graph_placement(self._graph, cached_rows=self._cached_rows)
+        return graph_placement(self._graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
 
     def state_dict(self) -> dict[str, Any]:
         """Weights and optimiser."""

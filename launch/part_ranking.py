@@ -66,7 +66,8 @@ class PartRanking:
     def kept(self, capacity: int) -> npt.NDArray[np.int64]:
         """Ids that a cache of so many rows holds: the best; every remote vertex where there is room for all of them."""
         if capacity < self.num_remote:
-            return self.ranking[:capacity]
+            # A copy: a run that holds on to a part of the ranking would hold all of it in memory.
+            return self.ranking[:capacity].copy()
         start, stop = self.own
         return np.concatenate([np.arange(start), np.arange(stop, self.offsets[-1])])
 
@@ -102,7 +103,8 @@ def rank_part(
     """
     order = seed_order(graph, part, recipe)
     demand = demand_of(graph, part, recipe.sampler.fanouts, order.steps_per_epoch)
-    total = inclusion_probabilities(demand, samplers=samplers).total
+    # A copy, or all hops would stay in memory with the last.
+    total = inclusion_probabilities(demand, samplers=samplers).total.copy()
     policy = recipe.cache.policy
 
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
@@ -147,7 +149,7 @@ def seed_order(graph: PartitionedGraph, part: int, recipe: Recipe) -> SeedOrder:
 
 
 def row_sizes(sampler: SamplerOptions, features: Tensor) -> tuple[int, int]:
-    """Bytes of one row of features in memory, and on the wire.
+    """Bytes of one row of features where it is owned, and on the wire of training or in a cache, which keeps that form.
 
     Args:
         sampler: says in which number formats rows are kept and travel.

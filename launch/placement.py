@@ -29,14 +29,14 @@ __all__ = ["graph_placement", "table_placement"]
 
 
 def graph_placement(
-    graph: "PartitionedGraph", *, cached_rows: int | Sequence[int] = 0, row_bytes: int | None = None
+    graph: "PartitionedGraph", *, cached_rows: int | Sequence[int] = 0, copy_bytes: int | None = None
 ) -> dict[str, Any]:
     """What the parts of a graph are.
 
     Args:
         graph: any rank's view of it.
         cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
-        row_bytes: bytes of a vertex's features as ranks keep them; None: as this view of the graph has them.
+        copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
 
     Returns:
         For each rank its vertices, the training vertices among them, the edges that end at them, the bytes of their
@@ -47,8 +47,9 @@ def graph_placement(
     offsets = graph.book.offsets
     first_edges = graph.indptr[offsets].numpy()
     training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=num_parts)
-    if row_bytes is None:
-        row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
+    row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
+    if copy_bytes is None:
+        copy_bytes = row_bytes
     columns = zip(
         np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True
     )
@@ -61,7 +62,7 @@ def graph_placement(
                 "edges": edges,
                 "feature_bytes": vertices * row_bytes,
                 "cached_rows": cached,
-                "cached_bytes": cached * row_bytes,
+                "cached_bytes": cached * copy_bytes,
             }
             for vertices, train_vertices, edges, cached in columns
         ],

@@ -34,7 +34,6 @@ from windrow.partition.options import PartitionOptions
 
 __all__ = ["Recipe", "load_recipe", "make_recipe"]
 
-ALL_NEIGHBOURS = -1
 DECISIVE_SECTIONS = ("model", "sampler", "training", "evaluation")
 
 
@@ -80,10 +79,6 @@ class Recipe:
             raise RecipeError(
                 f"{section}.fanouts = {list(fanouts)} has {len(fanouts)} hops, but model.num_layers = "
                 f"{self.model.num_layers}: give one fanout for each layer, or change the number of layers"
-            )
-        if any(fanout < 1 and fanout != ALL_NEIGHBOURS for fanout in fanouts):
-            raise RecipeError(
-                f"{section}.fanouts = {list(fanouts)}: each must be at least 1, or -1 for all neighbours"
             )
 
     def settings(self) -> dict[str, Any]:

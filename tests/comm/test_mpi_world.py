@@ -126,3 +126,32 @@ def test_messages_arrive_while_nobody_calls_mpi():
         # Both must be driven to the end before either leaves.
         world.barrier(stage="test")
     world.close()
+
+
+@pytest.mark.parallel(2)
+def test_closing_waits_for_messages_that_were_given_up():
+    from windrow.comm.mpi_world import MPIWorld
+
+    world = MPIWorld(deadline_s=60)
+    peer = 1 - world.rank
+    nothing = torch.empty(0)
+    # Long enough that the library still writes into the memory after this returns.
+    sends, receives = [nothing, nothing], [nothing, nothing]
+    sends[peer], receives[peer] = torch.full((4 << 20,), float(world.rank)), torch.zeros(4 << 20)
+    arrived = receives[peer]
+    world.start_exchange(sends, receives, stage="test")
+    del sends
+    world.close()
+    assert torch.equal(arrived, torch.full((4 << 20,), float(peer)))
+    assert all(posted.is_over for posted in world._in_flight)
+
+
+@pytest.mark.parallel(2)
+def test_a_message_that_is_over_is_not_kept():
+    from windrow.comm.mpi_world import MPIWorld
+
+    world = MPIWorld(deadline_s=60)
+    for _ in range(5):
+        world.barrier(stage="test")
+    assert len(world._in_flight) <= 1
+    world.close()

@@ -7,7 +7,7 @@ import torch
 
 from windrow.caching.cache_index import CacheIndex
 from windrow.caching.request import plan_request
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, DeadlineError
 from windrow.comm.meter import Stopwatch
 from windrow.gnn.loader import MinibatchLoader, SeedTask
 from windrow.gnn.sampler import NeighborSampler
@@ -20,11 +20,11 @@ def plan_whole(ids):
     return plan_request(ids, [0, 200], 0, CacheIndex(torch.empty(0, dtype=torch.int64), 200))
 
 
-def make_loader(threads, plan=None):
+def make_loader(threads, plan=None, deadline_s=DEADLINE_S):
     graph = community_graph(200, 4, seed=3)
     sampler = NeighborSampler(graph.indptr, graph.indices, (3, 2), seed=1)
     return MinibatchLoader(
-        sampler, plan or plan_whole, threads=threads, deadline_s=DEADLINE_S, stopwatch=Stopwatch()
+        sampler, plan or plan_whole, threads=threads, deadline_s=deadline_s, stopwatch=Stopwatch()
     )
 
 
@@ -76,6 +76,30 @@ def test_what_a_thread_raises_comes_out_where_its_minibatch_is_due():
     assert [next(source).task.step for _ in range(2)] == [0, 1]
     with pytest.raises(DataError, match="row 2"):
         next(source)
+    loader.close()
+
+
+def test_a_minibatch_that_takes_too_long_is_named():
+    go_on = threading.Event()
+
+    def plan(ids):
+        go_on.wait(DEADLINE_S)
+        return plan_whole(ids)
+
+    loader = make_loader(1, plan, deadline_s=0.01)
+    with pytest.raises(DeadlineError, match=r"epoch 0, step 0 was not sampled after 0.01 s"):
+        next(loader.run(tasks(3)))
+    go_on.set()
+    loader.close()
+
+
+def test_a_time_out_inside_a_thread_keeps_its_words():
+    def plan(ids):
+        raise TimeoutError("the disk sleeps")
+
+    loader = make_loader(1, plan)
+    with pytest.raises(TimeoutError, match="the disk sleeps"):
+        next(loader.run(tasks(3)))
     loader.close()
 
 

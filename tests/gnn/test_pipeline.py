@@ -1,5 +1,10 @@
 """The pipeline: the same minibatches at any depth, on every world, with every cache."""
 
+import contextlib
+import shutil
+import subprocess
+import sys
+
 import pytest
 import torch
 
@@ -16,19 +21,24 @@ from windrow.gnn.synthetic import community_graph
 VERTICES = 200
 STEPS = 7
 DEPTHS = (0, 1, 2, 3, 5, 20)
+CPU = torch.device("cpu")
 
 
 def offsets_of(world):
     return [VERTICES * rank // world.size for rank in range(world.size + 1)]
 
 
-def make_pipeline(world, *, depth, cached=(), threads=1):
+def make_pipeline(world, *, depth, cached=(), threads=1, device=CPU):
     graph = community_graph(VERTICES, 4, seed=3, num_features=5)
     offsets = offsets_of(world)
     first, last = offsets[world.rank], offsets[world.rank + 1]
     remote = [vertex for vertex in cached if not first <= vertex < last]
     store = CachedStore(
-        world, offsets, graph.features[first:last].clone(), cached_ids=torch.tensor(remote, dtype=torch.int64)
+        world,
+        offsets,
+        graph.features[first:last].clone(),
+        cached_ids=torch.tensor(remote, dtype=torch.int64),
+        device=device,
     )
     sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9)
     pipeline = MinibatchPipeline(
@@ -36,7 +46,7 @@ def make_pipeline(world, *, depth, cached=(), threads=1):
         sampler,
         store,
         PipelineOptions(depth=depth, sampler_threads=threads),
-        device=torch.device("cpu"),
+        device=device,
         stopwatch=Stopwatch(),
     )
     return pipeline, graph
@@ -151,3 +161,120 @@ def test_an_epoch_may_be_empty_or_shorter_than_the_pipeline(spmd):
         return counts
 
     assert all(counts == [0, 1, 2, 6] for counts in spmd(body))
+
+
+@pytest.mark.parametrize("depth", [0, 3])
+def test_all_ranks_may_stop_early_and_begin_again(spmd, depth):
+    def body(world):
+        pipeline, graph = make_pipeline(world, depth=depth)
+        for _ in range(3):
+            for loaded in pipeline.run(tasks(world)):
+                if loaded.task.step == 2:
+                    break
+            # What was asked for ahead must not be taken for what is asked for later.
+            world.barrier(stage="between")
+        for loaded in pipeline.run(tasks(world)):
+            assert torch.equal(loaded.rows, graph.features[loaded.input_ids])
+        assert pipeline._given_up == []
+        pipeline.close()
+
+    spmd(body)
+
+
+class CopyingBeside:
+    """Stands for a GPU: says when copies begin, and that they run beside computing."""
+
+    overlaps = True
+
+    def __init__(self, events):
+        self.events, self.copies = events, 0
+
+    def queue(self):
+        return contextlib.nullcontext()
+
+    def mark(self):
+        self.events.append(("copied", self.copies))
+        self.copies += 1
+        return self.copies - 1
+
+    def hand_over(self, done, tensors):
+        self.events.append(("handed over", done))
+        assert len(list(tensors)) >= 3
+
+
+def test_a_copy_begins_before_the_minibatch_before_it_is_computed():
+    def body(world):
+        events = []
+        pipeline, graph = make_pipeline(world, depth=3)
+        pipeline._copies = CopyingBeside(events)
+        pipeline._room = lambda num_rows: None
+        for loaded in pipeline.run(tasks(world)):
+            events.append(("computed", loaded.task.step))
+            assert torch.equal(loaded.rows, graph.features[loaded.input_ids])
+            world.barrier(stage="between")
+        pipeline.close()
+        return events
+
+    last = STEPS - 1
+    expected = [("copied", 0)]
+    for step in range(last):
+        expected += [("copied", step + 1), ("handed over", step), ("computed", step)]
+    expected += [("handed over", last), ("computed", last)]
+    assert Loopback.run(2, body, deadline_s=60) == [expected] * 2
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+@pytest.mark.parametrize("depth", DEPTHS)
+def test_a_gpu_gets_every_row(depth):
+    pipeline, graph = make_pipeline(Loopback.single(), depth=depth, device=torch.device("cuda"))
+    for loaded in pipeline.run(tasks(Loopback.single())):
+        assert torch.equal(loaded.rows.cpu(), graph.features[loaded.input_ids])
+        assert loaded.minibatch.blocks[0].device.type == "cuda"
+    pipeline.close()
+
+
+FAILING_JOB = """
+import torch
+from windrow.caching.cached_store import CachedStore
+from windrow.comm.connect import connect
+from windrow.comm.meter import Stopwatch
+from windrow.gnn.loader import SeedTask
+from windrow.gnn.pipeline import MinibatchPipeline
+from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.synthetic import community_graph
+
+with connect("mpi", deadline_s=60) as world:
+    graph = community_graph(200, 4, seed=3, num_features=5)
+    first, last = 100 * world.rank, 100 * world.rank + 100
+    store = CachedStore(world, [0, 100, 200], graph.features[first:last].clone())
+    sampler = NeighborSampler(graph.indptr, graph.indices, (4, 3), seed=9)
+
+    class Failing:
+        def sample(self, seeds, *, epoch, step):
+            if world.rank == 1 and step == 5:
+                raise KeyError("the cause")
+            return sampler.sample(seeds, epoch=epoch, step=step)
+
+    pipeline = MinibatchPipeline(
+        world, Failing(), store, PipelineOptions(depth=3), device=torch.device("cpu"), stopwatch=Stopwatch()
+    )
+    for loaded in pipeline.run(SeedTask(seeds=torch.arange(9), epoch=0, step=step) for step in range(20)):
+        world.all_reduce(torch.ones(3), stage="gradients")
+    print("never reached")
+"""
+
+
+def test_an_error_in_a_sampling_thread_ends_a_real_job():
+    done = subprocess.run(
+        [shutil.which("mpirun"), "-n", "2", sys.executable, "-P", "-c", FAILING_JOB],
+        capture_output=True,
+        text=True,
+        timeout=50,  # Less than the job's own deadline: nobody waits for that.
+        check=False,
+    )
+    assert done.returncode == 1
+    assert done.stderr.count("Traceback (most recent call last)") == 1
+    assert "rank 1 of 2 failed" in done.stderr
+    assert "KeyError: 'the cause'" in done.stderr
+    assert "never reached" not in done.stdout

@@ -144,7 +144,13 @@ def test_with_a_decay_edges_that_leave_a_community_end_nearby():
     def far_share(decay):
         communities = 60
         graph = power_law_communities(
-            6_000, 60_000, seed=2, num_communities=communities, num_classes=communities, mixing=0.5, decay=decay
+            6_000,
+            60_000,
+            seed=2,
+            num_communities=communities,
+            num_classes=communities,
+            mixing=0.5,
+            decay=decay,
         )
         ends = graph.labels[graph.indices.long()]
         starts = graph.labels.repeat_interleave(graph.indptr.diff())

@@ -23,11 +23,11 @@ VERTICES = 1200
 EPOCHS = 6
 
 
-def recipe(epochs: int = EPOCHS, **cache: Any) -> Recipe:
+def recipe(epochs: int = EPOCHS, wire: str = "fp32", **cache: Any) -> Recipe:
     sections: dict[str, Any] = {
         "graph": {"path": "g.npz"},
         "model": {"num_layers": 2, "hidden": 4},
-        "sampler": {"fanouts": [3, 2]},
+        "sampler": {"fanouts": [3, 2], "wire": wire},
         "training": {"batch_size": 60, "epochs": epochs},
         "cache": cache,
     }
@@ -100,6 +100,11 @@ def test_automatic_within_the_memory() -> None:
     once = on_two_ranks(recipe(epochs=1))
     assert all(0 < len(choice.cached_ids) < 600 for choice in once)
     assert len({choice.alpha for choice in once}) == 1
+
+
+def test_copies_are_as_short_as_on_the_wire() -> None:
+    choices = on_two_ranks(recipe(wire="bf16", memory_gib=100.5 * 2 * 6 / 2**30))
+    assert [len(choice.cached_ids) for choice in choices] == [100, 100]
 
 
 def test_own_rows_are_never_kept_twice() -> None:

@@ -1,5 +1,6 @@
 """windrow.launch.explain_text: the words around made-up figures."""
 
+import dataclasses
 from pathlib import Path
 
 from windrow.launch.epoch_estimate import EpochTime, StepWork
@@ -56,7 +57,7 @@ def explanation(*, timed: bool, device_s: float = 0.0) -> Explanation:
 def test_without_a_network_it_says_how_to_get_one() -> None:
     text = describe_explanation(explanation(timed=False), RECIPE, network="", computed="")
     assert text.startswith("4,000 vertices in 4 parts; 12 steps an epoch\nfanouts 7, 5; cache policy vip\n")
-    assert "an epoch needs 600k rows; a row takes 40 B in memory and 20 B on the wire" in text
+    assert "an epoch needs 600k rows; a row takes 40 B at home, 20 B in a cache and on the wire" in text
     assert "mpirun -n 4 windrow network" in text
     assert "exchange s" not in text
     lines = text.splitlines()
@@ -67,6 +68,15 @@ def test_without_a_network_it_says_how_to_get_one() -> None:
     assert lines[header + 4].endswith("auto, all")
     assert "cache.memory_gib = 0.25" in text
     assert "saves less than the average row" in text
+
+
+def test_shares_are_of_alpha_0_whether_it_is_shown_or_not() -> None:
+    found = explanation(timed=False)
+    text = describe_explanation(
+        dataclasses.replace(found, sizes=found.sizes[1:]), RECIPE, network="", computed=""
+    )
+    rows = [line for line in text.splitlines() if line.startswith(("0.5 ", "3 "))]
+    assert ["25 %" in rows[0], "0 %" in rows[1], len(rows)] == [True, True, 2]
 
 
 def test_with_a_network_both_times_are_shown() -> None:

@@ -9,8 +9,11 @@ import torch
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
+from windrow.comm.world import World
+from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
 from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.explain import explain
 from windrow.launch.graph_job import GraphJob
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
@@ -77,6 +80,34 @@ def test_figures_are_those_of_the_metric(recipe: Recipe) -> None:
     figures = job(recipe).evaluate()
     assert list(figures) == ["validation", "test"]
     assert list(figures["test"]) == ["accuracy"]
+
+
+def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
+    changed = recipe.settings() | {
+        "store": str(recipe.store.parent / "two"),
+        "partition": {"num_parts": 2, "method": "random"},
+        "sampler": {"fanouts": [4, 3], "wire": "fp16"},
+        "cache": {"alpha": 0.5},
+    }
+    asked = make_recipe(changed, source="r.toml", base=Path("/"))
+    partition_to_store(PartitionJob.of(asked))
+    graph = PartitionedGraph.open(asked.store, rank=0, size=2, read_features=False)
+    explained = explain(graph, asked).chosen.remote_rows
+    assert explained > 1
+
+    def body(world: World) -> tuple[str, list[dict[str, int]], int]:
+        world.meter = Meter()
+        one = GraphJob(world, asked, torch.device("cpu"))
+        found = ("".join(one.opening_lines), one.placement()["ranks"], one._trainer.store.cached.nbytes)
+        one.close()
+        return found
+
+    for rank, (line, ranks, kept_bytes) in enumerate(Loopback.run(2, body)):
+        assert kept_bytes == ranks[rank]["cached_bytes"] == 60 * 6 * 2
+        assert ranks[rank]["feature_bytes"] == ranks[rank]["vertices"] * 6 * 4
+        assert "alpha 0.5, up to 60 rows of other ranks (720 B)" in line
+        # The figure that windrow explain has.
+        assert f"; all ranks together will ask for about {explained:,.0f} more in an epoch" in line
 
 
 def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> None:

@@ -76,6 +76,7 @@ def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph
     assert ranking.num_kept(ranking.num_remote - 1) == len(ranking.ranking) < ranking.num_remote - 1
     assert ranking.expected_rows([ranking.num_remote - 1]).sum() > 0
     assert ranking.expected_rows([ranking.num_remote]).sum() == 0
+    assert not np.shares_memory(ranking.kept(5), ranking.ranking)
 
 
 def test_vip_keeps_what_is_needed_most(graph: PartitionedGraph) -> None:

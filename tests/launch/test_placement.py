@@ -59,7 +59,7 @@ def test_caches_of_a_graph() -> None:
         return [(rank["cached_rows"], rank["cached_bytes"], rank["feature_bytes"]) for rank in ranks]
 
     assert cache(cached_rows=[3, 5]) == [(3, 3 * 16, 35 * 16), (5, 5 * 16, 35 * 16)]
-    assert cache(cached_rows=4, row_bytes=8) == [(4, 4 * 8, 35 * 8)] * 2
+    assert cache(cached_rows=4, copy_bytes=8) == [(4, 4 * 8, 35 * 16)] * 2
 
 
 def test_tables_of_a_log() -> None:

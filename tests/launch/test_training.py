@@ -13,8 +13,8 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
-from windrow.gnn.synthetic import community_graph
 from windrow.gnn.pipeline import LoadedMinibatch
+from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest
