@@ -115,10 +115,12 @@ class World(ABC):
         Returns:
             A handle; the buffers belong to the world until it is done.
         """
-        for peer, (sent, received) in enumerate(zip(sends, receives, strict=True)):
-            if self.meter is not None and peer != self.rank:
-                self.meter.record_sent(stage, peer, len(sent), sent.nbytes)
-                self.meter.record_received(stage, peer, len(received), received.nbytes)
+        meter = self.meter
+        sizes = [
+            (peer, len(sent), sent.nbytes, len(received), received.nbytes)
+            for peer, (sent, received) in enumerate(zip(sends, receives, strict=True))
+            if meter is not None and peer != self.rank
+        ]
         nothing = torch.empty(0)
         outgoing = [nothing if p == self.rank else self._outgoing(t) for p, t in enumerate(sends)]
         incoming = [nothing if p == self.rank else self._incoming(t) for p, t in enumerate(receives)]
@@ -127,6 +129,11 @@ class World(ABC):
             for peer, (transport, wanted) in enumerate(zip(incoming, receives, strict=True)):
                 if peer != self.rank:
                     from_transport(transport, wanted)
+            # Counted at the end: what is under way when a checkpoint is written is sent again after it.
+            if meter is not None:
+                for peer, rows_sent, bytes_sent, rows_received, bytes_received in sizes:
+                    meter.record_sent(stage, peer, rows_sent, bytes_sent)
+                    meter.record_received(stage, peer, rows_received, bytes_received)
 
         end = self._recorded(finish, "exchange", stage, outgoing, incoming)
         return self._pending(self._post_exchange(outgoing, incoming), end, "exchange", stage)

@@ -146,19 +146,26 @@ class MinibatchPipeline:
             DeadlineError: a rank did not come in time.
         """
         planned = self._loader.run(tasks)
-        if self._depth == 0:
-            for one in planned:
-                with self._stopwatch.measure("fetch"):
-                    flight = _Flight(one, self._store.start(one.request))
-                    loaded = self._load(flight)
-                yield loaded
-            return
-        with contextlib.closing(self._fetched(planned)) as fetched:
-            yield from self._copied(fetched)
+        try:
+            if self._depth == 0:
+                yield from self._one_by_one(planned)
+            else:
+                with contextlib.closing(self._fetched(planned)) as fetched:
+                    yield from self._copied(fetched)
+        finally:
+            # Until the next run the memory is for others.
+            self._combined = self._combined.new_empty((0, *self._store.row_shape))
 
     def close(self) -> None:
         """End the threads that sample."""
         self._loader.close()
+
+    def _one_by_one(self, planned: Iterator[PlannedMinibatch]) -> Iterator[LoadedMinibatch]:
+        for one in planned:
+            with self._stopwatch.measure("fetch"):
+                flight = _Flight(one, self._store.start(one.request))
+                loaded = self._load(flight)
+            yield loaded
 
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
         """Hand minibatches over, each when the copy of the next has begun where that runs beside computing."""

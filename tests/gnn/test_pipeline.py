@@ -11,7 +11,7 @@ import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Stopwatch
+from windrow.comm.meter import Meter, Stopwatch
 from windrow.gnn.loader import SeedTask
 from windrow.gnn.pipeline import MinibatchPipeline
 from windrow.gnn.pipeline_options import PipelineOptions
@@ -179,6 +179,29 @@ def test_all_ranks_may_stop_early_and_begin_again(spmd, depth):
         pipeline.close()
 
     spmd(body)
+
+
+@pytest.mark.parametrize("depth", [1, 3, 5])
+def test_traffic_of_what_is_still_under_way_is_not_counted(depth):
+    """A checkpoint after some steps keeps the counts of those steps: the others are made again by who goes on there."""
+
+    def body(world):
+        counts = []
+        for depth_here in (0, depth):
+            world.meter = Meter()
+            pipeline, _ = make_pipeline(world, depth=depth_here)
+            counts.append(
+                [
+                    (world.meter.totals("rows: rows"), world.meter.found("rows: rows"))
+                    for _ in pipeline.run(tasks(world))
+                ]
+            )
+            pipeline.close()
+        return counts
+
+    for one_by_one, ahead in Loopback.run(2, body, deadline_s=60):
+        assert ahead == one_by_one
+        assert ahead[-1][0].rows_received > ahead[0][0].rows_received > 0
 
 
 class CopyingBeside:
