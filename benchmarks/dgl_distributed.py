@@ -89,7 +89,7 @@ class Scale:
 
 
 FULL_SCALE = Scale(
-    vertices=1_000_000, edges=20_000_000, communities=500, seeds_per_host=256, epochs=3, rounds=2
+    vertices=1_000_000, edges=20_000_000, communities=500, seeds_per_host=512, epochs=2, rounds=1
 )
 SHORT_SCALE = Scale(
     vertices=100_000, edges=1_500_000, communities=100, seeds_per_host=128, epochs=3, rounds=1
