@@ -36,6 +36,7 @@ class Row:
 GRAPH_ROWS = (
     Row(EPOCH),
     Row("sample", work=("sample",)),
+    Row("wait for samples", work=("wait for samples",)),
     Row("fetch", work=("fetch",)),
     Row("request", messages=("ids",)),
     Row("reply", messages=("rows",)),

@@ -53,6 +53,7 @@ def graph_recipe(folder: Path, parts: int, **training: Any) -> Recipe:
         "partition": {"num_parts": parts, "method": "random"},
         "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
         "sampler": {"fanouts": [4, 3]},
+        "cache": {"alpha": 0.0},
         "training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.01} | training,
         "run": {"tensorboard": False, "threads": 1, "deadline_s": 60},
     }
@@ -174,16 +175,18 @@ def test_a_graph_job_of_two_ranks(shared_tmp_path: Path) -> None:
         check_epochs(bars, [1, 2])
         known = {row.name for row in GRAPH_ROWS} | {OTHER_TRAFFIC}
         assert {bar.row for bar in bars} == known
-        for row in ("sample", "fetch", "wait", "update"):
+        for row in ("sample", "wait", "update"):
             # "wait" is also for the loss, once an epoch.
             assert len(in_row(bars, row)) == 2 * STEPS + (2 if row == "wait" else 0)
-        fetches = in_row(bars, "fetch")
-        training = [
-            bar for row in ("request", "reply") for bar in in_row(bars, row) if "features" in bar.name
-        ]
+        fetches, replies = in_row(bars, "fetch"), in_row(bars, "reply")
+        training = [bar for bar in (*in_row(bars, "request"), *replies) if "features" in bar.name]
         assert len(training) >= 3 * 2 * STEPS
-        # A fetch asks, then receives, before it ends.
-        assert all(any(f.begin <= bar.begin and bar.end <= f.end for f in fetches) for bar in training)
+        # Everything is posted inside a fetch and its end is seen inside one,
+        assert all(
+            any(f.begin <= moment <= f.end for f in fetches) for b in training for moment in (b.begin, b.end)
+        )
+        # and rows are under way while the minibatch before is computed: all but the first of each epoch.
+        assert len(list(overlapping(replies, in_row(bars, "backward")))) >= 2 * (STEPS - 1)
         # Gradients are sent off inside the backward pass that makes them.
         sums = [bar for bar in in_row(bars, "all-reduce") if bar.name == "gradients"]
         assert len(sums) == 2 * STEPS
