@@ -34,7 +34,7 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import keep_freed_memory
+from windrow.launch.memory import forget_shapes, keep_freed_memory
 from windrow.launch.partitioning import graph_to_store
 from windrow.partition.options import PartitionOptions
 
@@ -59,8 +59,6 @@ SETTINGS = (
 )
 """Depth of the pipeline and replication factor of each variant."""
 FINAL = f"pipeline, VIP cache {ALPHAS[-1]:g}"
-JOBS = ((FIRST, PIPELINE, FINAL, FULL), (*list(SETTINGS)[2:4], FULL))
-"""Variants that are timed in turn: all in one job would need more memory than four hosts on one machine have."""
 SLOWEST_MBIT = 10
 FASTEST, MATCHING, MIDDLE = "10gbit", "matching", "1gbit"
 WARM_UP_STEPS = 4
@@ -81,7 +79,7 @@ class Scale:
 
 
 FULL_SCALE = Scale(
-    vertices=1_000_000, edges=20_000_000, communities=500, train_share=0.12, batch_size=3072, repeats=2
+    vertices=1_000_000, edges=20_000_000, communities=500, train_share=0.16, batch_size=4096, repeats=2
 )
 SHORT_SCALE = Scale(
     vertices=100_000, edges=1_500_000, communities=100, train_share=0.1, batch_size=2048, repeats=2
@@ -168,6 +166,7 @@ def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: time the variants in turn."""
     torch.set_num_threads(1)
     keep_freed_memory()
+    forget_shapes()
     scale = Scale(**task["scale"])
     with connect("mpi", deadline_s=300) as world:
         # In fp16, as theirs.
@@ -176,7 +175,7 @@ def work(task: Mapping[str, Any]) -> object:
             name: Epochs(
                 world, make_trainer(world, graph, scale, depth=SETTINGS[name][0], alpha=SETTINGS[name][1])
             )
-            for name in task["variants"]
+            for name in SETTINGS
         }
         for run in runs.values():
             run.warm_up()
@@ -259,30 +258,26 @@ def measure(program: Program) -> Findings:
         store = Path(folder) / "store"
         make_store(scale, store)
         for name in (FASTEST, MATCHING) if program.short else (FASTEST, MATCHING, MIDDLE):
-            for variants in JOBS[:1] if program.short else JOBS:
-                repeats = scale.repeats if name == MATCHING else 1
-                task = {"store": str(store), "scale": vars(scale), "variants": variants, "repeats": repeats}
-                found = program.on_ranks(HOSTS, task, rate=rates[name], deadline_s=3600)
-                compared = comparison_from_json(found["comparison"])
-                more = ", smaller caches" if FIRST not in variants else ""
-                comparisons[f"{HOSTS} hosts at {rates[name]}{more}"] = compared
-                seconds = {variant: measured.median_s for variant, measured in compared.variants.items()}
-                rows += table_rows(rates[name], seconds, found)
-                figures |= {
-                    f"{name}_{key(variant)}_over_full_ratio": seconds[variant] / seconds[FULL]
-                    for variant in variants
-                    if variant != FULL
-                }
-                if FIRST not in variants:
-                    continue
-                if name == FASTEST:
-                    received = found["rows"][FIRST]
-                    row_bytes = (received["bytes"] + ID_BYTES * received["rows"]) / HOSTS
-                    rates[MATCHING] = matching_rate(seconds[FULL], row_bytes, found["sum_bytes"])
-                    figures["matching_rate_megabits_per_second"] = float(rates[MATCHING].removesuffix("mbit"))
-                figures[f"{name}_first_over_final_ratio"] = seconds[FIRST] / seconds[FINAL]
-                slower = min(seconds[FIRST], seconds[PIPELINE]) / seconds[FINAL]
-                aims[f"{name}_no_slower"] = Aim("final never slower than no cache", slower >= 1)
+            repeats = scale.repeats if name == MATCHING else 1
+            task = {"store": str(store), "scale": vars(scale), "repeats": repeats}
+            found = program.on_ranks(HOSTS, task, rate=rates[name], deadline_s=3600)
+            compared = comparison_from_json(found["comparison"])
+            comparisons[f"{HOSTS} hosts at {rates[name]}"] = compared
+            seconds = {variant: measured.median_s for variant, measured in compared.variants.items()}
+            rows += table_rows(rates[name], seconds, found)
+            if name == FASTEST:
+                received = found["rows"][FIRST]
+                row_bytes = (received["bytes"] + ID_BYTES * received["rows"]) / HOSTS
+                rates[MATCHING] = matching_rate(seconds[FULL], row_bytes, found["sum_bytes"])
+                figures["matching_rate_megabits_per_second"] = float(rates[MATCHING].removesuffix("mbit"))
+            figures |= {
+                f"{name}_{key(variant)}_over_full_ratio": seconds[variant] / seconds[FULL]
+                for variant in seconds
+                if variant != FULL
+            }
+            figures[f"{name}_first_over_final_ratio"] = seconds[FIRST] / seconds[FINAL]
+            slower = min(seconds[FIRST], seconds[PIPELINE]) / seconds[FINAL]
+            aims[f"{name}_no_slower"] = Aim("final never slower than no cache", slower >= 1)
     aims["final_over_full"] = Aim(
         "at the matching rate, final / full replication <= 1.05",
         figures[f"matching_{key(FINAL)}_over_full_ratio"] <= 1.05,

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.caching.dynamic import DynamicCache
@@ -30,7 +30,7 @@ class SlowCache:
             return False
         while len(self.small) + len(self.main) >= self.capacity:
             self.evict()
-        if key in self.forgotten[len(self.forgotten) - self.main_share :]:
+        if key in self.forgotten[max(0, len(self.forgotten) - self.main_share) :]:
             self.main.append(key)
         else:
             self.small.append(key)
@@ -72,6 +72,7 @@ def traces(draw):
 
 
 @given(traces())
+@example((4, 6, [([0, 0, 4, 2], []), ([0, 1, 3, 4, 5, 1, 2, 3, 2], [])]))
 def test_hits_are_those_of_the_paper(trace):
     capacity, num_vertices, batches = trace
     cache, slow = DynamicCache(capacity, num_vertices), SlowCache(capacity)

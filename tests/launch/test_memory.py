@@ -1,4 +1,4 @@
-"""Freed memory stays with the process: measured in one of its own, by page faults."""
+"""What the process keeps: measured in one of its own, by page faults and by the allocator's own count."""
 
 import subprocess
 import sys
@@ -36,3 +36,47 @@ def test_large_memory_is_taken_again_without_page_faults() -> None:
 def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(memory.platform, "libc_ver", lambda: ("", ""))
     assert not memory.keep_freed_memory()
+
+
+SHAPES = """
+import ctypes, sys
+import torch
+from windrow.launch.memory import forget_shapes, keep_freed_memory
+from windrow.training.dense import linear
+class Counts(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Counts
+keep_freed_memory()
+if sys.argv[1] == "forget":
+    forget_shapes()
+weight = torch.randn(64, 64, requires_grad=True)
+def step(rows):
+    linear(torch.randn(rows, 64, requires_grad=True), weight, None).sum().backward()
+step(1000)
+before = library.mallinfo2().uordblks
+for number in range(100):
+    step(1001 + number)
+print(library.mallinfo2().uordblks - before)
+"""
+
+
+def bytes_kept(mode: str) -> int:
+    command = [sys.executable, "-P", "-c", SHAPES, mode]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(memory.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_nothing_is_kept_of_shapes_that_do_not_come_again() -> None:
+    kept = bytes_kept("leave")
+    if kept < 1 << 20:
+        pytest.skip("multiplications on this processor keep nothing of their shapes")
+    assert bytes_kept("forget") < kept / 4
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"LRU_CACHE_CAPACITY": "77"}
+    monkeypatch.setattr(memory.os, "environ", environment)
+    memory.forget_shapes()
+    assert environment == {"LRU_CACHE_CAPACITY": "77", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"}
