@@ -20,7 +20,7 @@ from pathlib import Path
 
 __all__: list[str] = []
 
-DEADLINES_S = {1: 900, 2: 600, 4: 600}
+DEADLINES_S = {1: 900, 2: 600, 4: 900}
 """Number of ranks -> seconds after which its session counts as hung."""
 
 GRACE_S = 10
