@@ -169,10 +169,6 @@ class RowGather:
         self._request = request
         self._fetch = fetch
 
-    def test(self) -> bool:
-        """Drive progress of what is on its way, without waiting; True once it has arrived."""
-        return self._fetch is None or self._fetch.test()
-
     def send_ids(self) -> None:
         """Wait for the counts, then tell other ranks which rows are wanted of them. Collective."""
         if self._fetch is not None:

@@ -148,11 +148,6 @@ class RowFetch:
         self._pending_ids: Pending[None] | None = None
         self._pending_rows: Pending[None] | None = None
 
-    def test(self) -> bool:
-        """Drive progress of what is on its way, without waiting; True once that has arrived."""
-        pendings = (self._pending_counts, self._pending_ids, self._pending_rows)
-        return all(pending is None or pending.test() for pending in pendings)
-
     def send_ids(self) -> None:
         """Wait for the counts and send the ids."""
         assert self._pending_counts is not None, "send_ids follows start"

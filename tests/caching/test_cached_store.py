@@ -111,8 +111,6 @@ def in_turn(store, requests):
             counted.send_ids()
         started = None if ids is None else store.start(store.plan(ids))
         counted, asked, answered = started, counted, asked
-        if started is not None:
-            started.test()
 
 
 def all_at_once(store, requests):
@@ -121,7 +119,6 @@ def all_at_once(store, requests):
     for gather in gathers:
         gather.send_ids()
     for gather in gathers:
-        gather.test()
         gather.send_rows()
     return [gather.finish() for gather in gathers]
 
