@@ -8,7 +8,7 @@ import torch
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.codec import make_codec
+from windrow.comm.codec import Codec, make_codec
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
@@ -65,6 +65,10 @@ class SamplerOptions:
                 f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '
                 f'stored, so leave out sampler.wire, or store them as "fp32"'
             )
+
+    def codec_of(self, dtype: torch.dtype) -> Codec:
+        """How features travel that are kept in this dtype: what is shorter than fp32 travels as it is."""
+        return make_codec(self.wire if dtype == torch.float32 else "fp32")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -158,8 +162,7 @@ class MinibatchTrainer:
             scheme=sampler_options.order,
             seed=seed,
         )
-        # What is kept in a shorter format travels in it.
-        codec = make_codec(sampler_options.wire if graph.features.dtype == torch.float32 else "fp32")
+        codec = sampler_options.codec_of(graph.features.dtype)
         codec.check(graph.features)
         self.store = CachedStore(
             world,

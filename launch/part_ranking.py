@@ -4,13 +4,12 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import torch
 from torch import Tensor
 
 from windrow.caching.auto_capacity import rows_worth_keeping
 from windrow.caching.expected_traffic import expected_remote_rows
 from windrow.caching.policies import score_vertices
-from windrow.caching.samplers import Samplers
+from windrow.caching.samplers import Samplers, find_samplers
 from windrow.caching.selection import choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.codec import make_codec
@@ -102,6 +101,8 @@ def rank_part(
         One pass over the edges for each hop. The policy "simulation" samples some epochs besides.
     """
     order = seed_order(graph, part, recipe)
+    if samplers is None:
+        samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
     demand = demand_of(graph, part, recipe.sampler.fanouts, order.steps_per_epoch)
     # A copy, or all hops would stay in memory with the last.
     total = inclusion_probabilities(demand, samplers=samplers).total.copy()
@@ -119,7 +120,9 @@ def rank_part(
         first = recipe.training.epochs
         return count_accesses(sampler, order, range(first, first + epochs))
 
-    scores = total if policy == "vip" else score_vertices(policy, demand, simulate=simulate)
+    scores = (
+        total if policy == "vip" else score_vertices(policy, demand, simulate=simulate, samplers=samplers)
+    )
     return PartRanking(
         part=part,
         offsets=graph.offsets,
@@ -157,7 +160,5 @@ def row_sizes(sampler: SamplerOptions, features: Tensor) -> tuple[int, int]:
     """
     shape = features.shape[1:]
     in_memory = make_codec(sampler.storage).wire_row_bytes(shape, features.dtype)
-    # What is kept in a shorter format travels in it.
-    codec = make_codec(sampler.wire if features.dtype == torch.float32 else "fp32")
-    on_the_wire = codec.wire_row_bytes(shape, features.dtype)
+    on_the_wire = sampler.codec_of(features.dtype).wire_row_bytes(shape, features.dtype)
     return in_memory, min(in_memory, on_the_wire)
