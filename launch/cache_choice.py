@@ -9,10 +9,10 @@ from windrow.caching.auto_capacity import automatic_capacities
 from windrow.caching.selection import cache_capacity
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.launch.part_ranking import rank_part, row_sizes
+from windrow.launch.part_ranking import PartRanking, rank_part, row_sizes
 from windrow.launch.recipe import Recipe
 
-__all__ = ["CacheChoice", "choose_cache"]
+__all__ = ["CacheChoice", "agree_on_capacities", "choose_cache"]
 
 STAGE = "size of caches"
 
@@ -50,11 +50,8 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
     ranking = rank_part(graph, world.rank, recipe)
     _, copy_bytes = row_sizes(recipe.sampler, graph.features)
     if isinstance(options.alpha, str):
-        needs = world.all_gather_object(
-            (ranking.worthwhile(recipe.training.epochs), ranking.num_remote), stage=STAGE
-        )
-        worthwhile, remote = zip(*needs, strict=True)
-        capacities = automatic_capacities(worthwhile, remote, copy_bytes, options.memory_gib)
+        worthwhile = ranking.worthwhile(recipe.training.epochs)
+        capacities = agree_on_capacities(world, ranking, worthwhile, copy_bytes, options.memory_gib)
         alpha = max(capacities) * world.size / graph.num_vertices
     else:
         capacities = [cache_capacity(options.alpha, graph.num_vertices, world.size)] * world.size
@@ -65,3 +62,20 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
         cached_ids=torch.from_numpy(ranking.kept(own)),
         expected_rows=float(ranking.expected_rows([own]).sum()),
     )
+
+
+def agree_on_capacities(
+    world: World, ranking: PartRanking, worthwhile: int, row_bytes: int, memory_gib: float
+) -> list[int]:
+    """Rows that each rank keeps where alpha is "auto". Collective.
+
+    Args:
+        world: one rank for each part.
+        ranking: of this rank.
+        worthwhile: remote rows that this rank would gain by keeping.
+        row_bytes: of one row as it is kept; must agree.
+        memory_gib: see `windrow.caching.auto_capacity.automatic_capacities`; must agree.
+    """
+    needs = world.all_gather_object((worthwhile, ranking.num_remote), stage=STAGE)
+    everywhere, remote = zip(*needs, strict=True)
+    return automatic_capacities(everywhere, remote, row_bytes, memory_gib)

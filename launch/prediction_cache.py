@@ -7,19 +7,17 @@ once instead of twice.
 import torch
 from torch import Tensor
 
-from windrow.caching.auto_capacity import automatic_capacities
 from windrow.caching.demand import Demand
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampled_inference import own_vertices, sampled_steps
+from windrow.launch.cache_choice import agree_on_capacities
 from windrow.launch.part_ranking import PartRanking, row_sizes
 from windrow.launch.recipe import Recipe
 
 __all__ = ["choose_inference_cache"]
-
-STAGE = "size of caches"
 
 
 def choose_inference_cache(
@@ -62,10 +60,8 @@ def choose_inference_cache(
     )
     worthwhile = ranking.worthwhile(1)
     if isinstance(options.alpha, str):
-        needs = world.all_gather_object((worthwhile, ranking.num_remote), stage=STAGE)
         row_bytes, _ = row_sizes(recipe.sampler, graph.features)
-        worthwhile_everywhere, remote = zip(*needs, strict=True)
-        capacities = automatic_capacities(worthwhile_everywhere, remote, row_bytes, options.memory_gib)
+        capacities = agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
         return torch.from_numpy(ranking.kept(capacities[world.rank]))
     room = cache_capacity(options.alpha, graph.num_vertices, world.size)
     return torch.from_numpy(ranking.kept(min(worthwhile, room)))
