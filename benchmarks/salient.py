@@ -17,6 +17,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from windrow.caching.selection import cache_capacity, choose_cached
@@ -28,6 +30,7 @@ from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic_communities import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark.compare import Variant, compare
@@ -103,19 +106,22 @@ def make_store(scale: Scale, store: Path) -> None:
 
 
 def make_trainer(
-    world: World, graph: PartitionedGraph, scale: Scale, *, depth: int, alpha: float
+    world: World,
+    graph: PartitionedGraph,
+    scale: Scale,
+    probabilities: npt.NDArray[np.float64],
+    *,
+    depth: int,
+    alpha: float,
 ) -> MinibatchTrainer:
-    """One variant; all of them learn the same."""
-    steps = -(-len(graph.train_ids) // scale.batch_size)
-    demand = demand_of(graph, world.rank, FANOUTS, steps)
+    """One variant; all of them learn the same. The cache keeps what minibatches need most probably."""
     if alpha >= HOSTS - 1:
         first, last = graph.own_range
         everything = torch.arange(graph.num_vertices)
         cached = everything[(everything < first) | (everything >= last)]
     else:
-        scores = inclusion_probabilities(demand).total
         capacity = cache_capacity(alpha, graph.num_vertices, HOSTS)
-        cached = torch.from_numpy(choose_cached(scores, graph.own_range, capacity))
+        cached = torch.from_numpy(choose_cached(probabilities, graph.own_range, capacity))
     model = build_model(
         ModelOptions(kind="graphsage", hidden=256, num_layers=3, dropout=0.5),
         in_features=FEATURES,
@@ -171,9 +177,12 @@ def work(task: Mapping[str, Any]) -> object:
     with connect("mpi", deadline_s=300) as world:
         # In fp16, as theirs.
         graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size).stored_as("fp16")
+        steps = count_steps(len(graph.train_ids), scale.batch_size)
+        likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps)).total
         runs = {
             name: Epochs(
-                world, make_trainer(world, graph, scale, depth=SETTINGS[name][0], alpha=SETTINGS[name][1])
+                world,
+                make_trainer(world, graph, scale, likely, depth=SETTINGS[name][0], alpha=SETTINGS[name][1]),
             )
             for name in SETTINGS
         }

@@ -28,10 +28,15 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.splits import group_by_owner, near_equal_split
 
-__all__ = ["SeedOrder", "SeedScheme", "check_every_part_has_training_vertices"]
+__all__ = ["SeedOrder", "SeedScheme", "check_every_part_has_training_vertices", "count_steps"]
 
 SeedScheme = Literal["global", "local"]
 """Whether all training vertices are shuffled together, or those of each rank apart."""
+
+
+def count_steps(num_train: int, batch_size: int) -> int:
+    """Steps of an epoch: minibatches of at most `batch_size` seeds, over all ranks, that `num_train` seeds make."""
+    return -(-num_train // batch_size)
 
 
 def check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
@@ -112,7 +117,7 @@ class SeedOrder:
         self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()
         self._scheme = scheme
         self._seed = seed
-        self._steps = -(-len(train_ids) // batch_size)
+        self._steps = count_steps(len(train_ids), batch_size)
         self._global_bounds = _summed_bounds(train_ids, offsets, self._steps, scheme)
         self._last: _Epoch | None = None
 

@@ -9,6 +9,7 @@ from windrow.caching.demand import Demand
 from windrow.caching.samplers import find_samplers
 from windrow.caching.vip import inclusion_probabilities
 from windrow.gnn.graph import Graph
+from windrow.gnn.seed_order import count_steps
 from windrow.partition.vertex_order import VertexOrder
 
 __all__ = ["bytes_for_priorities", "vertex_priorities"]
@@ -48,7 +49,7 @@ def vertex_priorities(
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids = graph.train_ids.numpy()
     parts_of_seeds = assignment[train_ids]
-    steps = -(-len(train_ids) // order.batch_size)
+    steps = count_steps(len(train_ids), order.batch_size)
     priorities = np.zeros(graph.num_vertices)
     if progress is not None:
         progress(STAGE, 0.0)
