@@ -68,7 +68,7 @@ END_S = 120.0
 """Seconds that a server may take to end after its last client."""
 RATE, OTHER_RATES = "1gbit", ("100mbit", "10gbit")
 OURS = {
-    "windrow": {"cache": {"alpha": 0.32, "policy": "vip"}, "pipeline": {"depth": 3}},
+    "windrow": {"cache": {"alpha": 0.32, "policy": "vip"}, "pipeline": {"depth": 4}},
     "windrow, no cache, no pipeline": {"cache": {"alpha": 0.0}, "pipeline": {"depth": 0}},
 }
 

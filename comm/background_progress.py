@@ -1,7 +1,7 @@
 """Keep messages moving while a rank computes.
 
 MPI moves a long message piece by piece, and only inside its own calls: without this, rows that were asked for before
-a backward pass travel after it. A thread that looks after all messages in flight every millisecond costs a few
+a backward pass travel after it. A thread that looks after all messages in flight every few milliseconds costs a few
 percent of a core while there are some and nothing while there are none, so no core needs to be spared for it.
 """
 
@@ -13,8 +13,12 @@ from typing import Self
 __all__ = ["BackgroundProgress"]
 
 INTERVAL_S = 1e-3
-"""Between two looks. At 10 Gbit/s a millisecond is 1.2 MB, which fits the buffers that the system keeps for a
-connection, so the wire does not fall idle in between."""
+"""Between the first two looks after something was posted."""
+
+LONGEST_INTERVAL_S = 4e-3
+"""Between two looks when nothing was posted for a while: each interval is half as long again. At 10 Gbit/s it is 5 MB,
+about what the system's buffers keep of a connection, so the wire hardly falls idle in between. Looks at intervals of a
+millisecond took a tenth of each core, which computing needs."""
 
 
 class BackgroundProgress:
@@ -22,7 +26,7 @@ class BackgroundProgress:
 
     Args:
         drive: makes progress and says whether anything is left in flight; called from the thread.
-        interval_s: seconds between two calls while there is.
+        interval_s: seconds between the first two calls while there is.
     """
 
     def __init__(self, drive: Callable[[], bool], *, interval_s: float = INTERVAL_S) -> None:
@@ -53,12 +57,13 @@ class BackgroundProgress:
         self._thread.join()
 
     def _run(self) -> None:
-        while True:
-            self._work.wait()
+        interval_s = self._interval_s
+        in_flight = False
+        while not self._ended.is_set():
+            # Cleared before looking: what is posted meanwhile sets it again.
+            posted = self._work.wait(interval_s if in_flight else None)
+            self._work.clear()
             if self._ended.is_set():
                 return
-            # Cleared before looking: what is posted meanwhile sets it again.
-            self._work.clear()
-            if self._drive():
-                self._work.set()
-                self._ended.wait(self._interval_s)
+            interval_s = self._interval_s if posted else min(1.5 * interval_s, LONGEST_INTERVAL_S)
+            in_flight = self._drive()

@@ -147,7 +147,10 @@ class Loopback(World):
             raise next((error for error in errors if not isinstance(error, PeerFailedError)), errors[0])
         return [results[rank] for rank in range(size)]
 
-    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+    def _post_exchange(
+        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    ) -> Request:
+        del gives_way  # A message has arrived when it is posted.
         self._hub.post(
             {self._sending_to(peer): sent.clone() for peer, sent in enumerate(sends) if sent.numel()}
         )

@@ -186,6 +186,8 @@ class RowFetch:
             outgoing.split(self._asked_counts),
             memory.incoming[:num_wanted].split(self._counts),
             stage=f"{fetcher.stage}: rows",
+            # The minibatch that is computed meanwhile needs its sums of gradients sooner.
+            gives_way=True,
         )
 
     def finish(self, out: Tensor, places: Tensor) -> None:

@@ -121,7 +121,10 @@ class TorchWorld(World):
             backend, store=store, rank=self.rank, world_size=self.size, timeout=GROUP_PATIENCE * timeout
         )
 
-    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+    def _post_exchange(
+        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    ) -> Request:
+        del gives_way  # The backends send as they see fit.
         operations: list[dist.P2POp] = []
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size

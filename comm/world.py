@@ -65,11 +65,14 @@ class World(ABC):
     # What a backend provides.
 
     @abstractmethod
-    def _post_exchange(self, sends: Sequence[Tensor], receives: Sequence[Tensor]) -> Request:
+    def _post_exchange(
+        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    ) -> Request:
         """Start sending ``sends[p]`` to and receiving ``receives[p]`` from every peer p; both ends know the sizes.
 
         Entry ``rank`` of both is empty, and so may others be: an empty tensor is no message. All are contiguous
-        and on a device that `transport_device` accepts. Messages from one rank to another arrive in order.
+        and on a device that `transport_device` accepts. Messages from one rank to another arrive in order, those that
+        give way among themselves.
         """
 
     @abstractmethod
@@ -98,7 +101,7 @@ class World(ABC):
     # Tensors.
 
     def start_exchange(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, stage: str
+        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, stage: str, gives_way: bool = False
     ) -> Pending[None]:
         """Start one message to and from every peer, sizes known on both ends.
 
@@ -111,6 +114,8 @@ class World(ABC):
             receives: one contiguous tensor per rank to be filled; entry ``rank`` is ignored. Rank p's
                 ``receives[q]`` must have the byte count of rank q's ``sends[p]``.
             stage: what this traffic is for, named in errors and in the meter; must agree.
+            gives_way: whether what is posted later may overtake it, where the backend can arrange that: for what
+                is needed later than that. Must agree between sender and receiver.
 
         Returns:
             A handle; the buffers belong to the world until it is done.
@@ -136,7 +141,9 @@ class World(ABC):
                     meter.record_received(stage, peer, rows_received, bytes_received)
 
         end = self._recorded(finish, "exchange", stage, outgoing, incoming)
-        return self._pending(self._post_exchange(outgoing, incoming), end, "exchange", stage)
+        return self._pending(
+            self._post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage
+        )
 
     def start_all_to_all(
         self,

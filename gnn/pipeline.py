@@ -1,10 +1,10 @@
 """The deep pipeline of SALIENT++: several minibatches under way, each in another stage.
 
-    stage             in            a depth of 3 while minibatch i is in training
-    sample, plan      threads       i + 4, i + 5
-    counts            main thread   i + 3, on the wire
-    ids               main thread   i + 2, on the wire
-    slice, rows       main thread   i + 1, on the wire
+    stage             in            a depth of 4 while minibatch i is in training
+    sample, plan      threads       i + 5, i + 6
+    counts            main thread   i + 4, on the wire
+    ids               main thread   i + 3, on the wire
+    slice, rows       main thread   i + 1 and i + 2, on the wire
     combine, copy     main thread   i
     compute           the caller    i
 
@@ -15,8 +15,12 @@ Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Cac
 
 On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on.
 
-A depth of 2 sends ids and rows of a minibatch in one go, of 1 counts too. Beyond 3 the rows are the longer on their
-way. With 0, all stages of a minibatch follow one another, and sampling too: what the pipeline is measured against.
+Rows of two minibatches are on the wire, so that it does not fall idle while those that have come are put in their
+places and those for the next are gathered. They give way to sums of gradients, which minibatch i waits for.
+
+A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in one go, of 1 counts too. Beyond 4 the
+rows are the longer on their way. With 0, all stages of a minibatch follow one another, and sampling too: what the
+pipeline is measured against.
 """
 
 import contextlib

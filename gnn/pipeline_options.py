@@ -11,7 +11,7 @@ __all__ = ["PipelineOptions"]
 class PipelineOptions:
     """How many minibatches are under way while one is trained on. The answer does not depend on it, bit for bit."""
 
-    depth: int = 3
+    depth: int = 4
     """Minibatches whose rows are being asked for ahead of the one in training; 0 does all stages of a minibatch one
     after another (no pipeline)."""
 
