@@ -129,4 +129,10 @@ class PacedSends:
     def _hand_over(self, peer: int, lane: _Lane) -> None:
         while lane.waiting and len(lane.under_way) < lane.limit:
             buffer, message = lane.waiting.popleft()
-            lane.under_way.append((self._post(buffer, peer), self._clock(), message))
+            try:
+                request = self._post(buffer, peer)
+            except Exception as error:  # noqa: BLE001 - whoever waits for the message raises it
+                message.error = error
+                message.arrived(peer)
+            else:
+                lane.under_way.append((request, self._clock(), message))

@@ -102,7 +102,14 @@ def test_an_error_is_kept_for_who_waits():
         def Test(self):  # noqa: N802 - MPI's name
             raise RuntimeError("the peer is gone")
 
-    sends = PacedSends(lambda buffer, peer: Broken())
+    def refuse(buffer, peer):
+        raise RuntimeError("the peer is gone")
+
+    for post in (lambda buffer, peer: Broken(), refuse):
+        check_error_is_kept(PacedSends(post))
+
+
+def check_error_is_kept(sends):
     message = sends.add([(1, "a"), (1, "b"), (1, "c")])
     for _ in range(3):
         sends.drive()
