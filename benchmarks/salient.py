@@ -49,8 +49,7 @@ FANOUTS = (15, 10, 5)
 SEED = 7
 FEATURES = 512
 """Between papers100M's 128 and MAG240's 768, the graphs of the paper. The fewer there are, the larger is the share of
-the sums of gradients in what travels, which no cache makes smaller: here a tenth, in the paper about a hundredth, since
-minibatches of a graph of a million vertices have that many fewer different ones."""
+the sums of gradients in what travels, which no cache makes smaller: here a tenth."""
 EPOCHS = 100
 ID_BYTES = 8
 PUBLISHED_SHARE = 3.8
