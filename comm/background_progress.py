@@ -17,8 +17,8 @@ INTERVAL_S = 1e-3
 
 LONGEST_INTERVAL_S = 4e-3
 """Between two looks when nothing was posted for a while: each interval is half as long again. At 10 Gbit/s it is 5 MB,
-about what the system's buffers keep of a connection, so the wire hardly falls idle in between. Looks at intervals of a
-millisecond took a tenth of each core, which computing needs."""
+about what the system's buffers keep of a connection, so the wire hardly falls idle in between. On 4 ranks that train on
+2 cores the thread takes 2 % of a core of each."""
 
 
 class BackgroundProgress:

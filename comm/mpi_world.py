@@ -30,7 +30,7 @@ between 2 reached 46 to 93 %, and in pieces 88 to 95 %. Shorter pieces gain noth
 PACED_MESSAGE_BYTES = 32 << 10
 """Of messages that give way. A sum over 4 ranks takes 4 rounds, and each waits for the pieces on their way: at
 70 Mbit/s and with two pieces to each of 3 peers 22 ms, which is little beside a sum of 1 MB; with pieces of 128 KiB a
-step of training took 5 % longer. At 10 Gbit/s handling so short pieces takes a tenth of a core."""
+step of training took 5 % longer."""
 
 AT_ONCE, PACED = 0, 1
 """Tags. MPI keeps the messages of a pair in order, but those that give way are overtaken."""
