@@ -141,16 +141,13 @@ class MPIWorld(World):
         _wait_for_gpu([*sends, *receives])
         tag = PACED if gives_way else AT_ONCE
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
-        incoming = [
-            (peer, chunk)
-            for peer in ((self.rank - step) % self.size for step in range(1, self.size))
-            for chunk in self._chunks(receives[peer], gives_way=gives_way)
-        ]
-        outgoing = [
-            (peer, chunk)
-            for peer in ((self.rank + step) % self.size for step in range(1, self.size))
-            for chunk in self._chunks(sends[peer], gives_way=gives_way)
-        ]
+        steps = range(1, self.size)
+        incoming = self._chunks(
+            receives, [(self.rank - step) % self.size for step in steps], gives_way=gives_way
+        )
+        outgoing = self._chunks(
+            sends, [(self.rank + step) % self.size for step in steps], gives_way=gives_way
+        )
         peers: list[int | None] = [peer for peer, _ in incoming]
         requests = [
             self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tag) for peer, chunk in incoming
@@ -226,11 +223,18 @@ class MPIWorld(World):
                 self._in_flight.remove(posted)
         return len(self._in_flight) > 0
 
-    def _chunks(self, tensor: Tensor, *, gives_way: bool) -> list[object]:
-        flat = as_bytes(tensor)
+    def _chunks(
+        self, tensors: Sequence[Tensor], peers: Sequence[int], *, gives_way: bool
+    ) -> list[tuple[int, object]]:
         largest = self._largest_message_bytes
-        bounds = chunk_bounds(flat.numel(), min(largest, PACED_MESSAGE_BYTES) if gives_way else largest)
-        return [_buffer(flat[start:stop]) for start, stop in bounds]
+        if gives_way:
+            largest = min(largest, PACED_MESSAGE_BYTES)
+        flat = {peer: as_bytes(tensors[peer]) for peer in peers}
+        return [
+            (peer, _buffer(flat[peer][start:stop]))
+            for peer in peers
+            for start, stop in chunk_bounds(flat[peer].numel(), largest)
+        ]
 
 
 def _wait_for_gpu(tensors: Sequence[Tensor]) -> None:
