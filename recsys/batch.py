@@ -6,6 +6,8 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -27,12 +29,14 @@ class Batch:
             Ids are int64 row numbers of the feature's table, weights float32 or None.
         labels: [B] float32, 0 or 1.
         row_ids: [B] int64 numbers of the samples in their split: what randomness is keyed by.
+        deduplicated: groups of features whose lists are held once each; these features are not in `sparse`.
     """
 
     dense: Tensor
     sparse: "KeyedJaggedTensor"
     labels: Tensor
     row_ids: Tensor
+    deduplicated: tuple[InverseKeyedJaggedTensor, ...] = ()
 
     @property
     def num_samples(self) -> int:
@@ -48,4 +52,5 @@ class Batch:
             self.sparse.to(device, non_blocking=True),
             self.labels.to(device, non_blocking=True),
             self.row_ids,
+            tuple(group.to(device) for group in self.deduplicated),
         )

@@ -1,0 +1,1 @@
+"""Repeated values of a log stored, read, sent, looked up and computed once (RecD)."""
