@@ -5,6 +5,7 @@
     [log.features.item_id]            each sparse feature    windrow.recsys.log_options.FeatureOptions
     [split]                           train, test            windrow.recsys.splits.LogSplitOptions
     [interactions]                    users, items           windrow.recsys.interaction_options.InteractionOptions
+    [deduplication]                   lists held once      windrow.recsys.deduplication.options.DeduplicationOptions
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
     [plan]                            where they live        windrow.partition.tables.options.PlanOptions
     [model]                           the dense part         windrow.recsys.models.options.ModelOptions
@@ -25,6 +26,7 @@ from windrow.launch.run_options import RunOptions
 from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.launch.toml_file import read_toml, with_overrides
 from windrow.partition.tables.options import PlanOptions
+from windrow.recsys.deduplication.options import DeduplicationOptions
 from windrow.recsys.evaluation import RecommendationEvaluationOptions
 from windrow.recsys.interaction_options import InteractionOptions
 from windrow.recsys.log_options import LogOptions
@@ -52,6 +54,8 @@ class RecommendationRecipe:
     """Which samples train, validate and test."""
     interactions: InteractionOptions = field(default_factory=InteractionOptions)
     """How a log of format "interactions" becomes minibatches."""
+    deduplication: DeduplicationOptions = field(default_factory=DeduplicationOptions)
+    """Which features repeat from sample to sample, and what is done once for each distinct list."""
     tables: TableOptions = field(default_factory=TableOptions)
     """How embedding tables are stored, and how they learn."""
     plan: PlanOptions = field(default_factory=PlanOptions)
