@@ -26,6 +26,7 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.partition.tables.spec import TableSpec
 from windrow.recsys.batch import Batch
 from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.options import ModelOptions
@@ -132,9 +133,13 @@ def share_of(batch: dict[str, Any], rank: int, size: int) -> Batch:
 
 def dense_model() -> ClickModel:
     """A small DLRM; every feature has its own pooled vector, in the order of the tables."""
-    features = [feature for names in FEATURES.values() for feature in names]
     options = ModelOptions(kind="dlrm", bottom=(32,), top=(64, 32))
-    return build_model(options, num_dense=NUM_DENSE, pooled_dims=dict.fromkeys(features, DIM), seed=SEED)
+    return build_model(options, num_dense=NUM_DENSE, pooled_dims=pooled_dims(), seed=SEED)
+
+
+def pooled_dims() -> dict[str, int]:
+    """Columns of every feature's pooled vector, in the order of the tables."""
+    return {feature: DIM for names in FEATURES.values() for feature in names}
 
 
 # ------------------------------------------------------------------------------------------------------------ windrow
@@ -211,7 +216,7 @@ def plain_losses(optimizer: Optimizer) -> list[float]:
     losses = []
     for step in range(STEPS):
         batch = global_batch(step)
-        logits = model(batch["dense"], tables(batch["bags"]))
+        logits = model(batch["dense"], Embeddings.of(tables(batch["bags"]), pooled_dims()))
         loss = nn.functional.binary_cross_entropy_with_logits(logits, batch["labels"])
         for each in optimizers:
             each.zero_grad()

@@ -40,6 +40,7 @@ from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
 from windrow.partition.tables.spec import TableSpec
 from windrow.recsys.batch import Batch
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.options import ModelOptions
@@ -346,13 +347,14 @@ def fbgemm_epoch(setting: Setting, batches: list[Batch], steps: int) -> Callable
     )
     tables.init_embedding_weights_uniform(-0.01, 0.01)
     model = dense_model(setting)
+    dims = dict.fromkeys(setting.features, DIM)
     optimizer = torch.optim.Adagrad(model.parameters(), lr=DENSE_RATE)
 
     def run() -> None:
         for batch in itertools.islice(itertools.cycle(batches), steps):
             optimizer.zero_grad()
             pooled = tables(batch.sparse.values(), batch.sparse.offsets())
-            loss = model.loss_sum(model(batch.dense, pooled), batch)
+            loss = model.loss_sum(model(batch.dense, Embeddings.of(pooled, dims)), batch)
             (loss / batch.num_samples).backward()
             optimizer.step()
             loss.item()

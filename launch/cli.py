@@ -12,6 +12,8 @@ from windrow.launch.commands import (
     cluster,
     explain,
     export,
+    generate_log,
+    groups,
     network,
     partition,
     plan,
@@ -30,6 +32,7 @@ examples:
   windrow explain examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml
   mpirun -n 2 windrow predict runs/tolokers-1
+  windrow generate-log generated.parquet --recipe generated.toml
   windrow prepare examples/open_bandit.toml
   mpirun -n 2 windrow train examples/open_bandit.toml
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
@@ -61,7 +64,19 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (partition, prepare, plan, explain, train, predict, export, cluster, network, report):
+    for command in (
+        partition,
+        prepare, generate_log,
+        groups,
+        plan,
+        explain,
+        train,
+        predict,
+        export,
+        cluster,
+        network,
+        report,
+    ):
         command.add_parser(commands)
     return parser
 

@@ -1,6 +1,7 @@
 """What a recommendation job is put together from: tables and model, minibatches, and how they are measured."""
 
 from collections.abc import Mapping
+from functools import partial
 from dataclasses import dataclass
 from typing import Protocol
 
@@ -12,6 +13,7 @@ from windrow.launch.recommendation_tables import (
     bag_configs,
     check_store,
     log_table_specs,
+    log_transforms,
     plan_of,
     plan_tables,
     sequence_configs,
@@ -83,29 +85,26 @@ def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device
         if split in store.splits and (entry := store.split(split)).rows:
             check_split_can_be_scored(split, entry.rows, entry.positives)
     recommender = _click_recommender(world, recipe, store, device)
-    lanes = recipe.training.lanes
-    source = BatchReader(
+    reader = partial(
+        BatchReader,
         store,
-        "train",
         rank=world.rank,
         size=world.size,
+        lanes=recipe.training.lanes,
+        groups=recipe.deduplication.read_groups(),
+        transforms=log_transforms(recipe, store),
+        transform_once=recipe.deduplication.transform,
+    )
+    source = reader(
+        "train",
         batch_size=recipe.training.batch_size,
-        lanes=lanes,
         shuffle=recipe.training.shuffle,
         shuffle_rows=recipe.training.shuffle_rows,
         seed=recipe.run.seed,
         memory_bytes=recipe.training.reader_memory_bytes,
     )
     measured: dict[str, BatchSource] = {
-        split: BatchReader(
-            store,
-            split,
-            rank=world.rank,
-            size=world.size,
-            batch_size=recipe.evaluation.batch_size,
-            lanes=lanes,
-            shuffle="none",
-        )
+        split: reader(split, batch_size=recipe.evaluation.batch_size, shuffle="none")
         for split in ("validation", "test")
         if split in store.splits and store.split(split).rows
     }
@@ -193,13 +192,15 @@ def _click_recommender(
 ) -> Recommender:
     """Tables and model with first values. Collective."""
     plan = plan_tables(recipe, store, world.size)
+    groups = recipe.deduplication.looked_up_groups()
     bag_tables, sequence_tables = bag_configs(recipe, store), sequence_configs(recipe, store)
     bags = EmbeddingBagCollection(
         bag_tables,
-        is_weighted=any(feature.weighted for feature in store.features),
+        is_weighted=any(feature.weighted for feature in log_transforms(recipe, store).features),
         device=device,
         world=world,
         plan=plan_of(plan, {table.name for table in bag_tables}),
+        groups=groups,
         optimizer=recipe.tables,
         seed=recipe.run.seed,
     )
@@ -210,6 +211,7 @@ def _click_recommender(
             device=device,
             world=world,
             plan=plan_of(plan, {table.name for table in sequence_tables}),
+            groups=groups,
             optimizer=recipe.tables,
             seed=recipe.run.seed,
         )
@@ -221,6 +223,7 @@ def _click_recommender(
             name: table.embedding_dim for table in sequence_tables for name in table.feature_names
         },
         seed=recipe.run.seed,
+        deduplication=recipe.deduplication,
     )
     recommender = Recommender(bags, sequences, model.to(device))
     set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())

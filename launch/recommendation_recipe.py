@@ -5,7 +5,8 @@
     [log.features.item_id]            each sparse feature    windrow.recsys.log_options.FeatureOptions
     [split]                           train, test            windrow.recsys.splits.LogSplitOptions
     [interactions]                    users, items           windrow.recsys.interaction_options.InteractionOptions
-    [deduplication]                   lists held once      windrow.recsys.deduplication.options.DeduplicationOptions
+    [transforms.history]              ids while read         windrow.recsys.transforms.options.TransformOptions
+    [deduplication]                   lists held once        windrow.recsys.deduplication.options.DeduplicationOptions
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
     [plan]                            where they live        windrow.partition.tables.options.PlanOptions
     [model]                           the dense part         windrow.recsys.models.options.ModelOptions
@@ -34,10 +35,19 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.splits import LogSplitOptions
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainingOptions
+from windrow.recsys.transforms.options import TransformOptions
 
 __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
 
-DECISIVE_SECTIONS = ("interactions", "tables", "model", "training", "evaluation")
+DECISIVE_SECTIONS = (
+    "interactions",
+    "transforms",
+    "deduplication",
+    "tables",
+    "model",
+    "training",
+    "evaluation",
+)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -54,6 +64,8 @@ class RecommendationRecipe:
     """Which samples train, validate and test."""
     interactions: InteractionOptions = field(default_factory=InteractionOptions)
     """How a log of format "interactions" becomes minibatches."""
+    transforms: Mapping[str, TransformOptions] = field(default_factory=dict)
+    """What is done to the ids of some features while the prepared log is read."""
     deduplication: DeduplicationOptions = field(default_factory=DeduplicationOptions)
     """Which features repeat from sample to sample, and what is done once for each distinct list."""
     tables: TableOptions = field(default_factory=TableOptions)
@@ -85,6 +97,10 @@ class RecommendationRecipe:
             raise RecipeError(
                 "interactions are read from one file, and from one more for the test split: give one path in log.paths "
                 "and at most one in split.test_paths"
+            )
+        if has_interactions and (self.deduplication.groups or self.transforms):
+            raise RecipeError(
+                "deduplication.groups and transforms are for prepared logs, and interactions are none: leave them out"
             )
         if not has_interactions and self.store == Path():
             raise RecipeError("needs a value for 'store', the folder that windrow prepare writes the log to")

@@ -16,6 +16,7 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.store import LogStore
 from windrow.recsys.store_manifest import plain_settings
 from windrow.recsys.tables.pretrained import load_pretrained
+from windrow.recsys.transforms.transforms import Transforms
 
 if TYPE_CHECKING:
     from windrow.recsys.sharded.rank_tables import StoredTable
@@ -24,6 +25,7 @@ __all__ = [
     "bag_configs",
     "check_store",
     "log_table_specs",
+    "log_transforms",
     "plan_of",
     "plan_tables",
     "sequence_configs",
@@ -53,14 +55,33 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
                 f"{store.path} was prepared with the {what} {list(found)}, but the recipe has {list(wanted)}: run "
                 "windrow prepare again, or name another store"
             )
-    for section, options in (("log", recipe.log), ("split", recipe.split)):
-        prepared = store.manifest.origin[section]
-        for key, value in plain_settings(options).items():
+    # What else is to be deduplicated does not concern the store.
+    order = {"shard": recipe.deduplication.shard, "cluster": recipe.deduplication.cluster}
+    for section, settings, before in (
+        ("log", plain_settings(recipe.log), {}),
+        ("split", plain_settings(recipe.split), {}),
+        ("deduplication", order, {"shard": False, "cluster": False}),  # Older stores do not say.
+    ):
+        prepared = before | store.manifest.origin.get(section, {})
+        for key, value in settings.items():
             if not key.endswith("paths") and value != prepared.get(key):
                 raise StoreError(
                     f"{store.path} was prepared with {key} = {prepared.get(key)}, but the recipe has {value}: run "
                     "windrow prepare again, or name another store"
                 )
+
+
+def log_transforms(recipe: RecommendationRecipe, store: LogStore) -> Transforms:
+    """What is done to the ids of a log while it is read, and the features that come out.
+
+    Args:
+        recipe: of the run.
+        store: its prepared log.
+
+    Raises:
+        RecipeError: the section [transforms] does not fit the log.
+    """
+    return Transforms(recipe.transforms, store.features, store.dense)
 
 
 def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingBagConfig]:
@@ -77,7 +98,7 @@ def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embedding
             embedding_dim=recipe.tables.dim,
             feature_names=chosen,
         )
-        for table, (rows, features) in _features_by_table(store).items()
+        for table, (rows, features) in _features_by_table(recipe, store).items()
         if (chosen := [name for name in features if name not in recipe.model.sequences])
     ]
 
@@ -97,7 +118,7 @@ def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embe
             embedding_dim=recipe.tables.dim,
             feature_names=chosen,
         )
-        for table, (rows, features) in _features_by_table(store).items()
+        for table, (rows, features) in _features_by_table(recipe, store).items()
         if (chosen := [name for name in features if name in recipe.model.sequences])
     ]
 
@@ -120,7 +141,11 @@ def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[Table
     specs = table_specs([*bag_configs(recipe, store), *sequence_configs(recipe, store)], recipe.tables)
     rows = store.split("train").rows
     mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
-    return [replace(spec, lookups_per_sample=sum(mean_ids[name] for name in spec.features)) for spec in specs]
+    # A feature that the reader makes of a dense column has one id in every sample.
+    return [
+        replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features))
+        for spec in specs
+    ]
 
 
 def plan_tables(recipe: RecommendationRecipe, store: LogStore, world_size: int) -> Plan:
@@ -175,8 +200,8 @@ def set_first_values(
             stored.weight.copy_(part)
 
 
-def _features_by_table(store: LogStore) -> dict[str, tuple[int, list[str]]]:
+def _features_by_table(recipe: RecommendationRecipe, store: LogStore) -> dict[str, tuple[int, list[str]]]:
     found: dict[str, tuple[int, list[str]]] = {}
-    for feature in store.features:
+    for feature in log_transforms(recipe, store).features:
         found.setdefault(feature.table, (feature.rows, []))[1].append(feature.name)
     return found

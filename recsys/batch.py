@@ -43,6 +43,29 @@ class Batch:
         """B."""
         return len(self.labels)
 
+    def expanded(self) -> "Batch":
+        """The same with a list for each sample of every feature; itself where it has them."""
+        if not self.deduplicated:
+            return self
+        from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+        parts = [self.sparse, *(group.expand() for group in self.deduplicated)]
+        weights = [part.weights_or_none() for part in parts]
+        if any(of_part is not None for of_part in weights):
+            weights = [
+                torch.ones_like(part.values(), dtype=torch.float32) if of_part is None else of_part
+                for part, of_part in zip(parts, weights, strict=True)
+            ]
+        given = [of_part for of_part in weights if of_part is not None]
+        sparse = KeyedJaggedTensor(
+            keys=[key for part in parts for key in part.keys()],  # noqa: SIM118  # no mapping
+            values=torch.cat([part.values() for part in parts]),
+            weights=torch.cat(given) if given else None,
+            lengths=torch.cat([part.lengths() for part in parts]),
+            stride=self.sparse.stride(),
+        )
+        return Batch(self.dense, sparse, self.labels, self.row_ids)
+
     def to(self, device: torch.device) -> "Batch":
         """This batch on a device; itself where it is there already."""
         if self.labels.device == device:

@@ -7,20 +7,38 @@ Two threads read ahead, the second in the name of the first::
 A stream can be started at any (epoch, step): nothing of it depends on what was read before.
 """
 
-from collections.abc import Generator, Iterator
+from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from functools import partial
 from time import perf_counter
 from typing import Literal, TypeVar, cast
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, stream_key
 from windrow.recsys.batch import Batch
-from windrow.recsys.lanes import Lanes, Window, permutation, shuffled_windows, windows_in_order
+from windrow.recsys.decoded_columns import ColumnChoice
+from windrow.recsys.group_pieces import GroupBatches
+from windrow.recsys.lanes import (
+    Lanes,
+    Window,
+    permutation,
+    permutation_of_runs,
+    shuffled_windows,
+    windows_in_order,
+)
 from windrow.recsys.prefetch import prefetch
 from windrow.recsys.row_groups import RowGroups
 from windrow.recsys.store import ROW_GROUP_ROWS, LogStore
-from windrow.recsys.window_columns import Piece, WindowColumns, batch_of_pieces, no_samples, read_window
+from windrow.recsys.store_manifest import CURE, FeatureEntry
+from windrow.recsys.transforms.transforms import Transforms
+from windrow.recsys.window_columns import (
+    Piece,
+    WindowColumns,
+    batch_of_pieces,
+    no_samples,
+    read_window,
+    sessions_of,
+)
 
 __all__ = ["BatchReader"]
 
@@ -41,17 +59,24 @@ class BatchReader:
         size: number of ranks.
         batch_size: samples of a step over all ranks.
         lanes: contiguous pieces that the rows are cut into, at least one per rank. Minibatches depend on it.
-        shuffle: "window" draws an order of windows, and of the rows in each, for every epoch; "none" takes rows in
-            their order (each lane's).
+        shuffle: "window" draws an order of windows, and of the rows in each, for every epoch; "sessions" does so
+            with the sessions in each, whose rows stay together and in their order; "none" takes rows in their order
+            (each lane's).
         shuffle_rows: rows of a window; a multiple of `windrow.recsys.store.ROW_GROUP_ROWS` is read fastest.
         seed: the run's seed.
         memory_bytes: decoded row groups kept across windows and epochs. Two windows for each of the rank's lanes
             and `prefetch_steps` batches come on top.
         prefetch_steps: batches held ready, at least 1.
+        groups: features whose lists are held and given once for samples that have the same in all features of a
+            group: `Batch.deduplicated` has each group, in this order; other features stay in `Batch.sparse`.
+        transforms: made of this store's features; what is done to ids as row groups are decoded.
+        transform_once: transform distinct lists of groups alone; without, all lists before they are compared. The
+            batches are the same.
 
     Raises:
-        RecipeError: a number out of range, or more ranks than lanes.
-        StoreError: no such split, or a file that has no readable footer.
+        RecipeError: a number out of range, more ranks than lanes, an unknown feature in a group, or one in two.
+        StoreError: no such split, a file that has no readable footer, or sessions are to be shuffled and the store
+            has none.
 
     Attributes:
         waited_s: seconds that the user of the batches has waited for them so far, over all epochs.
@@ -66,11 +91,14 @@ class BatchReader:
         size: int,
         batch_size: int,
         lanes: int = 8,
-        shuffle: Literal["window", "none"] = "window",
+        shuffle: Literal["window", "sessions", "none"] = "window",
         shuffle_rows: int = ROW_GROUP_ROWS,
         seed: int = 0,
         memory_bytes: int = 1 << 30,
         prefetch_steps: int = 2,
+        groups: Sequence[Sequence[str]] = (),
+        transforms: Transforms | None = None,
+        transform_once: bool = True,
     ) -> None:
         for name, value, least in (
             ("shuffle_rows", shuffle_rows, 1),
@@ -79,20 +107,38 @@ class BatchReader:
         ):
             if value < least:
                 raise RecipeError(f"{name} = {value}: must be at least {least}")
-        if shuffle not in ("window", "none"):
-            raise RecipeError(f"shuffle = {shuffle!r}: must be 'window' or 'none'")
+        if shuffle not in ("window", "sessions", "none"):
+            raise RecipeError(f"shuffle = {shuffle!r}: must be 'window', 'sessions' or 'none'")
+        if shuffle == "sessions" and not store.manifest.has_session:
+            raise StoreError(
+                f"{store.path} has no sessions to shuffle: set session in [log] to the column that names them and "
+                f"{CURE}, or set shuffle to 'window'"
+            )
+        choice = ColumnChoice(
+            features=store.features,
+            num_dense=len(store.dense),
+            groups=tuple(tuple(group) for group in groups),
+            transforms=transforms,
+            transform_once=transform_once,
+            sessions=shuffle == "sessions",
+        )
+        choice.check_groups()
         of_split = store.split(split)
         self.waited_s = 0.0
+        self._choice = choice
         self._lanes = Lanes(of_split.rows, batch_size, lanes)
         self._mine = self._lanes.of_rank(rank, size)
-        self._groups = RowGroups(
-            of_split, store.features, num_dense=len(store.dense), memory_bytes=memory_bytes
-        )
-        self._features = store.features
-        self._none = no_samples(store.features, len(store.dense))
-        self._shuffle_rows = shuffle_rows if shuffle == "window" else None
+        self._groups = RowGroups(of_split, choice, memory_bytes=memory_bytes)
+        self._none = no_samples(choice.plain, choice.num_dense, num_groups=len(choice.groups))
+        self._shuffle = shuffle
+        self._shuffle_rows = shuffle_rows
         self._seed = seed
         self._prefetch_steps = prefetch_steps
+
+    @property
+    def features(self) -> tuple[FeatureEntry, ...]:
+        """The features that batches have, in groups or not: the store's after their transforms, and new ones."""
+        return self._choice.given
 
     @property
     def steps_per_epoch(self) -> int:
@@ -150,6 +196,9 @@ class BatchReader:
     def _steps(self, epoch: int, first_step: int) -> Generator[Batch, None, None]:
         needed = self._windows(epoch, first_step)
         current: dict[int, tuple[Window, WindowColumns]] = {}
+        features = self._choice.plain
+        # Not the reader's own: an epoch that was left early may still be reading when the next one begins.
+        groups = GroupBatches(self._choice.groups, list(map(self._choice.is_weighted, self._choice.groups)))
         with closing(_ahead(map(partial(self._load, epoch), needed), len(self._mine))) as loaded:
             for step in range(first_step, self.steps_per_epoch):
                 pieces = [self._none]
@@ -163,14 +212,14 @@ class BatchReader:
                         end = min(stop, window.end_place)
                         pieces.append(Piece(columns, place - window.first_place, end - window.first_place))
                         place = end
-                yield batch_of_pieces(pieces, self._features)
+                yield batch_of_pieces(pieces, features, groups)
 
     def _windows(self, epoch: int, first_step: int) -> list[Window]:
         """The windows that this rank still reads in an epoch, in the order in which `_steps` asks for them."""
         found = []
         for lane in self._mine:
             rows = self._lanes.rows(lane)
-            if self._shuffle_rows is None:
+            if self._shuffle == "none":
                 windows = windows_in_order(lane, rows, ROW_GROUP_ROWS)
             else:
                 windows = shuffled_windows(lane, rows, self._shuffle_rows, seed=self._seed, epoch=epoch)
@@ -183,11 +232,14 @@ class BatchReader:
         return [window for _, _, _, window in sorted(found, key=lambda entry: entry[:3])]
 
     def _load(self, epoch: int, window: Window) -> tuple[Window, WindowColumns]:
-        order = None
-        if self._shuffle_rows is not None:
-            key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.lane, window.start)
-            order = permutation(key, len(window))
         groups = self._groups.covering(window.start, window.stop)
+        order = None
+        if self._shuffle != "none":
+            key = stream_key(self._seed, Stream.SHUFFLE, epoch, window.lane, window.start)
+            if self._shuffle == "sessions":
+                order = permutation_of_runs(key, sessions_of(groups))
+            else:
+                order = permutation(key, len(window))
         return window, read_window(groups, window.start, order)
 
 

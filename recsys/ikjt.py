@@ -23,6 +23,10 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
+from windrow.comm.errors import DataError
+from windrow.recsys.deduplication.renumber import renumber
+from windrow.recsys.deduplication.select_lists import select_lists
+
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -56,9 +60,46 @@ class InverseKeyedJaggedTensor:
         """U; 0 where there are no samples."""
         return int(self.unique.stride())
 
+    @property
+    def num_bytes(self) -> int:
+        """Of values, weights, lengths and the inverse."""
+        tensors = (self.unique.values(), self.unique.weights_or_none(), self.unique.lengths(), self.inverse)
+        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
+
+    def expand(self) -> "KeyedJaggedTensor":
+        """Give each sample its lists.
+
+        Returns:
+            Features of the group for B samples, in memory of their own; what was deduplicated, bit for bit.
+        """
+        return select_lists(self.unique, self.keys, self.inverse)
+
+    def slice(self, start: int, stop: int) -> "InverseKeyedJaggedTensor":
+        """Cut samples out.
+
+        Args:
+            start: the first sample, 0 <= start <= stop.
+            stop: behind the last, at most B.
+
+        Returns:
+            Samples ``start .. stop - 1``, with the rows that they have, numbered anew in the order in which these
+            samples first have them. No list is compared.
+
+        Raises:
+            DataError: samples that are not there.
+        """
+        if not 0 <= start <= stop <= self.num_samples:
+            raise DataError(f"samples {start} to {stop} of {self.num_samples}: ask for some that are there")
+        rows, inverse = renumber(self.inverse[start:stop], self.num_unique)
+        return InverseKeyedJaggedTensor(select_lists(self.unique, self.keys, rows), inverse)
+
     def to(self, device: torch.device, *, non_blocking: bool = True) -> "InverseKeyedJaggedTensor":
         """The same on a device."""
         return InverseKeyedJaggedTensor(
             self.unique.to(device, non_blocking=non_blocking),
             self.inverse.to(device, non_blocking=non_blocking),
         )
+
+    def pin_memory(self) -> "InverseKeyedJaggedTensor":
+        """The same in memory that a GPU copies from while the processor goes on."""
+        return InverseKeyedJaggedTensor(self.unique.pin_memory(), self.inverse.pin_memory())

@@ -24,7 +24,14 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.splits import near_equal_split
 
-__all__ = ["Lanes", "Window", "permutation", "shuffled_windows", "windows_in_order"]
+__all__ = [
+    "Lanes",
+    "Window",
+    "permutation",
+    "permutation_of_runs",
+    "shuffled_windows",
+    "windows_in_order",
+]
 
 
 @dataclass(frozen=True, slots=True)
@@ -193,6 +200,31 @@ def permutation(key: int, length: int) -> npt.NDArray[np.int64]:
     tagged = ((hash_ids(key, positions) >> bits) << bits) | positions
     tagged.sort()
     return (tagged & ((np.uint64(1) << bits) - np.uint64(1))).astype(np.int64)
+
+
+def permutation_of_runs(key: int, sessions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """A random order of runs of equal numbers, each run staying together and in its order.
+
+    Args:
+        key: from `windrow.comm.random.stream_key`.
+        sessions: [n] int64; a run is a longest stretch of one number, so one number may have several.
+
+    Returns:
+        [n] int64 positions: of 7 7 5 5 5 7, when the second run comes first and the last second, 2 3 4 5 0 1.
+
+    Cost:
+        One sort of as many integers as there are runs, and a few passes over n.
+    """
+    if not len(sessions):
+        return np.zeros(0, np.int64)
+    starts = np.flatnonzero(np.concatenate([[True], sessions[1:] != sessions[:-1]]))
+    lengths = np.diff(np.append(starts, len(sessions)))
+    drawn = permutation(key, len(starts))
+    lengths = lengths[drawn]
+    # Where a run goes, less where it is: added to each of its places.
+    shifts = starts[drawn] - (np.cumsum(lengths) - lengths)
+    order: npt.NDArray[np.int64] = np.arange(len(sessions)) + np.repeat(shifts, lengths)
+    return order
 
 
 def _cuts(rows: tuple[int, int], window_rows: int) -> list[tuple[int, int]]:

@@ -1,14 +1,14 @@
 """From a log in any format to a prepared store: one process, bounded memory, every step out of core.
 
 files -> readers -> staged log (conforming columns, one Parquet file)
-                      | sorted by time, where the split is by time and it is not
+                      | sorted by time, where the split is by time and it is not; or by session, where that is asked for
                       | counted: vocabularies and dense moments, over the training split
                       v
                     samples of train, validation, test -> store
 """
 
 import shutil
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -31,6 +31,7 @@ from windrow.recsys.store_manifest import (
     MANIFEST_NAME,
     FeatureEntry,
     LogManifest,
+    SampleOrder,
     SplitEntry,
     StoreFile,
     combined_fingerprint,
@@ -52,6 +53,8 @@ def prepare_log(
     log: LogOptions,
     split: LogSplitOptions,
     *,
+    shard: bool = False,
+    cluster: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> LogStore:
@@ -61,6 +64,9 @@ def prepare_log(
         store: folder to write; appears whole or not at all.
         log: where the log is and how its columns become samples.
         split: which samples train, validate and test.
+        shard: keep the samples of a session in one file: RecD's O1. Needs log.session.
+        cluster: keep the samples of a session next to one another, in order of time, or of the log where it has no
+            times: RecD's O2. Needs log.session.
         overwrite: replace an existing store.
         progress: told how far it is.
 
@@ -77,6 +83,10 @@ def prepare_log(
     """
     if split.by == "time" and not log.time:
         raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
+    if (shard or cluster) and not log.session:
+        raise RecipeError(
+            f"[deduplication] {'shard' if shard else 'cluster'} = true needs the column of sessions: set session in [log]"
+        )
     if log.format == "interactions":
         raise RecipeError(
             '[log] format = "interactions" needs no preparation: training reads such files as they are'
@@ -91,10 +101,17 @@ def prepare_log(
         work.mkdir()
         rows, in_order = _stage(work / "staged.parquet", columns, log, split, report)
         with StagedLog(work / "staged.parquet", work) as staged:
-            if split.by == "time" and not in_order:
+            by_session = shard or cluster
+            if split.by == "time" and not in_order and not by_session:
                 report("sorting by time", 0.0)
                 staged.sort_by_time()
-            cuts = _cuts(staged, rows, split)
+                in_order = True
+            cuts = _cuts(staged, rows, split, in_order=in_order)
+            shard_rows: dict[int, tuple[int, ...]] = {}
+            if by_session:
+                report("sorting by session", 0.0)
+                times = bool(log.time) if cluster else split.by == "time"
+                shard_rows = staged.sort_by_session(_code(cuts), shard=shard, cluster=cluster, times=times)
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
             vocabularies = _vocabularies(folder, staged, log, training, report)
             dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
@@ -103,10 +120,18 @@ def prepare_log(
                 {name: Vocabulary.of(_values(path)) for name, path in vocabularies.items()},
                 staged.moments(dense, training),
             )
-            entries = _map(folder, staged.file, mapper, cuts, rows, report)
+            entries = _map(
+                folder, staged.file, mapper, cuts, rows, report, shard_rows=shard_rows, clustered=cluster
+            )
         _check_splits(entries, split)
         shutil.rmtree(work)
-        _write_manifest(folder, log, split, mapper, entries, vocabularies)
+        order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
+        origin = {
+            "log": plain_settings(log),
+            "split": plain_settings(split),
+            "deduplication": {"shard": shard, "cluster": cluster},
+        }
+        _write_manifest(folder, log, mapper, entries, vocabularies, origin=origin, order=order)
     return LogStore.open(store)
 
 
@@ -155,7 +180,9 @@ def _stage(
         return writer.rows, writer.in_time_order
 
 
-def _cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> tuple[int, int] | None:
+def _cuts(
+    staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool
+) -> tuple[int, int] | None:
     """Times at which validation and test begin; None where the split is known already."""
     if split.by != "time":
         return None
@@ -164,14 +191,19 @@ def _cuts(staged: StagedLog, rows: int, split: LogSplitOptions) -> tuple[int, in
         return first, second
     train, validation, test = split.fractions
     # One past the last time, where a split has no share and would begin behind the last row.
-    end = staged.time_of_row(rows - 1) + 1
+    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
     bounds = (round(train * rows), round((train + validation) * rows))
     wanted = (validation + test > 0, test > 0)
     first, second = (
-        staged.time_of_row(bound) if some and bound < rows else end
+        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
         for bound, some in zip(bounds, wanted, strict=True)
     )
     return first, second
+
+
+def _code(cuts: tuple[int, int] | None) -> str:
+    """The code of a row's split, in SQL: what `_codes` works out."""
+    return "split" if cuts is None else f"CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END"
 
 
 def _vocabularies(
@@ -232,13 +264,21 @@ def _map(
     cuts: tuple[int, int] | None,
     rows: int,
     report: Progress,
+    *,
+    shard_rows: Mapping[int, Sequence[int]],
+    clustered: bool,
 ) -> dict[str, SplitEntry]:
     """Map all rows and write the splits; the entry of each that has samples."""
     import contextlib
 
     done = 0
     with contextlib.ExitStack() as stack:
-        writers = {name: stack.enter_context(SplitWriter(folder, name)) for name in SPLITS}
+        writers = {
+            name: stack.enter_context(
+                SplitWriter(folder, name, shard_rows=shard_rows.get(code, ()), clustered=clustered)
+            )
+            for code, name in enumerate(SPLITS)
+        }
         for batch in prefetch(_batches(staged)):
             codes = _codes(batch, cuts)
             for code, name in enumerate(SPLITS):
@@ -292,10 +332,12 @@ def _check_splits(entries: dict[str, SplitEntry], split: LogSplitOptions) -> Non
 def _write_manifest(
     folder: Path,
     log: LogOptions,
-    split: LogSplitOptions,
     mapper: SampleMapper,
     entries: dict[str, SplitEntry],
     vocabularies: dict[str, Path],
+    *,
+    origin: Mapping[str, Any],
+    order: SampleOrder,
 ) -> None:
     from pyarrow import parquet
 
@@ -325,7 +367,8 @@ def _write_manifest(
         features=features,
         splits=entries,
         vocabularies=described,
-        origin={"log": plain_settings(log), "split": plain_settings(split)},
+        origin=origin,
+        order=order,
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
 

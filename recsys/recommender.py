@@ -1,12 +1,13 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import Tensor, nn
+from torch import nn
 
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batch import Batch
+from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.two_tower import TwoTower
 from windrow.training.dropout import DropoutContext
@@ -16,7 +17,6 @@ if TYPE_CHECKING:
     from windrow.recsys.sharded.in_flight import InFlightLookup
     from windrow.recsys.sharded.rank_tables import StoredTable
     from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-    from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedTensor
 
 __all__ = ["Recommender", "RecommenderLookup"]
 
@@ -28,17 +28,20 @@ class RecommenderLookup:
 
     Args:
         bags: pooled features.
+        order: their names, as the model sees them.
         sequences: unpooled features.
         stopwatch: measures the stages "ids", "lookup" and "pooled".
     """
 
     def __init__(
         self,
-        bags: "InFlightLookup[KeyedTensor]",
-        sequences: "InFlightLookup[dict[str, JaggedTensor]] | None",
+        bags: "InFlightLookup[list[PooledRows]]",
+        order: Sequence[str],
+        sequences: "InFlightLookup[dict[str, SequenceRows]] | None",
         stopwatch: Stopwatch,
     ) -> None:
         self._bags = bags
+        self._order = tuple(order)
         self._sequences = sequences
         self._stopwatch = stopwatch
 
@@ -56,16 +59,16 @@ class RecommenderLookup:
             if self._sequences is not None:
                 self._sequences.start_lookup()
 
-    def finish(self) -> "tuple[Tensor, dict[str, JaggedTensor] | None]":
+    def finish(self) -> Embeddings:
         """Wait for what was looked up.
 
         Returns:
-            Pooled vectors [B, sum of dims], and the sequences by feature. In training every rank must run the
-            backward pass of what it makes of them exactly once, also where it has no samples.
+            Pooled vectors, and the sequences by feature, each once for every distinct row. In training every rank
+            must run the backward pass of what it makes of them exactly once, also where it has no samples.
         """
         with self._stopwatch.measure("pooled"):
-            pooled = self._bags.finish().values()
-            return pooled, None if self._sequences is None else self._sequences.finish()
+            pooled = self._bags.finish()
+            return Embeddings(pooled, self._order, {} if self._sequences is None else self._sequences.finish())
 
 
 class Recommender(nn.Module):
@@ -92,14 +95,19 @@ class Recommender(nn.Module):
         """Send the counts of a batch. Collective.
 
         Args:
-            batch: on the model's device.
+            batch: on the model's device. Where the tables were not made for deduplicated groups, lists that it holds
+                once are given to each sample here.
             stopwatch: measures the stages of the lookup.
         """
         stopwatch = stopwatch or Stopwatch()
         with stopwatch.measure("ids"):
+            if not self.bags.groups:
+                batch = batch.expanded()
+            given = (batch.sparse, batch.deduplicated)
             return RecommenderLookup(
-                self.bags.start_counts(batch.sparse),
-                None if self.sequences is None else self.sequences.start_counts(batch.sparse),
+                self.bags.start_counts(*given),
+                self.bags.embedding_names,
+                None if self.sequences is None else self.sequences.start_counts(*given),
                 stopwatch,
             )
 
@@ -115,8 +123,7 @@ class Recommender(nn.Module):
             What the model gives: logits [B] of a click model, `TowerVectors` of two towers.
         """
         begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
-        pooled, sequences = lookup.finish()
-        return self.model.finish(begun, pooled, sequences, context)
+        return self.model.finish(begun, lookup.finish(), context)
 
     def forward(self, batch: Batch, context: DropoutContext | None = None) -> Any:
         """All stages, one after another. Collective."""

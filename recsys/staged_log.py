@@ -1,15 +1,25 @@
 """What is asked of the staged log as a whole, answered by DuckDB: out of core, in bounded memory."""
 
-from collections.abc import Sequence
+import shutil
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from windrow.recsys.clustering.ranks import open_ranks, write_ranks
+from windrow.recsys.clustering.runs import read_buckets, write_runs
+from windrow.recsys.clustering.session_order import session_hash
 from windrow.recsys.vocabulary import FIRST_VALUE_ROW
 
 __all__ = ["StagedLog"]
 
 MEMORY_LIMIT = "2GB"
 """What DuckDB may hold at a time; the rest goes to the working folder."""
+
+SHARD_ROWS = 1 << 18
+"""Samples to a shard: four row groups, so that files stay large and a session's samples are near one another in time."""
+BATCH_ROWS = 1 << 14
+RUN_BYTES, BUCKET_BYTES = 256 << 20, 128 << 20
+"""Of rows that are sorted, and of those that are merged, at a time: with their copies less than DuckDB may hold."""
 
 
 class StagedLog:
@@ -44,24 +54,53 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        ordered = self._work / "ordered.parquet"
-        self._database.execute(
-            f"COPY (SELECT * FROM {_scan(self._file)} ORDER BY time, row) TO {_quoted(ordered)} "
-            "(FORMAT parquet, COMPRESSION lz4_raw, ROW_GROUP_SIZE 122880)"
-        )
-        self._file.unlink()
-        self._file = ordered
+        self._reorder(f"SELECT row FROM ({self._numbered('time, row AS log_row')}) ORDER BY time, log_row")
 
-    def time_of_row(self, row: int) -> int:
-        """The time of one row.
+    def sort_by_session(
+        self, split: str, *, shard: bool, cluster: bool, times: bool
+    ) -> dict[int, tuple[int, ...]]:
+        """Put the rows in order of (shard of the session, hash of the session, session, time, row).
+
+        A shard has about `SHARD_ROWS` samples of a split. See `windrow.recsys.clustering.session_order`.
 
         Args:
-            row: position in the file.
+            split: the code of a row's split, in SQL.
+            shard: whether shards come first.
+            cluster: whether sessions follow; rows of a shard stay in the order of the log otherwise.
+            times: whether there are times that order rows, before their place in the log.
+
+        Returns:
+            For each split the rows of its shards, in their order; empty without `shard`.
         """
+        rows = self._numbered(f"session, row AS log_row, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time")
+        keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
+        counts = dict(
+            self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall()
+        )
+        shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
+        dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
+        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "log_row"]
+        found: dict[int, tuple[int, ...]] = {}
+        if shard:
+            for code, _, count in self._database.execute(
+                f"SELECT split, shard, count(*) FROM ({dealt}) GROUP BY split, shard ORDER BY split, shard"
+            ).fetchall():
+                found[code] = (*found.get(code, ()), count)
+        self._reorder(f"SELECT row FROM ({dealt}) ORDER BY {', '.join(order)}")
+        return found
+
+    def time_of_row(self, row: int, *, in_order: bool = True) -> int:
+        """The time of one row of the log in order of time.
+
+        Args:
+            row: position in that order.
+            in_order: whether the rows are in it.
+        """
+        order = "" if in_order else "ORDER BY time"
         found = self._database.execute(
-            f"SELECT time FROM {_scan(self._file)} LIMIT 1 OFFSET {row}"
-        ).fetchone()
-        return int(found[0])
+            f"SELECT time FROM {_scan(self._file)} {order} LIMIT 1 OFFSET {row}"
+        ).fetchall()
+        return int(found[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
         """Mean and standard deviation of columns, over values that are not missing.
@@ -117,6 +156,53 @@ class StagedLog:
             f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {_quoted(path)} "
             "(FORMAT parquet, COMPRESSION zstd)"
         )
+
+    def _numbered(self, columns: str) -> str:
+        """A query for columns, and the position of each row as ``row``."""
+        return f"SELECT {columns}, row_number() OVER () - 1 AS row FROM {_scan(self._file)}"
+
+    def _reorder(self, order: str) -> None:
+        """Write the rows anew, in the order in which a query names them.
+
+        DuckDB sorts what decides alone: with lists among the columns it holds much more memory than its limit says.
+        """
+        from pyarrow import parquet
+
+        ordered, target = self._work / "order.parquet", self._work / "ordered.parquet"
+        self._database.execute(f"COPY ({order}) TO {_quoted(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
+        ranks = write_ranks(self._database, ordered, self._work)
+        ordered.unlink()
+        with parquet.ParquetFile(self._file) as file:
+            first = next(file.iter_batches(BATCH_ROWS))
+        bucket_rows = max(1, BUCKET_BYTES * first.num_rows // max(1, first.nbytes))
+        runs = self._work / "runs"
+        runs.mkdir()
+        written = write_runs(
+            _batches(self._file),
+            open_ranks(ranks),
+            bucket_rows=bucket_rows,
+            run_bytes=RUN_BYTES,
+            folder=runs,
+        )
+        files, rows = [], 0
+        for path, rows in written:
+            files.append(path)
+        with parquet.ParquetWriter(
+            target, first.schema, compression="lz4", use_dictionary=False, write_statistics=False
+        ) as writer:
+            for batch in read_buckets(files, -(-rows // bucket_rows)):
+                writer.write_batch(batch)
+        shutil.rmtree(runs)
+        ranks.unlink()
+        self._file.unlink()
+        self._file = target.rename(self._work / "staged.parquet")
+
+
+def _batches(file: Path) -> Iterator[Any]:
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(file) as opened:
+        yield from opened.iter_batches(BATCH_ROWS)
 
 
 def _scan(file: Path) -> str:

@@ -4,7 +4,7 @@ import hashlib
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Self
+from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest_file import read_document, write_document
@@ -18,6 +18,7 @@ __all__ = [
     "MANIFEST_NAME",
     "FeatureEntry",
     "LogManifest",
+    "SampleOrder",
     "SplitEntry",
     "StoreFile",
     "combined_fingerprint",
@@ -27,6 +28,10 @@ __all__ = [
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 CURE = "run `windrow prepare` again to rebuild the store"
+
+SampleOrder = Literal["log", "session shards", "sessions"]
+"""log: as the log has them, or by time where the split is by time. session shards: the same within each file, and each
+session in one file. sessions: those of a session next to one another, in order of time."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -104,6 +109,8 @@ class LogManifest:
     """The settings that it was made with."""
     fingerprint: str
     """SHA-256 over the mapped samples and their vocabularies: equal only for equal data and mapping."""
+    order: SampleOrder = "log"
+    """In which order the samples of a split are; manifests written before there was a choice do not say."""
 
     def write(self, path: Path) -> None:
         """Write the manifest as JSON.
@@ -132,6 +139,8 @@ class LogManifest:
             }
             vocabularies = _files(document.pop("vocabularies"))
             dense = tuple(document.pop("dense"))
+            if document.get("order", "log") not in get_args(SampleOrder):
+                raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
             return cls(features=features, splits=splits, vocabularies=vocabularies, dense=dense, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error

@@ -1,5 +1,6 @@
 """Write a prepared log: see `windrow.recsys.store` for what the folder looks like."""
 
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
@@ -21,17 +22,30 @@ class SplitWriter:
         name: of the split.
         row_group_rows: samples of a row group.
         file_rows: samples of a file, a multiple of these.
+        shard_rows: samples of each file instead, where sessions were dealt to files; only the last row group of a
+            file has fewer samples than the others then.
+        clustered: whether lists that follow one another are often equal.
     """
 
     def __init__(
-        self, store: Path, name: str, *, row_group_rows: int = ROW_GROUP_ROWS, file_rows: int = FILE_ROWS
+        self,
+        store: Path,
+        name: str,
+        *,
+        row_group_rows: int = ROW_GROUP_ROWS,
+        file_rows: int = FILE_ROWS,
+        shard_rows: Sequence[int] = (),
+        clustered: bool = False,
     ) -> None:
         self._store = store
         self._name = name
         self._row_group_rows = row_group_rows
         self._file_rows = file_rows
+        self._shard_rows = tuple(shard_rows)
+        self._clustered = clustered
         self._waiting: list[Any] = []
         self._waiting_rows = 0
+        self._room = 0
         self._writer: Any = None
         self._files: list[tuple[Path, int]] = []
 
@@ -39,9 +53,9 @@ class SplitWriter:
         return self
 
     def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None and self._waiting_rows:
-            self._flush(self._waiting_rows)
-        if self._writer is not None:
+        if kind is None:
+            self._end_file()
+        elif self._writer is not None:
             self._writer.close()
 
     def write(self, batch: Any) -> None:
@@ -50,12 +64,18 @@ class SplitWriter:
         Args:
             batch: ``pyarrow.RecordBatch``, of one schema in all calls.
         """
-        if batch.num_rows == 0:
-            return
-        self._waiting.append(batch)
-        self._waiting_rows += batch.num_rows
-        while self._waiting_rows >= self._row_group_rows:
-            self._flush(self._row_group_rows)
+        while batch.num_rows:
+            if self._room == 0:
+                self._room = self._shard_rows[len(self._files)] if self._shard_rows else self._file_rows
+            part = batch.slice(0, self._room)
+            self._waiting.append(part)
+            self._waiting_rows += part.num_rows
+            self._room -= part.num_rows
+            while self._waiting_rows >= self._row_group_rows:
+                self._flush(self._row_group_rows)
+            if self._room == 0:
+                self._end_file()
+            batch = batch.slice(part.num_rows)
 
     def files(self) -> tuple[StoreFile, ...]:
         """What was written, after the block has ended: reads all of it for the checksums."""
@@ -65,7 +85,7 @@ class SplitWriter:
         import pyarrow as pa
 
         waiting = pa.Table.from_batches(self._waiting)
-        if self._writer is None or self._files[-1][1] >= self._file_rows:
+        if self._writer is None:
             self._start_file(waiting.schema)
         self._writer.write_table(waiting.slice(0, rows), row_group_size=rows)
         path, before = self._files[-1]
@@ -73,11 +93,16 @@ class SplitWriter:
         rest = waiting.slice(rows)
         self._waiting, self._waiting_rows = rest.to_batches(), rest.num_rows
 
+    def _end_file(self) -> None:
+        if self._waiting_rows:
+            self._flush(self._waiting_rows)
+        if self._writer is not None:
+            self._writer.close()
+            self._writer = None
+
     def _start_file(self, schema: Any) -> None:
         from pyarrow import parquet
 
-        if self._writer is not None:
-            self._writer.close()
         path = self._store / self._name / f"part-{len(self._files):05d}.parquet"
         path.parent.mkdir(exist_ok=True)
         # Of what Parquet offers, this decodes fastest where it is at all small: on click logs of 20 ids and a list, a

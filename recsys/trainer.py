@@ -58,8 +58,9 @@ class RecommendationTrainingOptions:
     """Of the dense part: decoupled (AdamW) for adam, added to the gradient otherwise."""
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     """How both learning rates change from step to step."""
-    shuffle: Literal["window", "none"] = "window"
-    """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; none: in order of the log."""
+    shuffle: Literal["window", "sessions", "none"] = "window"
+    """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; sessions: whole sessions are,
+    and their samples stay together, in order; none: in order of the log."""
     shuffle_rows: int = 1 << 16
     """Samples of a window; one that covers a lane shuffles all of it."""
     lanes: int = 8
@@ -231,9 +232,9 @@ class RecommendationTrainer:
         model = self.recommender.model
         with self.stopwatch.measure("forward"):
             begun = model.begin(batch.dense)  # While pooled vectors are on the wire.
-        pooled, sequences = lookup.finish()
+        embeddings = lookup.finish()
         with self.stopwatch.measure("forward"):
-            output: Any = model.finish(begun, pooled, sequences, context)  # What the model's own loss takes.
+            output: Any = model.finish(begun, embeddings, context)  # What the model's own loss takes.
             loss: Tensor = model.loss_sum(output, batch)
         with self.stopwatch.measure("backward"):
             (loss / self._source.global_batch_size(epoch, step)).backward()

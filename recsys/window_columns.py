@@ -10,11 +10,12 @@ import numpy.typing as npt
 import torch
 
 from windrow.recsys.batch import Batch
-from windrow.recsys.row_groups import IdLists, RowGroup
+from windrow.recsys.decoded_columns import RowGroup
+from windrow.recsys.group_pieces import GroupBatches, WindowGroups, read_window_groups
+from windrow.recsys.id_lists import IdLists, gathered_lists, offsets_of_lengths
 from windrow.recsys.store_manifest import FeatureEntry
-from windrow.recsys.window_columns_kernels import gather_lists
 
-__all__ = ["Piece", "WindowColumns", "batch_of_pieces", "no_samples", "read_window"]
+__all__ = ["Piece", "WindowColumns", "batch_of_pieces", "no_samples", "read_window", "sessions_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -27,6 +28,7 @@ class WindowColumns:
         dense: [n, D] float32.
         single: [features of one id per sample, n] int64.
         lists: each multi-hot feature.
+        groups: features whose lists are held once; they are in neither of both.
     """
 
     rows: npt.NDArray[np.int64]
@@ -34,6 +36,7 @@ class WindowColumns:
     dense: npt.NDArray[np.float32]
     single: npt.NDArray[np.int64]
     lists: tuple[IdLists, ...]
+    groups: WindowGroups
 
 
 @dataclass(frozen=True, slots=True)
@@ -74,15 +77,31 @@ def read_window(
         _reordered(_joined([_cut(group.lists[index], start, stop) for group, start, stop in groups]), order)
         for index in range(len(groups[0][0].lists))
     ]
-    return WindowColumns(rows + first_row, labels, dense, single, tuple(lists))
+    shared = read_window_groups([(group.groups, start, stop) for group, start, stop in groups], order)
+    return WindowColumns(rows + first_row, labels, dense, single, tuple(lists), shared)
 
 
-def no_samples(features: Sequence[FeatureEntry], num_dense: int) -> Piece:
+def sessions_of(groups: Sequence[tuple[RowGroup, int, int]]) -> npt.NDArray[np.int64]:
+    """Session ids of a window's rows.
+
+    Args:
+        groups: as `read_window` takes them; their sessions were read.
+
+    Returns:
+        [n] int64.
+    """
+    parts = [group.sessions[start:stop] for group, start, stop in groups if group.sessions is not None]
+    assert len(parts) == len(groups), "sessions were not read"
+    return _one(parts)
+
+
+def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: int = 0) -> Piece:
     """What a batch of no samples is made of.
 
     Args:
-        features: of the store.
+        features: that are in no group.
         num_dense: dense values of a sample.
+        num_groups: groups of features whose lists are held once.
     """
     none = np.zeros(0, np.float32)
     lists = tuple(
@@ -96,19 +115,24 @@ def no_samples(features: Sequence[FeatureEntry], num_dense: int) -> Piece:
         dense=np.zeros((0, num_dense), np.float32),
         single=np.zeros((len(features) - len(lists), 0), np.int64),
         lists=lists,
+        groups=WindowGroups((), np.zeros((num_groups, 0), np.int64)),
     )
     return Piece(columns, 0, 0)
 
 
-def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry]) -> Batch:
+def batch_of_pieces(
+    pieces: Sequence[Piece], features: Sequence[FeatureEntry], groups: GroupBatches | None = None
+) -> Batch:
     """Put the samples of a step one after the other.
 
     Args:
         pieces: in the order of lanes, at least one; any of them may be empty.
-        features: of the store, in their order.
+        features: that are in no group, in their order.
+        groups: what puts groups of features together; None where there are none.
 
     Returns:
-        The batch, in memory of its own. Where any feature has weights, the ids of those without weigh 1.
+        The batch, in memory of its own. Where any feature that is in no group has weights, the ids of those without
+        weigh 1.
     """
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -131,6 +155,9 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry]) -
         sparse,
         torch.from_numpy(np.concatenate([piece.window.labels[piece.start : piece.stop] for piece in pieces])),
         torch.from_numpy(np.concatenate([piece.window.rows[piece.start : piece.stop] for piece in pieces])),
+        ()
+        if groups is None
+        else groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces]),
     )
 
 
@@ -188,23 +215,10 @@ def _cut(lists: IdLists, start: int, stop: int) -> IdLists:
 def _joined(parts: Sequence[IdLists]) -> IdLists:
     lengths = np.concatenate([np.diff(part.offsets) for part in parts])
     weights = [part.weights for part in parts if part.weights is not None]
-    return IdLists(_offsets(lengths), _one([part.ids for part in parts]), _one(weights) if weights else None)
+    return IdLists(
+        offsets_of_lengths(lengths), _one([part.ids for part in parts]), _one(weights) if weights else None
+    )
 
 
 def _reordered(lists: IdLists, order: npt.NDArray[np.int64] | None) -> IdLists:
-    if order is None:
-        return lists
-    lengths = np.diff(lists.offsets)[order]
-    offsets = _offsets(lengths)
-    starts = lists.offsets[:-1].astype(np.int64)
-    ids = np.empty(offsets[-1], np.int64)
-    gather_lists(starts, lists.ids, order, offsets, ids)
-    if lists.weights is None:
-        return IdLists(offsets, ids, None)
-    weights = np.empty(offsets[-1], np.float32)
-    gather_lists(starts, lists.weights, order, offsets, weights)
-    return IdLists(offsets, ids, weights)
-
-
-def _offsets(lengths: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    return np.concatenate([np.zeros(1, np.int64), np.cumsum(lengths, dtype=np.int64)])
+    return lists if order is None else gathered_lists(lists, order)

@@ -93,3 +93,68 @@ def _open(backend: str, debug: bool) -> World:
     if backend == "mpi":
         return MPIWorld(deadline_s=DEADLINE_S, debug=debug)
     return TorchWorld("gloo", mpi_rendezvous(), deadline_s=DEADLINE_S, debug=debug)
+
+
+@pytest.fixture(scope="session")
+def planted_store() -> Callable[..., Any]:
+    """Prepare a log whose repeats are planted: ``planted_store(folder, order="time", num_sessions=400)``."""
+    return _planted_store
+
+
+PLANTED_ROWS = 1 << 20
+"""Of every table of the planted log: so many that values do not come back by chance."""
+
+
+def _planted_store(
+    folder: Path,
+    *,
+    order: str = "time",
+    num_sessions: int = 400,
+    session: bool = True,
+    time: bool = True,
+    seed: int = 1,
+) -> Any:
+    """Prepare sessions of 1 to 15 samples as store ``STORE`` with recipe ``planted.toml``, all of it training split.
+
+    From one sample of a session to the next, cart and sellers change together in one step of ten, history in one of
+    five, tags in one of two, the user never, the item always. Order "time" interleaves sessions, "sessions" does not.
+    """
+    import numpy as np
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+    from windrow.recsys.prepare import prepare_log
+
+    draw = np.random.default_rng(seed)
+    sizes = draw.integers(1, 16, num_sessions)
+    sessions = np.repeat(np.arange(num_sessions), sizes)
+    times = np.concatenate([np.sort(draw.integers(0, 100_000, size)) for size in sizes])
+    first = np.r_[True, np.diff(sessions) > 0]
+    shares = {"item": 1.0, "user": 0.0, "cart": 0.1, "history": 0.2, "tags": 0.5}
+    versions = {name: np.cumsum(first | (draw.random(len(first)) < share)) for name, share in shares.items()}
+    versions["sellers"] = versions["cart"]
+    columns: dict[str, Any] = {"label": np.arange(len(first)) % 2, "price": draw.normal(size=len(first))}
+    columns |= {"visit": sessions, "at": times}
+    lists = {"cart": 4, "sellers": 4, "history": 20, "tags": 3}
+    for place, (name, version) in enumerate(versions.items()):
+        lengths = (version * 7 + place) % (2 * lists[name] + 1) if name in lists else np.ones_like(version)
+        offsets = np.r_[0, np.cumsum(lengths)]
+        within = np.arange(offsets[-1]) - np.repeat(offsets[:-1], lengths)
+        ids = pa.array((np.repeat(version * 31 + place, lengths) + within) * 2654435761 % PLANTED_ROWS)
+        columns[name] = pa.ListArray.from_arrays(pa.array(offsets, pa.int32()), ids) if name in lists else ids
+    places = np.lexsort((times, sessions)) if order == "sessions" else np.argsort(times, kind="stable")
+    parquet.write_table(pa.table(columns).take(pa.array(places)), folder / "planted.parquet")
+    features = [
+        f'[log.features.{name}]\nids = "rows"\nrows = {PLANTED_ROWS}\nmulti_hot = {str(name in lists).lower()}\n'
+        for name in versions
+    ]
+    meanings = ('session = "visit"\n' if session else "") + ('time = "at"\n' if time else "")
+    (folder / "planted.toml").write_text(
+        'store = "planted"\n[log]\npaths = ["planted.parquet"]\nformat = "parquet"\ndense = ["price"]\n'
+        f'{meanings}{"".join(features)}[split]\nby = "files"\n[tables]\ndim = 16\n'
+        '[model]\nsequences = ["history"]\nsequence_query = "item"\n[training]\nbatch_size = 512\nlanes = 4\n',
+        encoding="utf-8",
+    )
+    recipe = load_recommendation_recipe(folder / "planted.toml")
+    return prepare_log(recipe.store, recipe.log, recipe.split, overwrite=True)

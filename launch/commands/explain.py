@@ -1,4 +1,7 @@
-"""``windrow explain``: what keeping remote rows would cost and save, before anything is trained."""
+"""``windrow explain``: what would be saved, before anything is trained.
+
+Of a graph: what keeping remote rows would cost and save. Of a log: what holding repeated values once would.
+"""
 
 import argparse
 import json
@@ -13,7 +16,9 @@ if TYPE_CHECKING:
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.epoch_estimate import StepWork
     from windrow.launch.explain import Explanation
+    from windrow.launch.explain_deduplication import DeduplicationExplanation
     from windrow.launch.recipe import Recipe
+    from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 __all__ = ["add_parser", "run"]
 
@@ -24,8 +29,9 @@ examples:
   windrow explain examples/tolokers.toml --set cache.memory_gib=0.0001 --alphas 0,0.1,0.5
   windrow cluster --hosts 2 --rate 1gbit -- mpirun -n 2 windrow network --out links.json
   windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
+  windrow explain examples/parquet_log.toml --ranks 4
 
-what is printed (with a network, and without some columns and rows):
+what is printed of a graph (with a network, and without some columns and rows):
   alpha  kept rows  memory    remote rows  of alpha 0  exchange s  pipeline s
   0      0          0 B       48.2k        100 %           0.3961       1.218
   0.16   470        18.4 KiB  37.6k        78.1 %          0.2913       1.113
@@ -43,7 +49,24 @@ what is printed (with a network, and without some columns and rows):
   recipe              what training with the recipe as it is keeps
 
 docs/caching.md says how it is worked out.
+
+what is printed of a log (without some columns and rows):
+  step  switch       less                   without  with      factor  as read  an epoch saves
+  O2    cluster, on  samples on disk        2.1 MiB  612 KiB   3.56 x           186 MiB
+  O3    read, on     lists that readers hold  3.0 MiB  702 KiB   4.38 x  1.12 x   287 MiB
+  O5    look_up, on  vectors on the wire    1.2 MiB  341 KiB   3.6 x   1.08 x   107 MiB
+  O7    compute, on  rows computed of groups  4.1k     902       4.54 x  1.11 x   393k
+
+  without, with   in one step, all ranks together, with the recipe's groups or those that windrow groups proposes;
+                  with: of a clustered log
+  as read         the factor in batches that training reads from the store as it is
+
+docs/deduplication.md says how it is worked out.
 """
+
+OF_GRAPHS = ("network", "ranks_per_machine", "alphas", "plot")
+OF_LOGS = ("ranks", "rows")
+"""Options of one kind of recipe."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -54,16 +77,21 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     """
     parser: argparse.ArgumentParser = commands.add_parser(
         "explain",
-        help="predict traffic and time of a graph recipe for caches of several sizes",
-        description="Predict, from the structure of the partitioned graph alone, how many rows of features ranks will "
-        "ask each other for in an epoch, and how much of that goes away when each rank also keeps the remote rows that "
-        "its minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch "
-        "takes. One process does this: start it without mpirun.",
+        help="predict what caches would save of a graph recipe, or deduplication of a log's",
+        description="Of a graph recipe: predict, from the structure of the partitioned graph alone, how many rows of "
+        "features ranks will ask each other for in an epoch, and how much of that goes away when each rank also keeps "
+        "the remote rows that its minibatches are most likely to need (alpha * N / ranks of them). With a network, "
+        "also how long an epoch takes. Of the recipe of a prepared log with sessions: predict, from the log and the "
+        "plan of its tables, what each step of deduplication (O1 to O7, section [deduplication]) would save. One "
+        "process does this: start it without mpirun.",
         epilog=EXAMPLES,
         formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
-        "recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose graph was partitioned"
+        "recipe",
+        type=Path,
+        metavar="RECIPE",
+        help="recipe (*.toml) whose graph was partitioned, or whose log was prepared",
     )
     parser.add_argument(
         "--network",
@@ -81,6 +109,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument(
         "--alphas", type=_alphas, metavar="A,B,...", help="replication factors to show, for example 0,0.1,0.5"
+    )
+    parser.add_argument("--ranks", type=int, metavar="N", help="of a log: how many ranks will train (1)")
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)"
     )
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
@@ -101,12 +133,36 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: recipe, store or network is not right, or a file cannot be written.
     """
     refuse_several_processes("windrow explain")
+    from windrow.launch.any_recipe import load_any_recipe
+    from windrow.launch.recipe import Recipe
+
+    recipe = load_any_recipe(arguments.recipe, arguments.overrides)
+    if isinstance(recipe, Recipe):
+        _refuse_options(arguments, OF_LOGS, "the recipe of a graph")
+        return _explain_caches(recipe, arguments)
+    _refuse_options(arguments, OF_GRAPHS, "the recipe of a log")
+    return _explain_deduplication(recipe, arguments)
+
+
+def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
+    from windrow.launch.explain_deduplication import explain_deduplication
+    from windrow.launch.explain_deduplication_text import describe_deduplication
+    from windrow.launch.log_survey import open_and_survey
+
+    ranks = 1 if arguments.ranks is None else arguments.ranks
+    store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
+    explained = explain_deduplication(recipe, store, found, ranks=ranks)
+    print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
+    _write(explained, recipe.name, arguments)
+    return 0
+
+
+def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.explain import USUAL_ALPHAS, explain
     from windrow.launch.explain_text import describe_explanation
     from windrow.partition.store import PartitionStore
 
-    recipe = _graph_recipe(arguments)
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
     if parts == 1:
         raise RecipeError(
@@ -120,21 +176,16 @@ def run(arguments: argparse.Namespace) -> int:
         work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
     found = explain(graph, recipe, alphas=arguments.alphas or USUAL_ALPHAS, links=links, work=work)
     print(f"{recipe.name}: {describe_explanation(found, recipe, network=network, computed=computed)}")
-    _write(found, recipe, arguments)
+    _write(found, recipe.name, arguments)
     return 0
 
 
-def _graph_recipe(arguments: argparse.Namespace) -> "Recipe":
-    from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.recipe import Recipe
-
-    recipe = load_any_recipe(arguments.recipe, arguments.overrides)
-    if not isinstance(recipe, Recipe):
-        raise RecipeError(
-            f"{arguments.recipe} is the recipe of a click log, whose tables have no caches to explain; windrow plan "
-            "shows where they live"
-        )
-    return recipe
+def _refuse_options(arguments: argparse.Namespace, names: tuple[str, ...], recipe: str) -> None:
+    for name in names:
+        if getattr(arguments, name) is not None:
+            raise RecipeError(
+                f"--{name.replace('_', '-')} says nothing about {recipe}, {arguments.recipe}: leave it out"
+            )
 
 
 def _network(file: Path | None, parts: int) -> "tuple[Links | None, str]":
@@ -177,12 +228,15 @@ def _work(
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"
 
 
-def _write(found: "Explanation", recipe: "Recipe", arguments: argparse.Namespace) -> None:
+def _write(found: "Explanation | DeduplicationExplanation", name: str, arguments: argparse.Namespace) -> None:
+    from windrow.launch.explain import Explanation
+
     try:
         if arguments.plot is not None:
+            assert isinstance(found, Explanation), "of a log --plot is refused"
             from windrow.launch.explain_plot import write_explanation_plot
 
-            write_explanation_plot(found, arguments.plot, title=recipe.name)
+            write_explanation_plot(found, arguments.plot, title=name)
             print(f"\nwrote {arguments.plot}")
         if arguments.json is not None:
             arguments.json.write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")

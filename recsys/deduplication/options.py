@@ -48,3 +48,11 @@ class DeduplicationOptions:
                 raise RecipeError(
                     f"deduplication.{step} = true needs deduplication.{needed} = true: turn {step} off as well"
                 )
+
+    def read_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Groups whose lists the reader gives once."""
+        return self.groups if self.read else ()
+
+    def looked_up_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Groups whose lists travel and are looked up once."""
+        return self.groups if self.look_up else ()

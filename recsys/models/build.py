@@ -3,14 +3,19 @@
 from collections.abc import Mapping
 
 import torch
+from torch import nn
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, stream_key
+from windrow.recsys.deduplication.options import DeduplicationOptions
 from windrow.recsys.models.dcn import DCN
 from windrow.recsys.models.dlrm import DLRM
+from windrow.recsys.models.feature_mlps import FeatureMLPModel
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.self_attention import SelfAttentionPooling
 from windrow.recsys.models.sequence_tower import SequenceModel
+from windrow.recsys.models.target_attention import AttentionPooling
 
 __all__ = ["build_model"]
 
@@ -22,6 +27,7 @@ def build_model(
     pooled_dims: Mapping[str, int],
     sequence_dims: Mapping[str, int] | None = None,
     seed: int,
+    deduplication: DeduplicationOptions | None = None,
 ) -> ClickModel:
     """Create a model of clicks whose weights depend on its arguments alone, not on torch's global generator.
 
@@ -31,6 +37,8 @@ def build_model(
         pooled_dims: pooled feature -> columns of its embedding, in the order in which they come.
         sequence_dims: sequence feature -> columns of its items' embeddings; None for no such features.
         seed: the run's seed.
+        deduplication: whether work is shared by samples that share rows, and how lists are expanded; it changes
+            neither weights nor, but for rounding, results. None: all of it is on.
 
     Raises:
         RecipeError: shape and features do not go together, or the kind is no model of clicks.
@@ -44,15 +52,42 @@ def build_model(
     # torch.Generator takes signed 64-bit seeds.
     key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)
     generator = torch.Generator().manual_seed(key)
-    model = _make_click_model(options, num_dense, {**pooled_dims, **sequence_dims}, generator)
-    if options.sequence_query is None:
+    dims = {**pooled_dims, **sequence_dims}
+    model = _make_click_model(options, num_dense, dims, generator)
+    if options.feature_mlp:
+        model = FeatureMLPModel(
+            model, dims, hidden=options.feature_mlp, deduplication=deduplication, generator=generator
+        )
+    if not options.sequences:
         return model
-    return SequenceModel(
-        model,
-        pooled_dims=pooled_dims,
-        sequence_dims=sequence_dims,
-        query=options.sequence_query,
+    if options.sequence_query is not None:
+        _check_query(options.sequence_query, pooled_dims, sequence_dims)
+    towers = {name: _make_tower(options, dim, generator) for name, dim in sequence_dims.items()}
+    return SequenceModel(model, towers, query=options.sequence_query, deduplication=deduplication)
+
+
+def _check_query(query: str, pooled_dims: Mapping[str, int], sequence_dims: Mapping[str, int]) -> None:
+    if query not in pooled_dims:
+        raise RecipeError(
+            f'model.sequence_query = "{query}" is no pooled feature: choose one of {", ".join(pooled_dims)}'
+        )
+    for name, dim in sequence_dims.items():
+        if dim != pooled_dims[query]:
+            raise RecipeError(
+                f"attention compares items of {name!r}, {dim} columns, with {query!r}, {pooled_dims[query]} "
+                "columns: give their tables the same dim, or let them share one"
+            )
+
+
+def _make_tower(options: ModelOptions, dim: int, generator: torch.Generator) -> nn.Module:
+    if options.sequence_pooling == "target":
+        return AttentionPooling(dim, hidden=options.sequence_hidden, generator=generator)
+    return SelfAttentionPooling(
+        dim,
+        layers=options.sequence_layers,
+        heads=options.sequence_heads,
         hidden=options.sequence_hidden,
+        positions=options.sequence_positions,
         generator=generator,
     )
 

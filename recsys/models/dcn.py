@@ -1,20 +1,18 @@
 """DCN-v2: a cross network and a deep MLP, one after the other or side by side."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.cross import CrossNetwork
 from windrow.recsys.models.mlp import MLP
 from windrow.recsys.models.model import ClickModel
 from windrow.training.dropout import DropoutContext
 from windrow.training.linear import make_linear
-
-if TYPE_CHECKING:
-    from windrow.recsys.torchrec_adapter import JaggedTensor
 
 __all__ = ["DCN", "Structure"]
 
@@ -73,15 +71,9 @@ class DCN(ClickModel):
         """Give the dense values back: all work needs the embeddings."""
         return dense
 
-    def finish(
-        self,
-        begun: Tensor,
-        pooled: Tensor,
-        sequences: "dict[str, JaggedTensor] | None" = None,
-        context: DropoutContext | None = None,
-    ) -> Tensor:
+    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
         """Run the cross network and the deep MLP; see `ClickModel.finish`."""
-        del sequences
+        pooled = embeddings.pooled()
         x0 = torch.cat([begun, pooled], 1)
         crossed = self.cross(x0)
         deep = self.deep(x0 if self._is_parallel else crossed, context)

@@ -1,20 +1,17 @@
 """DLRM: bottom MLP, dot products of all vectors, top MLP."""
 
 from collections.abc import Mapping, Sequence
-from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.interaction import PairwiseDots
 from windrow.recsys.models.mlp import MLP
 from windrow.recsys.models.model import ClickModel
 from windrow.training.dropout import DropoutContext
 from windrow.training.linear import make_linear
-
-if TYPE_CHECKING:
-    from windrow.recsys.torchrec_adapter import JaggedTensor
 
 __all__ = ["DLRM"]
 
@@ -77,15 +74,9 @@ class DLRM(ClickModel):
         begun: Tensor = self.bottom(dense)
         return begun
 
-    def finish(
-        self,
-        begun: Tensor,
-        pooled: Tensor,
-        sequences: "dict[str, JaggedTensor] | None" = None,
-        context: DropoutContext | None = None,
-    ) -> Tensor:
+    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
         """Multiply, and run the top MLP; see `ClickModel.finish`."""
-        del sequences
+        pooled = embeddings.pooled()
         rows = len(pooled)
         vectors = pooled if self.bottom is None else torch.cat([begun, pooled], 1)
         dots = self.dots(vectors.view(rows, vectors.shape[1] // self._dim, self._dim))

@@ -1,16 +1,13 @@
 """What every model of clicks is: a part that needs no embeddings, a part that does, and the loss of both."""
 
 from abc import ABC, abstractmethod
-from typing import TYPE_CHECKING
 
 import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.recsys.batch import Batch
+from windrow.recsys.embeddings import Embeddings
 from windrow.training.dropout import DropoutContext
-
-if TYPE_CHECKING:
-    from windrow.recsys.torchrec_adapter import JaggedTensor
 
 __all__ = ["ClickModel"]
 
@@ -22,8 +19,7 @@ class ClickModel(nn.Module, ABC):
 
         dense [B, D] --begin--> begun --+
                                         +--finish--> logits [B]
-        pooled [B, sum of dims] --------+
-        sequences --------------------- +
+        embeddings of B samples --------+
 
     Both work sample by sample, so that logits do not depend on who else is in the batch, and both take a batch
     without samples, whose backward pass gives gradients of zero.
@@ -41,34 +37,22 @@ class ClickModel(nn.Module, ABC):
         """
 
     @abstractmethod
-    def finish(
-        self,
-        begun: Tensor,
-        pooled: Tensor,
-        sequences: "dict[str, JaggedTensor] | None" = None,
-        context: DropoutContext | None = None,
-    ) -> Tensor:
+    def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
         """Compute the logits.
 
         Args:
             begun: from `begin`.
-            pooled: [B, sum of dims] float32, pooled embeddings of the features in the order the model was made for.
-            sequences: unpooled embeddings of each sequence feature; None where there are none.
+            embeddings: pooled features in the order that the model was made for, and its sequence features; some
+                held once for several samples.
             context: what dropout's choices depend on, with the B numbers of the samples; None: nothing is dropped.
 
         Returns:
             [B]; sigmoid makes them probabilities of a click.
         """
 
-    def forward(
-        self,
-        dense: Tensor,
-        pooled: Tensor,
-        sequences: "dict[str, JaggedTensor] | None" = None,
-        context: DropoutContext | None = None,
-    ) -> Tensor:
+    def forward(self, dense: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
         """`begin`, then `finish`."""
-        return self.finish(self.begin(dense), pooled, sequences, context)
+        return self.finish(self.begin(dense), embeddings, context)
 
     def loss_sum(self, logits: Tensor, batch: Batch) -> Tensor:
         """Add up the binary cross entropy over this rank's samples; ranks' sums add up.

@@ -6,11 +6,16 @@ from typing import Literal, get_args
 from windrow.comm.errors import RecipeError
 from windrow.recsys.models.dcn import Structure
 
-__all__ = ["ModelKind", "ModelOptions"]
+__all__ = ["ModelKind", "ModelOptions", "SequencePooling"]
 
 ModelKind = Literal["dlrm", "dcn", "two_tower"]
 
-_FIELDS_OF_CLICK_MODELS = frozenset({"dropout", "sequences", "sequence_query", "sequence_hidden"})
+SequencePooling = Literal["target", "self"]
+"""What makes one embedding of a list: attention to the item at hand, or of items to one another."""
+
+_FIELDS_OF_SELF_ATTENTION = frozenset({"sequence_layers", "sequence_heads", "sequence_positions"})
+_FIELDS_OF_SEQUENCES = frozenset({"sequences", "sequence_pooling", "sequence_query", "sequence_hidden"})
+_FIELDS_OF_CLICK_MODELS = _FIELDS_OF_SEQUENCES | _FIELDS_OF_SELF_ATTENTION | {"dropout", "feature_mlp"}
 _FIELDS_OF: dict[ModelKind, frozenset[str]] = {
     "dlrm": _FIELDS_OF_CLICK_MODELS | {"bottom", "top", "embeddings_in_top"},
     "dcn": _FIELDS_OF_CLICK_MODELS | {"structure", "cross_layers", "low_rank", "deep"},
@@ -45,10 +50,23 @@ class ModelOptions:
     """dcn: columns of the hidden deep layers."""
     sequences: tuple[str, ...] = ()
     """dlrm, dcn: features whose ids are weighed by attention, one by one, instead of pooled."""
+    sequence_pooling: SequencePooling = "target"
+    """target: items of a sequence count by how they fit `sequence_query`; self: they look at one another, which is done
+    once for samples that share the sequence."""
     sequence_query: str | None = None
-    """The pooled feature that attention compares each item of a sequence with: the item that may be clicked."""
+    """target: the pooled feature that attention compares each item of a sequence with: the item that may be clicked."""
     sequence_hidden: tuple[int, ...] = (36,)
-    """Columns of the hidden layers that weigh an item; 36 as in the paper (Zhou et al. 2018)."""
+    """target: columns of the hidden layers that weigh an item; 36 as in the paper (Zhou et al. 2018). self: those of
+    the hidden layers behind each layer's attention."""
+    sequence_layers: int = 1
+    """self: layers of attention."""
+    sequence_heads: int = 4
+    """self: heads of each layer; they divide the columns of the items."""
+    sequence_positions: int = 128
+    """self: items from the end of a sequence that differ by their position; those before share one."""
+    feature_mlp: tuple[int, ...] = ()
+    """dlrm, dcn: columns of the hidden layers of a net that changes each embedding, with weights for each feature,
+    before embeddings meet; none: there is no such net."""
 
     temperature: float = 0.1
     """two_tower: what cosines are divided by in the loss; the smaller, the more the hardest negatives count."""
@@ -59,7 +77,11 @@ class ModelOptions:
         Raises:
             RecipeError: names the field, its value and what is allowed.
         """
-        for name, allowed in (("kind", get_args(ModelKind)), ("structure", get_args(Structure))):
+        for name, allowed in (
+            ("kind", get_args(ModelKind)),
+            ("structure", get_args(Structure)),
+            ("sequence_pooling", get_args(SequencePooling)),
+        ):
             if getattr(self, name) not in allowed:
                 raise RecipeError(
                     f'model.{name} = "{getattr(self, name)}": expected one of {", ".join(allowed)}'
@@ -75,16 +97,38 @@ class ModelOptions:
             raise RecipeError(
                 f'model.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices'
             )
-        for name in ("bottom", "top", "deep", "sequence_hidden"):
+        for name in ("bottom", "top", "deep", "sequence_hidden", "feature_mlp"):
             if any(columns < 1 for columns in getattr(self, name)):
                 raise RecipeError(
                     f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column"
                 )
-        if bool(self.sequences) != (self.sequence_query is not None):
+        self._check_sequences()
+
+    def _check_sequences(self) -> None:
+        if self.sequence_pooling == "target":
+            if bool(self.sequences) != (self.sequence_query is not None):
+                raise RecipeError(
+                    f"model.sequences = {list(self.sequences)} and model.sequence_query = "
+                    f'"{self.sequence_query or "none"}": give both, or neither'
+                )
+            for field in fields(self):
+                is_read = field.name not in _FIELDS_OF_SELF_ATTENTION
+                if not is_read and getattr(self, field.name) != field.default:
+                    raise RecipeError(
+                        f'model.{field.name} is for sequence_pooling = "self", but model.sequence_pooling = "target": '
+                        "leave it out or change the pooling"
+                    )
+            return
+        if not self.sequences:
+            raise RecipeError('model.sequence_pooling = "self" needs model.sequences: name the features')
+        if self.sequence_query is not None:
             raise RecipeError(
-                f"model.sequences = {list(self.sequences)} and model.sequence_query = "
-                f'"{self.sequence_query or "none"}": give both, or neither'
+                f'model.sequence_query = "{self.sequence_query}" is for sequence_pooling = "target", but '
+                'model.sequence_pooling = "self": leave it out or change the pooling'
             )
+        for name in sorted(_FIELDS_OF_SELF_ATTENTION):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"model.{name} = {getattr(self, name)}: must be at least 1")
 
     def _refuse_fields_of_other_kinds(self) -> None:
         for field in fields(self):

@@ -28,9 +28,9 @@ from torch import Tensor, nn
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batch import Batch
 from windrow.recsys.embedding_configs import EmbeddingBagConfig
+from windrow.recsys.embeddings import Embeddings
 
 if TYPE_CHECKING:
-    from windrow.recsys.torchrec_adapter import JaggedTensor
     from windrow.training.dropout import DropoutContext
 
 __all__ = ["TowerVectors", "TwoTower", "two_tower_tables"]
@@ -110,33 +110,28 @@ class TwoTower(nn.Module):
         return dense
 
     def finish(
-        self,
-        begun: Tensor,
-        pooled: Tensor,
-        sequences: "dict[str, JaggedTensor] | None" = None,
-        context: "DropoutContext | None" = None,
+        self, begun: Tensor, embeddings: Embeddings, context: "DropoutContext | None" = None
     ) -> TowerVectors:
         """Turn embeddings into vectors of users and items.
 
         Args:
             begun: of `begin`; not used.
-            pooled: [rows, 4 * dim]: sums of "user", "audience", "history", "item".
-            sequences: not used.
+            embeddings: sums of "user", "audience", "history", "item", in this order.
             context: not used: there is no dropout.
 
         Returns:
             Vectors of all rows.
         """
-        del begun, sequences, context
-        user, audience, history, item = pooled.split(self._dim, dim=1)
+        del begun, context
+        user, audience, history, item = embeddings.pooled().split(self._dim, dim=1)
         return TowerVectors(
             users=F.normalize(torch.lerp(history, user, torch.sigmoid(self.user_gate)), dim=1),
             items=F.normalize(torch.lerp(audience, item, torch.sigmoid(self.item_gate)), dim=1),
         )
 
-    def forward(self, dense: Tensor, pooled: Tensor) -> TowerVectors:
+    def forward(self, dense: Tensor, embeddings: Embeddings) -> TowerVectors:
         """`begin` and `finish`."""
-        return self.finish(self.begin(dense), pooled)
+        return self.finish(self.begin(dense), embeddings)
 
     def loss_sum(self, output: TowerVectors, batch: Batch) -> Tensor:
         """Add up the sampled softmax loss of this rank's positives.

@@ -4,16 +4,18 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.partition.tables.plan import Plan, Range
+from windrow.partition.tables.plan import Plan
 from windrow.recsys.embedding_configs import TableConfig, embedding_names, features_of, pooling_of
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
 from windrow.recsys.sharded.packing import pack
-from windrow.recsys.sharded.pooled_exchange import PooledExchange, PooledTransfer
+from windrow.recsys.sharded.pooled_exchange import PooledExchange, PooledTransfer, Scale
 from windrow.recsys.sharded.rows_needed import rows_of_whole_tables
 from windrow.recsys.sharded.samples import Samples, read_samples
 from windrow.recsys.sharded.unpacking import LookupInput, unpack
@@ -21,6 +23,7 @@ from windrow.recsys.tables.options import TableOptions
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
+    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
 __all__ = ["EmbeddingBagCollection"]
@@ -39,6 +42,8 @@ class EmbeddingBagCollection(ShardedTables):
         device: of the tables; None for the CPU.
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
+        groups: features whose lists come deduplicated, as `windrow.recsys.ikjt` draws it, group by group; may name
+            features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         seed: of the first values; must agree. They do not depend on the plan.
 
@@ -55,6 +60,7 @@ class EmbeddingBagCollection(ShardedTables):
         *,
         world: "World | None" = None,
         plan: Plan | None = None,
+        groups: Sequence[Sequence[str]] = (),
         optimizer: TableOptions | None = None,
         seed: int = 0,
     ) -> None:
@@ -65,6 +71,7 @@ class EmbeddingBagCollection(ShardedTables):
             device=device,
             world=world,
             plan=plan,
+            groups=groups,
             options=optimizer,
             seed=seed,
             stage="embedding bags",
@@ -79,35 +86,55 @@ class EmbeddingBagCollection(ShardedTables):
         if is_weighted and any(averaged):
             table = tables[averaged.index(True)]
             raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
-        self._averaged = [(feature, columns) for n, feature, columns in self.layout.outputs if averaged[n]]
+        self._averaged = [
+            (feature, columns)
+            for (n, feature, _), columns in zip(
+                self.layout.outputs, self.layout.columns_in_group(), strict=True
+            )
+            if averaged[n]
+        ]
         self._exchange = PooledExchange(self.world, self.layout, device=self.device, stage="embedding bags")
 
-    def forward(self, features: "KeyedJaggedTensor") -> "KeyedTensor":
+    def forward(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> "KeyedTensor":
         """Look a minibatch up. Collective: every rank calls it, if with no samples.
 
         Args:
             features: ids of this rank's samples, [features, samples, any number]; may hold more features.
+            deduplicated: ids of the groups that the collection was made for, in their order; likewise.
 
         Returns:
             [samples, sum of dims] float32, keys `embedding_names`; zeros for a sample without ids. Where gradients
             are recorded every rank runs one backward pass through it.
 
         Raises:
-            DataError: ids, lengths or weights are not lawful.
+            DataError: ids, lengths, weights or inverses are not lawful.
             DeadlineError: a rank did not come in time.
         """
-        return self.start_counts(features).finish()
+        from windrow.recsys.torchrec_adapter import KeyedTensor
 
-    def start_counts(self, features: "KeyedJaggedTensor") -> "InFlightLookup[KeyedTensor]":
+        rows = self.start_counts(features, deduplicated).finish()
+        pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
+        return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
+
+    def start_counts(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> InFlightLookup[list[PooledRows]]:
         """Start a lookup; see `InFlightLookup` for its stages. Collective.
 
         Args:
             features: as in `forward`; must stay untouched until the lookup is finished.
+            deduplicated: likewise.
+
+        Returns:
+            Ends with the rows of each group of features that the collection has, a row for each sample of features
+            that are in none, else a row for each distinct one.
 
         Raises:
-            DataError: ids, lengths or weights are not lawful.
+            DataError: ids, lengths, weights or inverses are not lawful.
         """
-        samples = read_samples(features, self.layout, is_weighted=self._is_weighted)
+        samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
         if self.layout.is_direct:
             return _DirectBags(self, features, samples)
         return _ExchangedBags(self, samples)
@@ -120,58 +147,67 @@ class EmbeddingBagCollection(ShardedTables):
         """Whether ids have weights."""
         return self._is_weighted
 
-    def start_pooled(self, wanted: LookupInput) -> PooledTransfer:
+    def start_pooled(self, wanted: Sequence[LookupInput], num_rows: npt.NDArray[np.int64]) -> PooledTransfer:
         """Look up what all ranks want of this one, and send it. Collective; a stage of `start_counts`."""
-        return self._exchange.start(self._sharded.pooled(wanted.to(self.device)), wanted.num_samples)
+        found = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
+        return self._exchange.start(found, num_rows)
 
-    def look_up_replicated(self, samples: Samples) -> Tensor | None:
-        """[samples, columns] of the tables that every rank holds; None where there are none."""
-        return self._replicated.pooled(self.replicated_input(samples)) if self._replicated.batches else None
+    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
+        """[rows, columns] of each batch of the tables that every rank holds."""
+        return self._replicated.pooled(self.replicated_input(samples)) if self._replicated.batches else []
 
-    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Samples) -> Tensor:
+    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> Tensor:
         """[samples, sum of dims] where this process holds every table whole."""
         if self.world.meter is not None:
             needed = rows_of_whole_tables(self.layout.owners[0], samples)
             self.world.meter.record_found(f"{self._stage}: rows", local=needed, remote=0)
-        wanted = [samples.keys[feature] for _, feature, _ in self.layout.outputs]
-        if wanted == list(range(len(samples.starts) - 1)):
+        (plain,) = samples
+        wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
+        if wanted == list(range(len(plain.starts) - 1)):
             values = features.values()
             weights = features.weights() if self._is_weighted else None
             offsets = features.offsets().to(values.dtype)
-            held = LookupInput(values, offsets, weights, (samples.num_samples,), NO_COUNTS)
+            held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
         else:
             held = unpack(pack(samples, self.layout.owners, self.form), self.layout.owners[0], self.form)
-        pooled = self._sharded.pooled(held.to(self.device))
+        (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
         scales = self.scales(samples)
         if not scales:
             return pooled
         factors = torch.ones_like(pooled)
-        for (start, stop), scale in scales:
+        for _, (start, stop), scale in scales:
             factors[:, start:stop] = scale
         return pooled * factors
 
-    def keyed(self, values: Tensor) -> "KeyedTensor":
-        """Name the columns of a result."""
-        from windrow.recsys.torchrec_adapter import KeyedTensor
+    def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
+        """Name the columns of each group's matrix, where it has any."""
+        found = []
+        for group, (matrix, of_group) in enumerate(zip(matrices, samples, strict=True)):
+            outputs = self.layout.outputs_of_group(group)
+            if outputs:
+                names = tuple(self.embedding_names[number] for number in outputs)
+                dims = tuple(self.embedding_dims[number] for number in outputs)
+                found.append(PooledRows(names, dims, matrix, of_group.inverse))
+        return found
 
-        return KeyedTensor(self.embedding_names, self.embedding_dims, values)
-
-    def scales(self, samples: Samples) -> list[tuple[Range, Tensor]]:
-        """Columns of tables with mean pooling, and what each sample's sum is multiplied by."""
+    def scales(self, samples: Sequence[Samples]) -> list[Scale]:
+        """Columns of tables with mean pooling, and what each row's sum is multiplied by."""
         found = []
         for feature, columns in self._averaged:
-            key = samples.keys[feature]
-            if not samples.one_each[key]:
-                lengths = torch.from_numpy(samples.lengths[key]).clamp(min=1).to(self.device, torch.float32)
-                found.append((columns, lengths.reciprocal().unsqueeze(1)))
+            number = self.layout.groups[feature]
+            group = samples[number]
+            key = group.keys[feature]
+            if not group.one_each[key]:
+                lengths = torch.from_numpy(group.lengths[key]).clamp(min=1).to(self.device, torch.float32)
+                found.append((number, columns, lengths.reciprocal().unsqueeze(1)))
         return found
 
 
-class _DirectBags(InFlightLookup["KeyedTensor"]):
+class _DirectBags(InFlightLookup[list[PooledRows]]):
     """Of a process alone that holds every table whole: the batch goes as it is into the kernel."""
 
     def __init__(
-        self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Samples
+        self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Sequence[Samples]
     ) -> None:
         self._collection = collection
         self._features = features
@@ -186,30 +222,30 @@ class _DirectBags(InFlightLookup["KeyedTensor"]):
         if self._pooled is None:
             self._pooled = self._collection.look_up_alone(self._features, self._samples)
 
-    def finish(self) -> "KeyedTensor":
+    def finish(self) -> list[PooledRows]:
         """Name the columns."""
         self.start_lookup()
         assert self._pooled is not None
-        return self._collection.keyed(self._pooled)
+        return self._collection.named([self._pooled], self._samples[:1])
 
 
-class _ExchangedBags(ExchangedLookup["KeyedTensor"]):
+class _ExchangedBags(ExchangedLookup[list[PooledRows]]):
     """Where ranks have to talk."""
 
-    def __init__(self, collection: EmbeddingBagCollection, samples: Samples) -> None:
+    def __init__(self, collection: EmbeddingBagCollection, samples: Sequence[Samples]) -> None:
         super().__init__(collection.distribute(samples))
         self._collection = collection
         self._samples = samples
         self._transfer: PooledTransfer | None = None
-        self._replicated: Tensor | None = None
+        self._replicated: list[Tensor] = []
 
-    def _start_vectors(self, wanted: LookupInput) -> None:
-        self._transfer = self._collection.start_pooled(wanted)
+    def _start_vectors(self, wanted: Sequence[LookupInput]) -> None:
+        self._transfer = self._collection.start_pooled(wanted, self._distribution.num_rows)
         self._collection.count_rows(self._samples, self._distribution.messages)
         # While the vectors travel:
         self._replicated = self._collection.look_up_replicated(self._samples)
 
-    def _finish_vectors(self) -> "KeyedTensor":
+    def _finish_vectors(self) -> list[PooledRows]:
         assert self._transfer is not None
         scales = self._collection.scales(self._samples)
-        return self._collection.keyed(self._transfer.finish(self._replicated, scales))
+        return self._collection.named(self._transfer.finish(self._replicated, scales), self._samples)

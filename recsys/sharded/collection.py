@@ -47,6 +47,7 @@ class ShardedTables(nn.Module):
         device: of the tables; None for the CPU.
         world: None for this process alone.
         plan: None for whole tables, one rank after another. Must agree.
+        groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
         options: how tables are stored and learn; must agree.
         seed: of the first values; must agree.
         stage: name of the traffic in errors and in the meter; must agree.
@@ -65,6 +66,7 @@ class ShardedTables(nn.Module):
         device: torch.device | None,
         world: "World | None",
         plan: Plan | None,
+        groups: Sequence[Sequence[str]],
         options: TableOptions | None,
         seed: int,
         stage: str,
@@ -77,7 +79,9 @@ class ShardedTables(nn.Module):
         self.specs = table_specs(tables, self.options)
         self.plan = plan or plan_with_planner("round_robin", self.specs, self.world.size)
         check_plan(self.plan, self.specs, self.world.size)
-        self.layout = make_layout(tables, self.plan, self.world.size)
+        self.groups = tuple(tuple(group) for group in groups)
+        """Features whose lists come deduplicated."""
+        self.layout = make_layout(tables, self.plan, self.world.size, groups)
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
@@ -121,27 +125,27 @@ class ShardedTables(nn.Module):
         yield from self._sharded.stored(replicated=False)
         yield from self._replicated.stored(replicated=True)
 
-    def distribute(self, samples: Samples) -> InputDistribution:
+    def distribute(self, samples: Sequence[Samples]) -> InputDistribution:
         """Send the counts of a minibatch. Collective."""
         return InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
 
-    def count_rows(self, samples: Samples, messages: Sequence[Message]) -> None:
+    def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
 
         Not earlier: a run that goes on from a checkpoint sends minibatches again that were only on their way.
 
         Args:
-            samples: of this rank.
+            samples: each group of this rank.
             messages: what it asks each owner for.
         """
         if self.world.meter is not None:
             found = rows_asked_for(self.layout, samples, messages, self.world.rank)
             self.world.meter.record_found(f"{self._stage}: rows", local=found.local, remote=found.remote)
 
-    def replicated_input(self, samples: Samples) -> LookupInput:
+    def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
         """What this rank looks up in its copies of replicated tables."""
         messages = pack(samples, [self.layout.replicated], self.form)
-        return unpack(messages, self.layout.replicated, self.form).to(self.device)
+        return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
 
 
 def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:

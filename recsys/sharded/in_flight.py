@@ -1,6 +1,7 @@
 """The stages of one lookup, which a pipeline starts one by one."""
 
 from abc import ABC, abstractmethod
+from collections.abc import Sequence
 from typing import Generic, TypeVar
 
 from windrow.recsys.sharded.input_distribution import InputDistribution
@@ -87,7 +88,7 @@ class ExchangedLookup(InFlightLookup[Result]):
         return self._finish_vectors()
 
     @abstractmethod
-    def _start_vectors(self, wanted: LookupInput) -> None:
+    def _start_vectors(self, wanted: Sequence[LookupInput]) -> None:
         """Look up what all ranks want of this one, and send it."""
 
     @abstractmethod

@@ -1,7 +1,10 @@
 """Ids on their way to the ranks that hold the rows: one exchange of headers, one of messages."""
 
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
+import numpy as np
+import numpy.typing as npt
 import torch
 
 from windrow.comm.world import World
@@ -12,10 +15,6 @@ from windrow.recsys.sharded.samples import Samples
 from windrow.recsys.sharded.unpacking import LookupInput, unpack
 
 if TYPE_CHECKING:
-    from collections.abc import Sequence
-
-    import numpy as np
-
     from windrow.comm.pending import Pending
 
 __all__ = ["InputDistribution"]
@@ -29,13 +28,13 @@ class InputDistribution:
     Args:
         world: all its ranks distribute a minibatch, if with no samples.
         layout: the same on every rank.
-        samples: of this rank.
+        samples: each group of this rank.
         form: of the messages; must agree.
         stage: name of the traffic in errors and in the meter; must agree.
     """
 
     def __init__(
-        self, world: World, layout: Layout, samples: Samples, form: MessageFormat, *, stage: str
+        self, world: World, layout: Layout, samples: Sequence[Samples], form: MessageFormat, *, stage: str
     ) -> None:
         self._world = world
         self._owner = layout.owners[world.rank]
@@ -43,7 +42,7 @@ class InputDistribution:
         self._stage = stage
         self.messages = pack(samples, layout.owners, form)
         """What this rank asks each owner for."""
-        length = 1 + len(self._owner.requests)
+        length = layout.num_groups + len(self._owner.requests)
         self._headers = [torch.empty(length, dtype=torch.int64) for _ in range(world.size)]
         self._counting = world.start_exchange(
             [torch.from_numpy(message.header) for message in self.messages],
@@ -63,7 +62,7 @@ class InputDistribution:
         headers: list[np.ndarray] = [header.numpy() for header in self._headers]
         rank = self._world.rank
         self._received = [
-            self.messages[rank] if peer == rank else Message(self._form, header)
+            self.messages[rank] if peer == rank else Message(self._form, header, self._owner.request_groups)
             for peer, header in enumerate(headers)
         ]
         self._moving = self._world.start_exchange(
@@ -72,11 +71,11 @@ class InputDistribution:
             stage=f"{self._stage}: ids",
         )
 
-    def wait(self) -> LookupInput:
+    def wait(self) -> list[LookupInput]:
         """Wait for the messages of all ranks.
 
         Returns:
-            The input of this rank's tables.
+            The input of this rank's tables, see `unpack`.
 
         Raises:
             DeadlineError: a rank did not come in time.
@@ -84,3 +83,8 @@ class InputDistribution:
         assert self._moving is not None, "start_ids() comes first"
         self._moving.wait()
         return unpack(self._received, self._owner, self._form)
+
+    @property
+    def num_rows(self) -> npt.NDArray[np.int64]:
+        """[ranks, groups] rows of each rank; after `start_ids`."""
+        return np.stack([message.num_rows for message in self._received])

@@ -11,17 +11,28 @@ Two tables of 8 columns, `user` whole on rank 0, `item` cut by rows; feature u l
 
 A request is what every rank sends to an owner for one feature; two pieces of a table with the same rows on one rank
 share it. A lookup is one segment of the owner's batch of tables, and one block of columns of what it returns.
+
+Features come in groups. Those of group 0 have a row for each sample; those of any other are deduplicated together and
+have a row for each distinct one, so that groups differ in their number of rows. Kernels want one number of bags for
+all lookups of a batch of tables: tables whose features are of the same groups make one batch.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
 
 from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.recsys.embedding_configs import TableConfig, features_of
 from windrow.recsys.tables.table import LocalTable
 
-__all__ = ["Layout", "Lookup", "OwnerLayout", "Piece", "Request", "make_layout", "pieces_of"]
+__all__ = [
+    "Band",
+    "Layout",
+    "Lookup",
+    "LookupBatch",
+    "OwnerLayout",
+    "Request",
+    "make_layout",
+]
 
 INT32_ROWS = 1 << 31
 
@@ -58,12 +69,49 @@ class Lookup:
 
 
 @dataclass(frozen=True, slots=True)
+class LookupBatch:
+    """Neighbouring lookups that one batch of tables does: those of tables whose features are of the same groups."""
+
+    lookups: Range
+    """First lookup, and the one after the last."""
+    columns: Range
+    """Columns of the owner's output."""
+    groups: tuple[int, ...]
+    """Groups of the features. Where they are several, those with fewer rows get empty bags at their end."""
+
+
+@dataclass(frozen=True, slots=True)
+class Band:
+    """Neighbouring columns of one batch's output whose features are of one group: one block of what is sent home."""
+
+    batch: int
+    """Place in `OwnerLayout.batches`."""
+    group: int
+    """Whose rows it has."""
+    columns: Range
+    """Columns of the owner's output."""
+
+    @property
+    def width(self) -> int:
+        """Columns."""
+        return self.columns[1] - self.columns[0]
+
+
+@dataclass(frozen=True, slots=True)
 class OwnerLayout:
     """What one rank holds and is asked for."""
 
     members: tuple[LocalTable, ...]
+    """Batch by batch."""
     requests: tuple[Request, ...]
+    """Group by group."""
+    request_groups: tuple[int, ...]
+    """Group of each request."""
     lookups: tuple[Lookup, ...]
+    """Batch by batch."""
+    batches: tuple[LookupBatch, ...]
+    bands: tuple[Band, ...]
+    """In the order of columns, all of which they cover."""
 
     @property
     def width(self) -> int:
@@ -77,6 +125,10 @@ class Layout:
 
     features: tuple[str, ...]
     """All features, each once, in order of the tables."""
+    groups: tuple[int, ...]
+    """Group of each feature; 0 for those with a row for each sample."""
+    num_groups: int
+    """Groups, with group 0; some may have no features."""
     rows: tuple[int, ...]
     """Ids of a feature must be below this: rows of the smallest table that it looks into."""
     outputs: tuple[tuple[int, int, Range], ...]
@@ -93,10 +145,28 @@ class Layout:
         """Columns of the collection's output."""
         return self.outputs[-1][2][1]
 
+    def features_of_group(self, group: int) -> tuple[int, ...]:
+        """Places in `features` of those in a group."""
+        return tuple(number for number, found in enumerate(self.groups) if found == group)
+
+    def outputs_of_group(self, group: int) -> tuple[int, ...]:
+        """Places in `outputs` of those with the rows of a group."""
+        return tuple(n for n, (_, feature, _) in enumerate(self.outputs) if self.groups[feature] == group)
+
+    def columns_in_group(self) -> tuple[Range, ...]:
+        """For each output its columns where the outputs of its group stand side by side."""
+        widths = [0] * self.num_groups
+        found = []
+        for _, feature, (start, stop) in self.outputs:
+            group = self.groups[feature]
+            found.append((widths[group], widths[group] + stop - start))
+            widths[group] += stop - start
+        return tuple(found)
+
     @property
     def is_direct(self) -> bool:
-        """Whether one owner holds every table whole, so that its output is the collection's."""
-        if len(self.owners) > 1 or self.replicated.lookups:
+        """Whether one owner holds every table whole and nothing is deduplicated: its output is the collection's."""
+        if len(self.owners) > 1 or self.replicated.lookups or any(self.groups):
             return False
         lookups, requests = self.owners[0].lookups, self.owners[0].requests
         return all(
@@ -105,27 +175,16 @@ class Layout:
         ) and len(lookups) == len(self.outputs)
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """A block of columns on its way from an owner's output to the collection's, and its gradient on the way back."""
-
-    owner: int
-    """Place in `Layout.owners`; their number for `Layout.replicated`."""
-    columns: Range
-    """Columns of the owner's output."""
-    output: Range
-    """Columns of the collection's output."""
-    add: bool
-    """Whether an earlier piece filled these columns already, so that this one is added."""
-
-
-def make_layout(tables: Sequence[TableConfig], plan: Plan, size: int) -> Layout:
+def make_layout(
+    tables: Sequence[TableConfig], plan: Plan, size: int, groups: Sequence[Sequence[str]] = ()
+) -> Layout:
     """Lay a plan out.
 
     Args:
         tables: configurations, in the order of the result.
         plan: covers these tables on `size` ranks, as `check_plan` has it.
         size: number of ranks.
+        groups: features that are deduplicated together; may name others, too.
 
     Returns:
         The layout. On one rank a replicated table is one like any other.
@@ -141,57 +200,48 @@ def make_layout(tables: Sequence[TableConfig], plan: Plan, size: int) -> Layout:
         for table in tables
         if table.name in plan.replicated
     ]
+    group_of = {feature: number for number, names in enumerate(groups, 1) for feature in names}
+    feature_groups = tuple(group_of.get(feature, 0) for feature in features)
     alone = size == 1
     shards = [list(plan.shards_on(rank)) + (copies if alone else []) for rank in range(size)]
-    owners = tuple(_lay_out(tables, held, outputs) for held in shards)
-    replicated = _lay_out(tables, [] if alone else copies, outputs)
+    owners = tuple(_lay_out(tables, held, outputs, feature_groups) for held in shards)
+    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups)
     rows = tuple(
         min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features
     )
     most = max(member.num_rows for owner in (*owners, replicated) for member in owner.members)
-    return Layout(features, rows, tuple(outputs), owners, replicated, most >= INT32_ROWS)
-
-
-def pieces_of(layout: Layout) -> tuple[Piece, ...]:
-    """How owners' outputs become the collection's.
-
-    Blocks are cut wherever a piece of the same table begins or ends, so that the first to come to a column can be
-    copied and the later ones added, and joined again where neighbours go the same way.
-
-    Args:
-        layout: of all owners.
-
-    Returns:
-        Pieces in the order in which they must be applied; without ``add`` they fill every column exactly once.
-    """
-    sources = [
-        (number, lookup)
-        for number, owner in enumerate((*layout.owners, layout.replicated))
-        for lookup in owner.lookups
-    ]
-    cuts = sorted({column for _, lookup in sources for column in lookup.output})
-    filled: set[int] = set()
-    pieces: list[Piece] = []
-    for owner, lookup in sources:
-        inside = [cut for cut in cuts if lookup.output[0] <= cut <= lookup.output[1]]
-        for start, stop in pairwise(inside):
-            first = lookup.columns[0] + start - lookup.output[0]
-            piece = Piece(owner, (first, first + stop - start), (start, stop), add=start in filled)
-            filled.add(start)
-            if pieces and _continues(pieces[-1], piece):
-                last = pieces.pop()
-                piece = Piece(
-                    owner, (last.columns[0], piece.columns[1]), (last.output[0], stop), add=piece.add
-                )
-            pieces.append(piece)
-    return tuple(pieces)
+    return Layout(
+        features,
+        feature_groups,
+        1 + len(groups),
+        rows,
+        tuple(outputs),
+        owners,
+        replicated,
+        most >= INT32_ROWS,
+    )
 
 
 def _lay_out(
-    tables: Sequence[TableConfig], held: Sequence[Shard], outputs: Sequence[tuple[int, int, Range]]
+    tables: Sequence[TableConfig],
+    held: Sequence[Shard],
+    outputs: Sequence[tuple[int, int, Range]],
+    feature_groups: Sequence[int],
 ) -> OwnerLayout:
     order = {table.name: number for number, table in enumerate(tables)}
-    shards = sorted(held, key=lambda shard: (order[shard.table], shard.rows, shard.columns))
+    groups_of_table = [
+        tuple(sorted({feature_groups[feature] for number, feature, _ in outputs if number == table}))
+        for table in range(len(tables))
+    ]
+    shards = sorted(
+        held,
+        key=lambda shard: (
+            groups_of_table[order[shard.table]],
+            order[shard.table],
+            shard.rows,
+            shard.columns,
+        ),
+    )
     members = tuple(LocalTable(name=shard.table, rows=shard.rows, columns=shard.columns) for shard in shards)
     blocks: list[tuple[int, int, Request]] = []
     for member, shard in enumerate(shards):
@@ -202,18 +252,45 @@ def _lay_out(
                 blocks.append((start + shard.columns[0], member, Request(feature, shard.rows, whole)))
     # Members ascend, as batches of tables want them, and within a member the collection's columns.
     blocks.sort(key=lambda block: (block[1], block[0]))
-    requests = tuple(dict.fromkeys(request for _, _, request in blocks))
+    requests = tuple(
+        sorted(
+            dict.fromkeys(request for _, _, request in blocks),
+            key=lambda request: feature_groups[request.feature],
+        )
+    )
     lookups: list[Lookup] = []
     for output, member, request in blocks:
         start, dim = lookups[-1].columns[1] if lookups else 0, members[member].dim
         lookups.append(Lookup(requests.index(request), member, (start, start + dim), (output, output + dim)))
-    return OwnerLayout(members, requests, tuple(lookups))
+    request_groups = tuple(feature_groups[request.feature] for request in requests)
+    batches = _batches(lookups, [groups_of_table[order[member.name]] for member in members])
+    bands = _bands(lookups, batches, request_groups)
+    return OwnerLayout(members, requests, request_groups, tuple(lookups), batches, bands)
 
 
-def _continues(last: Piece, piece: Piece) -> bool:
-    return (last.owner, last.columns[1], last.output[1], last.add) == (
-        piece.owner,
-        piece.columns[0],
-        piece.output[0],
-        piece.add,
-    )
+def _batches(lookups: Sequence[Lookup], member_groups: Sequence[tuple[int, ...]]) -> tuple[LookupBatch, ...]:
+    """Join neighbours whose tables have features of the same groups."""
+    batches: list[LookupBatch] = []
+    for number, lookup in enumerate(lookups):
+        groups = member_groups[lookup.member]
+        first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups)
+        start = batches.pop() if batches and batches[-1].groups == groups else first
+        batches.append(
+            LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups)
+        )
+    return tuple(batches)
+
+
+def _bands(
+    lookups: Sequence[Lookup], batches: Sequence[LookupBatch], request_groups: Sequence[int]
+) -> tuple[Band, ...]:
+    """Join neighbours of one batch whose features are of one group."""
+    bands: list[Band] = []
+    for number, batch in enumerate(batches):
+        for lookup in lookups[batch.lookups[0] : batch.lookups[1]]:
+            group = request_groups[lookup.request]
+            first = Band(number, group, (lookup.columns[0], lookup.columns[0]))
+            same = bool(bands) and (bands[-1].batch, bands[-1].group) == (number, group)
+            start = bands.pop() if same else first
+            bands.append(Band(number, group, (start.columns[0], lookup.columns[1])))
+    return tuple(bands)

@@ -159,7 +159,7 @@ def place_requests(
     packed_weights: Floats,
     packed_lengths: Small,
     lookups: Ints,
-    num_samples: int,
+    num_bags: int,
     values: npt.NDArray[Any],
     weights: Floats,
     offsets: npt.NDArray[Any],
@@ -170,24 +170,26 @@ def place_requests(
         packed_ids: from `pack_requests`.
         packed_weights: likewise, or [0] for none.
         packed_lengths: likewise.
-        lookups: [lookups, 5] where its ids begin in the packed ones, how many, where its lengths begin or -1 for one
-            id in each sample, where its ids go in `values`, and where its first offset goes in `offsets`.
-        num_samples: samples of the rank that asks.
+        lookups: [lookups, 6] where its ids begin in the packed ones, how many, where its lengths begin or -1 for one
+            id in each row, its rows, where its ids go in `values`, and where its first offset goes in `offsets`.
+        num_bags: bags of each lookup for the rank that asks; those past its rows stay empty.
         values: the owner's ids, filled in part.
         weights: the owner's weights, filled in part; [0] for none.
         offsets: where bags begin in `values`, filled in part.
     """
     for lookup in range(len(lookups)):
-        start, count, start_of_lengths, place, place_of_offsets = lookups[lookup]
+        start, count, start_of_lengths, rows, place, place_of_offsets = lookups[lookup]
         for i in range(count):
             values[place + i] = packed_ids[start + i]
         if len(weights):
             weights[place : place + count] = packed_weights[start : start + count]
         if start_of_lengths < 0:
-            for sample in range(num_samples):
-                offsets[place_of_offsets + sample] = place + sample
+            for row in range(rows):
+                offsets[place_of_offsets + row] = place + row
         else:
             begin = place
-            for sample in range(num_samples):
-                offsets[place_of_offsets + sample] = begin
-                begin += packed_lengths[start_of_lengths + sample]
+            for row in range(rows):
+                offsets[place_of_offsets + row] = begin
+                begin += packed_lengths[start_of_lengths + row]
+        for row in range(rows, num_bags):
+            offsets[place_of_offsets + row] = place + count

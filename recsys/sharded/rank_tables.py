@@ -1,6 +1,6 @@
 """The pieces of tables that one rank holds, as modules that look them up."""
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -30,7 +30,10 @@ class StoredTable:
 
 
 class RankTables(nn.Module):
-    """What one rank holds. Unpooled rows of one batch have one length, so there is a batch for each length.
+    """What one rank holds, in batches.
+
+    Pooled, of tables that the same groups of features look into; unpooled rows of one batch have one length, so there
+    is a batch for each length.
 
     Args:
         owner: members and lookups; there may be none.
@@ -73,22 +76,24 @@ class RankTables(nn.Module):
             self._groups.append(chosen)
         self.registered = nn.ModuleList(self.batches)
 
-    def pooled(self, wanted: LookupInput) -> Tensor:
+    def pooled(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
         """Look bags up.
 
+        Args:
+            wanted: for each batch of the owner's layout.
+
         Returns:
-            [samples of all ranks, width] float32 sums. A backward pass may always be run through them.
+            For each [bags of all ranks, columns] float32 sums. A backward pass may always be run through them.
         """
-        num_samples = sum(wanted.num_samples)
-        if not self.batches or not num_samples:
-            return torch.zeros(
-                num_samples,
-                self._owner.width,
-                device=wanted.values.device,
-                requires_grad=torch.is_grad_enabled(),
-            )
-        (batch,) = self.batches
-        pooled: Tensor = batch(wanted.values, wanted.offsets, wanted.weights)
+        return [
+            self._pooled(tables, batch.columns[1] - batch.columns[0], of_batch)
+            for tables, batch, of_batch in zip(self.batches, self._owner.batches, wanted, strict=True)
+        ]
+
+    def _pooled(self, tables: TableBatch, width: int, wanted: LookupInput) -> Tensor:
+        if not sum(wanted.num_bags):
+            return torch.zeros(0, width, device=wanted.values.device, requires_grad=torch.is_grad_enabled())
+        pooled: Tensor = tables(wanted.values, wanted.offsets, wanted.weights)
         return pooled
 
     def rows(self, wanted: LookupInput) -> list[Tensor]:
@@ -114,9 +119,9 @@ class RankTables(nn.Module):
 
 def _groups(owner: OwnerLayout, *, pooled: bool) -> list[list[int]]:
     """Lookups that one batch of tables can do."""
+    if pooled:
+        return [list(range(*batch.lookups)) for batch in owner.batches]
     everything = list(range(len(owner.lookups)))
-    if pooled or not everything:
-        return [everything] if everything else []
     dims = sorted({lookup.dim for lookup in owner.lookups})
     return [[number for number in everything if owner.lookups[number].dim == dim] for dim in dims]
 

@@ -1,6 +1,6 @@
 """The ids of a minibatch as compiled loops read them."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,22 +13,21 @@ from windrow.comm.errors import DataError
 from windrow.recsys.jagged_checks import check_jagged
 
 if TYPE_CHECKING:
+    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.sharded.layout import Layout
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 __all__ = ["Samples", "read_samples"]
 
-NO_WEIGHTS = np.empty(0, np.float32)
-
 
 @dataclass(frozen=True, slots=True)
 class Samples:
-    """Ids of all features for the samples of one rank, in memory of the CPU."""
+    """Ids of the features of one group for the samples of one rank, in memory of the CPU."""
 
-    keys: tuple[int, ...]
-    """For each feature of the layout its row of `lengths`."""
+    keys: Mapping[int, int]
+    """For each feature of the layout that is in the group, its row of `lengths`."""
     lengths: npt.NDArray[Any]
-    """[features of the batch, samples] int32 or int64."""
+    """[features of the batch, rows] int32 or int64; a row for each sample, or for each distinct one."""
     ids: npt.NDArray[Any]
     """[n] int32 or int64, feature by feature."""
     weights: npt.NDArray[np.float32]
@@ -36,38 +35,81 @@ class Samples:
     starts: npt.NDArray[np.int64]
     """[features of the batch + 1] where each feature's ids begin."""
     one_each: npt.NDArray[np.bool_]
-    """[features of the batch] whether every sample has exactly one id."""
+    """[features of the batch] whether every row has exactly one id."""
+    inverse: Tensor | None
+    """[B] int64 row of each sample, on the batch's device; None where there is a row for each sample."""
 
     @property
-    def num_samples(self) -> int:
-        """Samples."""
+    def num_rows(self) -> int:
+        """Samples, or distinct ones."""
         return int(self.lengths.shape[1])
 
 
-def read_samples(jagged: "KeyedJaggedTensor", layout: "Layout", *, is_weighted: bool) -> Samples:
+def read_samples(
+    jagged: "KeyedJaggedTensor",
+    deduplicated: "Sequence[InverseKeyedJaggedTensor]",
+    layout: "Layout",
+    *,
+    is_weighted: bool,
+) -> tuple[Samples, ...]:
     """Look at a batch, and refuse one that kernels could not be trusted with.
 
     Args:
-        jagged: ids; may hold more features than the layout.
+        jagged: ids of the features with a list for each sample; may hold more features than the layout.
+        deduplicated: each group of the layout; likewise.
         layout: says which features are looked up, and how many rows they choose from.
-        is_weighted: whether ids have weights.
+        is_weighted: whether ids have weights; those of a part of the batch that has none weigh 1.
 
     Returns:
-        Views of the batch's memory; copies of what is on a GPU.
+        One for each group of the layout. Views of the batch's memory; copies of what is on a GPU.
 
     Raises:
-        DataError: a feature is missing, weights are missing, or a law of `check_jagged` is broken.
+        DataError: a group, a feature or weights are missing, an inverse names a row that is not there or has another
+            number of samples, or a law of `check_jagged` is broken.
 
     Cost:
-        One pass over lengths and ids.
+        One pass over lengths, ids and inverses.
     """
-    names: Sequence[str] = jagged.keys()
-    keys = _keys(names, layout.features)
-    weights = jagged.weights_or_none() if is_weighted else None
-    if is_weighted and weights is None:
+    if len(deduplicated) != layout.num_groups - 1:
+        raise DataError(
+            f"the batch has {len(deduplicated)} deduplicated groups, but the collection was made for "
+            f"{layout.num_groups - 1}: give both the same groups, in the same order"
+        )
+    parts = [jagged, *(group.unique for group in deduplicated)]
+    if is_weighted and all(part.weights_or_none() is None for part in parts):
         raise DataError("this collection is weighted, but the batch has no weights: give one for each id")
+    found = [_read_group(jagged, layout, 0, None, is_weighted=is_weighted)]
+    for number, group in enumerate(deduplicated, 1):
+        _check_inverse(group, number, jagged.stride())
+        found.append(_read_group(group.unique, layout, number, group.inverse, is_weighted=is_weighted))
+    return tuple(found)
+
+
+def _check_inverse(group: "InverseKeyedJaggedTensor", number: int, num_samples: int) -> None:
+    name, inverse = f"group {number} of the batch, {', '.join(group.keys)}", group.inverse
+    if len(inverse) != num_samples:
+        raise DataError(
+            f"{name}: {len(inverse)} samples, but the batch has {num_samples}: give it one of each"
+        )
+    if not len(inverse):
+        return
+    low, high = (int(extreme) for extreme in torch.aminmax(inverse))
+    if low < 0 or high >= group.num_unique:
+        raise DataError(
+            f"{name}: inverse holds {low if low < 0 else high}, but there are rows 0 to {group.num_unique - 1}"
+        )
+
+
+def _read_group(
+    jagged: "KeyedJaggedTensor", layout: "Layout", group: int, inverse: Tensor | None, *, is_weighted: bool
+) -> Samples:
+    names: Sequence[str] = jagged.keys()
+    wanted = layout.features_of_group(group)
+    keys = _keys(names, {feature: layout.features[feature] for feature in wanted})
+    weights = jagged.weights_or_none() if is_weighted else None
     limits = np.full(len(names), -1, np.int64)
-    limits[list(keys)] = layout.rows
+    for feature, key in keys.items():
+        limits[key] = layout.rows[feature]
     # Offsets are looked at before lengths are asked for, which the container would derive from them.
     if (
         len(set(names)) < len(names)
@@ -76,11 +118,11 @@ def read_samples(jagged: "KeyedJaggedTensor", layout: "Layout", *, is_weighted: 
         or not _are_lawful_offsets(jagged)
     ):
         _refuse(jagged, layout)
-    num_samples = jagged.stride()
+    num_rows = jagged.stride()
     flat = jagged.lengths().detach().cpu()
-    if flat.numel() != len(names) * num_samples:
+    if flat.numel() != len(names) * num_rows:
         _refuse(jagged, layout)
-    lengths = flat.numpy().reshape(len(names), num_samples)
+    lengths = flat.numpy().reshape(len(names), num_rows)
     ids = jagged.values().detach().cpu().contiguous().numpy()
     starts, one_each = np.empty(len(names) + 1, np.int64), np.empty(len(names), np.bool_)
     from windrow.recsys.sharded.packing_kernels import summarise
@@ -89,16 +131,18 @@ def read_samples(jagged: "KeyedJaggedTensor", layout: "Layout", *, is_weighted: 
         _refuse(jagged, layout)
     if weights is not None and (weights.dtype != torch.float32 or weights.shape != ids.shape):
         _refuse(jagged, layout)
-    held = NO_WEIGHTS if weights is None else weights.detach().cpu().contiguous().numpy()
-    return Samples(keys, lengths, ids, held, starts, one_each)
+    held = np.ones(len(ids) if is_weighted else 0, np.float32)
+    if weights is not None:
+        held = weights.detach().cpu().contiguous().numpy()
+    return Samples(keys, lengths, ids, held, starts, one_each, inverse)
 
 
-def _keys(names: Sequence[str], features: Sequence[str]) -> tuple[int, ...]:
+def _keys(names: Sequence[str], features: Mapping[int, str]) -> dict[int, int]:
     place = {name: number for number, name in enumerate(names)}
-    missing = [feature for feature in features if feature not in place]
+    missing = [feature for feature in features.values() if feature not in place]
     if missing:
         raise DataError(f"feature {missing[0]!r} is not in the batch, which has {', '.join(names)}")
-    return tuple(place[feature] for feature in features)
+    return {number: place[feature] for number, feature in features.items()}
 
 
 def _are_integers(tensor: Tensor) -> bool:

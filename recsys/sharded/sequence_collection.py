@@ -9,6 +9,7 @@ from torch import Tensor
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.embedding_configs import TableConfig, embedding_names
+from windrow.recsys.embeddings import SequenceRows
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
 from windrow.recsys.sharded.samples import Samples, read_samples
@@ -18,6 +19,7 @@ from windrow.recsys.tables.options import TableOptions
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
+    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
 
 __all__ = ["EmbeddingCollection"]
@@ -31,6 +33,8 @@ class EmbeddingCollection(ShardedTables):
         device: of the tables; None for the CPU.
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
+        groups: features whose lists come deduplicated, as `windrow.recsys.ikjt` draws it, group by group; may name
+            features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         seed: of the first values; must agree. They do not depend on the plan.
 
@@ -46,6 +50,7 @@ class EmbeddingCollection(ShardedTables):
         *,
         world: "World | None" = None,
         plan: Plan | None = None,
+        groups: Sequence[Sequence[str]] = (),
         optimizer: TableOptions | None = None,
         seed: int = 0,
     ) -> None:
@@ -56,6 +61,7 @@ class EmbeddingCollection(ShardedTables):
             device=device,
             world=world,
             plan=plan,
+            groups=groups,
             options=optimizer,
             seed=seed,
             stage="embedding rows",
@@ -70,70 +76,89 @@ class EmbeddingCollection(ShardedTables):
         """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         self._exchange = SequenceExchange(self.world, self.layout, device=self.device, stage="embedding rows")
 
-    def forward(self, features: "KeyedJaggedTensor") -> "dict[str, JaggedTensor]":
+    def forward(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> "dict[str, JaggedTensor]":
         """Look a minibatch up. Collective: every rank calls it, if with no samples.
 
         Args:
             features: ids of this rank's samples, [features, samples, any number]; may hold more features.
+            deduplicated: ids of the groups that the collection was made for, in their order; likewise.
 
         Returns:
             For each key of `embedding_names` [ids of the feature, dim] float32, with the lengths of the batch. Where
             gradients are recorded every rank runs one backward pass through them.
 
         Raises:
-            DataError: ids or lengths are not lawful.
+            DataError: ids, lengths or inverses are not lawful.
             DeadlineError: a rank did not come in time.
         """
-        return self.start_counts(features).finish()
+        from windrow.recsys.torchrec_adapter import JaggedTensor
 
-    def start_counts(self, features: "KeyedJaggedTensor") -> "InFlightLookup[dict[str, JaggedTensor]]":
+        found = {
+            name: rows.expanded() for name, rows in self.start_counts(features, deduplicated).finish().items()
+        }
+        return {name: JaggedTensor(rows.items, lengths=rows.lengths) for name, rows in found.items()}
+
+    def start_counts(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> InFlightLookup[dict[str, SequenceRows]]:
         """Start a lookup; see `InFlightLookup` for its stages. Collective.
 
         Args:
             features: as in `forward`; must stay untouched until the lookup is finished.
+            deduplicated: likewise.
+
+        Returns:
+            Ends with the rows of each feature, a list for each sample, or in a group for each distinct one.
 
         Raises:
-            DataError: ids or lengths are not lawful.
+            DataError: ids, lengths or inverses are not lawful.
         """
-        return _ExchangedRows(self, read_samples(features, self.layout, is_weighted=False))
+        return _ExchangedRows(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
 
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
 
-    def start_rows(self, wanted: LookupInput) -> SequenceTransfer:
+    def start_rows(self, wanted: Sequence[LookupInput]) -> SequenceTransfer:
         """Look up what all ranks want of this one; a stage of `start_counts`."""
-        return self._exchange.start(self._sharded.rows(wanted.to(self.device)), wanted.counts)
+        (everything,) = wanted
+        return self._exchange.start(self._sharded.rows(everything.to(self.device)), everything.counts)
 
-    def look_up_replicated(self, samples: Samples) -> list[Tensor]:
+    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """For each lookup of the tables that every rank holds [ids, dim]."""
-        return self._replicated.rows(self.replicated_input(samples)) if self._replicated.batches else []
+        if not self._replicated.batches:
+            return []
+        (everything,) = self.replicated_input(samples)
+        return self._replicated.rows(everything)
 
-    def jagged(self, outputs: Sequence[Tensor], samples: Samples) -> "dict[str, JaggedTensor]":
+    def named(self, outputs: Sequence[Tensor], samples: Sequence[Samples]) -> dict[str, SequenceRows]:
         """Name the results."""
-        from windrow.recsys.torchrec_adapter import JaggedTensor
+        found = {}
+        for name, (_, feature, _), items in zip(
+            self.embedding_names, self.layout.outputs, outputs, strict=True
+        ):
+            group = samples[self.layout.groups[feature]]
+            lengths = torch.from_numpy(group.lengths[group.keys[feature]]).to(self.device, torch.int64)
+            found[name] = SequenceRows(items, lengths, group.inverse)
+        return found
 
-        keys = [samples.keys[feature] for _, feature, _ in self.layout.outputs]
-        return {
-            name: JaggedTensor(rows, lengths=torch.from_numpy(samples.lengths[key]).to(self.device))
-            for name, rows, key in zip(self.embedding_names, outputs, keys, strict=True)
-        }
 
-
-class _ExchangedRows(ExchangedLookup["dict[str, JaggedTensor]"]):
-    def __init__(self, collection: EmbeddingCollection, samples: Samples) -> None:
+class _ExchangedRows(ExchangedLookup[dict[str, SequenceRows]]):
+    def __init__(self, collection: EmbeddingCollection, samples: Sequence[Samples]) -> None:
         super().__init__(collection.distribute(samples))
         self._collection = collection
         self._samples = samples
         self._transfer: SequenceTransfer | None = None
         self._replicated: list[Tensor] = []
 
-    def _start_vectors(self, wanted: LookupInput) -> None:
+    def _start_vectors(self, wanted: Sequence[LookupInput]) -> None:
         self._transfer = self._collection.start_rows(wanted)
         self._transfer.post(self._distribution.messages, self._samples)
         self._collection.count_rows(self._samples, self._distribution.messages)
         self._replicated = self._collection.look_up_replicated(self._samples)
 
-    def _finish_vectors(self) -> "dict[str, JaggedTensor]":
+    def _finish_vectors(self) -> dict[str, SequenceRows]:
         assert self._transfer is not None
-        return self._collection.jagged(self._transfer.finish(self._replicated), self._samples)
+        return self._collection.named(self._transfer.finish(self._replicated), self._samples)

@@ -47,13 +47,13 @@ class Places:
         return (block if self.positions is None else block.index_select(0, self.positions)).reshape(-1)
 
 
-def find_places(layout: Layout, owner: OwnerLayout, samples: Samples) -> list[Places]:
+def find_places(layout: Layout, owner: OwnerLayout, samples: Sequence[Samples]) -> list[Places]:
     """Where the rows of each lookup of an owner belong in the results of this rank.
 
     Args:
         layout: of the collection.
         owner: who answers.
-        samples: what this rank asks for.
+        samples: what this rank asks for, group by group.
 
     Returns:
         One for each lookup.
@@ -70,12 +70,13 @@ def find_places(layout: Layout, owner: OwnerLayout, samples: Samples) -> list[Pl
     return found
 
 
-def _positions(owner: OwnerLayout, lookup: Lookup, samples: Samples) -> Tensor | None:
+def _positions(owner: OwnerLayout, lookup: Lookup, samples: Sequence[Samples]) -> Tensor | None:
     request = owner.requests[lookup.request]
     if request.whole:
         return None
-    key = samples.keys[request.feature]
-    ids = samples.ids[samples.starts[key] : samples.starts[key + 1]]
+    group = samples[owner.request_groups[lookup.request]]
+    key = group.keys[request.feature]
+    ids = group.ids[group.starts[key] : group.starts[key + 1]]
     return torch.from_numpy(np.flatnonzero((request.rows[0] <= ids) & (ids < request.rows[1])))
 
 
@@ -114,7 +115,7 @@ class SequenceTransfer:
         self._counts = counts
         self._places: list[list[Places]] = []
 
-    def post(self, messages: Sequence[Message], samples: Samples) -> None:
+    def post(self, messages: Sequence[Message], samples: Sequence[Samples]) -> None:
         """Start the exchange. Collective.
 
         Args:
@@ -146,8 +147,11 @@ class SequenceTransfer:
         # While the rows travel:
         self._places = [find_places(exchange.layout, owner, samples) for owner in owners]
         self._replicated_places = find_places(exchange.layout, exchange.layout.replicated, samples)
-        keys = [samples.keys[feature] for _, feature, _ in exchange.layout.outputs]
-        self._lengths = [int(samples.starts[key + 1] - samples.starts[key]) for key in keys]
+        self._lengths = []
+        for _, feature, _ in exchange.layout.outputs:
+            group = samples[exchange.layout.groups[feature]]
+            key = group.keys[feature]
+            self._lengths.append(int(group.starts[key + 1] - group.starts[key]))
 
     def finish(self, replicated: Sequence[Tensor]) -> tuple[Tensor, ...]:
         """Wait for the rows and put them in their places.

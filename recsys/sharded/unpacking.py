@@ -12,6 +12,9 @@ from windrow.recsys.sharded.message import Message, MessageFormat
 
 __all__ = ["LookupInput", "unpack"]
 
+ONE_ID_EACH = -1
+"""Stands for the place of lengths that were not sent."""
+
 
 @dataclass(frozen=True, slots=True)
 class LookupInput:
@@ -20,11 +23,11 @@ class LookupInput:
     values: Tensor
     """[n] int64 row numbers, lookup by lookup, and within a lookup rank by rank."""
     offsets: Tensor
-    """[lookups x bags + 1] int64 where bags begin. Pooled: a bag for each sample; else one for each rank that asks."""
+    """[lookups x bags + 1] int64 where bags begin. Pooled: a bag for each row; else one for each rank that asks."""
     weights: Tensor | None
     """[n] float32, or None."""
-    num_samples: tuple[int, ...]
-    """Samples of each rank that asks."""
+    num_bags: tuple[int, ...]
+    """Bags of each rank that asks, for each lookup."""
     counts: np.ndarray
     """[ranks, lookups] int64 number of ids."""
 
@@ -36,17 +39,17 @@ class LookupInput:
         values = torch.cat([self.values[starts[n] : starts[n] + int(ends[n])] for n in lookups])
         counts = self.counts[:, list(lookups)]
         offsets = torch.from_numpy(np.concatenate([[0], counts.T.reshape(-1).cumsum()]))
-        return LookupInput(values, offsets.to(self.offsets), None, self.num_samples, counts)
+        return LookupInput(values, offsets.to(self.offsets), None, self.num_bags, counts)
 
     def to(self, device: torch.device) -> "LookupInput":
         """The same on a device."""
         weights = None if self.weights is None else self.weights.to(device)
         return LookupInput(
-            self.values.to(device), self.offsets.to(device), weights, self.num_samples, self.counts
+            self.values.to(device), self.offsets.to(device), weights, self.num_bags, self.counts
         )
 
 
-def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat) -> LookupInput:
+def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat) -> list[LookupInput]:
     """Bring the requests of all ranks into the order of the owner's lookups.
 
     Args:
@@ -55,14 +58,32 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
         form: of the messages.
 
     Returns:
-        Input of the owner's tables. Ids of a request that several lookups share are repeated.
+        Pooled lookups: an input for each batch of tables (`OwnerLayout.batches`), where lookups with fewer rows than
+        others of the batch have empty bags at the end of each rank's. Unpooled lookups: one input of all. Ids of a
+        request that several lookups share are repeated.
 
     Cost:
         One pass over the ids.
     """
+    if not form.with_lengths:
+        return [_unpack_lookups(messages, owner, form, range(len(owner.lookups)), ())]
+    return [
+        _unpack_lookups(messages, owner, form, range(*batch.lookups), batch.groups) for batch in owner.batches
+    ]
+
+
+def _unpack_lookups(
+    messages: Sequence[Message],
+    owner: OwnerLayout,
+    form: MessageFormat,
+    chosen: Sequence[int],
+    groups: Sequence[int],
+) -> LookupInput:
+    """The input of some lookups. Pooled: with as many bags for each rank as the largest of the groups has rows."""
     from windrow.recsys.sharded.packing_kernels import place_requests
 
-    of_lookup = np.array([lookup.request for lookup in owner.lookups], np.int64)
+    of_lookup = np.array([owner.lookups[number].request for number in chosen], np.int64)
+    group_of_lookup = np.array(owner.request_groups, np.int64)[of_lookup]
     counts = np.stack([message.counts[of_lookup] for message in messages])
     # Ids: lookups outside, ranks inside.
     ends = counts.T.reshape(-1).cumsum()
@@ -70,8 +91,7 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
         np.concatenate([[0], ends[:-1]]).reshape(len(of_lookup), len(messages)) if len(ends) else counts.T
     )
     total = int(ends[-1]) if len(ends) else 0
-    num_samples = np.array([message.num_samples for message in messages], np.int64)
-    bags = num_samples if form.with_lengths else np.ones_like(num_samples)
+    bags = np.array([message.num_rows[list(groups)].max() if groups else 1 for message in messages], np.int64)
     first_bags = np.concatenate([[0], bags.cumsum()])
     # FBGEMM works with int64 on CPUs, and would convert.
     values = np.empty(total, np.int64)
@@ -79,11 +99,17 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
     offsets = np.empty(len(of_lookup) * int(first_bags[-1]) + 1, np.int64)
     offsets[-1] = total
     for rank, message in enumerate(messages):
-        starts = np.concatenate([[0], message.counts.cumsum()])[of_lookup]
-        before = np.concatenate([[0], message.send_lengths.cumsum()])[of_lookup]
-        lengths = np.where(message.send_lengths[of_lookup], before * message.num_samples, -1)
-        first_offsets = np.arange(len(of_lookup)) * first_bags[-1] + first_bags[rank]
-        lookups = np.stack([starts, counts[rank], lengths, places[:, rank], first_offsets], axis=1)
+        lookups = np.stack(
+            [
+                message.first_ids[of_lookup],
+                counts[rank],
+                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], ONE_ID_EACH),
+                message.num_rows[group_of_lookup] if groups else np.ones_like(of_lookup),
+                places[:, rank],
+                np.arange(len(of_lookup)) * first_bags[-1] + first_bags[rank],
+            ],
+            axis=1,
+        )
         place_requests(
             message.ids,
             message.weights,
@@ -98,6 +124,6 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
         torch.from_numpy(values),
         torch.from_numpy(offsets),
         torch.from_numpy(weights) if form.weighted else None,
-        tuple(num_samples.tolist()),
+        tuple(bags.tolist()),
         counts,
     )

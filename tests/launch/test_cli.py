@@ -9,7 +9,7 @@ from windrow.comm.errors import RecipeError
 from windrow.launch import cli
 from windrow.launch.commands import train
 
-COMMANDS = ("partition", "prepare", "plan", "train", "predict", "export", "network", "report", "cluster")
+COMMANDS = ("partition", "prepare", "plan", "train", "predict", "export", "generate-log", "network", "report", "cluster")
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -37,7 +37,8 @@ def _write_log(
     from pyarrow import parquet
 
     table = pa.table(dict(columns))
-    names = [name for name in columns if name not in {"label", "dense"} and not name.endswith(".weights")]
+    others = {"label", "dense", "session"}
+    names = [name for name in columns if name not in others and not name.endswith(".weights")]
     features = tuple(
         FeatureEntry(
             name=name,
@@ -68,7 +69,7 @@ def _write_log(
         dense=tuple(f"dense_{index}" for index in range(num_dense)),
         dense_missing={},
         has_time=False,
-        has_session=False,
+        has_session="session" in columns,
         features=features,
         splits={"train": SplitEntry(rows=len(table), positives=0, files=tuple(files))},
         vocabularies=(),
@@ -76,3 +77,62 @@ def _write_log(
         fingerprint="",
     ).write(folder / MANIFEST_NAME)
     return LogStore.open(folder)
+
+
+@pytest.fixture(scope="session")
+def jagged_of() -> Callable[..., Any]:
+    """Make a jagged tensor of lists that one can read: `_jagged_of`."""
+    return _jagged_of
+
+
+@pytest.fixture(scope="session")
+def lists_of() -> Callable[[Any], dict[str, list[tuple[bytes, ...]]]]:
+    """Read a jagged tensor bit for bit: `_lists_of`."""
+    return _lists_of
+
+
+def _jagged_of(
+    features: Mapping[str, Sequence[Sequence[int]]],
+    weights: Mapping[str, Sequence[Sequence[float]]] | None = None,
+    *,
+    dtype: Any = None,
+) -> Any:
+    """A KeyedJaggedTensor.
+
+    Args:
+        features: name to a list for each sample.
+        weights: likewise.
+        dtype: of lengths, int64 by default.
+    """
+    import torch
+
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+    def flat(columns: Mapping[str, Sequence[Sequence[Any]]], dtype: Any) -> Any:
+        return torch.tensor(
+            [one for lists in columns.values() for ones in lists for one in ones], dtype=dtype
+        )
+
+    return KeyedJaggedTensor(
+        keys=list(features),
+        values=flat(features, torch.int64),
+        weights=None if weights is None else flat(weights, torch.float32),
+        lengths=torch.tensor(
+            [len(ids) for lists in features.values() for ids in lists], dtype=dtype or torch.int64
+        ),
+        stride=len(next(iter(features.values()))),
+    )
+
+
+def _lists_of(jagged: Any) -> dict[str, list[tuple[bytes, ...]]]:
+    """For each feature the bytes of each sample's ids, and of its weights where there are any."""
+    columns = [jagged.values()] + ([] if jagged.weights_or_none() is None else [jagged.weights()])
+    offsets, stride = jagged.offsets().tolist(), jagged.stride()
+    assert len(offsets) == len(jagged.keys()) * stride + 1
+    return {
+        key: [
+            tuple(column[offsets[place] : offsets[place + 1]].numpy().tobytes() for column in columns)
+            for place in range(number * stride, (number + 1) * stride)
+        ]
+        for number, key in enumerate(jagged.keys())
+    }

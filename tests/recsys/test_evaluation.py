@@ -25,7 +25,7 @@ class DenseIsTheLogit(ClickModel):
     def begin(self, dense):
         return dense[:, 0]
 
-    def finish(self, begun, pooled, sequences=None, context=None):
+    def finish(self, begun, embeddings, context=None):
         assert context is None, "nothing is dropped in evaluation"
         return begun
 

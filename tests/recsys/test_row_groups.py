@@ -2,6 +2,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import StoreError
+from windrow.recsys.decoded_columns import ColumnChoice
 from windrow.recsys.row_groups import RowGroups
 
 pa = pytest.importorskip("pyarrow")
@@ -19,7 +20,9 @@ def store(tmp_path, write_log):
 
 
 def open_groups(store, memory_bytes=1 << 20):
-    return RowGroups(store.split("train"), store.features, num_dense=0, memory_bytes=memory_bytes)
+    return RowGroups(
+        store.split("train"), ColumnChoice(features=store.features, num_dense=0), memory_bytes=memory_bytes
+    )
 
 
 def test_covers_any_range(store):

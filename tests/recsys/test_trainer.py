@@ -14,6 +14,7 @@ from windrow.comm.splits import near_equal_split
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batch import Batch
 from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
@@ -46,14 +47,15 @@ class SumModel(ClickModel):
     def begin(self, dense):
         return dense.sum(1) * self.scale[0]
 
-    def finish(self, begun, pooled, sequences=None, context=None):
+    def finish(self, begun, embeddings, context=None):
+        pooled = embeddings.pooled()
         if context is not None and self.dropout:
             pooled = context.drop(pooled, self.dropout, layer=0)
         logits = begun + pooled.sum(1) * self.scale[1]
-        if sequences is not None:
-            rows = sequences["history"]
-            sample = torch.repeat_interleave(torch.arange(len(logits)), rows.lengths().long())
-            logits = logits.index_add(0, sample, rows.values().sum(1))
+        if embeddings.sequences:
+            rows = embeddings.sequences["history"].expanded()
+            sample = torch.repeat_interleave(torch.arange(len(logits)), rows.lengths.long())
+            logits = logits.index_add(0, sample, rows.items.sum(1))
         return logits
 
 
@@ -162,7 +164,9 @@ def reference_losses(schedule=None):
                     for table in TABLES
                     for feature in table.feature_names
                 ]
-                loss = model.loss_sum(model(batch.dense, torch.cat(pooled, 1)), batch)
+                names = [feature for table in TABLES for feature in table.feature_names]
+                embeddings = Embeddings.of(torch.cat(pooled, 1), dict.fromkeys(names, DIM))
+                loss = model.loss_sum(model(batch.dense, embeddings), batch)
                 factor = learning_rate_factor(schedule or ScheduleOptions(), position, 2 * STEPS)
                 position += 1
                 for optimizer, peak in zip(optimizers, peaks, strict=True):

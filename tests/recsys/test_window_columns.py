@@ -3,7 +3,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.row_groups import IdLists, RowGroup
+from windrow.recsys.decoded_columns import RowGroup
+from windrow.recsys.id_lists import IdLists
+from windrow.recsys.shared_lists import SharedGroups
 from windrow.recsys.store_manifest import FeatureEntry
 from windrow.recsys.window_columns import Piece, batch_of_pieces, no_samples, read_window
 
@@ -24,7 +26,7 @@ def row_group(lists, first):
         dense=np.arange(first, first + len(lists), dtype=np.float32)[:, None],
         single=(np.arange(first, first + len(lists)),),
         lists=(IdLists(offsets, np.array([number for ids in lists for number in ids], np.int64), None),),
-        num_bytes=0,
+        groups=SharedGroups((), np.zeros((0, len(lists)), np.int32)),
     )
 
 

@@ -1,13 +1,20 @@
-"""Models from options."""
+"""Models from options, and what deduplication leaves as it is: everything but the work."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
 
 from windrow.comm.errors import RecipeError
+from windrow.recsys.deduplication.options import DeduplicationOptions
+from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.dcn import DCN
 from windrow.recsys.models.dlrm import DLRM
+from windrow.recsys.models.feature_mlps import FeatureMLPModel
 from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.self_attention import SelfAttentionPooling
 from windrow.recsys.models.sequence_tower import SequenceModel
 
 DIMS = {"user": 4, "item": 4}
@@ -41,6 +48,39 @@ def test_sequences_stand_in_front() -> None:
     assert model.model.dots.num_pairs == 3
 
 
+def test_self_attention_and_feature_nets() -> None:
+    options = ModelOptions(
+        sequences=("seen",),
+        sequence_pooling="self",
+        sequence_layers=3,
+        sequence_heads=2,
+        sequence_hidden=(7,),
+        sequence_positions=9,
+        feature_mlp=(5,),
+    )
+    model = build_model(options, num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
+    assert isinstance(model, SequenceModel)
+    (tower,) = model.poolings
+    assert isinstance(tower, SelfAttentionPooling)
+    assert len(tower.layers) == 3
+    assert tower.positions.shape == (9, 4)
+    assert isinstance(model.model, FeatureMLPModel)
+    assert [output.out_features for output in model.model.outputs] == [4, 4, 4]
+
+
+@pytest.mark.parametrize(
+    ("query", "sequence_dim", "message"),
+    [
+        ("shop", 4, r'"shop" is no pooled feature: choose one of user, item'),
+        ("item", 8, "'seen', 8 columns, with 'item', 4"),
+    ],
+)
+def test_refuses_queries_that_do_not_fit(query: str, sequence_dim: int, message: str) -> None:
+    options = ModelOptions(kind="dcn", sequences=("seen",), sequence_query=query)
+    with pytest.raises(RecipeError, match=message):
+        build_model(options, num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": sequence_dim}, seed=0)
+
+
 def test_refuses_features_that_are_not_there() -> None:
     with pytest.raises(RecipeError, match=r"sequences = \[\], but the unpooled features are \['seen'\]"):
         build_model(ModelOptions(), num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
@@ -54,3 +94,117 @@ def test_two_towers_are_no_model_of_clicks() -> None:
 def test_large_seeds_work() -> None:
     model = build_model(ModelOptions(), num_dense=0, pooled_dims=DIMS, seed=2**70)
     assert all(torch.isfinite(parameter).all() for parameter in model.parameters())
+
+
+SHAPES = [
+    ModelOptions(bottom=(6,), top=(8,), feature_mlp=(5,), embeddings_in_top=True),
+    ModelOptions(top=(8,), sequences=("seen", "bought"), sequence_query="item"),
+    ModelOptions(top=(8,), sequences=("seen", "bought"), sequence_query="user", feature_mlp=(3, 2)),
+    ModelOptions(kind="dcn", deep=(8,), sequences=("seen", "bought"), sequence_pooling="self"),
+    ModelOptions(
+        kind="dcn", deep=(8,), sequences=("seen", "bought"), sequence_pooling="self", feature_mlp=(3,)
+    ),
+]
+WAYS = [
+    DeduplicationOptions(),
+    DeduplicationOptions(compute=False),
+    DeduplicationOptions(compute=False, expand_jagged=False),
+]
+
+
+class Shared:
+    """Random embeddings in float64: users and one list are shared by a pattern, the other list by another."""
+
+    def __init__(self, num_rows: int, inverse: list[int]) -> None:
+        generator = torch.Generator().manual_seed(0)
+
+        def draw(rows: int, columns: int) -> Tensor:
+            return torch.randn(rows, columns, generator=generator, dtype=torch.float64).requires_grad_()
+
+        num_samples = len(inverse)
+        self.inverse = torch.tensor(inverse, dtype=torch.int64)
+        # One list that all samples have.
+        self.other = torch.zeros(num_samples, dtype=torch.int64)
+        self.lengths = torch.randint(0, 4, (num_rows,), generator=generator)
+        self.other_lengths = torch.tensor([3] if num_samples else [], dtype=torch.int64)
+        self.dense = draw(num_samples, 2)
+        self.user, self.item = draw(num_rows, 4), draw(num_samples, 4)
+        self.seen, self.bought = draw(int(self.lengths.sum()), 4), draw(int(self.other_lengths.sum()), 4)
+
+    def once(self) -> Embeddings:
+        return Embeddings(
+            [
+                PooledRows(("item",), (4,), self.item, None),
+                PooledRows(("user",), (4,), self.user, self.inverse),
+            ],
+            ("user", "item"),
+            {
+                "seen": SequenceRows(self.seen, self.lengths, self.inverse),
+                "bought": SequenceRows(self.bought, self.other_lengths, self.other),
+            },
+        )
+
+    def for_each_sample(self) -> Embeddings:
+        pooled = torch.cat([self.user.index_select(0, self.inverse), self.item], 1)
+        return Embeddings(
+            [PooledRows(("user", "item"), (4, 4), pooled, None)],
+            ("user", "item"),
+            {
+                "seen": _of_samples(self.seen, self.lengths, self.inverse),
+                "bought": _of_samples(self.bought, self.other_lengths, self.other),
+            },
+        )
+
+
+def _of_samples(items: Tensor, lengths: Tensor, inverse: Tensor) -> SequenceRows:
+    lists = items.split(lengths.tolist()) if len(lengths) else ()
+    chosen = [lists[row] for row in inverse.tolist()]
+    return SequenceRows(torch.cat([items[:0], *chosen]), lengths[inverse], None)
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=lambda options: f"{options.kind}-{SHAPES.index(options)}")
+@given(num_rows=st.integers(1, 5), picks=st.lists(st.integers(0, 4), max_size=7))
+def test_shared_rows_change_neither_logits_nor_gradients(
+    options: ModelOptions, num_rows: int, picks: list[int]
+) -> None:
+    shared = Shared(num_rows if picks else 0, [pick % num_rows for pick in picks])
+    results = []
+    for way in (None, *WAYS):
+        model = build_model(
+            options,
+            num_dense=2,
+            pooled_dims=DIMS,
+            sequence_dims=dict.fromkeys(options.sequences, 4),
+            seed=0,
+            deduplication=way,
+        ).double()
+        embeddings = shared.for_each_sample() if way is None else shared.once()
+        logits = model(shared.dense, embeddings)
+        assert logits.shape == (len(picks),)
+        leaves = [shared.user, shared.item, *model.parameters()]
+        leaves += [shared.seen, shared.bought] if options.sequences else []
+        results.append([logits, *torch.autograd.grad(logits.sum() + 0 * shared.dense.sum(), leaves)])
+    expected, *others = results
+    for other in others:
+        for mine, slow in zip(other, expected, strict=True):
+            torch.testing.assert_close(mine, slow, rtol=1e-9, atol=1e-11)
+
+
+@pytest.mark.parametrize("options", SHAPES, ids=lambda options: f"{options.kind}-{SHAPES.index(options)}")
+def test_a_step_in_single_precision_is_equal_up_to_rounding(options: ModelOptions) -> None:
+    shared = Shared(5, [0, 0, 0, 1, 2, 2, 4, 4, 4, 4, 3, 0])
+    for name in ("dense", "user", "item", "seen", "bought"):
+        setattr(shared, name, getattr(shared, name).detach().float().requires_grad_())
+    results = []
+    for embeddings in (shared.for_each_sample(), shared.once()):
+        model = build_model(
+            options,
+            num_dense=2,
+            pooled_dims=DIMS,
+            sequence_dims=dict.fromkeys(options.sequences, 4),
+            seed=0,
+        )
+        logits = model(shared.dense, embeddings)
+        results.append([logits, *torch.autograd.grad(logits.mean(), [shared.user, *model.parameters()])])
+    for mine, slow in zip(*results, strict=True):
+        torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-6)

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.dcn import DCN, Structure
 
 
@@ -26,7 +27,7 @@ def test_formula(structure: Structure, low_rank: int | None) -> None:
         expected = model.logit(model.deep(model.cross(x0)))
     else:
         expected = model.logit(torch.cat([model.cross(x0), model.deep(x0)], 1))
-    torch.testing.assert_close(model(dense, pooled), expected[:, 0])
+    torch.testing.assert_close(model(dense, Embeddings.of(pooled, {"a": 4, "b": 3})), expected[:, 0])
 
 
 def test_refuses_to_compute_from_nothing() -> None:

@@ -4,6 +4,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.dlrm import DLRM
 
 
@@ -32,7 +33,7 @@ def test_formula(num_dense: int, *, embeddings_in_top: bool) -> None:
         dots = [(a * v).sum(1), (b * v).sum(1), *dots]
         parts = [v, *parts]
     expected = model.logit(model.top(torch.cat([*parts, torch.stack(dots, 1)], 1)))[:, 0]
-    torch.testing.assert_close(model(dense, torch.cat([a, b], 1)), expected)
+    torch.testing.assert_close(model(dense, Embeddings.of(torch.cat([a, b], 1), {"a": 4, "b": 4})), expected)
 
 
 def test_dense_work_is_done_before_embeddings_come() -> None:
@@ -40,15 +41,16 @@ def test_dense_work_is_done_before_embeddings_come() -> None:
     dense = torch.randn(5, 3, generator=torch.Generator().manual_seed(0))
     begun = model.begin(dense)
     assert begun.shape == (5, 4)
-    pooled = torch.ones(5, 8)
+    pooled = Embeddings.of(torch.ones(5, 8), {"a": 4, "b": 4})
     assert torch.equal(model.finish(begun, pooled), model(dense, pooled))
 
 
 def test_one_feature_alone_needs_itself_in_the_top() -> None:
     with pytest.raises(RecipeError, match=r"only the feature 'a'.*embeddings_in_top"):
         make(0, {"a": 4})
-    assert make(0, {"a": 4}, embeddings_in_top=True)(torch.ones(2, 0), torch.ones(2, 4)).shape == (2,)
-    assert make(2, {"a": 4})(torch.ones(2, 2), torch.ones(2, 4)).shape == (2,)
+    one = Embeddings.of(torch.ones(2, 4), {"a": 4})
+    assert make(0, {"a": 4}, embeddings_in_top=True)(torch.ones(2, 0), one).shape == (2,)
+    assert make(2, {"a": 4})(torch.ones(2, 2), one).shape == (2,)
 
 
 def test_refuses_embeddings_that_cannot_be_multiplied() -> None:

@@ -7,6 +7,7 @@ import torch
 from torch import Tensor, nn
 
 from windrow.recsys.batch import Batch
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.options import ModelOptions
@@ -23,6 +24,8 @@ OPTIONS = [
     ModelOptions(kind="dcn", deep=(8,), structure="parallel", low_rank=3),
     ModelOptions(bottom=(6,), top=(8,), sequences=("history",), sequence_query="item", dropout=0.5),
     ModelOptions(kind="dcn", deep=(), sequences=("history",), sequence_query="item", sequence_hidden=()),
+    ModelOptions(bottom=(6,), top=(8,), sequences=("history",), sequence_pooling="self", sequence_heads=2),
+    ModelOptions(kind="dcn", deep=(8,), sequences=("history",), sequence_pooling="self", feature_mlp=(5,)),
 ]
 DIM = 4
 
@@ -66,7 +69,8 @@ class Inputs:
         starts = [0, *self.lengths.cumsum(0).tolist()]
         start, stop, _ = rows.indices(len(self.lengths))
         history = JaggedTensor(self.items[starts[start] : starts[stop]], lengths=self.lengths[rows])
-        logits: Tensor = model(self.dense[rows], self.pooled[rows], {"history": history}, context)
+        embeddings = Embeddings.of(self.pooled[rows], {"user": DIM, "item": DIM}, {"history": history})
+        logits: Tensor = model(self.dense[rows], embeddings, context)
         return logits
 
 

@@ -6,6 +6,7 @@ import torch.nn.functional as F
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys.batch import Batch
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.interaction_reader import InteractionReader
 from windrow.recsys.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.models.two_tower import TwoTower, two_tower_tables
@@ -35,6 +36,10 @@ def make_batch(positives, negatives, first_user=0):
 
 def make_pooled(rows, seed=0):
     return torch.randn(rows, 4 * DIM, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+
+
+def embeddings_of(pooled):
+    return Embeddings.of(pooled, dict.fromkeys(FEATURES, DIM))
 
 
 def reference_loss(model, pooled, positives, negatives, temperature, log_probabilities=None):
@@ -68,7 +73,7 @@ def test_the_loss_is_the_sampled_softmax(corrected):
     torch.nn.init.constant_(model.user_gate, 0.7)
     torch.nn.init.constant_(model.item_gate, -0.4)
     pooled, batch = make_pooled(10), make_batch(positives, negatives)
-    loss = model.loss_sum(model(batch.dense, pooled), batch)
+    loss = model.loss_sum(model(batch.dense, embeddings_of(pooled)), batch)
     expected = reference_loss(model, pooled, positives, negatives, 0.2, log_probabilities)
     assert loss.item() == pytest.approx(expected, rel=1e-5)
     loss.backward()
@@ -81,12 +86,12 @@ def test_parts_of_a_minibatch_add_up():
     positives, negatives = [3, 1, 4, 1], [5, 1, 2]
     model, pooled = TwoTower(DIM), make_pooled(7)
     whole = make_batch(positives, negatives)
-    total = model.loss_sum(model(whole.dense, pooled), whole)
+    total = model.loss_sum(model(whole.dense, embeddings_of(pooled)), whole)
     parts = []
     for start, stop in ((0, 1), (1, 1), (1, 4)):
         batch = make_batch(positives[start:stop], negatives, start)
         rows = torch.cat([pooled[start:stop], pooled[4:]])
-        parts.append(model.loss_sum(model(batch.dense, rows), batch))
+        parts.append(model.loss_sum(model(batch.dense, embeddings_of(rows)), batch))
     assert sum(parts).item() == pytest.approx(total.item(), rel=1e-5)
 
 
@@ -94,14 +99,14 @@ def test_parts_of_a_minibatch_add_up():
 def test_nothing_to_tell_apart_costs_nothing_and_has_gradients(positives, negatives):
     model, pooled = TwoTower(DIM), make_pooled(len(positives) + len(negatives))
     batch = make_batch(positives, negatives)
-    loss = model.loss_sum(model(batch.dense, pooled), batch)
+    loss = model.loss_sum(model(batch.dense, embeddings_of(pooled)), batch)
     loss.backward()
     assert loss.item() == 0
     assert torch.equal(pooled.grad, torch.zeros_like(pooled))
 
 
 def test_empty_rows_have_vector_zero():
-    vectors = TwoTower(DIM)(torch.empty(2, 0), torch.zeros(2, 4 * DIM))
+    vectors = TwoTower(DIM)(torch.empty(2, 0), embeddings_of(torch.zeros(2, 4 * DIM)))
     assert not vectors.users.any()
     assert not vectors.items.any()
 

@@ -1,10 +1,12 @@
 """Small collections, batches and plans, and the training that every plan must equal."""
 
+from itertools import pairwise
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.partition.tables.plan import Plan, Shard
@@ -104,7 +106,7 @@ def weight_of(feature: str, ids: list[int]) -> list[float]:
     return [0.25 * (1 + (i + len(feature)) % 7) for i in ids]
 
 
-def jagged(drawn: dict[str, list[list[int]]], *, weighted: bool = False):
+def jagged(drawn: dict[str, list[list[int]]], *, weighted: bool = False, num_samples: int | None = None):
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
     bags = [bag for feature in drawn for bag in drawn[feature]]
@@ -114,8 +116,32 @@ def jagged(drawn: dict[str, list[list[int]]], *, weighted: bool = False):
         values=torch.tensor([i for bag in bags for i in bag], dtype=torch.int64),
         lengths=torch.tensor([len(bag) for bag in bags], dtype=torch.int64),
         weights=torch.tensor(weights, dtype=torch.float32) if weighted else None,
-        stride=len(next(iter(drawn.values()))),
+        stride=len(next(iter(drawn.values()))) if num_samples is None else num_samples,
     )
+
+
+def repeating(seed: int, num_samples: int, *, empty: bool = False) -> dict[str, list[list[int]]]:
+    """As `draw`, with few distinct rows of each feature, each feature's choice its own."""
+    few = draw(seed, 3, empty=empty)
+    generator = np.random.default_rng(seed + 1)
+    return {f: [bags[n] for n in generator.integers(0, 3, num_samples)] for f, bags in few.items()}
+
+
+def deduplicated(drawn: dict[str, list[list[int]]], groups, *, weighted: bool = False):
+    """What is in no group, a list for each sample, and the groups with each distinct row once."""
+    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+
+    grouped = {feature for group in groups for feature in group}
+    num_samples = len(next(iter(drawn.values())))
+    found = []
+    for group in groups:
+        rows = [tuple(tuple(drawn[feature][n]) for feature in group) for n in range(num_samples)]
+        distinct = list(dict.fromkeys(rows))
+        lists = {feature: [list(row[n]) for row in distinct] for n, feature in enumerate(group)}
+        inverse = torch.tensor([distinct.index(row) for row in rows], dtype=torch.int64)
+        found.append(InverseKeyedJaggedTensor(jagged(lists, weighted=weighted), inverse))
+    plain = {feature: bags for feature, bags in drawn.items() if feature not in grouped}
+    return jagged(plain, weighted=weighted, num_samples=num_samples), tuple(found)
 
 
 def reference_pooled(tables, weights: dict[str, Tensor], drawn, *, weighted=False) -> Tensor:
@@ -155,6 +181,34 @@ def local(collection) -> list:
     return [(stored.table, stored.weight.clone()) for stored in collection.local_tables()]
 
 
+@st.composite
+def plans(draw):
+    """Tables, a plan in which every table is cut into stripes, and those again, number of ranks, and groups."""
+    size = draw(st.integers(1, 4))
+    names = ["a", "b", "c"]
+    tables, shards, replicated = [], [], []
+    for name in names[: draw(st.integers(1, 3))]:
+        rows, dim = draw(st.integers(1, 9)), 4 * draw(st.integers(1, 4))
+        features = draw(st.lists(st.sampled_from("uvwx"), min_size=1, max_size=3, unique=True))
+        tables.append(
+            EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features)
+        )
+        if draw(st.booleans()) and draw(st.booleans()):
+            replicated.append(name)
+            continue
+        between = draw(st.sets(st.integers(1, rows - 1), max_size=2)) if rows > 1 else set()
+        row_cuts = [0, *sorted(between), rows]
+        for top, bottom in pairwise(row_cuts):
+            inner = draw(st.sets(st.integers(1, dim // 4 - 1), max_size=2)) if dim > 4 else set()
+            cuts = [0, *(4 * cut for cut in sorted(inner)), dim]
+            for left, right in pairwise(cuts):
+                shards.append(Shard(name, draw(st.integers(0, size - 1)), (top, bottom), (left, right)))
+    grouped = draw(st.lists(st.sampled_from("uvwx"), max_size=4, unique=True))
+    cut = draw(st.integers(0, len(grouped)))
+    groups = [tuple(part) for part in (grouped[:cut], grouped[cut:]) if part]
+    return tables, Plan(tuple(draw(st.permutations(shards))), tuple(replicated)), size, groups
+
+
 @pytest.fixture(scope="session")
 def small() -> SimpleNamespace:
     """Everything above."""
@@ -171,4 +225,7 @@ def small() -> SimpleNamespace:
         assembled=assembled,
         local=local,
         weight_of=weight_of,
+        plans=plans,
+        deduplicated=deduplicated,
+        repeating=repeating,
     )

@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
@@ -20,27 +21,38 @@ STEPS = 3
 SAMPLES = [5, 0, 3, 7]
 
 
-def draw_for(small, step, rank):
+GROUPS = [
+    pytest.param([["history"]], id="a table shared with another group"),
+    pytest.param([["tag", "item"], ["user", "unknown"]], id="several"),
+    pytest.param([["history", "flag", "user", "item", "tag"]], id="everything"),
+]
+
+
+def draw_for(small, step, rank, groups=()):
     """Uneven numbers of samples; in the last step only the first rank has ids."""
-    return small.draw(10 * step + rank, SAMPLES[(rank + step) % 4], empty=step == STEPS - 1 and rank > 0)
+    draw = small.repeating if groups else small.draw
+    return draw(10 * step + rank, SAMPLES[(rank + step) % 4], empty=step == STEPS - 1 and rank > 0)
 
 
 def upstream(num_samples: int, width: int, rank: int) -> torch.Tensor:
     return torch.linspace(-1, 1, num_samples * width).view(num_samples, width) * (rank + 1)
 
 
-def train(world, small, kind, *, tables, weighted=False, optimizer="sgd"):
+def train(world, small, kind, *, tables, weighted=False, optimizer="sgd", groups=()):
     """STEPS steps; returns pooled values of each, and the tables."""
     options = TableOptions(optimizer=optimizer, learning_rate=0.5)
     plan = kind if isinstance(kind, Plan) else small.make_plan(kind, world.size)
-    collection = EmbeddingBagCollection(tables, weighted, world=world, plan=plan, optimizer=options, seed=3)
+    collection = EmbeddingBagCollection(
+        tables, weighted, world=world, plan=plan, groups=groups, optimizer=options, seed=3
+    )
     before = small.local(collection)
     reducer = GradientReducer(world, collection.replicated_parameters())
     pooled = []
     for step in range(STEPS):
-        drawn = draw_for(small, step, world.rank)
+        drawn = draw_for(small, step, world.rank, groups)
+        known = [[feature for feature in group if feature in drawn] for group in groups]
         reducer.start()
-        result = collection(small.jagged(drawn, weighted=weighted))
+        result = collection(*small.deduplicated(drawn, known, weighted=weighted))
         assert result.keys() == collection.embedding_names
         values = result.values()
         pooled.append(values.detach().clone())
@@ -50,13 +62,13 @@ def train(world, small, kind, *, tables, weighted=False, optimizer="sgd"):
     return before, pooled, small.local(collection)
 
 
-def check_against_reference(small, results, *, tables, weighted=False):
+def check_against_reference(small, results, *, tables, weighted=False, groups=()):
     size = len(results)
     weights = {n: t.clone().requires_grad_() for n, t in small.assembled(r[0] for r in results).items()}
     for step in range(STEPS):
         loss = sum(weight.sum() for weight in weights.values()) * 0
         for rank in range(size):
-            drawn = draw_for(small, step, rank)
+            drawn = draw_for(small, step, rank, groups)
             expected = small.reference_pooled(tables, weights, drawn, weighted=weighted)
             torch.testing.assert_close(results[rank][1][step], expected.detach(), rtol=1e-5, atol=1e-6)
             loss = loss + (expected.tanh() * upstream(*expected.shape, rank)).sum()
@@ -80,6 +92,20 @@ def test_values_and_updates_equal_those_of_one_process(spmd, small, kind):
 def test_weights_of_ids(spmd, small, kind):
     results = spmd(lambda world: train(world, small, kind, tables=small.sums, weighted=True))
     check_against_reference(small, results, tables=small.sums, weighted=True)
+
+
+@pytest.mark.parametrize("groups", GROUPS)
+@pytest.mark.parametrize("kind", KINDS)
+def test_deduplicated_lists_give_the_same(spmd, small, kind, groups):
+    results = spmd(lambda world: train(world, small, kind, tables=small.tables, groups=groups))
+    check_against_reference(small, results, tables=small.tables, groups=groups)
+
+
+@pytest.mark.parametrize("kind", ["table", "mixed"])
+def test_deduplicated_lists_with_weights(spmd, small, kind):
+    groups = [["history", "tag"]]
+    results = spmd(lambda world: train(world, small, kind, tables=small.sums, weighted=True, groups=groups))
+    check_against_reference(small, results, tables=small.sums, weighted=True, groups=groups)
 
 
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])
@@ -163,6 +189,34 @@ def test_a_batch_in_the_order_of_the_tables_goes_straight_into_the_kernel(small)
     assert torch.equal(collection(small.jagged(ordered)).values(), collection(small.jagged(drawn)).values())
 
 
+def test_what_is_the_same_travels_and_is_looked_up_once(spmd, small):
+    """Bytes of ids and vectors, and rows, are those of a batch of the distinct rows alone."""
+    repeats, distinct = 12, small.draw(5, 2)
+    groups = [small.features]
+
+    def traffic(world, drawn, groups):
+        world.meter = Meter()
+        collection = EmbeddingBagCollection(
+            small.tables, world=world, plan=small.make_plan("mixed", world.size), groups=groups
+        )
+        collection(*small.deduplicated(drawn, groups)).values().sum().backward()
+        sent = {
+            stage: world.meter.totals(f"embedding bags: {stage}").bytes_sent
+            for stage in ("ids", "vectors", "gradients")
+        }
+        return sent, world.meter.found()
+
+    def body(world):
+        few = traffic(world, distinct, ())
+        many = {feature: bags * repeats for feature, bags in distinct.items()}
+        assert traffic(world, many, groups) == few
+        return few
+
+    found = spmd(body)
+    if len(found) > 1:
+        assert all(sum(sent[stage] for sent, _ in found) > 0 for stage in ("ids", "vectors", "gradients"))
+
+
 def test_no_gradients_in_evaluation(spmd, small):
     def body(world):
         collection = EmbeddingBagCollection(
@@ -199,5 +253,7 @@ def test_random_plans(small, seed, size):
         tuple(shard for t in chosen for shard in pieces(t)),
         tuple(t.name for t in small.tables if t not in chosen),
     )
-    results = Loopback.run(size, lambda world: train(world, small, plan, tables=small.tables))
-    check_against_reference(small, results, tables=small.tables)
+    features = generator.permutation(small.features).tolist()
+    groups = [group for group in (features[:2], features[2:3]) if generator.random() < 0.7]
+    results = Loopback.run(size, lambda world: train(world, small, plan, tables=small.tables, groups=groups))
+    check_against_reference(small, results, tables=small.tables, groups=groups)

@@ -18,7 +18,7 @@ def test_owners_get_what_every_rank_packed(spmd, small):
         form = MessageFormat(np.int32, weighted=False, with_lengths=True)
         layout = make_layout(small.tables, small.make_plan("mixed", world.size), world.size)
         samples = [
-            read_samples(small.jagged(small.draw(rank, SAMPLES[rank])), layout, is_weighted=False)
+            read_samples(small.jagged(small.draw(rank, SAMPLES[rank])), (), layout, is_weighted=False)
             for rank in range(world.size)
         ]
         distribution = InputDistribution(world, layout, samples[world.rank], form, stage="test")
@@ -26,8 +26,10 @@ def test_owners_get_what_every_rank_packed(spmd, small):
         found = distribution.wait()
         sent = [pack(theirs, layout.owners, form)[world.rank] for theirs in samples]
         expected = unpack(sent, layout.owners[world.rank], form)
-        assert torch.equal(found.values, expected.values)
-        assert torch.equal(found.offsets, expected.offsets)
-        assert found.num_samples == expected.num_samples
+        for ours, theirs in zip(found, expected, strict=True):
+            assert torch.equal(ours.values, theirs.values)
+            assert torch.equal(ours.offsets, theirs.offsets)
+            assert ours.num_bags == theirs.num_bags
+        assert distribution.num_rows.tolist() == [[n] for n in SAMPLES[: world.size]]
 
     spmd(body)

@@ -1,48 +1,20 @@
 """Laws of the layout under random plans: every column filled once, every id asked of who holds its row."""
 
-from itertools import pairwise
-
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.partition.tables.plan import Plan, Shard, check_plan
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
+from windrow.partition.tables.plan import check_plan
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.layout import make_layout, pieces_of
+from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.tables.options import TableOptions
 
 
-@st.composite
-def plans(draw):
-    """Tables, number of ranks, and a plan in which every table is cut into stripes, and those again."""
-    size = draw(st.integers(1, 4))
-    names = ["a", "b", "c"]
-    tables, shards, replicated = [], [], []
-    for name in names[: draw(st.integers(1, 3))]:
-        rows, dim = draw(st.integers(1, 9)), 4 * draw(st.integers(1, 4))
-        features = draw(st.lists(st.sampled_from("uvwx"), min_size=1, max_size=3, unique=True))
-        tables.append(
-            EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features)
-        )
-        if draw(st.booleans()) and draw(st.booleans()):
-            replicated.append(name)
-            continue
-        between = draw(st.sets(st.integers(1, rows - 1), max_size=2)) if rows > 1 else set()
-        row_cuts = [0, *sorted(between), rows]
-        for top, bottom in pairwise(row_cuts):
-            inner = draw(st.sets(st.integers(1, dim // 4 - 1), max_size=2)) if dim > 4 else set()
-            cuts = [0, *(4 * cut for cut in sorted(inner)), dim]
-            for left, right in pairwise(cuts):
-                shards.append(Shard(name, draw(st.integers(0, size - 1)), (top, bottom), (left, right)))
-    return tables, Plan(tuple(draw(st.permutations(shards))), tuple(replicated)), size
-
-
-@given(plans())
-def test_every_row_fills_every_column_of_its_features_once(drawn):
-    tables, plan, size = drawn
+@given(data=st.data())
+def test_every_row_fills_every_column_of_its_features_once(small, data):
+    tables, plan, size, groups = data.draw(small.plans())
     check_plan(plan, table_specs(tables, TableOptions()), size)
-    layout = make_layout(tables, plan, size)
+    layout = make_layout(tables, plan, size, groups)
     most = max(table.num_embeddings for table in tables)
     filled = np.zeros((most, layout.width), int)
     for owner in (*layout.owners, layout.replicated):
@@ -58,39 +30,32 @@ def test_every_row_fills_every_column_of_its_features_once(drawn):
         assert not filled[tables[number].num_embeddings :, slice(*columns)].any()
 
 
-@given(plans())
-def test_pieces_copy_each_column_once_and_add_what_else_there_is(drawn):
-    tables, plan, size = drawn
-    layout = make_layout(tables, plan, size)
-    owners = (*layout.owners, layout.replicated)
-    copied = np.zeros(layout.width, int)
-    moved = [np.zeros((owner.width, layout.width), int) for owner in owners]
-    for piece in pieces_of(layout):
-        for column, output in zip(range(*piece.columns), range(*piece.output), strict=True):
-            assert copied[output] == piece.add
-            copied[output] = 1
-            moved[piece.owner][column, output] += 1
-    assert copied.all()
-    for owner, matrix in zip(owners, moved, strict=True):
-        expected = np.zeros_like(matrix)
-        for lookup in owner.lookups:
-            expected[range(*lookup.columns), range(*lookup.output)] = 1
-        assert (matrix == expected).all()
+@given(data=st.data())
+def test_batches_and_bands_cover_lookups_and_columns(small, data):
+    tables, plan, size, groups = data.draw(small.plans())
+    layout = make_layout(tables, plan, size, groups)
+    group_of = {feature: number for number, names in enumerate(groups, 1) for feature in names}
+    assert layout.groups == tuple(group_of.get(feature, 0) for feature in layout.features)
+    for owner in (*layout.owners, layout.replicated):
+        assert list(owner.request_groups) == sorted(owner.request_groups)
+        expected_groups = []
+        for number, batch in enumerate(owner.batches):
+            lookups = owner.lookups[slice(*batch.lookups)]
+            assert batch.columns == (lookups[0].columns[0], lookups[-1].columns[1])
+            names = {owner.members[lookup.member].name for lookup in lookups}
+            for table in tables:
+                if table.name in names:
+                    assert batch.groups == tuple(sorted({group_of.get(f, 0) for f in table.feature_names}))
+            for lookup in lookups:
+                expected_groups += [(number, owner.request_groups[lookup.request])] * lookup.dim
+        found = [(band.batch, band.group) for band in owner.bands for _ in range(band.width)]
+        assert found == expected_groups
+        assert sum(stop - start for start, stop in (b.lookups for b in owner.batches)) == len(owner.lookups)
 
 
-@given(plans())
-def test_a_process_alone_with_whole_tables_needs_no_exchange(drawn):
-    tables, plan, size = drawn
-    layout = make_layout(tables, plan, size)
+@given(data=st.data())
+def test_a_process_alone_with_whole_tables_needs_no_exchange(small, data):
+    tables, plan, size, groups = data.draw(small.plans())
+    layout = make_layout(tables, plan, size, groups)
     whole = all(plan.kind_of(table.name) in {"replicated", "table-wise"} for table in tables)
-    assert layout.is_direct == (size == 1 and whole)
-
-
-def test_neighbours_that_go_the_same_way_are_one_piece():
-    tables = [
-        EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name, name + "2"])
-        for name in "ab"
-    ]
-    plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
-    (piece,) = pieces_of(make_layout(tables, plan, 2))
-    assert (piece.owner, piece.columns, piece.output, piece.add) == (1, (0, 16), (0, 16), False)
+    assert layout.is_direct == (size == 1 and whole and not any(layout.groups))

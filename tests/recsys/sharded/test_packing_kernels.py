@@ -46,11 +46,11 @@ def test_counts_of_a_table_cut_by_rows_are_those_of_its_pieces():
     assert bags.sum(1).tolist() == counts[:2].tolist()
 
 
-def test_places_without_lengths_are_one_id_each():
+def test_places_without_lengths_are_one_id_each_and_further_bags_are_empty():
     values, offsets = np.zeros(6, np.int32), np.zeros(7, np.int32)
     nothing = np.empty(0, np.float32)
     ids = np.array([8, 9, 7], np.int32)
-    lookups = np.array([[1, 2, -1, 3, 4]])
-    place_requests(ids, nothing, np.empty(0, np.int32), lookups, 2, values, nothing, offsets)
+    lookups = np.array([[1, 2, -1, 2, 3, 3]])
+    place_requests(ids, nothing, np.empty(0, np.int32), lookups, 3, values, nothing, offsets)
     assert values.tolist() == [0, 0, 0, 9, 7, 0]
-    assert offsets.tolist() == [0, 0, 0, 0, 3, 4, 0]
+    assert offsets.tolist() == [0, 0, 0, 3, 4, 5, 0]

@@ -1,5 +1,6 @@
 """Vectors and gradients against moving column after column."""
 
+import numpy as np
 import torch
 
 from windrow.recsys.sharded.layout import make_layout
@@ -19,13 +20,13 @@ def test_values_and_gradients(spmd, small):
         layout = make_layout(small.tables, small.make_plan("mixed", world.size), world.size)
         rank, counts = world.rank, SAMPLES[: world.size]
         exchange = PooledExchange(world, layout, device=torch.device("cpu"), stage="test")
-        widths = [owner.width for owner in layout.owners]
-        pooled = owned(rank, widths[rank], world.size).requires_grad_()
+        width = layout.owners[rank].width
+        pooled = [owned(rank, width, world.size).requires_grad_()] if width else []
         copies = torch.ones(counts[rank], layout.replicated.width, requires_grad=True)
         factors = torch.linspace(1, 2, counts[rank]).unsqueeze(1)
-        scales = [((8, 20), factors)]
-        transfer = exchange.start(pooled, counts)
-        output = transfer.finish(copies if layout.replicated.width else None, scales)
+        scales = [(0, (8, 20), factors)]
+        transfer = exchange.start(pooled, np.array(counts)[:, None])
+        (output,) = transfer.finish([copies] if layout.replicated.width else [], scales)
 
         start = sum(counts[:rank])
         expected = torch.zeros(counts[rank], layout.width)
@@ -39,7 +40,7 @@ def test_values_and_gradients(spmd, small):
 
         (output * torch.arange(layout.width)).sum().backward()
         for sender, number in enumerate(counts):
-            mine = pooled.grad[sum(counts[:sender]) :][:number]
+            mine = pooled[0].grad[sum(counts[:sender]) :][:number]
             for lookup in layout.owners[rank].lookups:
                 columns = torch.arange(*lookup.output).float()
                 scale = torch.where(
@@ -58,10 +59,10 @@ def test_without_gradients_nothing_is_kept(spmd, small):
         layout = make_layout(small.tables, small.make_plan("row", world.size), world.size)
         pooled = owned(world.rank, layout.owners[world.rank].width, world.size)
         with torch.no_grad():
-            output = (
+            (output,) = (
                 PooledExchange(world, layout, device=torch.device("cpu"), stage="test")
-                .start(pooled, SAMPLES[: world.size])
-                .finish(None, [])
+                .start([pooled], np.array(SAMPLES[: world.size])[:, None])
+                .finish([], [])
             )
         assert not output.requires_grad
 

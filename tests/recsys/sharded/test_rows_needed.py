@@ -88,7 +88,7 @@ def test_one_rank_that_needs_no_exchange(small):
     layout = make_layout(small.tables, small.make_plan("table", 1), 1)
     assert layout.is_direct
     drawn = small.draw(1, 6)
-    samples = read_samples(small.jagged(drawn), layout, is_weighted=False)
+    samples = read_samples(small.jagged(drawn), (), layout, is_weighted=False)
     assert rows_of_whole_tables(layout.owners[0], samples) == ids_asked_for(small.tables, drawn)
 
 

@@ -6,6 +6,7 @@ import torch
 from windrow.comm.errors import DataError
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.embedding_configs import EmbeddingBagConfig
+from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.samples import read_samples
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -21,10 +22,12 @@ def test_features_are_found_wherever_they_are(small, layout, dtype):
     drawn = small.draw(1, 5)
     batch = small.jagged({"more": [[10**6]] * 5, **drawn})
     batch = KeyedJaggedTensor(batch.keys(), batch.values().to(dtype), lengths=batch.lengths().to(dtype))
-    samples = read_samples(batch, layout, is_weighted=False)
-    assert samples.num_samples == 5
+    (samples,) = read_samples(batch, (), layout, is_weighted=False)
+    assert samples.num_rows == 5
     assert len(samples.weights) == 0
-    for feature, key in zip(layout.features, samples.keys, strict=True):
+    assert samples.inverse is None
+    for number, feature in enumerate(layout.features):
+        key = samples.keys[number]
         ids = samples.ids[samples.starts[key] : samples.starts[key + 1]].tolist()
         assert ids == [i for bag in drawn[feature] for i in bag]
         assert samples.lengths[key].tolist() == [len(bag) for bag in drawn[feature]]
@@ -35,25 +38,25 @@ def test_a_feature_is_missing(small, layout):
     drawn = small.draw(1, 5)
     del drawn["tag"]
     with pytest.raises(DataError, match="feature 'tag' is not in the batch, which has history, flag"):
-        read_samples(small.jagged(drawn), layout, is_weighted=False)
+        read_samples(small.jagged(drawn), (), layout, is_weighted=False)
 
 
 def test_ids_of_a_feature_must_fit_its_smallest_table(small, layout):
     drawn = small.draw(1, 5)
     drawn["item"][2] = [1, 23]
     with pytest.raises(DataError, match="feature 'item', sample 2: id 23, but the table has rows 0 to 22"):
-        read_samples(small.jagged(drawn), layout, is_weighted=False)
+        read_samples(small.jagged(drawn), (), layout, is_weighted=False)
 
 
 def test_weights(small, layout):
     with pytest.raises(DataError, match="has no weights"):
-        read_samples(small.jagged(small.draw(1, 5)), layout, is_weighted=True)
+        read_samples(small.jagged(small.draw(1, 5)), (), layout, is_weighted=True)
     batch = small.jagged(small.draw(1, 5), weighted=True)
     halves = KeyedJaggedTensor(
         batch.keys(), batch.values(), lengths=batch.lengths(), weights=batch.weights().half()
     )
     with pytest.raises(DataError, match="float32"):
-        read_samples(halves, layout, is_weighted=True)
+        read_samples(halves, (), layout, is_weighted=True)
 
 
 @pytest.mark.parametrize(
@@ -88,11 +91,59 @@ def test_what_kernels_could_not_be_trusted_with(change, message):
     given = {"keys": batch.keys(), "values": batch.values(), **change(batch)}
     layout = make_layout(tables, Plan((Shard("t", 0, (0, 9), (0, 4)),)), 1)
     with pytest.raises(DataError, match=message):
-        read_samples(KeyedJaggedTensor(**given), layout, is_weighted="weights" in given)
+        read_samples(KeyedJaggedTensor(**given), (), layout, is_weighted="weights" in given)
 
 
 def test_lengths_and_the_offsets_that_the_container_keeps_of_them(small, layout):
     batch = small.jagged(small.draw(1, 5))
-    first = read_samples(batch, layout, is_weighted=False)
+    (first,) = read_samples(batch, (), layout, is_weighted=False)
     assert batch.offsets()[0] == 0
-    assert read_samples(batch, layout, is_weighted=False).lengths.tolist() == first.lengths.tolist()
+    (again,) = read_samples(batch, (), layout, is_weighted=False)
+    assert again.lengths.tolist() == first.lengths.tolist()
+
+
+def test_groups_hold_their_features_and_the_rest_is_in_group_0(small):
+    groups = [["history", "more"], ["tag", "user"]]
+    layout = make_layout(small.tables, small.make_plan("table", 2), 2, groups)
+    drawn = small.repeating(1, 9)
+    batch, given = small.deduplicated(drawn, [["history"], groups[1]])
+    found = read_samples(batch, given, layout, is_weighted=False)
+    assert [{layout.features[n] for n in samples.keys} for samples in found] == [
+        {"item", "flag"},
+        {"history"},
+        {"tag", "user"},
+    ]
+    assert found[0].inverse is None
+    for samples, group in zip(found[1:], given, strict=True):
+        assert samples.num_rows == group.num_unique < 9
+        for number, key in samples.keys.items():
+            ids = samples.ids[samples.starts[key] : samples.starts[key + 1]].tolist()
+            lists = [
+                ids[stop - n : stop]
+                for n, stop in zip(samples.lengths[key], samples.lengths[key].cumsum(), strict=True)
+            ]
+            assert [lists[row] for row in samples.inverse] == drawn[layout.features[number]]
+
+
+@pytest.mark.parametrize(
+    ("inverse", "message"),
+    [
+        ([0, 0, 2], r"inverse holds 2, but there are rows 0 to 1"),
+        ([0, -1, 1], r"inverse holds -1, but there are rows 0 to 1"),
+        ([0, 1], r"group 1 of the batch, history: 2 samples, but the batch has 3"),
+    ],
+)
+def test_an_inverse_that_names_no_row(small, inverse, message):
+    layout = make_layout(small.tables, small.make_plan("table", 2), 2, [["history"]])
+    drawn = small.draw(1, 3)
+    rows = small.jagged({"history": [[1], [2, 3]]})
+    del drawn["history"]
+    group = InverseKeyedJaggedTensor(rows, torch.tensor(inverse))
+    with pytest.raises(DataError, match=message):
+        read_samples(small.jagged(drawn), (group,), layout, is_weighted=False)
+
+
+def test_as_many_groups_as_the_collection_was_made_for(small, layout):
+    batch, given = small.deduplicated(small.draw(1, 3), [["history"]])
+    with pytest.raises(DataError, match="has 1 deduplicated groups, but the collection was made for 0"):
+        read_samples(batch, given, layout, is_weighted=False)

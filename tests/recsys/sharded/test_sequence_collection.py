@@ -14,32 +14,34 @@ STEPS = 3
 DIM = 8
 
 
-def draw_for(small, step, rank):
+def draw_for(small, step, rank, groups=()):
     samples = [5, 0, 3, 7][(rank + step) % 4]
-    return small.draw(10 * step + rank, samples, empty=step == STEPS - 1 and rank > 0)
+    draw = small.repeating if groups else small.draw
+    return draw(10 * step + rank, samples, empty=step == STEPS - 1 and rank > 0)
 
 
 def upstream(rows: torch.Tensor, rank: int) -> torch.Tensor:
     return torch.linspace(-1, 1, rows.numel()).view_as(rows) * (rank + 1)
 
 
-def train(world, small, kind):
+def train(world, small, kind, groups):
     options = TableOptions(optimizer="sgd", learning_rate=0.5)
     collection = EmbeddingCollection(
         small.equal_dims,
         world=world,
         plan=small.make_plan(kind, world.size, small.equal_dims),
+        groups=groups,
         optimizer=options,
     )
     before = small.local(collection)
     reducer = GradientReducer(world, collection.replicated_parameters())
     found = []
     for step in range(STEPS):
-        batch = small.jagged(draw_for(small, step, world.rank))
+        drawn = draw_for(small, step, world.rank, groups)
         reducer.start()
-        result = collection(batch)
+        result = collection(*small.deduplicated(drawn, groups))
         found.append({name: rows.values().detach().clone() for name, rows in result.items()})
-        assert torch.equal(result["history"].lengths(), batch["history"].lengths())
+        assert result["history"].lengths().tolist() == [len(bag) for bag in drawn["history"]]
         loss = sum((r.values().tanh() * upstream(r.values(), world.rank)).sum() for r in result.values())
         loss.backward()
         reducer.finish()
@@ -47,14 +49,15 @@ def train(world, small, kind):
     return before, found, small.local(collection)
 
 
+@pytest.mark.parametrize("groups", [(), [["history"], ["tag", "item"]]], ids=["plain", "deduplicated"])
 @pytest.mark.parametrize("kind", KINDS)
-def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind):
-    results = spmd(lambda world: train(world, small, kind))
+def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind, groups):
+    results = spmd(lambda world: train(world, small, kind, groups))
     weights = {n: t.clone().requires_grad_() for n, t in small.assembled(r[0] for r in results).items()}
     for step in range(STEPS):
         loss = sum(weight.sum() for weight in weights.values()) * 0
         for rank, (_, found, _) in enumerate(results):
-            drawn = draw_for(small, step, rank)
+            drawn = draw_for(small, step, rank, groups)
             for name, rows in found[step].items():
                 feature, _, table = name.partition("@")
                 table = table or next(t.name for t in small.equal_dims if feature in t.feature_names)

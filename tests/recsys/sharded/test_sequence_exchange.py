@@ -11,7 +11,7 @@ def test_every_row_has_one_place(small):
     size = 3
     layout = make_layout(small.equal_dims, small.make_plan("grid", size, small.equal_dims), size)
     drawn = small.draw(3, 8)
-    samples = read_samples(small.jagged(drawn), layout, is_weighted=False)
+    samples = read_samples(small.jagged(drawn), (), layout, is_weighted=False)
     ids = [torch.tensor([i for bag in drawn[layout.features[f]] for i in bag]) for _, f, _ in layout.outputs]
     outputs = [torch.zeros(len(i), 12) for i in ids]
     for owner in layout.owners:

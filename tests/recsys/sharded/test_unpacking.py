@@ -21,11 +21,19 @@ def test_lookups_outside_ranks_inside(small, kind, pooled):
     form = MessageFormat(np.int32, weighted=pooled, with_lengths=pooled)
     drawn = [small.draw(rank, number) for rank, number in enumerate(SAMPLES)]
     sent = [
-        pack(read_samples(small.jagged(d, weighted=pooled), layout, is_weighted=pooled), layout.owners, form)
+        pack(
+            read_samples(small.jagged(d, weighted=pooled), (), layout, is_weighted=pooled),
+            layout.owners,
+            form,
+        )
         for d in drawn
     ]
     for number, owner in enumerate(layout.owners):
-        found = unpack([messages[number] for messages in sent], owner, form)
+        inputs = unpack([messages[number] for messages in sent], owner, form)
+        assert len(inputs) == (bool(owner.lookups) if pooled else 1)
+        if not inputs:
+            continue
+        (found,) = inputs
         values, weights, lengths = [], [], []
         for lookup in owner.lookups:
             request = owner.requests[lookup.request]
@@ -38,7 +46,7 @@ def test_lookups_outside_ranks_inside(small, kind, pooled):
                 lengths += [len(bag) for bag in bags] if pooled else [sum(map(len, bags))]
         assert found.values.tolist() == values
         assert found.offsets.tolist() == [0, *np.cumsum(lengths, dtype=int)]
-        assert found.num_samples == tuple(SAMPLES)
+        assert found.num_bags == (tuple(SAMPLES) if pooled else (1,) * SIZE)
         assert found.counts.sum() == len(values)
         if pooled:
             assert found.weights.tolist() == weights
@@ -50,11 +58,13 @@ def test_a_part_of_the_lookups(small):
     layout = make_layout(small.tables, small.make_plan("table", 1), 1)
     form = MessageFormat(np.int64, weighted=False, with_lengths=False)
     sent = [
-        pack(read_samples(small.jagged(small.draw(r, n)), layout, is_weighted=False), layout.owners, form)[0]
+        pack(
+            read_samples(small.jagged(small.draw(r, n)), (), layout, is_weighted=False), layout.owners, form
+        )[0]
         for r, n in enumerate(SAMPLES)
     ]
     (owner,) = layout.owners
-    everything = unpack(sent, owner, form)
+    (everything,) = unpack(sent, owner, form)
     segments = everything.values.split(everything.counts.sum(axis=0).tolist())
     part = everything.select([3, 1])
     assert torch.equal(part.values, torch.cat([segments[3], segments[1]]))

@@ -1,0 +1,213 @@
+"""How fast lists that repeat are held once each: windrow's loops over code made of `torch.unique`, and memory copy.
+
+A feature's lists of 1, 10 or 100 ids on average come from sessions of 16.5 samples on average, in nine of ten of which
+the list is the one of the sample before; samples of a session stand next to one another, or anywhere. `deduplicate`
+compares every list with the one it is taken to equal. It is timed against the faster of two ways that PyTorch offers:
+
+* hashes: ids are mixed and weighed by place, and summed for each list through one running sum; `torch.unique` groups the
+  sums. Nothing is compared, so it may be wrong.
+* padding: `torch.unique` of the rows of a padded matrix, which sorts them.
+
+Both go on to copy the distinct lists, as `deduplicate` does. `expand` is timed against PyTorch's `index_select` of the
+positions of all ids. Lists that grow by one id with each sample (prefixes of sessions) are packed into windows as well.
+A memory copy of the ids and lengths is the floor of what reads and writes them. All use one thread.
+
+    python benchmarks/ikjt.py [--short]
+"""
+
+from typing import TYPE_CHECKING
+
+import numpy as np
+import torch
+from torch import Tensor
+
+from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings
+from windrow.launch.memory import keep_freed_memory
+from windrow.recsys.deduplication.deduplicate import deduplicate
+from windrow.recsys.deduplication.partial import pack_windows
+from windrow.recsys.deduplication.select_lists import select_by_pytorch
+
+if TYPE_CHECKING:
+    from windrow.launch.benchmark.measurement import Comparison
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+LENGTHS = (1, 10, 100)
+SESSION_SAMPLES = 16.5
+UNCHANGED = 0.9
+NUM_ITEMS = 10_000_000
+PREFIX_ITEMS = 20
+AIM = 5.0
+ODD = 0x3C6EF372FE94F82B
+"""Odd, so that its powers have inverses modulo 2 ** 64."""
+
+HASHES, PADDING, COPY, OURS = (
+    "torch.unique of hashes",
+    "torch.unique of padded rows",
+    "memory copy",
+    "deduplicate",
+)
+EXPAND, SELECT, PACK = "expand", "index_select", "pack windows"
+
+
+def session_lists(
+    num_ids: int, mean_length: int, *, clustered: bool, chance: np.random.Generator
+) -> "KeyedJaggedTensor":
+    """Lists of one feature."""
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+    num_samples = num_ids // mean_length
+    begins = chance.random(num_samples) < 1 / SESSION_SAMPLES
+    changes = begins | (chance.random(num_samples) > UNCHANGED)
+    changes[0] = True
+    kinds = np.cumsum(changes) - 1
+    if not clustered:
+        kinds = chance.permutation(kinds)
+    of_kinds = chance.integers(1, 2 * mean_length, kinds.max() + 1)
+    starts = np.cumsum(of_kinds) - of_kinds
+    ids = chance.integers(0, NUM_ITEMS, of_kinds.sum())
+    lengths = of_kinds[kinds]
+    places = np.repeat(starts[kinds] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
+    return KeyedJaggedTensor(
+        keys=["history"],
+        values=torch.from_numpy(ids[places]),
+        lengths=torch.from_numpy(lengths),
+        stride=num_samples,
+    )
+
+
+def powers(count: int) -> tuple[Tensor, Tensor]:
+    """Powers of an odd number modulo 2 ** 64, and their inverses."""
+    inverse = pow(ODD, -1, 1 << 64)
+    found = [np.full(count, base, np.uint64) for base in (ODD, inverse)]
+    for numbers in found:
+        numbers[0] = 1
+        np.multiply.accumulate(numbers, out=numbers)
+    return torch.from_numpy(found[0].view(np.int64)), torch.from_numpy(found[1].view(np.int64))
+
+
+def by_hashes(
+    jagged: "KeyedJaggedTensor", weights: Tensor, inverses: Tensor
+) -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct lists and the inverse through `torch.unique` of one number for each list."""
+    values, offsets = jagged.values(), jagged.offsets()
+    mixed = values * ODD
+    mixed ^= mixed >> 29
+    mixed *= weights[: len(values)]
+    sums = torch.zeros(len(values) + 1, dtype=torch.int64)
+    torch.cumsum(mixed, 0, out=sums[1:])
+    of_lists = sums[offsets]
+    hashes = (of_lists[1:] - of_lists[:-1]) * inverses[offsets[:-1]] + jagged.lengths()
+    distinct, inverse = torch.unique(hashes, return_inverse=True)
+    return copied(jagged, len(distinct), inverse)
+
+
+def by_padding(jagged: "KeyedJaggedTensor") -> tuple[Tensor, Tensor, Tensor]:
+    """Distinct lists and the inverse through `torch.unique` of rows, filled up with what is no id."""
+    padded = torch.ops.fbgemm.jagged_to_padded_dense(
+        jagged.values(), [jagged.offsets()], [int(jagged.lengths().max())], -1
+    )
+    distinct, inverse = torch.unique(padded, dim=0, return_inverse=True)
+    return copied(jagged, len(distinct), inverse)
+
+
+def copied(jagged: "KeyedJaggedTensor", num_unique: int, inverse: Tensor) -> tuple[Tensor, Tensor, Tensor]:
+    """Values and lengths of a representative of each distinct list, and the inverse."""
+    representatives = torch.empty(num_unique, dtype=torch.int64)
+    representatives[inverse] = torch.arange(len(inverse))
+    values, _, lengths = select_by_pytorch(
+        jagged.offsets(), jagged.values(), None, jagged.stride(), [0], representatives
+    )
+    return values, lengths, inverse
+
+
+def time_lists(jagged: "KeyedJaggedTensor", repeats: int) -> "Comparison":
+    """Time every way with these lists."""
+    weights, inverses = powers(len(jagged.values()) + 1)
+    group = deduplicate(jagged, ["history"])
+    for values, lengths, inverse in (by_hashes(jagged, weights, inverses), by_padding(jagged)):
+        assert len(lengths) == group.num_unique
+        assert len(values) == len(group.unique.values())
+        assert len(inverse) == group.num_samples
+    sources = (jagged.values(), jagged.lengths())
+    copies = [torch.empty_like(source) for source in sources]
+    unique = group.unique
+    functions = {
+        HASHES: lambda: by_hashes(jagged, weights, inverses),
+        PADDING: lambda: by_padding(jagged),
+        COPY: lambda: [copy.copy_(source) for copy, source in zip(copies, sources, strict=True)],
+        OURS: lambda: deduplicate(jagged, ["history"]),
+        EXPAND: group.expand,
+        SELECT: lambda: select_by_pytorch(
+            unique.offsets(), unique.values(), None, group.num_unique, [0], group.inverse
+        ),
+    }
+    num_bytes = sum(source.nbytes for source in sources)
+    return compare(
+        {name: Variant(run=run, bytes=num_bytes, rows=len(sources[0])) for name, run in functions.items()},
+        baseline=HASHES,
+        repeats=repeats,
+    )
+
+
+def time_prefixes(num_ids: int, repeats: int, chance: np.random.Generator) -> tuple["Comparison", float]:
+    """Time lists that grow by an id a sample; and ids over packed ids."""
+    sizes = np.full(num_ids // (PREFIX_ITEMS * (PREFIX_ITEMS + 1) // 2), PREFIX_ITEMS)
+    lengths = np.tile(np.arange(1, PREFIX_ITEMS + 1), len(sizes))
+    items = chance.integers(0, NUM_ITEMS, (len(sizes), PREFIX_ITEMS))
+    values = torch.from_numpy(
+        np.concatenate([items[:, :size] for size in range(1, PREFIX_ITEMS + 1)], 1).reshape(-1)
+    )
+    offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
+    packed, copy = pack_windows(offsets, values), torch.empty_like(values)
+    assert torch.equal(packed.expand(), values)
+    functions = {
+        COPY: lambda: copy.copy_(values),
+        PACK: lambda: pack_windows(offsets, values),
+        EXPAND: packed.expand,
+    }
+    compared = compare(
+        {name: Variant(run=run, bytes=values.nbytes, rows=len(values)) for name, run in functions.items()},
+        baseline=COPY,
+        repeats=repeats,
+    )
+    return compared, len(values) / len(packed.values)
+
+
+def measure(program: Program) -> Findings:
+    """Time lists of every length in both orders, and prefixes."""
+    torch.set_num_threads(1)
+    # As in `windrow train`.
+    keep_freed_memory()
+    num_ids, repeats = (1 << 18, 9) if program.short else (1 << 20, 25)
+    chance = np.random.default_rng(0)
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    for order in ("clustered", "shuffled"):
+        for length in LENGTHS:
+            jagged = session_lists(num_ids, length, clustered=order == "clustered", chance=chance)
+            compared = time_lists(jagged, repeats)
+            comparisons[f"{order}, {length} ids"] = compared
+            seconds = {name: variant.median_s for name, variant in compared.variants.items()}
+            rival = min((HASHES, PADDING), key=lambda name: seconds[name])
+            key, total = f"{order}_{length}_ids", len(jagged.values())
+            figures[f"{key}_over_unique_ratio"] = compared.advantage(OURS, rival).median
+            figures[f"{key}_over_copy_ratio"] = compared.advantage(OURS, COPY).median
+            figures[f"{key}_ids_per_second"] = total / seconds[OURS]
+            figures[f"{key}_gigabytes_per_second"] = compared.variants[OURS].bytes / seconds[OURS] / 1e9
+            figures[f"{key}_expand_over_index_select_ratio"] = compared.advantage(EXPAND, SELECT).median
+            figures[f"{key}_expand_over_copy_ratio"] = compared.advantage(EXPAND, COPY).median
+    prefixes, factor = time_prefixes(num_ids, repeats, chance)
+    comparisons["prefixes"] = prefixes
+    figures["prefixes_ids_over_packed_ratio"] = factor
+    figures["prefixes_pack_over_copy_ratio"] = prefixes.ratio(PACK).median
+    figures["prefixes_pack_ids_per_second"] = prefixes.variants[PACK].rows / prefixes.variants[PACK].median_s
+    worst = min(figures[f"clustered_{length}_ids_over_unique_ratio"] for length in LENGTHS)
+    figures["worst_clustered_over_unique_ratio"] = worst
+    aim = f"clustered rows, lists of any length: >= {AIM} times the faster way through torch.unique"
+    return Findings(figures=figures, aims={"unique": Aim(aim, worst >= AIM)}, comparisons=comparisons)
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure)

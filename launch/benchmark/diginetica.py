@@ -1,0 +1,95 @@
+"""Shopping sessions of Diginetica (CIKM Cup 2016) as a log of samples: every prefix of a session is one.
+
+    session 3:  items 17 4 4 99          time   history     item
+                                          0     [17]        4
+                                          1     [17 4]      4
+                                          2     [17 4 4]    99
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import DataError
+
+__all__ = ["DIGINETICA", "interleaved", "prefix_samples", "read_sessions"]
+
+DIGINETICA = "sessions_diginetica.npz"
+"""Name of the file: `train_items` [clicks], one session behind the other, and `train_offsets` [sessions + 1]."""
+
+SEED = 0
+
+
+def read_sessions(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Read the training sessions.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Items [clicks], and where each session begins [sessions + 1].
+
+    Raises:
+        DataError: the file cannot be read, or has other arrays.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            return archive["train_items"].astype(np.int64), archive["train_offsets"].astype(np.int64)
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(
+            f"{path}: expected an archive with train_items and train_offsets, as {DIGINETICA} is: {error}"
+        ) from error
+
+
+def prefix_samples(
+    items: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, max_sessions: int | None = None
+) -> Any:
+    """Make samples of sessions, session by session.
+
+    Args:
+        items: [clicks] one session behind the other.
+        offsets: [sessions + 1] where each begins.
+        max_sessions: only so many of the first; None: all.
+
+    Returns:
+        ``pyarrow.Table``: `label` int8, always 1; `session` int64, its number; `time` int64, place in the session;
+        `history` lists of int64, the items before; `item` int64, the one that follows. A session of n items gives
+        n - 1 samples.
+    """
+    import pyarrow as pa
+
+    offsets = offsets[: None if max_sessions is None else max_sessions + 1]
+    lengths = np.diff(offsets)
+    samples = np.maximum(lengths - 1, 0)
+    sessions = np.repeat(np.arange(lengths.size), samples)
+    places = np.arange(sessions.size) - np.repeat(np.cumsum(samples) - samples, samples)
+    starts = offsets[:-1][sessions]
+    ends = np.concatenate([[0], np.cumsum(places + 1)])
+    within = np.arange(ends[-1]) - np.repeat(ends[:-1], places + 1)
+    history = pa.ListArray.from_arrays(
+        pa.array(ends.astype(np.int32)), pa.array(items[np.repeat(starts, places + 1) + within])
+    )
+    return pa.table(
+        {
+            "label": np.ones(sessions.size, np.int8),
+            "session": sessions,
+            "time": places,
+            "history": history,
+            "item": items[starts + places + 1],
+        }
+    )
+
+
+def interleaved(samples: Any, *, concurrent_sessions: int = 10_000) -> Any:
+    """Samples in the order of a log that many sessions write at once; the file keeps no times of day.
+
+    Args:
+        samples: as `prefix_samples` gives them.
+        concurrent_sessions: under way at a time: sessions begin one after the other, and each lasts as long as it
+            takes so many to begin.
+    """
+    sessions, places = (samples[name].to_numpy() for name in ("session", "time"))
+    moments = (places + np.random.default_rng(SEED).random(places.size)) / np.bincount(sessions)[sessions]
+    return samples.take(np.argsort(sessions + concurrent_sessions * moments, kind="stable"))

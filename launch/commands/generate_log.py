@@ -1,0 +1,151 @@
+"""``windrow generate-log``: a log of sessions with published statistics, of any size."""
+
+import argparse
+import os
+import time
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.launch.commands.arguments import refuse_several_processes
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow generate-log generated.parquet
+  windrow generate-log generated.parquet --samples 1000000 --recipe generated.toml
+  windrow generate-log small.parquet --samples 50000 --length-scale 0.1 --rows-scale 0.01 --recipe small.toml
+  windrow generate-log clustered.parquet --order sessions --seed 1
+
+then:
+  windrow prepare generated.toml
+  mpirun -n 2 windrow train generated.toml
+
+columns:
+  label              0 or 1, from a hidden model of some of the features: there is something to learn
+  session, time      which visit, and when, in microseconds since 1970
+  user_age, ...      dense values
+  history_items, ... lists of ids: long, mostly those of the sample before, or moved on by one id
+  user, country, ... one id each, of the user: mostly unchanged
+  item, seller, ...  one id each, of the item that is shown: mostly another one
+
+docs/session-logs.md says which statistics are published, and what was chosen.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "generate-log",
+        help="make up a log of sessions with published statistics, of any size",
+        description="Write a made-up log of sessions as one Parquet file: 16.5 samples a session, of which about 80 %% "
+        "of the values are those of the sample before, as published for production logs (RecD, Zhao et al., MLSys "
+        "2023). The same seed gives the same log, and a longer log begins with the sessions of a shorter one. Memory "
+        "does not grow with the log. One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("output", type=Path, metavar="OUTPUT", help="file to write (*.parquet)")
+    parser.add_argument(
+        "--samples", type=int, default=100_000, metavar="N", help="samples of the log; 100000 by default"
+    )
+    parser.add_argument("--seed", type=int, default=0, metavar="N", help="another one gives another log")
+    parser.add_argument(
+        "--order",
+        choices=("time", "sessions"),
+        default="time",
+        help="time: samples of many sessions among each other, as they were logged; sessions: those of a session next "
+        "to one another; time by default",
+    )
+    parser.add_argument(
+        "--length-scale",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="what the lengths of lists are multiplied by; with 1, the default, a sample has about 490 ids",
+    )
+    parser.add_argument(
+        "--rows-scale",
+        type=float,
+        default=1.0,
+        metavar="FACTOR",
+        help="what the sizes of tables are multiplied by; with 1, the default, all together have about 18 million rows",
+    )
+    parser.add_argument(
+        "--recipe",
+        type=Path,
+        metavar="FILE",
+        help="also write a recipe (*.toml) that windrow prepare and windrow train take",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: an option is out of range, or a file is there already or cannot be written.
+    """
+    refuse_several_processes("windrow generate-log")
+    from windrow.launch.environment import usable_cores
+    from windrow.launch.formatting import byte_size, duration
+    from windrow.launch.progress import make_progress
+    from windrow.recsys.session_log.generate import generate_log
+    from windrow.recsys.session_log.preset import recd
+    from windrow.recsys.session_log.sessions import sessions_for
+
+    output: Path = arguments.output
+    if arguments.samples < 1:
+        raise RecipeError(f"--samples {arguments.samples}: ask for at least 1")
+    for path in (output, arguments.recipe):
+        if path is not None and path.exists() and not arguments.overwrite:
+            raise StoreError(f"{path} is there already: choose another file, or give --overwrite")
+    options = recd(
+        length_scale=arguments.length_scale, rows_scale=arguments.rows_scale, seed=arguments.seed
+    )
+    started = time.perf_counter()
+    with make_progress(rank=0) as progress:
+        progress.start("samples", arguments.samples)
+        generate_log(
+            output,
+            options,
+            samples=arguments.samples,
+            order=arguments.order,
+            threads=usable_cores(),
+            progress=progress.advance,
+        )
+        progress.finish()
+        progress.write(
+            f"{output}: {arguments.samples:,} samples of {sessions_for(options, arguments.samples):,} sessions, "
+            f"{options.ids_per_sample():.0f} ids each in {len(options.features)} features, "
+            f"{byte_size(output.stat().st_size)}, in {duration(time.perf_counter() - started)}"
+        )
+        if arguments.recipe is not None:
+            _write_recipe(arguments.recipe, output, options)
+            progress.write(f"{arguments.recipe}: a recipe for it")
+    return 0
+
+
+def _write_recipe(path: Path, log: Path, options: Any) -> None:
+    """Write the recipe; paths in it start from its folder."""
+    from windrow.launch.toml_file import write_toml
+    from windrow.recsys.session_log.recipe import session_log_recipe
+
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        seen = os.path.relpath(log.resolve(), path.resolve().parent)
+        write_toml(path, session_log_recipe(options, log=seen, store=f"stores/{path.stem}"))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error}. Choose another --recipe.") from error

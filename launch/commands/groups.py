@@ -1,0 +1,122 @@
+"""``windrow groups``: which features repeat from sample to sample, and which of them to hold once together."""
+
+import argparse
+import json
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import StoreError
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow groups examples/parquet_log.toml
+  windrow groups examples/parquet_log.toml --ranks 4 --rows 1000000
+  windrow groups examples/parquet_log.toml --set training.batch_size=8192 --json groups.json
+
+what is printed (for a log of four features):
+  feature  mean length      S      d  formula  clustered  as read
+  -------  -----------  -----  -----  -------  ---------  -------
+  item               1  8.159      0        1          1        1
+  cart           3.968  8.159  0.902    4.734      5.017     1.12
+  sellers        4.012  8.159  0.902    4.734      5.017     1.12
+  history        19.76  8.159  0.799    3.315      3.422     1.11
+
+  group          ...
+  cart, sellers  ...
+  history        ...
+
+  [deduplication]
+  cluster = true
+  groups = [["cart", "sellers"], ["history"]]
+
+  cart and sellers change together, so that they share one group; the item is new in every sample, and holding it once
+  would save nothing. "as read" is near 1 because the sessions of this log are interleaved: cluster = true, and
+  windrow prepare once more, brings the column "clustered".
+
+Features are joined in a group where that makes a batch cheaper: it saves 8 bytes of each sample, and costs what the
+features hold, look up and send for the rows that only the other one tells apart. Features with a factor below 1.5 are
+left out. docs/deduplication.md has the formulas.
+"""
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "groups",
+        help="propose groups of features whose repeated values are held once",
+        description="Look at whole sessions of a prepared log, and say of every feature how often its value stays the "
+        "same from one sample of a session to the next, and what is left of a batch when repeated values are held "
+        "once; then propose groups of features that change together, for the recipe's section [deduplication]. Needs "
+        "a log with sessions (log.session). Nothing is trained; one process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
+    parser.add_argument(
+        "--ranks",
+        type=int,
+        default=1,
+        metavar="N",
+        help="how many ranks will train, which share a batch between them (1)",
+    )
+    parser.add_argument(
+        "--rows", type=int, metavar="N", help="about the most samples to look at (262144); more takes longer"
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write groups and figures (*.json)")
+    add_overrides(parser, example="training.batch_size=8192")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: recipe or store is not right, or the file cannot be written.
+    """
+    refuse_several_processes("windrow groups")
+    from windrow.launch.explain_deduplication_text import describe_groups
+    from windrow.launch.log_survey import groups_for, open_and_survey
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
+
+    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
+    _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
+    groups = groups_for(recipe, found)
+    print(f"{recipe.name}: {describe_groups(groups, found, ranks=arguments.ranks)}")
+    if arguments.json is not None:
+        single = [[name] for name in found.features]
+        figures = {
+            ",".join(group): {
+                "unchanged": found.unchanged(group),
+                "predicted_factor": found.predicted_factor(group),
+                "clustered_factor": found.clustered.factor(group),
+                "as_read_factor": found.as_read.factor(group),
+            }
+            for group in (*single, *groups)
+        }
+        document = {
+            "samples_per_session": found.samples_per_session,
+            "mean_lengths": {name: found.mean_length(name) for name in found.features},
+            "groups": groups,
+            "figures": figures,
+        }
+        try:
+            arguments.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
+        except OSError as error:
+            raise StoreError(
+                f"cannot write {arguments.json}: {error.strerror}: choose another --json"
+            ) from error
+        print(f"\nwrote {arguments.json}")
+    return 0

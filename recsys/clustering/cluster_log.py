@@ -1,0 +1,230 @@
+"""A log of any size becomes Parquet files in which the rows of a session stand together, in order of time.
+
+    files -> sessions and times -> DuckDB: rank of each row
+          -> whole rows, in runs sorted by rank -> merged -> part-00000.parquet, part-00001.parquet, ...
+
+These are the first two steps of RecD (Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model
+Training Infrastructure, MLSys 2023, arXiv 2211.05239): O1, all rows of a session in one file, and O2, next to one
+another. docs/clustered-logs.md describes the layout, for other engines too. The log is read three times (twice in two
+columns' time), and written twice.
+"""
+
+import json
+import shutil
+from collections.abc import Callable
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from windrow.comm.errors import StoreError
+from windrow.partition.atomic_folder import atomic_folder
+from windrow.recsys.clustering.group_writer import GroupWriter
+from windrow.recsys.clustering.log_files import LogFiles
+from windrow.recsys.clustering.options import ClusterOptions
+from windrow.recsys.clustering.ranks import Ranks, check_session_type, check_time_type, rank_rows
+from windrow.recsys.clustering.runs import read_buckets, write_runs
+
+__all__ = ["DESCRIPTION_NAME", "ClusterSummary", "cluster_log"]
+
+DESCRIPTION_NAME = "_clustered.json"
+"""What says that a folder is a clustered log. Engines that read a folder leave out names with an underscore."""
+
+FILE_BYTES = 256 << 20
+"""Of the log, to each file, where their number is not given."""
+ROW_GROUP_BYTES = 64 << 20
+"""Of a row group in memory, where its rows are not given."""
+MOST_ROW_GROUP_ROWS = 1 << 16
+MOST_PIECE_BYTES = 1 << 30
+"""Of a run or bucket: positions in one array of text are 32-bit numbers."""
+RUN_SHARE, BUCKET_SHARE = 0.2, 0.1
+"""Of the memory. Of either up to three copies exist at a time: as read, joined, sorted."""
+BYTES_TO_RANK_ROW = 96
+"""On disk, for a row: what DuckDB sorts, twice, the order, the ranks."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ClusterSummary:
+    """What came out."""
+
+    rows: int
+    """Of the log, before and after."""
+    sessions: int
+    """Different ones; each row without a session counts as one."""
+    files: int
+    """Written."""
+    row_groups: int
+    """Written."""
+    cut_sessions: int
+    """Sessions larger than a row group, which go on in the next one."""
+    bytes_before: int
+    """Of the files read."""
+    bytes_after: int
+    """Of the files written."""
+
+    @property
+    def rows_per_session(self) -> float:
+        """Mean."""
+        return self.rows / self.sessions
+
+    @property
+    def ratio(self) -> float:
+        """Bytes before over bytes after."""
+        return self.bytes_before / self.bytes_after
+
+
+def cluster_log(
+    options: ClusterOptions, *, progress: Callable[[str, float], None] | None = None
+) -> ClusterSummary:
+    """Cluster a log by session.
+
+    Equal rows in equal order give equal files, whatever the memory. Rows of one session and time stay in the order of
+    the log, which is that of the inputs.
+
+    Args:
+        options: which log, and how.
+        progress: called with the name of a stage and the share of it that is done.
+
+    Raises:
+        StoreError: the output exists, is something else than a clustered log, or the disk is too small.
+        DataError: the log cannot be read, lacks a column, or needs more memory.
+    """
+    report = progress or _silent
+    _check_output(options)
+    log = LogFiles.open(options.inputs)
+    check_session_type(log, options.by)
+    if options.sort:
+        check_time_type(log, options.time)
+    _check_disk(options.output, log)
+    with atomic_folder(options.output, overwrite=options.overwrite) as folder:
+        work = folder / "work"
+        work.mkdir()
+        try:
+            summary = _cluster(log, options, folder, work, report)
+        except OSError as error:
+            raise StoreError(f"cannot write the clustered log beside {options.output}: {error}") from error
+        shutil.rmtree(work)
+        _describe(folder, options, summary)
+    return summary
+
+
+def _cluster(
+    log: LogFiles, options: ClusterOptions, folder: Path, work: Path, report: Callable[[str, float], None]
+) -> ClusterSummary:
+    ranks = rank_rows(
+        log,
+        by=options.by,
+        time=options.time,
+        sort=options.sort,
+        shards=options.files or -(-log.num_bytes // FILE_BYTES),
+        work=work,
+        memory_bytes=options.memory_bytes,
+        advance=lambda share: report("reading sessions", share),
+    )
+    row_group_rows = options.row_group_rows or max(
+        1, min(MOST_ROW_GROUP_ROWS, int(ROW_GROUP_BYTES / log.row_bytes))
+    )
+    writer = GroupWriter(
+        folder,
+        log.schema,
+        shard_rows=ranks.shard_rows,
+        row_group_rows=row_group_rows,
+        by=options.by if options.sort else "",
+    )
+    with writer:
+        _sort_rows(log, ranks, writer, work, options.memory_bytes, report)
+    return ClusterSummary(
+        rows=log.rows,
+        sessions=ranks.sessions,
+        files=len(writer.files),
+        row_groups=writer.row_groups,
+        cut_sessions=writer.cut_sessions,
+        bytes_before=log.num_bytes,
+        bytes_after=sum(path.stat().st_size for path in writer.files),
+    )
+
+
+def _sort_rows(
+    log: LogFiles,
+    ranks: Ranks,
+    writer: GroupWriter,
+    work: Path,
+    memory_bytes: int,
+    report: Callable[[str, float], None],
+) -> None:
+    bucket_bytes = min(MOST_PIECE_BYTES, BUCKET_SHARE * memory_bytes)
+    bucket_rows = max(1, int(bucket_bytes / log.row_bytes))
+    runs = []
+    written = write_runs(
+        log.batches(),
+        ranks.open(),
+        bucket_rows=bucket_rows,
+        run_bytes=min(MOST_PIECE_BYTES, int(RUN_SHARE * memory_bytes)),
+        folder=work,
+    )
+    for path, rows in written:
+        runs.append(path)
+        report("sorting", rows / log.rows)
+    num_buckets = -(-log.rows // bucket_rows)
+    for place, rows in enumerate(read_buckets(runs, num_buckets), start=1):
+        writer.write(rows)
+        report("writing", place / num_buckets)
+
+
+def _check_output(options: ClusterOptions) -> None:
+    """Only what this function once wrote is replaced, and nothing that is being read."""
+    output = options.output
+    if output.exists() and not options.overwrite:
+        raise StoreError(f"{output} already exists: choose another folder or pass --overwrite")
+    for path in options.inputs:
+        # The fixed part of a pattern, up to its first name with a sign.
+        fixed = Path(*_until_pattern(path.absolute()))
+        if _inside(output.absolute(), fixed) or _inside(fixed, output.absolute()):
+            raise StoreError(
+                f"{output} and the log {path} are one in the other: choose an output beside the log"
+            )
+    if not output.exists() or (output / DESCRIPTION_NAME).is_file():
+        return
+    if not output.is_dir() or any(output.iterdir()):
+        raise StoreError(
+            f"{output} is no clustered log (there is no {DESCRIPTION_NAME} in it) and is not replaced: choose another "
+            "output, or remove it yourself"
+        )
+
+
+def _until_pattern(path: Path) -> list[str]:
+    parts = []
+    for part in path.parts:
+        if any(sign in part for sign in "*?["):
+            break
+        parts.append(part)
+    return parts
+
+
+def _inside(inner: Path, outer: Path) -> bool:
+    return inner.resolve().is_relative_to(outer.resolve()) and (outer.is_dir() or inner == outer)
+
+
+def _check_disk(output: Path, log: LogFiles) -> None:
+    """Refuse what the disk surely cannot hold: the runs, the output, and what it takes to order rows."""
+    folder = next(parent for parent in output.absolute().parents if parent.exists())
+    needed = int(log.rows * (log.packed_row_bytes + BYTES_TO_RANK_ROW)) + log.num_bytes
+    free = shutil.disk_usage(folder).free
+    if needed > free:
+        raise StoreError(
+            f"{folder} has {free} bytes free, but clustering {log.rows} rows needs about {needed} there: make room, or "
+            "choose an output on a larger disk"
+        )
+
+
+def _describe(folder: Path, options: ClusterOptions, summary: ClusterSummary) -> None:
+    described = {
+        "format_version": 1,
+        "by": options.by,
+        "time": options.time if options.sort else "",
+        "order": "sessions" if options.sort else "session shards",
+        **asdict(summary),
+    }
+    (folder / DESCRIPTION_NAME).write_text(json.dumps(described, indent=1) + "\n", encoding="utf-8")
+
+
+def _silent(stage: str, share: float) -> None:
+    """Tell nobody."""

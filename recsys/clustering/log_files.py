@@ -1,0 +1,205 @@
+"""The Parquet files of a log as one table: found, checked to be alike, and read a few rows at a time."""
+
+import difflib
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+from windrow.comm.errors import DataError
+
+__all__ = ["LogFiles", "find_files"]
+
+BATCH_BYTES = 4 << 20
+"""Rows decoded at a time have about as many bytes: a small part of the least memory that may be allowed."""
+MOST_BATCH_ROWS = 1 << 16
+SAMPLED_FILES = 8
+"""Files that the size of a row is estimated from."""
+SAMPLED_ROWS = 1024
+"""Rows of each."""
+READ_BUFFER_BYTES = 1 << 20
+"""Of each column that is being read. Without a buffer, Arrow reads the whole column of a row group at once."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogFiles:
+    """Parquet files with the same columns, whose rows follow one another."""
+
+    files: tuple[Path, ...]
+    """In their order."""
+    file_rows: tuple[int, ...]
+    """Rows of each."""
+    schema: Any
+    """``pyarrow.Schema`` of the first one."""
+    num_bytes: int
+    """Of all files."""
+    row_bytes: float
+    """Of a row in memory, decoded: the mean over a sample."""
+    packed_row_bytes: float
+    """Of a row in a file for passing use (Arrow, lz4): the mean over the sample."""
+
+    @property
+    def rows(self) -> int:
+        """Of all files."""
+        return sum(self.file_rows)
+
+    @classmethod
+    def open(cls, inputs: Sequence[Path]) -> Self:
+        """Find the files of a log and read their footers.
+
+        Args:
+            inputs: files, patterns or folders.
+
+        Raises:
+            DataError: there are none, one cannot be read, they differ in their columns, or have no rows.
+        """
+        files = find_files(inputs)
+        file_rows = []
+        first: Any = None
+        for path in files:
+            with _open(path) as opened:
+                schema = opened.schema_arrow
+                file_rows.append(opened.metadata.num_rows)
+            first = schema if first is None else first
+            _check_alike(path, schema, files[0], first)
+        if not any(file_rows):
+            raise DataError(f"{', '.join(map(str, files[:3]))}: there are no rows in the log")
+        row_bytes, packed_row_bytes = _sampled_sizes(
+            [path for path, rows in zip(files, file_rows, strict=True) if rows]
+        )
+        return cls(
+            files=files,
+            file_rows=tuple(file_rows),
+            schema=first,
+            num_bytes=sum(path.stat().st_size for path in files),
+            row_bytes=row_bytes,
+            packed_row_bytes=packed_row_bytes,
+        )
+
+    def batches(self, columns: Sequence[str] | None = None) -> Iterator[Any]:
+        """Read all rows in their order.
+
+        Args:
+            columns: to read; all of them by default, in the order of the first file.
+
+        Yields:
+            ``pyarrow.RecordBatch`` of some MB, columns in the order asked for.
+
+        Raises:
+            DataError: a file cannot be decoded.
+        """
+        import pyarrow as pa
+
+        wanted = list(self.schema.names if columns is None else columns)
+        # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
+        rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
+        for path in self.files:
+            with _open(path) as opened:
+                try:
+                    for batch in opened.iter_batches(rows, columns=wanted):
+                        yield batch.select(wanted)
+                except (OSError, pa.ArrowException) as error:
+                    raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
+
+    def check_column(self, name: str, option: str) -> Any:
+        """The type of a column.
+
+        Args:
+            name: of the column.
+            option: of the command that names it, for the message.
+
+        Raises:
+            DataError: there is no such column.
+        """
+        if name not in self.schema.names:
+            nearest = difflib.get_close_matches(name, self.schema.names, n=1, cutoff=0.5)
+            meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
+            raise DataError(
+                f"{self.files[0]}: {option} names {name!r}, but there is no such column.{meant} Columns: "
+                f"{', '.join(self.schema.names)}"
+            )
+        return self.schema.field(name).type
+
+
+def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
+    """Turn files, patterns and folders into files.
+
+    Args:
+        inputs: of a folder every ``*.parquet`` below it counts, except where a name on the way begins with a dot or an
+            underscore: other engines keep what is no data under such names.
+
+    Returns:
+        The files in the order of `inputs`; those of a pattern or a folder by path.
+
+    Raises:
+        DataError: one is not there or empty, a pattern or folder has no files, or a file is named twice.
+    """
+    found: list[Path] = []
+    for path in inputs:
+        if path.is_file():
+            matches = [path]
+        elif path.is_dir():
+            matches = [file for file in sorted(path.rglob("*.parquet")) if file.is_file() and _is_data(file, path)]
+            if not matches:
+                raise DataError(f"{path}: there is no *.parquet in the folder; name another one, or its files")
+        else:
+            anchor = Path(path.anchor)
+            matches = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
+            if not matches:
+                raise DataError(f"{path}: there is no such file, and it matches none; correct the path")
+        found += matches
+    once: set[Path] = set()
+    for path in found:
+        if path.stat().st_size == 0:
+            raise DataError(f"{path} is empty: write it again, or leave it out")
+        if path.resolve() in once:
+            raise DataError(f"{path} is named twice: its rows would count twice; name it once")
+        once.add(path.resolve())
+    return tuple(found)
+
+
+def _is_data(file: Path, folder: Path) -> bool:
+    return not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
+
+
+def _check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
+    found, wanted = (dict(zip(one.names, one.types, strict=True)) for one in (schema, first))
+    if len(found) != len(schema.names):
+        raise DataError(f"{path} has two columns of one name: {', '.join(schema.names)}; rename one")
+    for name in [*wanted, *found]:
+        if found.get(name) != wanted.get(name):
+            raise DataError(
+                f"{path} and {first_path} differ in column {name!r}: {found.get(name, 'there is none')} and "
+                f"{wanted.get(name, 'there is none')}; give all files the same columns, or cluster them apart"
+            )
+
+
+def _sampled_sizes(files: Sequence[Path]) -> tuple[float, float]:
+    """Mean bytes of a row, decoded in memory and packed in a file for passing use."""
+    import pyarrow as pa
+
+    rows = plain = packed = 0
+    stride = -(-len(files) // SAMPLED_FILES)
+    for path in files[::stride]:
+        try:
+            with _open(path) as opened:
+                batch = next(opened.iter_batches(SAMPLED_ROWS))
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
+            writer.write_batch(batch)
+        rows += batch.num_rows
+        plain += batch.nbytes
+        packed += sink.getvalue().size
+    return max(1.0, plain / rows), packed / rows
+
+
+def _open(path: Path) -> Any:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    try:
+        return parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER_BYTES)
+    except (OSError, pa.ArrowException) as error:
+        raise DataError(f"{path}: no readable Parquet file ({error}): correct the path or write it again") from error

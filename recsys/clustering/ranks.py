@@ -1,0 +1,252 @@
+"""Where each row of a log goes: its rank in the clustered one, found by DuckDB out of core from two columns alone.
+
+    log      session a b a b     ->  hash, time  ->  ranks 0 2 1 3  (file of int64, in the order of the log)
+
+Only sessions, times and numbers of rows are sorted here, a few dozen bytes a row: lists of ids are not, since DuckDB
+holds much more memory than its limit says while it sorts rows with lists.
+"""
+
+import os
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import DataError
+from windrow.recsys.clustering.log_files import LogFiles
+from windrow.recsys.clustering.session_order import session_hash
+
+__all__ = [
+    "Ranks",
+    "check_session_type",
+    "check_time_type",
+    "open_ranks",
+    "plain_sessions",
+    "rank_rows",
+    "write_ranks",
+]
+
+DUCKDB_SHARE = 0.5
+"""Of the memory: DuckDB takes some more than its limit, for what it reads and hands over."""
+BYTES_PER_THREAD = 128 << 20
+"""Of DuckDB's memory: each thread that sorts needs some of its own."""
+READ_ROWS = 1 << 16
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Ranks:
+    """The order of a clustered log."""
+
+    path: Path
+    """File of int64: the rank of each row, in the order of the log."""
+    shard_rows: tuple[int, ...]
+    """Rows of each shard; ranks of a shard follow those of the one before."""
+    sessions: int
+    """Different sessions, by their 64-bit hashes; rows without a session are sessions of their own."""
+
+    def open(self) -> npt.NDArray[np.int64]:
+        """The ranks, [rows], as a mapped file."""
+        return open_ranks(self.path)
+
+
+def rank_rows(
+    log: LogFiles,
+    *,
+    by: str,
+    time: str,
+    sort: bool,
+    shards: int,
+    work: Path,
+    memory_bytes: int,
+    advance: Callable[[float], None],
+) -> Ranks:
+    """Find the rank of every row.
+
+    Rows are ordered by (shard, hash of the session, session, time, row), or by (shard, row) without `sort`. A shard is
+    hash mod `shards`. Rows without a time come last in their session.
+
+    Args:
+        log: to cluster.
+        by: column of sessions.
+        time: column of times; not read without `sort`.
+        sort: whether sessions stand together.
+        shards: to deal sessions to.
+        work: folder for what does not fit into memory, and for the ranks.
+        memory_bytes: that may be held.
+        advance: told the share of the log that was read.
+
+    Raises:
+        DataError: a column cannot be used so, or the memory is not enough.
+    """
+    import duckdb
+
+    check_session_type(log, by)
+    if sort:
+        check_time_type(log, time)
+    limit = int(memory_bytes * DUCKDB_SHARE)
+    threads = max(1, min(len(os.sched_getaffinity(0)), limit // BYTES_PER_THREAD))
+    ordered = work / "ordered.parquet"
+    try:
+        with duckdb.connect(
+            config={"memory_limit": f"{limit}B", "temp_directory": str(work / "duckdb"), "threads": threads}
+        ) as database:
+            # It would draw a bar of its own on a terminal.
+            database.execute("SET enable_progress_bar = false")
+            database.register("log", _keys(log, by, time if sort else "", advance))
+            order = "hash, session, time NULLS LAST, row" if sort else "row"
+            database.execute(
+                f"COPY (SELECT row, hash, shard FROM (SELECT *, CAST(hash % {shards} AS INTEGER) AS shard FROM "
+                f"(SELECT *, {session_hash('session', 'row')} AS hash FROM log)) ORDER BY shard, {order}) "
+                f"TO '{_escaped(ordered)}' (FORMAT parquet, COMPRESSION lz4_raw)"
+            )
+            scan = f"read_parquet('{_escaped(ordered)}')"
+            counts = dict(
+                database.execute(f"SELECT shard, count(*) FROM {scan} GROUP BY shard").fetchall()
+            )
+            sessions = database.execute(
+                f"SELECT count(*) FROM (SELECT hash FROM {scan} GROUP BY hash)"
+            ).fetchall()[0][0]
+            path = write_ranks(database, ordered, work)
+    except duckdb.OutOfMemoryException as error:
+        raise DataError(
+            f"DuckDB could not order {log.rows} rows within {limit} bytes: raise --memory ({error})"
+        ) from error
+    ordered.unlink()
+    return Ranks(
+        path=path, shard_rows=tuple(counts.get(shard, 0) for shard in range(shards)), sessions=sessions
+    )
+
+
+def write_ranks(database: Any, ordered: Path, work: Path) -> Path:
+    """Turn an order into ranks.
+
+    Args:
+        database: ``duckdb.DuckDBPyConnection``.
+        ordered: Parquet file whose column ``row`` holds 0, 1, ... in the order wanted.
+        work: folder to write to.
+
+    Returns:
+        File of int64: the place of row 0, of row 1, ...
+    """
+    inverse, path = work / "inverse.parquet", work / "ranks"
+    database.execute(
+        "COPY (SELECT rank FROM (SELECT row, row_number() OVER () - 1 AS rank FROM "
+        f"read_parquet('{_escaped(ordered)}')) ORDER BY row) TO '{_escaped(inverse)}' "
+        "(FORMAT parquet, COMPRESSION lz4_raw)"
+    )
+    _write_plain(inverse, path)
+    inverse.unlink()
+    return path
+
+
+def open_ranks(path: Path) -> npt.NDArray[np.int64]:
+    """The ranks of a file that `write_ranks` wrote, mapped: [rows] int64."""
+    return np.memmap(path, np.int64, "r")
+
+
+def check_session_type(log: LogFiles, by: str) -> None:
+    """Refuse sessions that are neither whole numbers nor text nor bytes.
+
+    Raises:
+        DataError: names column, type and cure.
+    """
+    from pyarrow import types
+
+    kind = _value_type(log.check_column(by, "--by"))
+    allowed = (
+        types.is_integer,
+        types.is_string,
+        types.is_large_string,
+        types.is_string_view,
+        types.is_binary,
+        types.is_large_binary,
+        types.is_fixed_size_binary,
+    )
+    if not any(is_kind(kind) for is_kind in allowed):
+        raise DataError(
+            f"{log.files[0]}: --by names {by!r} of type {kind}, expected whole numbers, text or bytes: convert the "
+            "column, or name another one"
+        )
+
+
+def check_time_type(log: LogFiles, time: str) -> None:
+    """Refuse times without an order that is certain, such as text.
+
+    Raises:
+        DataError: names column, type and cure.
+    """
+    from pyarrow import types
+
+    kind = log.check_column(time, "--time")
+    allowed = (types.is_integer, types.is_floating, types.is_decimal128, types.is_date, types.is_time)
+    if not (types.is_timestamp(kind) or any(is_kind(kind) for is_kind in allowed)):
+        raise DataError(
+            f"{log.files[0]}: --time names {time!r} of type {kind}, expected numbers, dates or times: convert the "
+            "column, name another one, or leave rows in their order with --no-sort"
+        )
+
+
+def plain_sessions(column: Any) -> Any:
+    """A column of sessions, as whole numbers, text or bytes of one kind.
+
+    Args:
+        column: ``pyarrow.Array``, perhaps with a dictionary or of fixed size.
+
+    Returns:
+        The same values as int64, uint64, large_string or large_binary.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    kind = _value_type(column.type)
+    if types.is_integer(kind):
+        return column.cast(pa.uint64() if types.is_unsigned_integer(kind) else pa.int64())
+    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
+    if types.is_dictionary(column.type):
+        column = column.cast(kind)
+    return column.cast(pa.large_string() if is_text else pa.large_binary())
+
+
+def _keys(log: LogFiles, by: str, time: str, advance: Callable[[float], None]) -> Any:
+    """A stream of rows with session, time (0 where there is none) and number."""
+    import pyarrow as pa
+
+    time_type = log.schema.field(time).type if time else pa.int8()
+    session_type = plain_sessions(pa.nulls(0, log.schema.field(by).type)).type
+    schema = pa.schema([("session", session_type), ("time", time_type), ("row", pa.int64())])
+
+    def batches() -> Iterator[Any]:
+        first = 0
+        for batch in log.batches(list(dict.fromkeys([by, time] if time else [by]))):
+            rows = batch.num_rows
+            times = batch.column(time) if time else pa.array(np.zeros(rows, np.int8))
+            numbers = pa.array(np.arange(first, first + rows))
+            yield pa.RecordBatch.from_arrays(
+                [plain_sessions(batch.column(by)), times, numbers], schema=schema
+            )
+            first += rows
+            advance(first / log.rows)
+
+    return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _write_plain(column: Path, plain: Path) -> None:
+    """A Parquet file of one column as a file of its numbers, which parts can be read of."""
+    from pyarrow import parquet
+
+    with parquet.ParquetFile(column) as file, plain.open("wb") as target:
+        for batch in file.iter_batches(READ_ROWS):
+            target.write(batch.column(0).to_numpy())
+
+
+def _value_type(kind: Any) -> Any:
+    from pyarrow import types
+
+    return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def _escaped(path: Path) -> str:
+    return str(path).replace("'", "''")

@@ -1,0 +1,144 @@
+"""Which samples have equal lists in all features of a group: exact, in one or two passes over the values."""
+
+from collections.abc import Callable, Sequence
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import DataError
+from windrow.recsys.deduplication.distinct_lists_kernels import (
+    clear_repeats,
+    find_leaders,
+    mark_unequal,
+    mix_lists,
+    number_runs,
+    starts_of_runs,
+)
+
+__all__ = ["DistinctLists", "HashLists", "distinct_lists", "hash_lists"]
+
+Column = tuple[npt.NDArray[Any], npt.NDArray[Any]]
+"""Offsets and integers."""
+
+SLOTS_PER_RUN = 2
+"""At least so many slots of the table of hashes for each run: with half of them free, few are looked at in vain."""
+
+
+class DistinctLists(NamedTuple):
+    """The distinct samples of a group of features, in the order in which they first come.
+
+    Attributes:
+        representatives: [U] int64, the first sample of each, increasing.
+        inverse: [n] int64, 0 <= inverse < U, which of them each sample equals.
+    """
+
+    representatives: npt.NDArray[np.int64]
+    inverse: npt.NDArray[np.int64]
+
+
+HashLists = Callable[[Sequence[Column], npt.NDArray[np.int64]], npt.NDArray[np.uint64]]
+"""``hash(columns, rows [m]) -> [m]``: equal for equal samples."""
+
+
+def hash_lists(
+    columns: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]], rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """Hash what samples hold in several columns, lengths included.
+
+    Args:
+        columns: offsets [n + 1] and integers of each.
+        rows: [m] samples.
+
+    Returns:
+        [m] hashes. Lists of four values and more are hashed in four lanes, which multiply and rotate.
+    """
+    hashes = np.zeros(len(rows), np.uint64)
+    for offsets, values in columns:
+        mix_lists(offsets, values, rows, hashes)
+    return hashes
+
+
+def distinct_lists(
+    offsets: Sequence[npt.NDArray[np.integer[Any]]],
+    values: Sequence[npt.NDArray[np.int64]],
+    weights: Sequence[npt.NDArray[np.float32] | None],
+    *,
+    hashing: HashLists = hash_lists,
+) -> DistinctLists:
+    """Find the distinct samples of a group of features.
+
+    Two samples are the same when the lists of every feature, and their weights, are equal; weights are equal when
+    their bits are, so that NaN equals itself and -0.0 is not 0.0. A sample is compared with the one before first, which
+    stops at the first difference; only the first of each run of equal samples is hashed, found in a table and compared
+    with the sample that it was found to equal. Where hashes collide, those that differ are grouped anew among
+    themselves until none does. So neighbours that repeat cost one look at their values; the global interpreter lock is
+    given up meanwhile.
+
+    Args:
+        offsets: for each feature [n + 1] integers, not decreasing: its list of sample i is
+            ``values[offsets[i]:offsets[i + 1]]``. The first need not be 0.
+        values: for each feature its ids.
+        weights: for each feature a weight for each of its `values`, or None.
+        hashing: how samples are hashed; what it gives has no influence on the result.
+
+    Returns:
+        Representatives and inverse.
+
+    Raises:
+        DataError: no feature, or features of different numbers of samples.
+    """
+    if not offsets:
+        raise DataError("a group of no features has no lists to compare: name at least one feature")
+    if len({len(bounds) for bounds in offsets}) > 1:
+        numbers = [len(bounds) - 1 for bounds in offsets]
+        raise DataError(f"features of one group have {numbers} lists: each needs one for each sample")
+    num_samples = len(offsets[0]) - 1
+    columns: list[Column] = []
+    for bounds, ids, numbers_of_ids in zip(offsets, values, weights, strict=True):
+        columns.append((bounds, ids))
+        if numbers_of_ids is not None:
+            columns.append((bounds, numbers_of_ids.view(f"i{numbers_of_ids.itemsize}")))
+    begins = np.zeros(num_samples, np.bool_)
+    begins[:1] = True
+    for bounds, integers in columns:
+        clear_repeats(bounds, integers, begins)
+    buffer = np.empty(num_samples + 1, np.int64)
+    num_runs = starts_of_runs(begins, buffer)
+    starts = buffer[: num_runs + 1]
+    leaders = _leaders(columns, starts[:-1], hashing)
+    numbers, representatives = np.empty(num_runs, np.int64), np.empty(num_runs, np.int64)
+    inverse = np.empty(num_samples, np.int64)
+    num_unique = number_runs(starts, leaders, numbers, representatives, inverse)
+    return DistinctLists(representatives[:num_unique].copy(), inverse)
+
+
+def _leaders(
+    columns: Sequence[Column], rows: npt.NDArray[np.int64], hashing: HashLists
+) -> npt.NDArray[np.int64]:
+    """[m] position of the first row that equals each."""
+    hashes = hashing(columns, rows)
+    leaders = _first_of_hash(hashes)
+    unsettled = np.flatnonzero(_unequal(columns, rows, leaders))
+    # All samples that equal a leader find it in the same round, so whoever leads the rest is the first of its kind.
+    while len(unsettled):
+        found = _first_of_hash(hashes[unsettled])
+        leaders[unsettled] = unsettled[found]
+        unsettled = unsettled[_unequal(columns, rows[unsettled], found)]
+    return leaders
+
+
+def _unequal(
+    columns: Sequence[Column], rows: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]
+) -> npt.NDArray[np.bool_]:
+    unequal = np.zeros(len(rows), np.bool_)
+    for bounds, integers in columns:
+        mark_unequal(bounds, integers, rows, rows[leaders], unequal)
+    return unequal
+
+
+def _first_of_hash(hashes: npt.NDArray[np.uint64]) -> npt.NDArray[np.int64]:
+    slots = np.full(1 << (SLOTS_PER_RUN * len(hashes)).bit_length(), -1, np.int64)
+    leaders = np.empty(len(hashes), np.int64)
+    find_leaders(hashes, slots, leaders)
+    return leaders

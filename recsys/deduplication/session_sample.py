@@ -1,0 +1,186 @@
+"""Whole sessions of a prepared log, chosen without reading all of it: what a survey measures.
+
+A block of neighbouring samples would not do where sessions are interleaved, since it holds little of each. So the
+sessions of a span, up to 16 times as long, are chosen by a hash of their number, each with all its samples::
+
+    sessions   a b a c b a c c b d ...      a and c chosen, then put together:      a a a c c c
+"""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import StoreError
+from windrow.comm.random import hash_ids
+from windrow.recsys.store import SESSION_COLUMN, TIME_COLUMN, LogSplit, LogStore
+from windrow.recsys.store_manifest import CURE
+
+__all__ = ["SAMPLE_ROWS", "SessionSample", "choose_sessions", "read_rows"]
+
+Rows = npt.NDArray[np.int64]
+
+SAMPLE_ROWS = 1 << 18
+"""Samples of a survey: 16,000 sessions of 16 samples; rates are then within 1 % of those of the log."""
+
+SPAN = 16
+"""Samples that sessions are chosen among, for each that is wanted."""
+
+SESSION_KEY, SHARD_KEY = 0x5E55, 0x5EAD
+"""Key the choice of sessions and of their files, so that neither follows from how a log was split."""
+
+
+@dataclass(frozen=True, slots=True)
+class SessionSample:
+    """Sessions of a split.
+
+    Attributes:
+        rows: [n] numbers of their samples in the split, session after session, in order of time (else of the log).
+        sessions: [n] session of each.
+        as_logged: [m] neighbouring samples in the order in which the log had them before it was clustered, that of
+            time; None where the log has no times and is clustered already, so that nobody knows any more how sessions
+            were interleaved.
+        sessions_as_logged: [m] session of each; [0] where there is no such order.
+        is_clustered: whether the samples of each session are neighbours in the store.
+    """
+
+    rows: Rows
+    sessions: Rows
+    as_logged: Rows | None
+    sessions_as_logged: Rows
+    is_clustered: bool
+
+    @property
+    def num_sessions(self) -> int:
+        """How many sessions."""
+        return int(np.count_nonzero(np.diff(self.sessions))) + 1 if len(self.sessions) else 0
+
+    def sharded(self, num_files: int) -> Rows | None:
+        """The samples `as_logged`, dealt to files by session: file after file, each in the log's order.
+
+        Args:
+            num_files: at least 1.
+        """
+        if self.as_logged is None:
+            return None
+        files = hash_ids(SHARD_KEY, self.sessions_as_logged) % np.uint64(num_files)
+        return self.as_logged[np.argsort(files, kind="stable")]
+
+
+def choose_sessions(store: LogStore, split: str, *, max_rows: int = SAMPLE_ROWS) -> SessionSample:
+    """Choose sessions out of the middle of a split.
+
+    Args:
+        store: prepared with sessions.
+        split: its name.
+        max_rows: about the most samples; all of a split that has no more. Sessions stay whole.
+
+    Returns:
+        The sample; at least one session.
+
+    Raises:
+        StoreError: the store has no sessions, or a file cannot be read.
+    """
+    if not store.manifest.has_session:
+        raise StoreError(
+            f"{store.path} has no sessions, which deduplication is about: name their column by session = ... in "
+            "[log] and run windrow prepare again"
+        )
+    of_split = store.split(split)
+    length = min(of_split.rows, max_rows * SPAN)
+    start = (of_split.rows - length) // 2
+    has_time = store.manifest.has_time
+    table = read_rows(of_split, [SESSION_COLUMN] + [TIME_COLUMN] * has_time, np.arange(start, start + length))
+    sessions = table.column(SESSION_COLUMN).to_numpy()
+    times = table.column(TIME_COLUMN).to_numpy() if has_time else np.arange(length)
+    is_clustered = int(np.count_nonzero(np.diff(sessions))) + 1 == len(np.unique(sessions))
+    chosen = np.flatnonzero(_chosen(sessions, max_rows))
+    # Sessions stay in the order in which they begin, so that neighbours are of about the same time.
+    _, first, number = np.unique(sessions[chosen], return_index=True, return_inverse=True)
+    rows = chosen[np.lexsort((chosen, times[chosen], first[number]))]
+    as_logged: Rows | None
+    if is_clustered:
+        as_logged = chosen[np.lexsort((chosen, times[chosen]))] if has_time else None
+    else:
+        as_logged = np.arange(length)[max(0, (length - max_rows) // 2) :][:max_rows]
+    return SessionSample(
+        rows=rows + start,
+        sessions=sessions[rows],
+        as_logged=None if as_logged is None else as_logged + start,
+        sessions_as_logged=sessions[:0] if as_logged is None else sessions[as_logged],
+        is_clustered=is_clustered,
+    )
+
+
+def read_rows(split: LogSplit, columns: Sequence[str], rows: Rows) -> Any:
+    """Read columns of some samples.
+
+    Args:
+        split: of a prepared store.
+        columns: names of columns.
+        rows: [n] numbers of samples in the split, in any order.
+
+    Returns:
+        ``pyarrow.Table`` of n rows in that order, each column in one chunk.
+
+    Raises:
+        StoreError: a file cannot be read.
+
+    Cost:
+        Decodes these columns of the row groups that hold any of the rows.
+    """
+    import pyarrow as pa
+
+    order = np.argsort(rows, kind="stable")
+    wanted = rows[order]
+    parts = []
+    for start, stop, read in _row_groups(split, columns):
+        first, last = np.searchsorted(wanted, (start, stop))
+        if first == last:
+            continue
+        table = read()
+        chosen = wanted[first:last] - start
+        whole = len(chosen) == table.num_rows and bool((np.diff(chosen) == 1).all())
+        parts.append(table if whole else table.take(pa.array(chosen)))
+    if not parts:
+        raise StoreError(f"{split.files[0].parent} holds none of the {len(rows)} samples asked for: {CURE}")
+    found = pa.concat_tables(parts).combine_chunks()
+    if bool((np.diff(order) == 1).all()):
+        return found
+    return found.take(pa.array(np.argsort(order, kind="stable"))).combine_chunks()
+
+
+def _row_groups(split: LogSplit, columns: Sequence[str]) -> Iterator[tuple[int, int, Any]]:
+    """First row, row after the last, and a function that decodes: of each row group."""
+    from pyarrow import ArrowException
+    from pyarrow.parquet import ParquetFile
+
+    def decode(file: Any, path: Path, group: int) -> Any:
+        try:
+            return file.read_row_group(group, columns=list(columns))
+        except (ArrowException, OSError, KeyError) as error:
+            raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error
+
+    start = 0
+    for path in split.files:
+        try:
+            opened = ParquetFile(path, memory_map=True, page_checksum_verification=True)
+        except (ArrowException, OSError) as error:
+            raise StoreError(f"{path}: {error}; {CURE}") from error
+        with opened as file:
+            for group in range(file.num_row_groups):
+                stop = start + file.metadata.row_group(group).num_rows
+                yield start, stop, lambda file=file, path=path, group=group: decode(file, path, group)
+                start = stop
+
+
+def _chosen(sessions: Rows, max_rows: int) -> npt.NDArray[np.bool_]:
+    """Whose sessions are among the share that is wanted; at least one session."""
+    if len(sessions) <= max_rows:
+        return np.ones(len(sessions), np.bool_)
+    draws = hash_ids(SESSION_KEY, sessions)
+    bound = np.uint64(2**64 * (max_rows / len(sessions)))
+    return draws <= max(bound, draws.min())

@@ -1,0 +1,223 @@
+"""What repeats in a prepared log: measured on whole sessions of it, and on batches as training would have them.
+
+    session sample  ->  S, d(f), lengths, bytes on disk in each order
+                    ->  batches of neighbours: as a clustered log gives them
+    training reader ->  batches as they are now
+
+Formulas beside it: `windrow.recsys.deduplication.factor`.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.random import hash_ids
+from windrow.recsys.batch import Batch
+from windrow.recsys.deduplication.coded_samples import CodedSamples, code_lists
+from windrow.recsys.deduplication.factor import (
+    dedupe_factor,
+    distinct_rows,
+    samples_per_session_in_batch,
+)
+from windrow.recsys.deduplication.session_sample import SAMPLE_ROWS, choose_sessions
+from windrow.recsys.deduplication.storage_bytes import StorageScales, StorageSizes
+from windrow.recsys.deduplication.surveyed_batches import (
+    SurveyedBatches,
+    batches_as_read,
+    batches_of_neighbours,
+)
+from windrow.recsys.lanes import Lanes
+from windrow.recsys.store import (
+    DENSE_COLUMN,
+    LABEL_COLUMN,
+    SESSION_COLUMN,
+    TIME_COLUMN,
+    WEIGHTS_SUFFIX,
+    LogStore,
+)
+from windrow.recsys.store_manifest import FeatureEntry
+
+__all__ = ["LogSurvey", "survey_log"]
+
+ID_SAMPLE = 1 << 14
+"""Ids of each feature that are kept, to tell how many fall into a range of rows: within 0.4 % of all, one deviation."""
+
+ID_KEY = 0x1D5
+"""Keys the choice of these ids."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogSurvey:
+    """What repeats in a log."""
+
+    num_samples: int
+    """Samples that were looked at."""
+    num_sessions: int
+    """Their sessions."""
+    split_samples: int
+    """Samples of the training split."""
+    is_clustered: bool
+    """Whether the samples of each session are neighbours in the store."""
+    batch_size: float
+    """B: samples of one rank's batch."""
+    pieces: float
+    """Runs of neighbours that it is made of: the lanes that the rank reads."""
+    num_files: int
+    """Files that `storage.sharded` deals sessions to."""
+    sample: CodedSamples
+    """The sample in clustered order."""
+    within: npt.NDArray[np.bool_]
+    """[num_samples - 1] whether a sample is of the same session as the one before."""
+    ids: Mapping[str, npt.NDArray[np.int64]]
+    """Some ids of each feature, sorted."""
+    clustered: SurveyedBatches
+    """Batches of a clustered log."""
+    as_read: SurveyedBatches
+    """Batches that training reads from the store as it is."""
+    storage: StorageSizes
+    """On disk."""
+
+    @property
+    def features(self) -> tuple[str, ...]:
+        """All features, in the order of the store."""
+        return tuple(self.sample.codes)
+
+    @property
+    def samples_per_session(self) -> float:
+        """S of the log."""
+        return self.num_samples / self.num_sessions
+
+    @property
+    def samples_per_session_in_batch(self) -> float:
+        """S in a clustered batch, by the formula."""
+        return samples_per_session_in_batch(self.batch_size, self.samples_per_session, pieces=self.pieces)
+
+    def unchanged(self, group: Sequence[str]) -> float:
+        """d of a group: share of samples in which all of it is as in the sample before of the session."""
+        num_pairs = int(np.count_nonzero(self.within))
+        return (
+            int(np.count_nonzero(self.sample.unchanged(group) & self.within)) / num_pairs
+            if num_pairs
+            else 0.0
+        )
+
+    def mean_length(self, feature: str) -> float:
+        """l: ids in a list of a feature, mean."""
+        return self.sample.num_ids(feature) / self.num_samples
+
+    def predicted_factor(self, group: Sequence[str]) -> float:
+        """DedupeFactor of a group in a clustered batch, by the formula."""
+        return dedupe_factor(self.samples_per_session_in_batch, self.unchanged(group))
+
+    def predicted_rows(self, group: Sequence[str]) -> float:
+        """Distinct rows of a group in a clustered batch, by the formula."""
+        return distinct_rows(
+            self.batch_size, self.samples_per_session, self.unchanged(group), pieces=self.pieces
+        )
+
+    def id_share(self, feature: str, rows: tuple[int, int]) -> float:
+        """Share of a feature's ids that fall into a range of rows of its table.
+
+        Args:
+            feature: its name.
+            rows: first row, and the row after the last.
+        """
+        ids = self.ids[feature]
+        first, last = np.searchsorted(ids, rows)
+        return float(last - first) / len(ids) if len(ids) else 0.0
+
+
+def survey_log(
+    store: LogStore,
+    read: Iterable[Batch],
+    *,
+    batch_size: int,
+    lanes: int,
+    size: int,
+    num_files: int = 1,
+    max_rows: int = SAMPLE_ROWS,
+) -> LogSurvey:
+    """Look at the training split of a prepared log.
+
+    Args:
+        store: prepared with sessions.
+        read: some batches of rank 0, as training reads them and no feature of which is held once.
+        batch_size: samples of a step over all ranks.
+        lanes: of the reader.
+        size: ranks.
+        num_files: files that sessions would be dealt to.
+        max_rows: about the most samples to look at.
+
+    Returns:
+        What was found.
+
+    Raises:
+        StoreError: the store has no sessions, or a file cannot be read.
+        RecipeError: more ranks than lanes.
+
+    Cost:
+        Decodes up to `windrow.recsys.deduplication.session_sample.SPAN` times `max_rows` samples, a feature at a
+        time; keeps 8 bytes for each feature and sample.
+    """
+    split = store.split("train")
+    chosen = choose_sessions(store, "train", max_rows=max_rows)
+    clustered_lanes = Lanes(len(chosen.rows), batch_size, lanes)
+    scales = StorageScales(split, chosen, num_files)
+    codes, lengths, ids = {}, {}, {}
+    for feature in store.features:
+        table = scales.add([feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted)
+        offsets, values, weights = _lists(table, feature)
+        codes[feature.name], lengths[feature.name] = code_lists(offsets, values, weights)
+        ids[feature.name] = _some_ids(values)
+    rest = [LABEL_COLUMN, SESSION_COLUMN] + [TIME_COLUMN] * store.manifest.has_time
+    for column in rest + [DENSE_COLUMN] * bool(store.dense):
+        scales.add([column])
+    sample = CodedSamples(codes, lengths)
+    return LogSurvey(
+        num_samples=len(chosen.rows),
+        num_sessions=chosen.num_sessions,
+        split_samples=split.rows,
+        is_clustered=chosen.is_clustered,
+        batch_size=min(batch_size, split.rows) / size,
+        pieces=len(clustered_lanes.of_rank(0, size)),
+        num_files=num_files,
+        sample=sample,
+        within=chosen.sessions[1:] == chosen.sessions[:-1],
+        ids=ids,
+        clustered=batches_of_neighbours(
+            sample, chosen.sessions, batch_size=batch_size, lanes=lanes, size=size
+        ),
+        as_read=batches_as_read(split, read),
+        storage=scales.sizes(),
+    )
+
+
+def _lists(
+    table: Any, feature: FeatureEntry
+) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
+    """Offsets, ids and weights of a feature; a single id is a list of one."""
+    column = _one_chunk(table, feature.name)
+    if not feature.multi_hot:
+        return np.arange(len(column) + 1), column.to_numpy(), None
+    offsets = column.offsets.to_numpy()
+    weights = None
+    if feature.weighted:
+        of_ids = _one_chunk(table, feature.name + WEIGHTS_SUFFIX)
+        # Both have the same lengths; where they begin in their memory may differ.
+        weights = of_ids.flatten().to_numpy()
+    return offsets - offsets[0], column.flatten().to_numpy(), weights
+
+
+def _one_chunk(table: Any, name: str) -> Any:
+    column = table.column(name)
+    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
+
+
+def _some_ids(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    if len(values) <= ID_SAMPLE:
+        return np.sort(values)
+    chosen = hash_ids(ID_KEY, np.arange(ID_SAMPLE)) % np.uint64(len(values))
+    return np.sort(values[chosen.astype(np.int64)])

@@ -1,0 +1,234 @@
+"""Compiled loops of `windrow.recsys.group_pieces`.
+
+Distinct rows lie where their row groups were decoded, in many arrays. A *table* tells a loop where
+they are: ``table[source, group]`` holds, for one group of features in one row group, `FIELDS` integers::
+
+    OFFSETS   address of int64 offsets [F * U + 1], lists of the first feature first
+    IDS       address of int64 ids
+    WEIGHTS   address of float32 weights; 0 where there are none
+    HASHES    address of uint64 hashes of rows [U]
+    UNIQUE    U
+
+Whoever calls a loop keeps these arrays alive meanwhile.
+"""
+
+from collections.abc import Callable
+from typing import Any, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba.core import cgutils, types
+from numba.extending import intrinsic
+
+__all__ = [
+    "FIELDS",
+    "HASHES",
+    "IDS",
+    "OFFSETS",
+    "SOURCE_BITS",
+    "UNIQUE",
+    "WEIGHTS",
+    "gather_lengths",
+    "gather_lists_of_rows",
+    "number_rows",
+]
+
+OFFSETS, IDS, WEIGHTS, HASHES, UNIQUE = range(5)
+FIELDS = 5
+
+SOURCE_BITS = 32
+"""A sample's code is the number of its row, and from this bit on which of its window's row groups has it."""
+
+
+def _pointer(_typing_context: object, address: types.Integer) -> tuple[Any, Callable[..., Any]]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.inttoptr(arguments[0], cgutils.voidptr_t)
+
+    return types.voidptr(address), generate
+
+
+pointer = cast("Callable[[np.int64], Any]", intrinsic(_pointer))
+
+
+@numba.njit(nogil=True, cache=True)
+def number_rows(
+    codes: npt.NDArray[np.int64],
+    piece_stops: npt.NDArray[np.int64],
+    piece_sources: npt.NDArray[np.int64],
+    table: npt.NDArray[np.int64],
+    num_features: npt.NDArray[np.int64],
+    numbers: npt.NDArray[np.int32],
+    slots: npt.NDArray[np.int32],
+    sources: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+) -> None:
+    """Number the distinct rows of a batch, for each group in the order in which samples first have them.
+
+    A row is looked up by its place first, which costs one read; only a row that comes for the first time is looked up
+    by its hash, so that equal rows of two row groups get one number, and compared with what has the same hash.
+
+    Args:
+        codes: [G, B] row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it.
+        piece_stops: [P] samples up to the end of each piece.
+        piece_sources: [P, any] for each source of a piece its place in `table`.
+        table: [S, G, FIELDS].
+        num_features: [G] features of each group.
+        numbers: all -1, and so again afterwards; at least as long as all sources of any group have rows.
+        slots: power of two, at least 2 * B; overwritten.
+        sources: [G, B], written up to `counts`: source of each new number.
+        rows: [G, B], the same: row in that source.
+        inverse: [G, B], written: number of each sample's row.
+        counts: [G], written: U.
+    """
+    num_groups, num_samples = codes.shape
+    num_sources = len(table)
+    mask = np.uint64(len(slots) - 1)
+    low_bits = (np.int64(1) << SOURCE_BITS) - 1
+    bases = np.empty(num_sources, np.int64)
+    touched = np.empty(num_samples, np.int64)
+    hashes = np.empty(num_samples, np.uint64)
+    for group in range(num_groups):
+        total = 0
+        for source in range(num_sources):
+            bases[source] = total
+            total += table[source, group, UNIQUE]
+        slots[:] = -1
+        count = num_touched = start = 0
+        for piece in range(len(piece_stops)):
+            for place in range(start, piece_stops[piece]):
+                code = codes[group, place]
+                source, row = piece_sources[piece, code >> SOURCE_BITS], code & low_bits
+                known = bases[source] + row
+                number = numbers[known]
+                if number < 0:
+                    hashed = numba.carray(
+                        pointer(table[source, group, HASHES]), (table[source, group, UNIQUE],), np.uint64
+                    )[row]
+                    slot = hashed & mask
+                    while slots[slot] >= 0:
+                        number = slots[slot]
+                        other = table[sources[group, number], group]
+                        if hashes[number] == hashed and _equal(
+                            table[source, group], row, other, rows[group, number], num_features[group]
+                        ):
+                            break
+                        slot = (slot + np.uint64(1)) & mask
+                    if slots[slot] < 0:
+                        number = np.int32(count)
+                        slots[slot] = number
+                        hashes[count] = hashed
+                        sources[group, count] = source
+                        rows[group, count] = row
+                        count += 1
+                    numbers[known] = number
+                    touched[num_touched] = known
+                    num_touched += 1
+                inverse[group, place] = number
+            start = piece_stops[piece]
+        counts[group] = count
+        # Only what was written: a batch has far fewer rows than its row groups.
+        for index in range(num_touched):
+            numbers[touched[index]] = -1
+
+
+@numba.njit(nogil=True, cache=True)
+def gather_lengths(
+    table: npt.NDArray[np.int64],
+    num_features: npt.NDArray[np.int64],
+    sources: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+) -> None:
+    """Where the lists of a batch begin: those of the first group first, in it those of the first feature, then by row.
+
+    Args:
+        table: [S, G, FIELDS].
+        num_features: [G].
+        sources: [G, B] source of each row.
+        rows: [G, B] row there.
+        counts: [G] rows of each group.
+        offsets: [sum of num_features * counts, + 1], written.
+    """
+    place = 0
+    offsets[0] = 0
+    for group in range(len(counts)):
+        for feature in range(num_features[group]):
+            for number in range(counts[group]):
+                of_source = table[sources[group, number], group]
+                begin, end = _bounds(of_source, feature, rows[group, number])
+                offsets[place + 1] = offsets[place] + end - begin
+                place += 1
+
+
+@numba.njit(nogil=True, cache=True)
+def gather_lists_of_rows(
+    table: npt.NDArray[np.int64],
+    num_features: npt.NDArray[np.int64],
+    sources: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    counts: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int64],
+    weights: npt.NDArray[np.float32],
+) -> None:
+    """Copy the lists of a batch, in the order of `gather_lengths`.
+
+    Args:
+        table: [S, G, FIELDS].
+        num_features: [G].
+        sources: [G, B] source of each row.
+        rows: [G, B] row there.
+        counts: [G] rows of each group.
+        ids: written.
+        weights: as long, or empty where no group has any; written where a group has some.
+    """
+    target = 0
+    for group in range(len(counts)):
+        for feature in range(num_features[group]):
+            for number in range(counts[group]):
+                of_source = table[sources[group, number], group]
+                begin, end = _bounds(of_source, feature, rows[group, number])
+                source_ids = numba.carray(pointer(of_source[IDS]), (end,), np.int64)
+                for index in range(end - begin):
+                    ids[target + index] = source_ids[begin + index]
+                if of_source[WEIGHTS] != 0:
+                    source_weights = numba.carray(pointer(of_source[WEIGHTS]), (end,), np.float32)
+                    for index in range(end - begin):
+                        weights[target + index] = source_weights[begin + index]
+                target += end - begin
+
+
+@numba.njit(nogil=True, cache=True)
+def _bounds(of_source: npt.NDArray[np.int64], feature: int, row: int) -> tuple[int, int]:
+    """Where the list of a feature and row begins and ends in its source."""
+    unique = of_source[UNIQUE]
+    position = feature * unique + row
+    offsets = numba.carray(pointer(of_source[OFFSETS]), (position + 2,), np.int64)
+    return offsets[position], offsets[position + 1]
+
+
+@numba.njit(nogil=True, cache=True)
+def _equal(
+    one: npt.NDArray[np.int64], row: int, other: npt.NDArray[np.int64], other_row: int, num_features: int
+) -> bool:
+    """Whether rows of two sources have equal lists in all features, and weights of equal bits."""
+    for feature in range(num_features):
+        begin, end = _bounds(one, feature, row)
+        other_begin, other_end = _bounds(other, feature, other_row)
+        if end - begin != other_end - other_begin:
+            return False
+        ids = numba.carray(pointer(one[IDS]), (end,), np.int64)
+        other_ids = numba.carray(pointer(other[IDS]), (other_end,), np.int64)
+        for index in range(end - begin):
+            if ids[begin + index] != other_ids[other_begin + index]:
+                return False
+        if one[WEIGHTS] != 0:
+            weights = numba.carray(pointer(one[WEIGHTS]), (end,), np.int32)
+            other_weights = numba.carray(pointer(other[WEIGHTS]), (other_end,), np.int32)
+            for index in range(end - begin):
+                if weights[begin + index] != other_weights[other_begin + index]:
+                    return False
+    return True

@@ -1,0 +1,211 @@
+"""The values of samples: ids, dense columns and labels, as functions of seed, session and place in it.
+
+    history of session 7:   version 0   4 9 1 7 3 3 8 ...     an endless row of ids
+                                        [4 9 1]               places 0, 1    unchanged
+                                          [9 1 7]             place 2        moved on by one
+                            version 1   5 5 2 6 ...
+                                        [5 5]                 place 3        drawn anew
+"""
+
+import math
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.recsys.session_log.options import FeatureGroup, SessionFeature, SessionLogOptions
+from windrow.recsys.session_log.sessions import Samples, uniform
+
+__all__ = ["SampleValues", "draw_samples", "popularity"]
+
+WALK, LENGTHS, IDS, DENSE, EFFECTS, LABELS = range(100, 106)
+"""What random numbers of this module are for; `windrow.recsys.session_log.sessions` has those below."""
+
+NO_SESSIONS = 1 << 62
+"""Session ids are below this: a multiplication by an odd number modulo it gives each session one of its own."""
+
+SESSION_MULTIPLIER = 0x9E3779B97F4A7C15 % NO_SESSIONS
+"""2 ** 64 over the golden ratio (Knuth): neighbours end far apart."""
+
+HEAD = 4096
+"""Most frequent ids of which each matters on its own."""
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""Like Python's `map`, or the one of a pool of threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleValues:
+    """Columns of some samples."""
+
+    labels: npt.NDArray[np.int8]
+    """[n] 0 or 1."""
+    sessions: npt.NDArray[np.int64]
+    """[n] ids of sessions, which do not tell their order."""
+    times: npt.NDArray[np.int64]
+    """[n] microseconds since 1970."""
+    dense: dict[str, npt.NDArray[np.float32]]
+    """Column -> [n]."""
+    ids: dict[str, npt.NDArray[np.int64]]
+    """Feature -> ids, one sample behind the other."""
+    offsets: dict[str, npt.NDArray[np.int64]]
+    """Feature with lists -> [n + 1] where each sample's ids begin."""
+
+
+def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = map) -> SampleValues:
+    """Work out all columns of some samples.
+
+    Args:
+        options: of the log.
+        samples: any ones, in any order.
+        map_over: calls a function for each group; with threads, groups are worked out side by side.
+    """
+    logits = np.full(samples.sessions.size, _bias(options))
+    dense: dict[str, npt.NDArray[np.float32]] = {}
+    ids: dict[str, npt.NDArray[np.int64]] = {}
+    offsets: dict[str, npt.NDArray[np.int64]] = {}
+    # In the order of the groups, so that sums do not depend on who was ready first.
+    for drawn in map_over(lambda group: _draw_group(options, group, samples), options.groups):
+        ids.update(drawn.ids)
+        dense.update(drawn.dense)
+        if drawn.offsets is not None:
+            offsets.update(dict.fromkeys(drawn.ids, drawn.offsets))
+        logits += drawn.logits
+    chances = 1 / (1 + np.exp(-logits))
+    keys = hash_ids(stream_key(options.seed, Stream.GENERATE, LABELS), samples.sessions)
+    draws = uniform(0, (keys + samples.places.astype(np.uint64)).view(np.int64))
+    return SampleValues(
+        labels=(draws < chances).astype(np.int8),
+        sessions=(samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1),
+        times=samples.times,
+        dense=dense,
+        ids=ids,
+        offsets=offsets,
+    )
+
+
+def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[np.float64]:
+    """How often each id of a feature is drawn, the most frequent one first.
+
+    Args:
+        feature: whose ids.
+        head: only so many; None: all.
+
+    Returns:
+        [rows or head] shares; all add up to 1.
+    """
+    edges = np.arange(1, min(head or feature.rows, feature.rows) + 2, dtype=np.float64)
+    end = feature.rows + 1.0
+    if abs(feature.skew - 1) < 1e-9:
+        return np.diff(np.log(edges)) / math.log(end)
+    power = 1 - feature.skew
+    return np.diff(edges**power) / (end**power - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """Columns of one group, and what they add to the logits [n]."""
+
+    ids: dict[str, npt.NDArray[np.int64]]
+    offsets: npt.NDArray[np.int64] | None
+    dense: dict[str, npt.NDArray[np.float32]]
+    logits: npt.NDArray[np.float64]
+
+
+def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Samples) -> _Drawn:
+    from windrow.recsys.session_log import values_kernels
+
+    count = samples.sessions.size
+    versions, shifts = np.empty(count, np.int64), np.empty(count, np.int64)
+    values_kernels.walk(
+        _key(options, WALK, group.name),
+        samples.sessions,
+        samples.places,
+        group.unchanged,
+        group.shifted,
+        versions,
+        shifts,
+    )
+    offsets = np.concatenate([[0], np.cumsum(_lengths(options, group, samples, versions))])
+    logits = np.zeros(count)
+    ids: dict[str, npt.NDArray[np.int64]] = {}
+    for feature in group.features:
+        drawn = np.empty(offsets[-1], np.int64)
+        effects = np.empty(count if feature.effect else 0)
+        centre, deviation = _effect_moments(options, feature) if feature.effect else (0.0, 1.0)
+        values_kernels.draw_ids(
+            _key(options, IDS, feature.name),
+            samples.sessions,
+            versions,
+            shifts,
+            offsets,
+            feature.rows,
+            feature.skew,
+            _coprime(feature.rows),
+            _key(options, EFFECTS, feature.name),
+            centre,
+            drawn,
+            effects,
+        )
+        ids[feature.name] = drawn
+        if feature.effect:
+            logits += feature.effect / deviation * effects
+    dense: dict[str, npt.NDArray[np.float32]] = {}
+    for place, name in enumerate(group.dense):
+        values = dense[name] = np.empty(count, np.float32)
+        values_kernels.draw_dense(_key(options, DENSE, name), samples.sessions, versions, shifts, values)
+        # Neighbouring columns pull in opposite directions, as a price and a rating do.
+        logits += (-1) ** place * group.dense_effect * values
+    listed = None if group.mean_length is None else offsets
+    return _Drawn(ids=ids, offsets=listed, dense=dense, logits=logits)
+
+
+def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tuple[float, float]:
+    """Mean and deviation of the effect of an id that is drawn: chance gives the few most frequent ones theirs."""
+    from windrow.recsys.session_log import values_kernels
+
+    shares = popularity(feature, HEAD)
+    effects = np.empty(shares.size)
+    ids = np.arange(shares.size) * _coprime(feature.rows) % feature.rows
+    values_kernels.id_effects(_key(options, EFFECTS, feature.name), ids, effects)
+    mean = float(shares @ effects)
+    # The others are so many that they have mean 0 and deviation 1 together.
+    return mean, math.sqrt(float(shares @ effects**2) + 1 - float(shares.sum()) - mean**2)
+
+
+def _lengths(
+    options: SessionLogOptions, group: FeatureGroup, samples: Samples, versions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Ids of each sample in each feature of a group."""
+    if group.mean_length is None:
+        return np.ones(samples.sessions.size, np.int64)
+    keys = hash_ids(int(_key(options, LENGTHS, group.name)), samples.sessions)
+    filled = uniform(0, keys.view(np.int64)) >= group.empty
+    if group.mean_length == 1:
+        return filled.astype(np.int64)
+    draws = uniform(1, (keys + versions.astype(np.uint64)).view(np.int64))
+    lengths = 1 + np.floor(np.log1p(-draws) / math.log1p(-1 / group.mean_length)).astype(np.int64)
+    return lengths * filled
+
+
+def _bias(options: SessionLogOptions) -> float:
+    """The logit that gives the wanted share of clicks: MacKay's approximation of a logistic of a normal variable."""
+    variance = sum(feature.effect**2 for feature in options.features)
+    variance += sum(len(group.dense) * group.dense_effect**2 for group in options.groups)
+    wanted = math.log(options.click_share / (1 - options.click_share))
+    return wanted * math.sqrt(1 + math.pi * variance / 8)
+
+
+def _key(options: SessionLogOptions, purpose: int, name: str) -> np.uint64:
+    return np.uint64(stream_key(options.seed, Stream.GENERATE, purpose, *name.encode()))
+
+
+def _coprime(rows: int) -> int:
+    """A multiplier that spreads ranks over a table: near its golden section, without a common divisor."""
+    multiplier = max(1, round(rows * 0.6180339887498949))
+    while math.gcd(multiplier, rows) != 1:
+        multiplier += 1
+    return multiplier
