@@ -4,13 +4,14 @@ A feature's lists of 1, 10 or 100 ids on average come from sessions of 16.5 samp
 the list is the one of the sample before; samples of a session stand next to one another, or anywhere. `deduplicate`
 compares every list with the one it is taken to equal. It is timed against the faster of two ways that PyTorch offers:
 
-* hashes: ids are mixed and weighed by place, and summed for each list through one running sum; `torch.unique` groups the
-  sums. Nothing is compared, so it may be wrong.
+* hashes: ids are mixed and weighed by place, and summed for each list through one running sum; `torch.unique` groups
+  the sums. Nothing is compared, so it may be wrong.
 * padding: `torch.unique` of the rows of a padded matrix, which sorts them.
 
 Both go on to copy the distinct lists, as `deduplicate` does. `expand` is timed against PyTorch's `index_select` of the
 positions of all ids. Lists that grow by one id with each sample (prefixes of sessions) are packed into windows as well.
-A memory copy of the ids and lengths is the floor of what reads and writes them. All use one thread.
+A memory copy of the ids and lengths is the floor of what reads and writes them. Each run takes several batches of
+262,144 ids; all use one thread.
 
     python benchmarks/ikjt.py [--short]
 """
@@ -30,10 +31,14 @@ from windrow.recsys.deduplication.partial import pack_windows
 from windrow.recsys.deduplication.select_lists import select_by_pytorch
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
     from windrow.launch.benchmark.measurement import Comparison
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 LENGTHS = (1, 10, 100)
+BATCH_IDS = 1 << 18
+PADDING_REPEATS = 3
 SESSION_SAMPLES = 16.5
 UNCHANGED = 0.9
 NUM_ITEMS = 10_000_000
@@ -122,32 +127,50 @@ def copied(jagged: "KeyedJaggedTensor", num_unique: int, inverse: Tensor) -> tup
     return values, lengths, inverse
 
 
-def time_lists(jagged: "KeyedJaggedTensor", repeats: int) -> "Comparison":
-    """Time every way with these lists."""
-    weights, inverses = powers(len(jagged.values()) + 1)
-    group = deduplicate(jagged, ["history"])
-    for values, lengths, inverse in (by_hashes(jagged, weights, inverses), by_padding(jagged)):
+def time_lists(batches: list["KeyedJaggedTensor"], repeats: int) -> "Comparison":
+    """Time every way but padding with these lists, one batch after the other."""
+    weights, inverses = powers(max(len(batch.values()) for batch in batches) + 1)
+    groups = [deduplicate(batch, ["history"]) for batch in batches]
+    for batch, group in zip(batches, groups, strict=True):
+        values, lengths, inverse = by_hashes(batch, weights, inverses)
         assert len(lengths) == group.num_unique
         assert len(values) == len(group.unique.values())
         assert len(inverse) == group.num_samples
-    sources = (jagged.values(), jagged.lengths())
+    sources = [tensor for batch in batches for tensor in (batch.values(), batch.lengths())]
     copies = [torch.empty_like(source) for source in sources]
-    unique = group.unique
-    functions = {
-        HASHES: lambda: by_hashes(jagged, weights, inverses),
-        PADDING: lambda: by_padding(jagged),
+    functions: dict[str, Callable[[], object]] = {
+        HASHES: lambda: [by_hashes(batch, weights, inverses) for batch in batches],
         COPY: lambda: [copy.copy_(source) for copy, source in zip(copies, sources, strict=True)],
-        OURS: lambda: deduplicate(jagged, ["history"]),
-        EXPAND: group.expand,
-        SELECT: lambda: select_by_pytorch(
-            unique.offsets(), unique.values(), None, group.num_unique, [0], group.inverse
-        ),
+        OURS: lambda: [deduplicate(batch, ["history"]) for batch in batches],
+        EXPAND: lambda: [group.expand() for group in groups],
+        SELECT: lambda: [
+            select_by_pytorch(
+                group.unique.offsets(), group.unique.values(), None, group.num_unique, [0], group.inverse
+            )
+            for group in groups
+        ],
     }
     num_bytes = sum(source.nbytes for source in sources)
+    num_ids = sum(len(batch.values()) for batch in batches)
     return compare(
-        {name: Variant(run=run, bytes=num_bytes, rows=len(sources[0])) for name, run in functions.items()},
+        {name: Variant(run=run, bytes=num_bytes, rows=num_ids) for name, run in functions.items()},
         baseline=HASHES,
         repeats=repeats,
+    )
+
+
+def time_padding(batch: "KeyedJaggedTensor") -> "Comparison":
+    """Time the two ways through `torch.unique` with one batch, since one of them takes long."""
+    weights, inverses = powers(len(batch.values()) + 1)
+    functions: dict[str, Callable[[], object]] = {
+        HASHES: lambda: by_hashes(batch, weights, inverses),
+        PADDING: lambda: by_padding(batch),
+    }
+    num_ids = len(batch.values())
+    return compare(
+        {name: Variant(run=run, rows=num_ids) for name, run in functions.items()},
+        baseline=HASHES,
+        repeats=PADDING_REPEATS,
     )
 
 
@@ -162,7 +185,7 @@ def time_prefixes(num_ids: int, repeats: int, chance: np.random.Generator) -> tu
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
     packed, copy = pack_windows(offsets, values), torch.empty_like(values)
     assert torch.equal(packed.expand(), values)
-    functions = {
+    functions: dict[str, Callable[[], object]] = {
         COPY: lambda: copy.copy_(values),
         PACK: lambda: pack_windows(offsets, values),
         EXPAND: packed.expand,
@@ -180,29 +203,36 @@ def measure(program: Program) -> Findings:
     torch.set_num_threads(1)
     # As in `windrow train`.
     keep_freed_memory()
-    num_ids, repeats = (1 << 18, 9) if program.short else (1 << 20, 25)
+    num_batches, repeats = (4, 9) if program.short else (16, 25)
     chance = np.random.default_rng(0)
     figures: dict[str, float] = {}
     comparisons: dict[str, Comparison] = {}
     for order in ("clustered", "shuffled"):
         for length in LENGTHS:
-            jagged = session_lists(num_ids, length, clustered=order == "clustered", chance=chance)
-            compared = time_lists(jagged, repeats)
-            comparisons[f"{order}, {length} ids"] = compared
-            seconds = {name: variant.median_s for name, variant in compared.variants.items()}
-            rival = min((HASHES, PADDING), key=lambda name: seconds[name])
-            key, total = f"{order}_{length}_ids", len(jagged.values())
-            figures[f"{key}_over_unique_ratio"] = compared.advantage(OURS, rival).median
+            batches = [
+                session_lists(BATCH_IDS, length, clustered=order == "clustered", chance=chance)
+                for _ in range(num_batches)
+            ]
+            comparisons[f"{order}, {length} ids"] = compared = time_lists(batches, repeats)
+            comparisons[f"{order}, {length} ids, padding"] = padding = time_padding(batches[0])
+            key, ours = f"{order}_{length}_ids", compared.variants[OURS]
+            figures[f"{key}_padding_over_hashes_ratio"] = padding.ratio(PADDING).median
+            # Over the faster of the two ways.
+            figures[f"{key}_over_unique_ratio"] = compared.ratio(OURS).median / max(
+                1.0, padding.ratio(PADDING).median
+            )
             figures[f"{key}_over_copy_ratio"] = compared.advantage(OURS, COPY).median
-            figures[f"{key}_ids_per_second"] = total / seconds[OURS]
-            figures[f"{key}_gigabytes_per_second"] = compared.variants[OURS].bytes / seconds[OURS] / 1e9
+            figures[f"{key}_ids_per_second"] = (ours.rows or 0) / ours.median_s
+            figures[f"{key}_gigabytes_per_second"] = (ours.bytes or 0) / ours.median_s / 1e9
             figures[f"{key}_expand_over_index_select_ratio"] = compared.advantage(EXPAND, SELECT).median
             figures[f"{key}_expand_over_copy_ratio"] = compared.advantage(EXPAND, COPY).median
-    prefixes, factor = time_prefixes(num_ids, repeats, chance)
+    prefixes, factor = time_prefixes(num_batches * BATCH_IDS, repeats, chance)
     comparisons["prefixes"] = prefixes
     figures["prefixes_ids_over_packed_ratio"] = factor
     figures["prefixes_pack_over_copy_ratio"] = prefixes.ratio(PACK).median
-    figures["prefixes_pack_ids_per_second"] = prefixes.variants[PACK].rows / prefixes.variants[PACK].median_s
+    figures["prefixes_pack_ids_per_second"] = (prefixes.variants[PACK].rows or 0) / prefixes.variants[
+        PACK
+    ].median_s
     worst = min(figures[f"clustered_{length}_ids_over_unique_ratio"] for length in LENGTHS)
     figures["worst_clustered_over_unique_ratio"] = worst
     aim = f"clustered rows, lists of any length: >= {AIM} times the faster way through torch.unique"

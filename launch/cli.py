@@ -10,6 +10,7 @@ from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands import (
     cluster,
+    cluster_log,
     explain,
     export,
     generate_log,
@@ -32,7 +33,8 @@ examples:
   windrow explain examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml
   mpirun -n 2 windrow predict runs/tolokers-1
-  windrow generate-log generated.parquet --recipe generated.toml
+  windrow generate-log stores/log.parquet --recipe stores/generated.toml
+  windrow cluster-log clicks.parquet --output clustered --by session --time shown_at
   windrow prepare examples/open_bandit.toml
   mpirun -n 2 windrow train examples/open_bandit.toml
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
@@ -66,7 +68,7 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (
         partition,
-        prepare, generate_log,
+        cluster_log, prepare, generate_log,
         groups,
         plan,
         explain,

@@ -9,6 +9,7 @@ import numpy as np
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
+    log_transforms,
     plan_of,
     plan_tables,
     sequence_configs,
@@ -42,7 +43,7 @@ class StepCounts:
     held_bytes: float
     """Ids, weights, lengths and inverses of the batches that readers give."""
     list_values: float
-    """Ids of the groups' features, which transforms go over."""
+    """Ids of the groups' features that transforms go over."""
     id_bytes: float
     """Of ids on their way to other ranks."""
     lookups: float
@@ -85,7 +86,9 @@ class StepCounter:
         self._found = found
         self._ranks = ranks
         self._groups = tuple(tuple(group) for group in groups)
-        self._entries = {feature.name: feature for feature in store.features}
+        transforms = log_transforms(recipe, store)
+        self._entries = {feature.name: feature for feature in transforms.features}
+        self._changed = [name for group in self._groups for name in group if transforms.changes(name)]
         self._vector_bytes = VALUE_BYTES * recipe.tables.dim
         self._plan = plan_tables(recipe, store, ranks)
         self._collections: list[tuple[Sequence[TableConfig], bool]] = [
@@ -124,7 +127,7 @@ class StepCounter:
         each = self._ranks
         return StepCounts(
             held_bytes=each * (self._held_bytes(loads) + INVERSE_BYTES * num_samples * len(groups)),
-            list_values=each * sum(loads[name].ids for group in self._groups for name in group),
+            list_values=each * sum(loads[name].ids * self._stored_share(name) for name in self._changed),
             id_bytes=traffic.id_bytes,
             lookups=traffic.lookups,
             vector_bytes=traffic.vector_bytes,
@@ -133,6 +136,11 @@ class StepCounter:
             items=each * sum(loads[name].ids for name in self._sequences),
             group_rows=each * group_rows,
         )
+
+    def _stored_share(self, feature: str) -> float:
+        """Ids that the store has, for each that transforms leave."""
+        given = self._found.sample.num_ids(feature)
+        return self._found.num_stored[feature] / given if given else 0.0
 
     def _held_bytes(self, loads: Mapping[str, FeatureLoad]) -> float:
         weighted = any(entry.weighted for entry in self._entries.values())

@@ -34,15 +34,18 @@ def describe_deduplication(
     if not explained.groups:
         head[-2] = f"no feature has a factor above {WORTHWHILE_FACTOR:g}: there is nothing to hold once"
     body = table([_row(saving, explained, recipe) for saving in explained.savings])
-    return "\n".join([*head, body, "", *_notes(explained, found)])
+    return "\n".join([*head, body, "", *_notes(explained, found, recipe)])
 
 
-def describe_groups(groups: Sequence[Sequence[str]], found: LogSurvey, *, ranks: int) -> str:
+def describe_groups(
+    groups: Sequence[Sequence[str]], found: LogSurvey, recipe: RecommendationRecipe, *, ranks: int
+) -> str:
     """Lay out what repeats, feature by feature, and the groups that are proposed.
 
     Args:
         groups: to propose.
         found: in the log.
+        recipe: that was looked at.
         ranks: how many would train.
 
     Returns:
@@ -57,6 +60,8 @@ def describe_groups(groups: Sequence[Sequence[str]], found: LogSurvey, *, ranks:
         lines += ["", table([{"group": ", ".join(group), **_figures(group, found)} for group in groups])]
         lines += ["", "for the recipe:", "", "[deduplication]"]
         lines += ([] if found.is_clustered else ["cluster = true"]) + [groups_line(groups)]
+        if cure := _cure(found, recipe):
+            lines += ["", f"so that samples of a session meet in batches: {cure}"]
     else:
         lines += ["", f"no feature has a factor above {WORTHWHILE_FACTOR:g}: there is nothing to hold once"]
     return "\n".join(lines)
@@ -129,7 +134,7 @@ def _factor(without: float, left: float) -> str:
     return f"{without / left:.3g} x" if left else ""
 
 
-def _notes(explained: DeduplicationExplanation, found: LogSurvey) -> list[str]:
+def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationRecipe) -> list[str]:
     lines = [
         f"without, with   in one step, {_ranks(explained.ranks)} together; with: of a clustered log",
         "as read         the factor in batches that training reads from the store as it is",
@@ -145,15 +150,14 @@ def _notes(explained: DeduplicationExplanation, found: LogSurvey) -> list[str]:
         )
     elif found.num_files == 1:
         lines.append("O1 changes nothing where all samples are in one file")
+    if not any(saving.step == "O4" for saving in explained.savings):
+        lines.append("O4 changes nothing: [transforms] does nothing to a feature of a group")
     if not any(saving.step == "O6" for saving in explained.savings):
         lines.append("O6 changes nothing: no feature of a group is a sequence of [model]")
     if found.as_read.samples_per_session < SELDOM * found.samples_per_session_in_batch:
-        cure = (
-            "training.shuffle takes them apart"
-            if found.is_clustered
-            else "set deduplication.cluster = true and run windrow prepare again"
+        lines.append(
+            f"as it is read now, samples of a session seldom meet in a batch: {_cure(found, recipe)}"
         )
-        lines.append(f"as the store is read now, samples of a session seldom meet in a batch: {cure}")
     poor = ", ".join(f"{name} ({factor:.2f})" for name, factor in explained.not_worthwhile.items())
     if poor:
         lines.append(
@@ -163,6 +167,16 @@ def _notes(explained: DeduplicationExplanation, found: LogSurvey) -> list[str]:
     else:
         lines.append(f"every feature has a factor of at least {WORTHWHILE_FACTOR:g}")
     return lines
+
+
+def _cure(found: LogSurvey, recipe: RecommendationRecipe) -> str:
+    """What brings samples of a session together; empty where they are."""
+    steps = []
+    if not found.is_clustered:
+        steps.append("set deduplication.cluster = true and run windrow prepare again")
+    if recipe.training.shuffle == "window":
+        steps.append('set training.shuffle = "sessions", which keeps sessions whole')
+    return ", and ".join(steps)
 
 
 def _ranks(number: int) -> str:

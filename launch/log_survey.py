@@ -6,12 +6,13 @@ import numpy as np
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.recommendation_tables import check_store
+from windrow.launch.recommendation_tables import check_store, log_transforms
 from windrow.recsys.batch import Batch
 from windrow.recsys.batch_reader import BatchReader
 from windrow.recsys.deduplication.propose_groups import lookup_costs, propose_groups
 from windrow.recsys.deduplication.session_sample import SAMPLE_ROWS
 from windrow.recsys.deduplication.survey import LogSurvey, survey_log
+from windrow.recsys.staged_log import SHARD_ROWS
 from windrow.recsys.store import LogStore
 
 __all__ = ["groups_for", "open_and_survey"]
@@ -53,7 +54,8 @@ def open_and_survey(
         batch_size=recipe.training.batch_size,
         lanes=recipe.training.lanes,
         size=ranks,
-        num_files=len(store.split("train").files),
+        transforms=log_transforms(recipe, store),
+        num_files=-(-store.split("train").rows // SHARD_ROWS),
         max_rows=SAMPLE_ROWS if max_rows is None else max_rows,
     )
     return store, found
@@ -67,7 +69,7 @@ def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[st
         found: in its log.
     """
     costs = lookup_costs(found.features, dim=recipe.tables.dim, sequences=recipe.model.sequences)
-    return propose_groups(found.clustered, costs)
+    return propose_groups(found, costs)
 
 
 def _batches_as_read(recipe: RecommendationRecipe, store: LogStore, ranks: int) -> Iterator[Batch]:
@@ -84,6 +86,7 @@ def _batches_as_read(recipe: RecommendationRecipe, store: LogStore, ranks: int) 
         shuffle_rows=training.shuffle_rows,
         seed=recipe.run.seed,
         memory_bytes=training.reader_memory_bytes,
+        transforms=log_transforms(recipe, store),
     )
     # The last step may be short.
     full_steps = max(1, reader.samples_per_epoch // training.batch_size)

@@ -1,11 +1,13 @@
 """One minibatch of a click log, as every model and trainer takes it."""
 
-from dataclasses import dataclass
+from collections.abc import Mapping
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 import torch
 from torch import Tensor
 
+from windrow.recsys.deduplication.partial import PartialLists
 from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 
 if TYPE_CHECKING:
@@ -30,6 +32,8 @@ class Batch:
         labels: [B] float32, 0 or 1.
         row_ids: [B] int64 numbers of the samples in their split: what randomness is keyed by.
         deduplicated: groups of features whose lists are held once each; these features are not in `sparse`.
+        windows: features of `sparse` whose ids there are packed: a sample's list is its window into all of them, see
+            `windrow.recsys.deduplication.partial`. For `EmbeddingCollection` only.
     """
 
     dense: Tensor
@@ -37,6 +41,7 @@ class Batch:
     labels: Tensor
     row_ids: Tensor
     deduplicated: tuple[InverseKeyedJaggedTensor, ...] = ()
+    windows: Mapping[str, PartialLists] = field(default_factory=dict)
 
     @property
     def num_samples(self) -> int:
@@ -44,7 +49,7 @@ class Batch:
         return len(self.labels)
 
     def expanded(self) -> "Batch":
-        """The same with a list for each sample of every feature; itself where it has them."""
+        """The same with a list for each sample of every feature but `windows`; itself where it has them."""
         if not self.deduplicated:
             return self
         from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -64,7 +69,7 @@ class Batch:
             lengths=torch.cat([part.lengths() for part in parts]),
             stride=self.sparse.stride(),
         )
-        return Batch(self.dense, sparse, self.labels, self.row_ids)
+        return Batch(self.dense, sparse, self.labels, self.row_ids, windows=self.windows)
 
     def to(self, device: torch.device) -> "Batch":
         """This batch on a device; itself where it is there already."""
@@ -76,4 +81,5 @@ class Batch:
             self.labels.to(device, non_blocking=True),
             self.row_ids,
             tuple(group.to(device) for group in self.deduplicated),
+            {name: lists.to(device) for name, lists in self.windows.items()},
         )

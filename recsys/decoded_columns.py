@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.id_lists import IdLists, lists_of_single_ids
+from windrow.recsys.repeats import RunLists, one_chunk, runs_of_column, runs_of_group
 from windrow.recsys.shared_lists import DistinctRows, SharedGroups, distinct_rows
 from windrow.recsys.store import DENSE_COLUMN, LABEL_COLUMN, SESSION_COLUMN, WEIGHTS_SUFFIX
 from windrow.recsys.store_manifest import FeatureEntry
@@ -121,11 +122,11 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
         Samples; what needs no work lies in the memory that Arrow decoded it to.
 
     Raises:
-        ValueError: lists and their weights have different lengths.
+        ValueError: lists and their weights have different lengths, or a row group begins with a null.
     """
-    labels = _one_chunk(table, LABEL_COLUMN).to_numpy()
+    labels = one_chunk(table, LABEL_COLUMN).to_numpy()
     if choice.num_dense:
-        dense = _one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(len(labels), choice.num_dense)
+        dense = one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(len(labels), choice.num_dense)
     else:
         dense = np.zeros((len(labels), 0), np.float32)
     columns = _Columns(table, dense, choice)
@@ -135,7 +136,7 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
         single=tuple(columns.ids(feature.name) for feature in choice.plain if not feature.multi_hot),
         lists=tuple(columns.lists(feature.name) for feature in choice.plain if feature.multi_hot),
         groups=columns.groups(choice.groups),
-        sessions=_one_chunk(table, SESSION_COLUMN).to_numpy() if choice.sessions else None,
+        sessions=one_chunk(table, SESSION_COLUMN).to_numpy() if choice.sessions else None,
     )
 
 
@@ -150,12 +151,16 @@ class _Columns:
         self._features = {feature.name: feature for feature in choice.given}
 
     def ids(self, name: str) -> npt.NDArray[np.int64]:
-        ids = self._stored_ids(name)
+        ids = self._stored(name).single_ids()
         return ids if self._transforms is None else self._transforms.ids(name, ids)
 
     def lists(self, name: str) -> IdLists:
-        lists = _id_lists(self._table, self._features[name])
-        return lists if self._transforms is None else self._transforms.lists(name, lists)
+        runs, transforms = self._stored(name), self._transforms
+        if transforms is None:
+            return runs.of_samples()
+        if self._transform_once:
+            return RunLists(transforms.lists(name, runs.lists), runs.begins).of_samples()
+        return transforms.lists(name, runs.of_samples())
 
     def groups(self, groups: Sequence[Sequence[str]]) -> SharedGroups:
         inverse = np.empty((len(groups), len(self._dense)), np.int32)
@@ -167,40 +172,24 @@ class _Columns:
 
     def _distinct(self, group: Sequence[str]) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
         transforms = self._transforms
-        stored = [
-            _id_lists(self._table, self._features[name])
-            if self._features[name].multi_hot
-            else lists_of_single_ids(self._stored_ids(name))
-            for name in group
-        ]
+        features, run_of_sample = runs_of_group([self._stored(name) for name in group])
         if transforms is None or not any(map(transforms.changes, group)):
-            return distinct_rows(stored)
+            rows, inverse = distinct_rows(features)
+            return rows, inverse if run_of_sample is None else inverse[run_of_sample]
 
-        def transform(features: Sequence[IdLists]) -> list[IdLists]:
-            return [transforms.lists(name, lists) for name, lists in zip(group, features, strict=True)]
+        def transform(lists: Sequence[IdLists]) -> list[IdLists]:
+            return [transforms.lists(name, of_name) for name, of_name in zip(group, lists, strict=True)]
 
-        return distinct_rows(stored, transform, transform_once=self._transform_once)
+        if run_of_sample is not None and not self._transform_once:
+            features, run_of_sample = [self._stored(name).of_samples() for name in group], None
+        rows, inverse = distinct_rows(features, transform, transform_once=self._transform_once)
+        return rows, inverse if run_of_sample is None else inverse[run_of_sample]
 
-    def _stored_ids(self, name: str) -> npt.NDArray[np.int64]:
+    def _stored(self, name: str) -> RunLists:
         if self._transforms is not None and self._transforms.is_new(name):
-            return self._transforms.new_ids(name, self._dense)
-        ids: npt.NDArray[np.int64] = _one_chunk(self._table, name).to_numpy()
-        return ids
-
-
-def _one_chunk(table: Any, name: str) -> Any:
-    column = table.column(name)
-    # Joining chunks copies, even a single one.
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
-
-
-def _id_lists(table: Any, feature: FeatureEntry) -> IdLists:
-    name = feature.name
-    lists = _one_chunk(table, name)
-    weights = None
-    if feature.weighted:
-        of_ids = _one_chunk(table, name + WEIGHTS_SUFFIX)
-        if not of_ids.offsets.equals(lists.offsets):
-            raise ValueError(f"columns {name} and {name}{WEIGHTS_SUFFIX} have lists of different lengths")
-        weights = of_ids.values.to_numpy()
-    return IdLists(lists.offsets.to_numpy(), lists.values.to_numpy(), weights)
+            return RunLists(lists_of_single_ids(self._transforms.new_ids(name, self._dense)), None)
+        try:
+            weights = one_chunk(self._table, name + WEIGHTS_SUFFIX) if self._features[name].weighted else None
+            return runs_of_column(one_chunk(self._table, name), weights)
+        except ValueError as error:
+            raise ValueError(f"column {name}: {error}") from error

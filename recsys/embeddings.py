@@ -122,9 +122,8 @@ class Embeddings:
     @property
     def num_samples(self) -> int:
         """B; 0 where there are no features at all."""
-        for part in (*self.groups, *self.sequences.values()):
-            return part.num_samples
-        return 0
+        parts: list[PooledRows | SequenceRows] = [*self.groups, *self.sequences.values()]
+        return parts[0].num_samples if parts else 0
 
     def pooled(self) -> Tensor:
         """Give each sample its rows.
@@ -133,6 +132,9 @@ class Embeddings:
             [B, sum of dims] float32, columns in `order`; differentiable once, duplicates' gradients are added up in the
             order of samples. Nothing is copied where one group has it all, in this order, a row for each sample.
         """
+        if not self.groups:
+            assert self.sequences, "no embeddings at all, so nothing says how many samples there are"
+            return next(iter(self.sequences.values())).items.new_empty(self.num_samples, 0)
         only = self.groups[0]
         if len(self.groups) == 1 and only.inverse is None and only.names == self.order:
             return only.rows

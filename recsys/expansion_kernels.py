@@ -72,7 +72,10 @@ def copy_lists(items: Array, offsets: Array, inverse: Array, out: Array) -> None
     for sample in range(len(inverse)):
         first = offsets[inverse[sample]] * width
         size = offsets[inverse[sample] + 1] * width - first
-        target[place : place + size] = source[first : first + size]
+        own = source[first : first + size]
+        copy = target[place : place + size]
+        for index in range(size):
+            copy[index] = own[index]
         place += size
 
 

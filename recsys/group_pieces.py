@@ -19,8 +19,8 @@ from windrow.recsys.group_pieces_kernels import (
     FIELDS,
     SOURCE_BITS,
     UNIQUE,
-    gather_lengths,
-    gather_lists_of_rows,
+    copy_lists,
+    find_lists,
     number_rows,
 )
 from windrow.recsys.ikjt import InverseKeyedJaggedTensor
@@ -111,11 +111,16 @@ class GroupBatches:
             inverse,
             counts,
         )
-        offsets = np.empty(int(self._num_features @ counts) + 1, np.int64)
-        gather_lengths(table, self._num_features, places, rows, counts, offsets)
+        num_lists = int(self._num_features @ counts)
+        weighted = any(self._weighted)
+        offsets = np.empty(num_lists + 1, np.int64)
+        ids_at, weights_at = np.empty(num_lists, np.int64), np.empty(num_lists if weighted else 0, np.int64)
+        find_lists(table, self._num_features, places, rows, counts, offsets, ids_at, weights_at)
         ids = np.empty(offsets[-1], np.int64)
-        weights = np.empty(offsets[-1] if any(self._weighted) else 0, np.float32)
-        gather_lists_of_rows(table, self._num_features, places, rows, counts, ids, weights)
+        copy_lists(ids_at, offsets, ids)
+        weights = np.empty(offsets[-1] if weighted else 0, np.float32)
+        if weighted:
+            copy_lists(weights_at, offsets, weights)
         return self._jagged(offsets, ids, weights, inverse, counts.tolist())
 
     def _scratch(self, size: int) -> npt.NDArray[np.int32]:

@@ -21,6 +21,8 @@ import numpy.typing as npt
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
+from windrow.comm.prefetch_kernels import prefetch
+
 __all__ = [
     "FIELDS",
     "HASHES",
@@ -29,8 +31,8 @@ __all__ = [
     "SOURCE_BITS",
     "UNIQUE",
     "WEIGHTS",
-    "gather_lengths",
-    "gather_lists_of_rows",
+    "copy_lists",
+    "find_lists",
     "number_rows",
 ]
 
@@ -39,6 +41,12 @@ FIELDS = 5
 
 SOURCE_BITS = 32
 """A sample's code is the number of its row, and from this bit on which of its window's row groups has it."""
+
+ID_BYTES = 8
+WEIGHT_BYTES = 4
+
+AHEAD = 8
+"""Lists between asking for one and copying it."""
 
 
 def _pointer(_typing_context: object, address: types.Integer) -> tuple[Any, Callable[..., Any]]:
@@ -110,9 +118,9 @@ def number_rows(
                     slot = hashed & mask
                     while slots[slot] >= 0:
                         number = slots[slot]
-                        other = table[sources[group, number], group]
+                        other = (sources[group, number], rows[group, number])
                         if hashes[number] == hashed and _equal(
-                            table[source, group], row, other, rows[group, number], num_features[group]
+                            table, group, num_features[group], (source, row), other
                         ):
                             break
                         slot = (slot + np.uint64(1)) & mask
@@ -135,15 +143,17 @@ def number_rows(
 
 
 @numba.njit(nogil=True, cache=True)
-def gather_lengths(
+def find_lists(
     table: npt.NDArray[np.int64],
     num_features: npt.NDArray[np.int64],
     sources: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
     offsets: npt.NDArray[np.int64],
+    ids_at: npt.NDArray[np.int64],
+    weights_at: npt.NDArray[np.int64],
 ) -> None:
-    """Where the lists of a batch begin: those of the first group first, in it those of the first feature, then by row.
+    """Find the lists of a batch: those of the first group first, in it those of the first feature, then by row.
 
     Args:
         table: [S, G, FIELDS].
@@ -151,84 +161,86 @@ def gather_lengths(
         sources: [G, B] source of each row.
         rows: [G, B] row there.
         counts: [G] rows of each group.
-        offsets: [sum of num_features * counts, + 1], written.
+        offsets: [N + 1], N the sum of num_features * counts; written: where they begin in the batch.
+        ids_at: [N], written: address of the ids of each.
+        weights_at: [N], or empty where no group has weights; written: of the weights, 0 for none.
     """
     place = 0
     offsets[0] = 0
     for group in range(len(counts)):
         for feature in range(num_features[group]):
+            last = counts[group] - 1
             for number in range(counts[group]):
-                of_source = table[sources[group, number], group]
-                begin, end = _bounds(of_source, feature, rows[group, number])
+                # Where a row is listed is as good as random: ask for it before it is needed.
+                ahead = min(number + AHEAD, last)
+                later = sources[group, ahead]
+                position = feature * table[later, group, UNIQUE] + rows[group, ahead]
+                at = table[later, group, OFFSETS] + position * ID_BYTES
+                prefetch(numba.carray(pointer(at), (1,), np.int64), 0)
+                source = sources[group, number]
+                begin, end = _bounds(table, source, group, feature, rows[group, number])
                 offsets[place + 1] = offsets[place] + end - begin
+                ids_at[place] = table[source, group, IDS] + begin * ID_BYTES
+                if len(weights_at):
+                    at = table[source, group, WEIGHTS]
+                    weights_at[place] = at + begin * WEIGHT_BYTES if at != 0 else 0
                 place += 1
 
 
 @numba.njit(nogil=True, cache=True)
-def gather_lists_of_rows(
-    table: npt.NDArray[np.int64],
-    num_features: npt.NDArray[np.int64],
-    sources: npt.NDArray[np.int64],
-    rows: npt.NDArray[np.int64],
-    counts: npt.NDArray[np.int64],
-    ids: npt.NDArray[np.int64],
-    weights: npt.NDArray[np.float32],
+def copy_lists(
+    addresses: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], out: npt.NDArray[Any]
 ) -> None:
-    """Copy the lists of a batch, in the order of `gather_lengths`.
+    """Copy lists from anywhere one behind the other.
 
     Args:
-        table: [S, G, FIELDS].
-        num_features: [G].
-        sources: [G, B] source of each row.
-        rows: [G, B] row there.
-        counts: [G] rows of each group.
-        ids: written.
-        weights: as long, or empty where no group has any; written where a group has some.
+        addresses: [N] of the first value of each, which are of the type of `out`; 0 for a list that is not copied.
+        offsets: [N + 1] where each goes.
+        out: written.
     """
-    target = 0
-    for group in range(len(counts)):
-        for feature in range(num_features[group]):
-            for number in range(counts[group]):
-                of_source = table[sources[group, number], group]
-                begin, end = _bounds(of_source, feature, rows[group, number])
-                source_ids = numba.carray(pointer(of_source[IDS]), (end,), np.int64)
-                for index in range(end - begin):
-                    ids[target + index] = source_ids[begin + index]
-                if of_source[WEIGHTS] != 0:
-                    source_weights = numba.carray(pointer(of_source[WEIGHTS]), (end,), np.float32)
-                    for index in range(end - begin):
-                        weights[target + index] = source_weights[begin + index]
-                target += end - begin
+    count = len(addresses)
+    for place in range(count):
+        # Where a list lies is as good as random: ask for it before it is needed.
+        ahead = addresses[min(place + AHEAD, count - 1)]
+        prefetch(numba.carray(pointer(ahead), (1,), out.dtype), 0)
+        if addresses[place] != 0:
+            begin, length = offsets[place], offsets[place + 1] - offsets[place]
+            values = numba.carray(pointer(addresses[place]), (length,), out.dtype)
+            for index in range(length):
+                out[begin + index] = values[index]
 
 
 @numba.njit(nogil=True, cache=True)
-def _bounds(of_source: npt.NDArray[np.int64], feature: int, row: int) -> tuple[int, int]:
+def _bounds(table: npt.NDArray[np.int64], source: int, group: int, feature: int, row: int) -> tuple[int, int]:
     """Where the list of a feature and row begins and ends in its source."""
-    unique = of_source[UNIQUE]
-    position = feature * unique + row
-    offsets = numba.carray(pointer(of_source[OFFSETS]), (position + 2,), np.int64)
+    position = feature * table[source, group, UNIQUE] + row
+    offsets = numba.carray(pointer(table[source, group, OFFSETS]), (position + 2,), np.int64)
     return offsets[position], offsets[position + 1]
 
 
 @numba.njit(nogil=True, cache=True)
 def _equal(
-    one: npt.NDArray[np.int64], row: int, other: npt.NDArray[np.int64], other_row: int, num_features: int
+    table: npt.NDArray[np.int64],
+    group: int,
+    num_features: int,
+    first: tuple[int, int],
+    second: tuple[int, int],
 ) -> bool:
-    """Whether rows of two sources have equal lists in all features, and weights of equal bits."""
+    """Whether two rows, (source, row), have equal lists in all features, and weights of equal bits."""
     for feature in range(num_features):
-        begin, end = _bounds(one, feature, row)
-        other_begin, other_end = _bounds(other, feature, other_row)
-        if end - begin != other_end - other_begin:
+        begin, end = _bounds(table, first[0], group, feature, first[1])
+        other, other_end = _bounds(table, second[0], group, feature, second[1])
+        if end - begin != other_end - other:
             return False
-        ids = numba.carray(pointer(one[IDS]), (end,), np.int64)
-        other_ids = numba.carray(pointer(other[IDS]), (other_end,), np.int64)
+        ids = numba.carray(pointer(table[first[0], group, IDS]), (end,), np.int64)
+        other_ids = numba.carray(pointer(table[second[0], group, IDS]), (other_end,), np.int64)
         for index in range(end - begin):
-            if ids[begin + index] != other_ids[other_begin + index]:
+            if ids[begin + index] != other_ids[other + index]:
                 return False
-        if one[WEIGHTS] != 0:
-            weights = numba.carray(pointer(one[WEIGHTS]), (end,), np.int32)
-            other_weights = numba.carray(pointer(other[WEIGHTS]), (other_end,), np.int32)
+        if table[first[0], group, WEIGHTS] != 0:
+            weights = numba.carray(pointer(table[first[0], group, WEIGHTS]), (end,), np.int32)
+            other_weights = numba.carray(pointer(table[second[0], group, WEIGHTS]), (other_end,), np.int32)
             for index in range(end - begin):
-                if weights[begin + index] != other_weights[other_begin + index]:
+                if weights[begin + index] != other_weights[other + index]:
                     return False
     return True

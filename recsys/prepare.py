@@ -26,7 +26,7 @@ from windrow.recsys.readers.make import make_reader
 from windrow.recsys.splits import SPLITS, LogSplitOptions, parse_instant, split_by_time
 from windrow.recsys.staged_log import StagedLog
 from windrow.recsys.staging import StagedColumn, StagingWriter, staged_columns, text_types
-from windrow.recsys.store import ROW_GROUP_ROWS, LogStore
+from windrow.recsys.store import ROW_GROUP_ROWS, WEIGHTS_SUFFIX, LogStore
 from windrow.recsys.store_manifest import (
     MANIFEST_NAME,
     FeatureEntry,
@@ -55,6 +55,7 @@ def prepare_log(
     *,
     shard: bool = False,
     cluster: bool = False,
+    leave_out_repeats: bool = False,
     overwrite: bool = False,
     progress: Progress | None = None,
 ) -> LogStore:
@@ -67,6 +68,8 @@ def prepare_log(
         shard: keep the samples of a session in one file: RecD's O1. Needs log.session.
         cluster: keep the samples of a session next to one another, in order of time, or of the log where it has no
             times: RecD's O2. Needs log.session.
+        leave_out_repeats: write the ids of a feature once for each run of samples that have the same, which pays where
+            samples that repeat are neighbours; reading gives the same samples.
         overwrite: replace an existing store.
         progress: told how far it is.
 
@@ -85,7 +88,8 @@ def prepare_log(
         raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
     if (shard or cluster) and not log.session:
         raise RecipeError(
-            f"[deduplication] {'shard' if shard else 'cluster'} = true needs the column of sessions: set session in [log]"
+            f"[deduplication] {'shard' if shard else 'cluster'} = true needs the column of sessions: set session in "
+            "[log]"
         )
     if log.format == "interactions":
         raise RecipeError(
@@ -120,8 +124,20 @@ def prepare_log(
                 {name: Vocabulary.of(_values(path)) for name, path in vocabularies.items()},
                 staged.moments(dense, training),
             )
+            repeats = [
+                (name, name + WEIGHTS_SUFFIX if log.features[name].weights else "")
+                for name in (log.features if leave_out_repeats else ())
+            ]
             entries = _map(
-                folder, staged.file, mapper, cuts, rows, report, shard_rows=shard_rows, clustered=cluster
+                folder,
+                staged.file,
+                mapper,
+                cuts,
+                rows,
+                report,
+                shard_rows=shard_rows,
+                clustered=cluster,
+                repeats=repeats,
             )
         _check_splits(entries, split)
         shutil.rmtree(work)
@@ -131,7 +147,16 @@ def prepare_log(
             "split": plain_settings(split),
             "deduplication": {"shard": shard, "cluster": cluster},
         }
-        _write_manifest(folder, log, mapper, entries, vocabularies, origin=origin, order=order)
+        _write_manifest(
+            folder,
+            log,
+            mapper,
+            entries,
+            vocabularies,
+            origin=origin,
+            order=order,
+            repeats_left_out=leave_out_repeats,
+        )
     return LogStore.open(store)
 
 
@@ -180,9 +205,7 @@ def _stage(
         return writer.rows, writer.in_time_order
 
 
-def _cuts(
-    staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool
-) -> tuple[int, int] | None:
+def _cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> tuple[int, int] | None:
     """Times at which validation and test begin; None where the split is known already."""
     if split.by != "time":
         return None
@@ -203,7 +226,11 @@ def _cuts(
 
 def _code(cuts: tuple[int, int] | None) -> str:
     """The code of a row's split, in SQL: what `_codes` works out."""
-    return "split" if cuts is None else f"CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END"
+    return (
+        "split"
+        if cuts is None
+        else f"CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END"
+    )
 
 
 def _vocabularies(
@@ -267,6 +294,7 @@ def _map(
     *,
     shard_rows: Mapping[int, Sequence[int]],
     clustered: bool,
+    repeats: Sequence[tuple[str, str]],
 ) -> dict[str, SplitEntry]:
     """Map all rows and write the splits; the entry of each that has samples."""
     import contextlib
@@ -275,7 +303,9 @@ def _map(
     with contextlib.ExitStack() as stack:
         writers = {
             name: stack.enter_context(
-                SplitWriter(folder, name, shard_rows=shard_rows.get(code, ()), clustered=clustered)
+                SplitWriter(
+                    folder, name, shard_rows=shard_rows.get(code, ()), clustered=clustered, repeats=repeats
+                )
             )
             for code, name in enumerate(SPLITS)
         }
@@ -338,6 +368,7 @@ def _write_manifest(
     *,
     origin: Mapping[str, Any],
     order: SampleOrder,
+    repeats_left_out: bool,
 ) -> None:
     from pyarrow import parquet
 
@@ -354,6 +385,7 @@ def _write_manifest(
             weighted=bool(options.weights),
             ids=options.ids,
             counts=mapper.counts.features[name],
+            repeats_left_out=repeats_left_out,
         )
         for name, options in log.features.items()
     )

@@ -1,9 +1,10 @@
-"""How good lists of recommended items are, as LightGCN measures it (He et al., SIGIR 2020).
+"""How good lists of recommended items are: as LightGCN measures it (He et al., SIGIR 2020), and by reciprocal ranks.
 
 For a user with the relevant items R and the recommendations i_1 .. i_k, best first::
 
     recall@k = |R and {i_1 .. i_k}| / |R|
     ndcg@k   = sum of 1 / log2(1 + j) over the j with i_j in R  /  the same sum over j = 1 .. min(k, |R|)
+    mrr@k    = 1 / the least j with i_j in R, 0 where there is none
 
 Users without relevant items are left out of means.
 """
@@ -13,7 +14,7 @@ import numpy.typing as npt
 
 from windrow.recsys.interactions import ItemLists
 
-__all__ = ["find_hits", "ndcg_at_k", "recall_at_k"]
+__all__ = ["find_hits", "mrr_at_k", "ndcg_at_k", "recall_at_k"]
 
 FloatArray = npt.NDArray[np.float64]
 
@@ -73,3 +74,16 @@ def ndcg_at_k(hits: npt.NDArray[np.bool_], num_relevant: npt.NDArray[np.int64]) 
     best = np.cumsum(discounts)[np.minimum(num_relevant, k) - 1]
     ndcg: FloatArray = (hits * discounts).sum(axis=1) / best
     return ndcg
+
+
+def mrr_at_k(hits: npt.NDArray[np.bool_]) -> FloatArray:
+    """Reciprocal rank of the first hit; its mean is the mean reciprocal rank.
+
+    Args:
+        hits: [n, k] of `find_hits`, best recommendation first.
+
+    Returns:
+        [n] float64 in [0, 1]; 0 where nothing was hit.
+    """
+    reciprocal: FloatArray = hits.any(axis=1) / (hits.argmax(axis=1) + 1)
+    return reciprocal

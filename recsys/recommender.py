@@ -1,14 +1,17 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batch import Batch
+from windrow.recsys.deduplication.partial import PartialLists
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
 from windrow.recsys.models.model import ClickModel
+from windrow.recsys.models.next_item import NextItem
 from windrow.recsys.models.two_tower import TwoTower
 from windrow.training.dropout import DropoutContext
 
@@ -27,19 +30,22 @@ class RecommenderLookup:
     Stages as in `windrow.recsys.pipeline`; every one is collective.
 
     Args:
-        bags: pooled features.
+        bags: pooled features; None where there are none.
         order: their names, as the model sees them.
-        sequences: unpooled features.
+        sequences: unpooled features; likewise.
         stopwatch: measures the stages "ids", "lookup" and "pooled".
+        windows: unpooled features that are looked up packed, see `Batch`.
     """
 
     def __init__(
         self,
-        bags: "InFlightLookup[list[PooledRows]]",
+        bags: "InFlightLookup[list[PooledRows]] | None",
         order: Sequence[str],
         sequences: "InFlightLookup[dict[str, SequenceRows]] | None",
         stopwatch: Stopwatch,
+        windows: Mapping[str, PartialLists],
     ) -> None:
+        self._windows = windows
         self._bags = bags
         self._order = tuple(order)
         self._sequences = sequences
@@ -48,16 +54,16 @@ class RecommenderLookup:
     def start_ids(self) -> None:
         """Wait for the counts and send the ids."""
         with self._stopwatch.measure("ids"):
-            self._bags.start_ids()
-            if self._sequences is not None:
-                self._sequences.start_ids()
+            for lookup in (self._bags, self._sequences):
+                if lookup is not None:
+                    lookup.start_ids()
 
     def start_lookup(self) -> None:
         """Wait for the ids, look them up and send back what was found."""
         with self._stopwatch.measure("lookup"):
-            self._bags.start_lookup()
-            if self._sequences is not None:
-                self._sequences.start_lookup()
+            for lookup in (self._bags, self._sequences):
+                if lookup is not None:
+                    lookup.start_lookup()
 
     def finish(self) -> Embeddings:
         """Wait for what was looked up.
@@ -67,26 +73,37 @@ class RecommenderLookup:
             must run the backward pass of what it makes of them exactly once, also where it has no samples.
         """
         with self._stopwatch.measure("pooled"):
-            pooled = self._bags.finish()
-            return Embeddings(pooled, self._order, {} if self._sequences is None else self._sequences.finish())
+            pooled = [] if self._bags is None else self._bags.finish()
+            sequences = {} if self._sequences is None else self._sequences.finish()
+            for name, lists in self._windows.items():
+                rows = lists.expand_rows(sequences[name].items)
+                sequences[name] = SequenceRows(rows, lists.lengths, None)
+            return Embeddings(pooled, self._order, sequences)
 
 
 class Recommender(nn.Module):
     """Tables and dense model as one module.
 
     Args:
-        bags: looks up and pools every feature that is no sequence.
+        bags: looks up and pools every feature that is no sequence; None where there are none.
         sequences: looks up the features whose order or single items matter; None where there are none.
         model: what is computed from dense values and embeddings; equal weights on all ranks.
+
+    Raises:
+        RecipeError: there is nothing to look up.
     """
 
     def __init__(
         self,
-        bags: "EmbeddingBagCollection",
+        bags: "EmbeddingBagCollection | None",
         sequences: "EmbeddingCollection | None",
-        model: ClickModel | TwoTower,
+        model: ClickModel | NextItem | TwoTower,
     ) -> None:
         super().__init__()
+        if bags is None and sequences is None:
+            raise RecipeError(
+                "a recommender without tables: give it a collection of pooled or unpooled features"
+            )
         self.bags = bags
         self.sequences = sequences
         self.model = model
@@ -101,14 +118,15 @@ class Recommender(nn.Module):
         """
         stopwatch = stopwatch or Stopwatch()
         with stopwatch.measure("ids"):
-            if not self.bags.groups:
+            if not self.collections()[0].groups:
                 batch = batch.expanded()
             given = (batch.sparse, batch.deduplicated)
             return RecommenderLookup(
-                self.bags.start_counts(*given),
-                self.bags.embedding_names,
+                None if self.bags is None else self.bags.start_counts(*given),
+                () if self.bags is None else self.bags.embedding_names,
                 None if self.sequences is None else self.sequences.start_counts(*given),
                 stopwatch,
+                batch.windows,
             )
 
     def finish(self, batch: Batch, lookup: RecommenderLookup, context: DropoutContext | None = None) -> Any:
@@ -154,4 +172,4 @@ class Recommender(nn.Module):
 
     def collections(self) -> "tuple[EmbeddingBagCollection | EmbeddingCollection, ...]":
         """All that holds tables."""
-        return (self.bags,) if self.sequences is None else (self.bags, self.sequences)
+        return tuple(part for part in (self.bags, self.sequences) if part is not None)

@@ -14,7 +14,8 @@ import numpy.typing as npt
 
 from windrow.recsys.deduplication.distinct_lists import distinct_lists, hash_lists
 from windrow.recsys.group_pieces_kernels import FIELDS, HASHES, IDS, OFFSETS, UNIQUE, WEIGHTS
-from windrow.recsys.id_lists import IdLists, gathered_lists
+from windrow.recsys.id_lists import IdLists, offsets_of_lengths
+from windrow.recsys.window_columns_kernels import gather_lists
 
 __all__ = ["DistinctRows", "SharedGroups", "distinct_rows"]
 
@@ -90,42 +91,46 @@ def distinct_rows(
         Distinct rows after the transform, in the order in which samples first have them; [n] which one each has.
     """
     if transform is None or not transform_once:
-        found, inverse = _distinct(features if transform is None else transform(features))
-        return _packed(found), inverse
+        return _distinct(features if transform is None else transform(features))
     found, inverse = _distinct(features)
     # Rows that differed may be equal now: lists of which the rest was cut off, for example.
-    found, again = _distinct(transform(found))
-    return _packed(found), again[inverse]
+    weighted = [lists.weights is not None for lists in features]
+    found, again = _distinct(transform(_by_feature(found, weighted)))
+    return found, again[inverse]
 
 
-def _distinct(features: Sequence[IdLists]) -> tuple[list[IdLists], npt.NDArray[np.int64]]:
-    representatives, inverse = distinct_lists(
+def _distinct(features: Sequence[IdLists]) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
+    rows, inverse = distinct_lists(
         [lists.offsets for lists in features],
         [lists.ids for lists in features],
         [lists.weights for lists in features],
     )
-    return [gathered_lists(lists, representatives) for lists in features], inverse
-
-
-def _packed(features: Sequence[IdLists]) -> DistinctRows:
-    num_unique = len(features[0].offsets) - 1
-    offsets = np.zeros(len(features) * num_unique + 1, np.int64)
-    columns = []
-    end = 0
-    for index, lists in enumerate(features):
-        begin = index * num_unique + 1
-        np.add(lists.offsets[1:], end, out=offsets[begin : begin + num_unique])
-        end += len(lists.ids)
-        columns.append((lists.offsets, lists.ids))
-        if lists.weights is not None:
-            columns.append((lists.offsets, lists.weights.view(np.int32)))
+    lengths = [np.diff(lists.offsets)[rows] for lists in features]
+    offsets = offsets_of_lengths(np.concatenate(lengths))
+    ids = np.empty(offsets[-1], np.int64)
     weights = None
     if any(lists.weights is not None for lists in features):
-        weights = np.concatenate(
-            [
-                np.ones(len(lists.ids), np.float32) if lists.weights is None else lists.weights
-                for lists in features
-            ]
+        weights = np.ones(offsets[-1], np.float32)
+    columns = []
+    for index, lists in enumerate(features):
+        bounds = offsets[index * len(rows) : (index + 1) * len(rows) + 1]
+        starts = lists.offsets[:-1].astype(np.int64)
+        gather_lists(starts, lists.ids, rows, bounds, ids)
+        columns.append((bounds, ids))
+        if weights is not None and lists.weights is not None:
+            gather_lists(starts, lists.weights, rows, bounds, weights)
+            columns.append((bounds, weights.view(np.int32)))
+    return DistinctRows(offsets, ids, weights, hash_lists(columns, np.arange(len(rows)))), inverse
+
+
+def _by_feature(rows: DistinctRows, weighted: Sequence[bool]) -> list[IdLists]:
+    """Lists of each feature, in the memory of the rows."""
+    count = len(rows.hashes)
+    return [
+        IdLists(
+            rows.offsets[index * count : (index + 1) * count + 1],
+            rows.ids,
+            rows.weights if has_weights else None,
         )
-    ids = np.concatenate([lists.ids for lists in features])
-    return DistinctRows(offsets, ids, weights, hash_lists(columns, np.arange(num_unique)))
+        for index, has_weights in enumerate(weighted)
+    ]

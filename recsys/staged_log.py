@@ -16,7 +16,8 @@ MEMORY_LIMIT = "2GB"
 """What DuckDB may hold at a time; the rest goes to the working folder."""
 
 SHARD_ROWS = 1 << 18
-"""Samples to a shard: four row groups, so that files stay large and a session's samples are near one another in time."""
+"""Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
+larger are files."""
 BATCH_ROWS = 1 << 14
 RUN_BYTES, BUCKET_BYTES = 256 << 20, 128 << 20
 """Of rows that are sorted, and of those that are merged, at a time: with their copies less than DuckDB may hold."""
@@ -72,7 +73,9 @@ class StagedLog:
         Returns:
             For each split the rows of its shards, in their order; empty without `shard`.
         """
-        rows = self._numbered(f"session, row AS log_row, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time")
+        rows = self._numbered(
+            f"session, row AS log_row, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time"
+        )
         keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
         counts = dict(
             self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall()
@@ -184,13 +187,11 @@ class StagedLog:
             run_bytes=RUN_BYTES,
             folder=runs,
         )
-        files, rows = [], 0
-        for path, rows in written:
-            files.append(path)
+        files = [path for path, _ in written]
         with parquet.ParquetWriter(
             target, first.schema, compression="lz4", use_dictionary=False, write_statistics=False
         ) as writer:
-            for batch in read_buckets(files, -(-rows // bucket_rows)):
+            for batch in read_buckets(files, -(-len(open_ranks(ranks)) // bucket_rows)):
                 writer.write_batch(batch)
         shutil.rmtree(runs)
         ranks.unlink()

@@ -12,6 +12,7 @@ Columns of the samples::
     NAME              int64                    id of a feature with one value per sample
     NAME              list<int64>              ids of a multi-hot feature
     NAME.weights      list<float>              their weights, where it has any
+                                               of these three, null for what the sample before in the row group has
     time              int64                    as in the log; microseconds since 1970 where the log has dates
     session           int64                    as in the log; a hash of it where the log has text
 """

@@ -53,6 +53,8 @@ class FeatureEntry:
     counts: Mapping[str, Mapping[str, int]]
     """For each split: "missing" samples without a value; "unseen" ids of values that the vocabulary lacks;
     "truncated" ids cut off by max_length; "ids" all that are stored."""
+    repeats_left_out: bool = False
+    """Whether a null stands for what the sample before in the row group has: see `windrow.recsys.repeats`."""
 
     def mean_ids(self, split: str, rows: int) -> float:
         """Ids per sample of a split, where it has `rows` samples."""
@@ -140,7 +142,9 @@ class LogManifest:
             vocabularies = _files(document.pop("vocabularies"))
             dense = tuple(document.pop("dense"))
             if document.get("order", "log") not in get_args(SampleOrder):
-                raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
+                raise StoreError(
+                    f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}"
+                )
             return cls(features=features, splits=splits, vocabularies=vocabularies, dense=dense, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error

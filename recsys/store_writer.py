@@ -5,6 +5,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow.partition.manifest import checksum
+from windrow.recsys.repeats import leave_out_repeats
 from windrow.recsys.store import ROW_GROUP_ROWS
 from windrow.recsys.store_manifest import StoreFile
 
@@ -25,6 +26,8 @@ class SplitWriter:
         shard_rows: samples of each file instead, where sessions were dealt to files; only the last row group of a
             file has fewer samples than the others then.
         clustered: whether lists that follow one another are often equal.
+        repeats: columns of features in which what the sample before has is left out, each with the column of its
+            weights, empty for none: see `windrow.recsys.repeats`.
     """
 
     def __init__(
@@ -36,6 +39,7 @@ class SplitWriter:
         file_rows: int = FILE_ROWS,
         shard_rows: Sequence[int] = (),
         clustered: bool = False,
+        repeats: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._store = store
         self._name = name
@@ -43,6 +47,7 @@ class SplitWriter:
         self._file_rows = file_rows
         self._shard_rows = tuple(shard_rows)
         self._clustered = clustered
+        self._repeats = tuple(repeats)
         self._waiting: list[Any] = []
         self._waiting_rows = 0
         self._room = 0
@@ -87,7 +92,9 @@ class SplitWriter:
         waiting = pa.Table.from_batches(self._waiting)
         if self._writer is None:
             self._start_file(waiting.schema)
-        self._writer.write_table(waiting.slice(0, rows), row_group_size=rows)
+        self._writer.write_table(
+            leave_out_repeats(waiting.slice(0, rows), self._repeats), row_group_size=rows
+        )
         path, before = self._files[-1]
         self._files[-1] = (path, before + rows)
         rest = waiting.slice(rows)
@@ -106,12 +113,15 @@ class SplitWriter:
         path = self._store / self._name / f"part-{len(self._files):05d}.parquet"
         path.parent.mkdir(exist_ok=True)
         # Of what Parquet offers, this decodes fastest where it is at all small: on click logs of 20 ids and a list, a
-        # quarter more CPU time than no compression, at less than a third of the bytes.
+        # quarter more CPU time than no compression, at less than a third of the bytes. Where equal lists follow one
+        # another, lz4 finds them if they are written in full (positions in a dictionary take odd numbers of bits): as
+        # many bytes as with a dictionary, a fifth less time. zstd takes 0.7 of the bytes and 1.15 times as long.
+        single = [field.name for field in schema if field.type.num_fields == 0]
         self._writer = parquet.ParquetWriter(
             path,
             schema,
             compression="lz4",
-            use_dictionary=True,
+            use_dictionary=single if self._clustered else True,
             write_statistics=False,
             write_page_checksum=True,  # What training reads is checked as it is decoded.
         )

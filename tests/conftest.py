@@ -117,7 +117,8 @@ def _planted_store(
     """Prepare sessions of 1 to 15 samples as store ``STORE`` with recipe ``planted.toml``, all of it training split.
 
     From one sample of a session to the next, cart and sellers change together in one step of ten, history in one of
-    five, tags in one of two, the user never, the item always. Order "time" interleaves sessions, "sessions" does not.
+    five, tags in one of two, the user never, the item always. Of a history, up to 40 ids, training keeps the last 30.
+    Order "time" interleaves sessions, "sessions" does not.
     """
     import numpy as np
     import pyarrow as pa
@@ -153,7 +154,8 @@ def _planted_store(
     (folder / "planted.toml").write_text(
         'store = "planted"\n[log]\npaths = ["planted.parquet"]\nformat = "parquet"\ndense = ["price"]\n'
         f'{meanings}{"".join(features)}[split]\nby = "files"\n[tables]\ndim = 16\n'
-        '[model]\nsequences = ["history"]\nsequence_query = "item"\n[training]\nbatch_size = 512\nlanes = 4\n',
+        '[model]\nsequences = ["history"]\nsequence_query = "item"\n[training]\nbatch_size = 512\nlanes = 4\n'
+        "[transforms.history]\nkeep_last = 30\n",
         encoding="utf-8",
     )
     recipe = load_recommendation_recipe(folder / "planted.toml")

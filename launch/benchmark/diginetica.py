@@ -1,9 +1,9 @@
 """Shopping sessions of Diginetica (CIKM Cup 2016) as a log of samples: every prefix of a session is one.
 
-    session 3:  items 17 4 4 99          time   history     item
-                                          0     [17]        4
-                                          1     [17 4]      4
-                                          2     [17 4 4]    99
+session 3:  items 17 4 4 99          time   history     item
+                                  0     [17]        4
+                                  1     [17 4]      4
+                                  2     [17 4 4]    99
 """
 
 from pathlib import Path

@@ -13,14 +13,14 @@ __all__ = ["add_parser", "run"]
 
 EXAMPLES = """\
 examples:
-  windrow generate-log generated.parquet
-  windrow generate-log generated.parquet --samples 1000000 --recipe generated.toml
-  windrow generate-log small.parquet --samples 50000 --length-scale 0.1 --rows-scale 0.01 --recipe small.toml
-  windrow generate-log clustered.parquet --order sessions --seed 1
+  windrow generate-log stores/log.parquet
+  windrow generate-log stores/log.parquet --samples 1000000 --recipe stores/generated.toml
+  windrow generate-log stores/small.parquet --samples 50000 --length-scale 0.1 --rows-scale 0.01
+  windrow generate-log stores/clustered.parquet --order sessions --seed 1
 
-then:
-  windrow prepare generated.toml
-  mpirun -n 2 windrow train generated.toml
+then, with the recipe:
+  windrow prepare stores/generated.toml
+  mpirun -n 2 windrow train stores/generated.toml
 
 columns:
   label              0 or 1, from a hidden model of some of the features: there is something to learn
@@ -80,7 +80,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--recipe",
         type=Path,
         metavar="FILE",
-        help="also write a recipe (*.toml) that windrow prepare and windrow train take",
+        help="also write a recipe (*.toml) for windrow prepare and windrow train; its store is a folder beside it",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
     parser.set_defaults(run=run)
@@ -112,9 +112,7 @@ def run(arguments: argparse.Namespace) -> int:
     for path in (output, arguments.recipe):
         if path is not None and path.exists() and not arguments.overwrite:
             raise StoreError(f"{path} is there already: choose another file, or give --overwrite")
-    options = recd(
-        length_scale=arguments.length_scale, rows_scale=arguments.rows_scale, seed=arguments.seed
-    )
+    options = recd(length_scale=arguments.length_scale, rows_scale=arguments.rows_scale, seed=arguments.seed)
     started = time.perf_counter()
     with make_progress(rank=0) as progress:
         progress.start("samples", arguments.samples)
@@ -146,6 +144,6 @@ def _write_recipe(path: Path, log: Path, options: Any) -> None:
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
         seen = os.path.relpath(log.resolve(), path.resolve().parent)
-        write_toml(path, session_log_recipe(options, log=seen, store=f"stores/{path.stem}"))
+        write_toml(path, session_log_recipe(options, log=seen, store=path.stem))
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}. Choose another --recipe.") from error

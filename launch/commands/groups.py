@@ -33,12 +33,13 @@ what is printed (for a log of four features):
   groups = [["cart", "sellers"], ["history"]]
 
   cart and sellers change together, so that they share one group; the item is new in every sample, and holding it once
-  would save nothing. "as read" is near 1 because the sessions of this log are interleaved: cluster = true, and
-  windrow prepare once more, brings the column "clustered".
+  would save nothing. "as read" is near 1 because the sessions of this log are interleaved: cluster = true, windrow
+  prepare once more, and training.shuffle = "sessions" bring the column "clustered".
 
 Features are joined in a group where that makes a batch cheaper: it saves 8 bytes of each sample, and costs what the
-features hold, look up and send for the rows that only the other one tells apart. Features with a factor below 1.5 are
-left out. docs/deduplication.md has the formulas.
+features hold, look up and send for the rows that only the other one tells apart. Features for which the formula gives
+less than 1.5 are left out; one that has few values, such as a category, repeats in other samples all the same, as the
+column "clustered" shows, and may be added by hand. docs/deduplication.md has the formulas.
 """
 
 
@@ -94,7 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
     groups = groups_for(recipe, found)
-    print(f"{recipe.name}: {describe_groups(groups, found, ranks=arguments.ranks)}")
+    print(f"{recipe.name}: {describe_groups(groups, found, recipe, ranks=arguments.ranks)}")
     if arguments.json is not None:
         single = [[name] for name in found.features]
         figures = {

@@ -3,14 +3,11 @@
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
-
-if TYPE_CHECKING:
-    from windrow.launch.progress import Progress
 
 __all__ = ["add_parser", "run"]
 
@@ -19,8 +16,6 @@ examples:
   windrow prepare examples/open_bandit.toml
   windrow prepare examples/criteo.toml --overwrite --set log.features.C1.min_count=10
 """
-SHARES = 1000
-"""Units of a progress bar over a share from 0 to 1."""
 
 
 def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
@@ -64,6 +59,7 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.log_summary import log_summary
     from windrow.launch.progress import make_progress
     from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.launch.stage_progress import StageProgress
     from windrow.recsys.prepare import prepare_log
 
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)
@@ -75,29 +71,13 @@ def run(arguments: argparse.Namespace) -> int:
             recipe.store,
             recipe.log,
             recipe.split,
+            shard=recipe.deduplication.shard,
+            cluster=recipe.deduplication.cluster,
             overwrite=arguments.overwrite,
-            progress=_Stages(progress).report,
+            progress=StageProgress(progress).report,
         )
         progress.finish()
         for line in log_summary(store):
             progress.write(line)
         progress.write(f"prepared in {duration(time.perf_counter() - started)}")
     return 0
-
-
-class _Stages:
-    """Shows named stages, each with a share done, as bars."""
-
-    def __init__(self, progress: "Progress") -> None:
-        self._progress = progress
-        self._stage = ""
-        self._shown = 0
-
-    def report(self, stage: str, share: float) -> None:
-        """Show that a share of a stage is done."""
-        if stage != self._stage:
-            self._progress.start(stage, SHARES)
-            self._stage, self._shown = stage, 0
-        units = int(share * SHARES)
-        self._progress.advance(units - self._shown)
-        self._shown = units

@@ -3,10 +3,10 @@
     files -> sessions and times -> DuckDB: rank of each row
           -> whole rows, in runs sorted by rank -> merged -> part-00000.parquet, part-00001.parquet, ...
 
-These are the first two steps of RecD (Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model
-Training Infrastructure, MLSys 2023, arXiv 2211.05239): O1, all rows of a session in one file, and O2, next to one
-another. docs/clustered-logs.md describes the layout, for other engines too. The log is read three times (twice in two
-columns' time), and written twice.
+These are the first two steps of RecD (Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation
+Model Training Infrastructure, MLSys 2023, arXiv 2211.05239): O1, all rows of a session in one file, and O2, next to one
+another. docs/clustered-logs.md describes the layout, for other engines too. The log is read twice, sessions and times
+alone the first time, and its rows are written twice.
 """
 
 import json
@@ -18,9 +18,10 @@ from pathlib import Path
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_folder import atomic_folder
 from windrow.recsys.clustering.group_writer import GroupWriter
+from windrow.recsys.clustering.key_columns import check_session_type, check_time_type
 from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.options import ClusterOptions
-from windrow.recsys.clustering.ranks import Ranks, check_session_type, check_time_type, rank_rows
+from windrow.recsys.clustering.ranks import Ranks, rank_rows
 from windrow.recsys.clustering.runs import read_buckets, write_runs
 
 __all__ = ["DESCRIPTION_NAME", "ClusterSummary", "cluster_log"]
@@ -30,12 +31,12 @@ DESCRIPTION_NAME = "_clustered.json"
 
 FILE_BYTES = 256 << 20
 """Of the log, to each file, where their number is not given."""
-ROW_GROUP_BYTES = 64 << 20
+ROW_GROUP_BYTES = 32 << 20
 """Of a row group in memory, where its rows are not given."""
 MOST_ROW_GROUP_ROWS = 1 << 16
 MOST_PIECE_BYTES = 1 << 30
 """Of a run or bucket: positions in one array of text are 32-bit numbers."""
-RUN_SHARE, BUCKET_SHARE = 0.2, 0.1
+RUN_SHARE, BUCKET_SHARE = 0.15, 0.08
 """Of the memory. Of either up to three copies exist at a time: as read, joined, sorted."""
 BYTES_TO_RANK_ROW = 96
 """On disk, for a row: what DuckDB sorts, twice, the order, the ranks."""

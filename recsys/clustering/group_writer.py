@@ -1,7 +1,7 @@
 """Rows in order written as Parquet files whose row groups hold whole sessions.
 
-    rows       a a a b b c c c c d      at most 4 rows to a row group
-    groups     a a a | b b | c c c c | d
+rows       a a a b b c c c c d      at most 4 rows to a row group
+groups     a a a | b b | c c c c | d
 """
 
 from collections.abc import Sequence
@@ -11,7 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
-from windrow.recsys.clustering.ranks import plain_sessions
+from windrow.recsys.clustering.key_columns import plain_sessions
 
 __all__ = ["GroupWriter", "session_starts", "text_columns"]
 
@@ -165,7 +165,13 @@ def text_columns(schema: Any) -> list[str]:
     """
     from pyarrow import types
 
-    kinds = (types.is_string, types.is_large_string, types.is_string_view, types.is_binary, types.is_large_binary)
+    kinds = (
+        types.is_string,
+        types.is_large_string,
+        types.is_string_view,
+        types.is_binary,
+        types.is_large_binary,
+    )
     return [
         field.name
         for field in schema

@@ -139,9 +139,13 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
         if path.is_file():
             matches = [path]
         elif path.is_dir():
-            matches = [file for file in sorted(path.rglob("*.parquet")) if file.is_file() and _is_data(file, path)]
+            matches = [
+                file for file in sorted(path.rglob("*.parquet")) if file.is_file() and _is_data(file, path)
+            ]
             if not matches:
-                raise DataError(f"{path}: there is no *.parquet in the folder; name another one, or its files")
+                raise DataError(
+                    f"{path}: there is no *.parquet in the folder; name another one, or its files"
+                )
         else:
             anchor = Path(path.anchor)
             matches = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
@@ -202,4 +206,6 @@ def _open(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER_BYTES)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(f"{path}: no readable Parquet file ({error}): correct the path or write it again") from error
+        raise DataError(
+            f"{path}: no readable Parquet file ({error}): correct the path or write it again"
+        ) from error

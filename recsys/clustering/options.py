@@ -29,7 +29,7 @@ class ClusterOptions:
     files: int | None = None
     """Files to deal sessions to; "none" for one to each 256 MiB of the log."""
     row_group_rows: int | None = None
-    """The most rows of a row group; "none" for as many as take 64 MiB in memory, up to 65,536."""
+    """The most rows of a row group; "none" for as many as take 32 MiB in memory, up to 65,536."""
     memory_bytes: int = 2 << 30
     """What may be held in memory at a time, beside the program itself; the rest goes to the disk."""
     overwrite: bool = False

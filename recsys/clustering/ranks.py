@@ -15,16 +15,14 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, StoreError
+from windrow.recsys.clustering.key_columns import check_session_type, check_time_type, plain_sessions
 from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.session_order import session_hash
 
 __all__ = [
     "Ranks",
-    "check_session_type",
-    "check_time_type",
     "open_ranks",
-    "plain_sessions",
     "rank_rows",
     "write_ranks",
 ]
@@ -89,13 +87,14 @@ def rank_rows(
     limit = int(memory_bytes * DUCKDB_SHARE)
     threads = max(1, min(len(os.sched_getaffinity(0)), limit // BYTES_PER_THREAD))
     ordered = work / "ordered.parquet"
+    failed: list[DataError] = []
     try:
         with duckdb.connect(
             config={"memory_limit": f"{limit}B", "temp_directory": str(work / "duckdb"), "threads": threads}
         ) as database:
             # It would draw a bar of its own on a terminal.
             database.execute("SET enable_progress_bar = false")
-            database.register("log", _keys(log, by, time if sort else "", advance))
+            database.register("log", _keys(log, by, time if sort else "", advance, failed))
             order = "hash, session, time NULLS LAST, row" if sort else "row"
             database.execute(
                 f"COPY (SELECT row, hash, shard FROM (SELECT *, CAST(hash % {shards} AS INTEGER) AS shard FROM "
@@ -103,17 +102,13 @@ def rank_rows(
                 f"TO '{_escaped(ordered)}' (FORMAT parquet, COMPRESSION lz4_raw)"
             )
             scan = f"read_parquet('{_escaped(ordered)}')"
-            counts = dict(
-                database.execute(f"SELECT shard, count(*) FROM {scan} GROUP BY shard").fetchall()
-            )
+            counts = dict(database.execute(f"SELECT shard, count(*) FROM {scan} GROUP BY shard").fetchall())
             sessions = database.execute(
                 f"SELECT count(*) FROM (SELECT hash FROM {scan} GROUP BY hash)"
             ).fetchall()[0][0]
             path = write_ranks(database, ordered, work)
-    except duckdb.OutOfMemoryException as error:
-        raise DataError(
-            f"DuckDB could not order {log.rows} rows within {limit} bytes: raise --memory ({error})"
-        ) from error
+    except duckdb.Error as error:
+        raise _explained(error, failed, log.rows, limit) from error
     ordered.unlink()
     return Ranks(
         path=path, shard_rows=tuple(counts.get(shard, 0) for shard in range(shards)), sessions=sessions
@@ -147,71 +142,10 @@ def open_ranks(path: Path) -> npt.NDArray[np.int64]:
     return np.memmap(path, np.int64, "r")
 
 
-def check_session_type(log: LogFiles, by: str) -> None:
-    """Refuse sessions that are neither whole numbers nor text nor bytes.
-
-    Raises:
-        DataError: names column, type and cure.
-    """
-    from pyarrow import types
-
-    kind = _value_type(log.check_column(by, "--by"))
-    allowed = (
-        types.is_integer,
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_fixed_size_binary,
-    )
-    if not any(is_kind(kind) for is_kind in allowed):
-        raise DataError(
-            f"{log.files[0]}: --by names {by!r} of type {kind}, expected whole numbers, text or bytes: convert the "
-            "column, or name another one"
-        )
-
-
-def check_time_type(log: LogFiles, time: str) -> None:
-    """Refuse times without an order that is certain, such as text.
-
-    Raises:
-        DataError: names column, type and cure.
-    """
-    from pyarrow import types
-
-    kind = log.check_column(time, "--time")
-    allowed = (types.is_integer, types.is_floating, types.is_decimal128, types.is_date, types.is_time)
-    if not (types.is_timestamp(kind) or any(is_kind(kind) for is_kind in allowed)):
-        raise DataError(
-            f"{log.files[0]}: --time names {time!r} of type {kind}, expected numbers, dates or times: convert the "
-            "column, name another one, or leave rows in their order with --no-sort"
-        )
-
-
-def plain_sessions(column: Any) -> Any:
-    """A column of sessions, as whole numbers, text or bytes of one kind.
-
-    Args:
-        column: ``pyarrow.Array``, perhaps with a dictionary or of fixed size.
-
-    Returns:
-        The same values as int64, uint64, large_string or large_binary.
-    """
-    import pyarrow as pa
-    from pyarrow import types
-
-    kind = _value_type(column.type)
-    if types.is_integer(kind):
-        return column.cast(pa.uint64() if types.is_unsigned_integer(kind) else pa.int64())
-    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
-    if types.is_dictionary(column.type):
-        column = column.cast(kind)
-    return column.cast(pa.large_string() if is_text else pa.large_binary())
-
-
-def _keys(log: LogFiles, by: str, time: str, advance: Callable[[float], None]) -> Any:
-    """A stream of rows with session, time (0 where there is none) and number."""
+def _keys(
+    log: LogFiles, by: str, time: str, advance: Callable[[float], None], failed: list[DataError]
+) -> Any:
+    """A stream of rows with session, time (0 where there is none) and number; what it raises is also noted."""
     import pyarrow as pa
 
     time_type = log.schema.field(time).type if time else pa.int8()
@@ -220,17 +154,37 @@ def _keys(log: LogFiles, by: str, time: str, advance: Callable[[float], None]) -
 
     def batches() -> Iterator[Any]:
         first = 0
-        for batch in log.batches(list(dict.fromkeys([by, time] if time else [by]))):
-            rows = batch.num_rows
-            times = batch.column(time) if time else pa.array(np.zeros(rows, np.int8))
-            numbers = pa.array(np.arange(first, first + rows))
-            yield pa.RecordBatch.from_arrays(
-                [plain_sessions(batch.column(by)), times, numbers], schema=schema
-            )
-            first += rows
-            advance(first / log.rows)
+        try:
+            for batch in log.batches(list(dict.fromkeys([by, time] if time else [by]))):
+                rows = batch.num_rows
+                times = batch.column(time) if time else pa.array(np.zeros(rows, np.int8))
+                numbers = pa.array(np.arange(first, first + rows))
+                yield pa.RecordBatch.from_arrays(
+                    [plain_sessions(batch.column(by)), times, numbers], schema=schema
+                )
+                first += rows
+                advance(first / log.rows)
+        except DataError as error:
+            failed.append(error)
+            raise
 
     return pa.RecordBatchReader.from_batches(schema, batches())
+
+
+def _explained(error: Exception, failed: list[DataError], rows: int, limit_bytes: int) -> Exception:
+    """What a user can do about an error of DuckDB's; the error itself where that is nothing."""
+    import duckdb
+
+    if failed:
+        return failed[0]
+    if isinstance(error, duckdb.OutOfMemoryException):
+        return DataError(
+            f"DuckDB could not order {rows} rows within {limit_bytes} bytes: raise --memory, or make room on the disk "
+            f"({error})"
+        )
+    if isinstance(error, duckdb.IOException):
+        return StoreError(f"DuckDB could not write what does not fit into memory: {error}")
+    return error
 
 
 def _write_plain(column: Path, plain: Path) -> None:
@@ -240,12 +194,6 @@ def _write_plain(column: Path, plain: Path) -> None:
     with parquet.ParquetFile(column) as file, plain.open("wb") as target:
         for batch in file.iter_batches(READ_ROWS):
             target.write(batch.column(0).to_numpy())
-
-
-def _value_type(kind: Any) -> Any:
-    from pyarrow import types
-
-    return kind.value_type if types.is_dictionary(kind) else kind
 
 
 def _escaped(path: Path) -> str:

@@ -105,5 +105,8 @@ def _joined(batches: Sequence[Any]) -> Any:
     """Batches of one schema as a single one, which rows are taken from without joining it anew each time."""
     import pyarrow as pa
 
-    columns = [pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(len(batches[0].schema))]
+    columns = [
+        pa.concat_arrays([batch.column(place) for batch in batches])
+        for place in range(len(batches[0].schema))
+    ]
     return pa.RecordBatch.from_arrays(columns, schema=batches[0].schema)

@@ -2,8 +2,8 @@
 
 RecD (Zhao et al., MLSys 2023, arXiv 2211.05239) deals log messages to shards by a hash of the session (its O1), and
 sorts the rows of a table by session and time (its O2). Neither needs a particular hash. This one is the same in every
-version of DuckDB, unlike its function ``hash``, so that equal logs give equal files, and sessions that were numbered one
-after another do not stand so: a reader of part of the rows has a fair share of all sessions.
+version of DuckDB, unlike its function ``hash``, so that equal logs give equal files. Sorting by it deals sessions out
+at random, however they were numbered: who reads part of the rows has a fair share of all sessions.
 """
 
 __all__ = ["session_hash"]

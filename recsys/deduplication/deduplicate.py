@@ -16,7 +16,7 @@ from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["canonical", "concatenate", "deduplicate"]
+__all__ = ["canonical", "concatenate", "deduplicate", "device_columns"]
 
 
 def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKeyedJaggedTensor:
@@ -58,7 +58,16 @@ def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKey
 
 
 def device_columns(bounds: Sequence[Tensor], values: Tensor, weights: Tensor | None) -> list[DeviceColumn]:
-    """Ids of each feature, and the bits of their weights."""
+    """What `distinct_on_device` compares: the ids of each feature, and the bits of their weights.
+
+    Args:
+        bounds: for each feature [B + 1] offsets.
+        values: ids of all features.
+        weights: a weight for each id, or None.
+
+    Returns:
+        A column for each feature, and another for each where there are weights.
+    """
     columns = [DeviceColumn(bound, values) for bound in bounds]
     if weights is not None:
         integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}

@@ -8,8 +8,9 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 from windrow.recsys.deduplication.distinct_lists_kernels import (
-    clear_repeats,
     find_leaders,
+    mark_other_lengths,
+    mark_other_values,
     mark_unequal,
     mix_lists,
     number_runs,
@@ -51,7 +52,7 @@ def hash_lists(
         rows: [m] samples.
 
     Returns:
-        [m] hashes. Lists of four values and more are hashed in four lanes, which multiply and rotate.
+        [m] hashes, the same in every process.
     """
     hashes = np.zeros(len(rows), np.uint64)
     for offsets, values in columns:
@@ -91,25 +92,27 @@ def distinct_lists(
     if not offsets:
         raise DataError("a group of no features has no lists to compare: name at least one feature")
     if len({len(bounds) for bounds in offsets}) > 1:
-        numbers = [len(bounds) - 1 for bounds in offsets]
-        raise DataError(f"features of one group have {numbers} lists: each needs one for each sample")
+        counts = [len(bounds) - 1 for bounds in offsets]
+        raise DataError(f"features of one group have {counts} lists: each needs one for each sample")
     num_samples = len(offsets[0]) - 1
     columns: list[Column] = []
     for bounds, ids, numbers_of_ids in zip(offsets, values, weights, strict=True):
         columns.append((bounds, ids))
         if numbers_of_ids is not None:
             columns.append((bounds, numbers_of_ids.view(f"i{numbers_of_ids.itemsize}")))
-    begins = np.zeros(num_samples, np.bool_)
+    begins, buffer = np.zeros(num_samples, np.bool_), np.empty(num_samples + 1, np.int64)
     begins[:1] = True
+    for bounds in offsets:
+        mark_other_lengths(bounds, begins)
+    stretches = buffer[: starts_of_runs(begins, buffer) + 1]
     for bounds, integers in columns:
-        clear_repeats(bounds, integers, begins)
-    buffer = np.empty(num_samples + 1, np.int64)
+        mark_other_values(bounds, integers, stretches, begins)
     num_runs = starts_of_runs(begins, buffer)
-    starts = buffer[: num_runs + 1]
-    leaders = _leaders(columns, starts[:-1], hashing)
-    numbers, representatives = np.empty(num_runs, np.int64), np.empty(num_runs, np.int64)
+    starts = buffer[:num_runs]
+    leaders = _leaders(columns, starts, hashing)
+    numbers, representatives = np.empty(num_runs, np.int64), np.empty(num_runs + 1, np.int64)
     inverse = np.empty(num_samples, np.int64)
-    num_unique = number_runs(starts, leaders, numbers, representatives, inverse)
+    num_unique = number_runs(starts, leaders, begins, numbers, representatives, inverse)
     return DistinctLists(representatives[:num_unique].copy(), inverse)
 
 

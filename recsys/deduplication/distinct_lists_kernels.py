@@ -11,43 +11,80 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.prefetch_kernels import prefetch
+from windrow.comm.random import mix64 as python_mix64
 from windrow.comm.random_kernels import mix64
 
-__all__ = ["clear_repeats", "find_leaders", "mark_unequal", "mix_lists", "number_runs", "starts_of_runs"]
+__all__ = [
+    "find_leaders",
+    "mark_other_lengths",
+    "mark_other_values",
+    "mark_unequal",
+    "mix_lists",
+    "number_runs",
+    "starts_of_runs",
+]
 
-CHUNK = 16
-"""Values compared without a question in between: enough to be compared 4 or 8 at a time, few enough to stop early."""
+CHUNK = 64
+"""Values compared without a question in between: several vector instructions, few enough to stop early."""
 
 AHEAD = 8
 """Samples between asking for a list and comparing it."""
 
-FACTOR = 0x9FB21C651E98DF25
-"""Odd, bits well mixed: what a hash is multiplied by for each value."""
+FACTORS = np.array([python_mix64(place + 1) | 1 for place in range(CHUNK)], np.uint64)
+"""Odd and as good as random: what each value of a chunk is multiplied by before it is added to its hash. Sums of
+products have no order to wait for, so that several are made at a time."""
 
-LANES = 4
-"""Values hashed side by side, since a product takes 3 to 4 times as long as the step between two of them."""
+HALF_BITS = 32
+"""High bits are added to the low half too: a product carries what differs up, never down."""
 
 
 @numba.njit(cache=True, nogil=True)
-def clear_repeats(
-    offsets: npt.NDArray[np.integer[Any]], values: npt.NDArray[np.integer[Any]], begins: npt.NDArray[np.bool_]
+def mark_other_lengths(offsets: npt.NDArray[np.integer[Any]], begins: npt.NDArray[np.bool_]) -> None:
+    """Note the samples whose list of one feature is not as long as the one before.
+
+    Args:
+        offsets: [n + 1] where each list begins.
+        begins: [n]; set where lengths differ, else left as it is.
+    """
+    for row in range(1, begins.size):
+        begins[row] |= (offsets[row + 1] - offsets[row]) != (offsets[row] - offsets[row - 1])
+
+
+@numba.njit(cache=True, nogil=True)
+def mark_other_values(
+    offsets: npt.NDArray[np.integer[Any]],
+    values: npt.NDArray[np.integer[Any]],
+    starts: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.bool_],
 ) -> None:
-    """Note the samples whose list of one feature is not the one before.
+    """Note the samples whose list of one feature is as long as the one before and has other values.
+
+    Lists of one length are compared as one: each value with the one that comes a list before. So nothing is asked
+    at the end of a list, which a processor could not guess.
 
     Args:
         offsets: [n + 1] where each list begins in `values`.
         values: of all lists.
-        begins: [n]; set where the list differs from the one before, else left as it is.
+        starts: [m + 1] increasing, of which the last is n: from each to the next, lists have one length.
+        begins: [n]; set where values differ, else left as it is.
     """
-    if begins.size == 0:
-        return
-    before, start = np.uint64(offsets[0]), np.uint64(offsets[0])
-    for row in range(begins.size):
-        stop = np.uint64(offsets[row + 1])
-        if not begins[row]:
-            length = stop - start
-            begins[row] = length != start - before or _differ(values, before, start, length)
-        before, start = start, stop
+    for stretch in range(starts.size - 1):
+        row, end = starts[stretch] + 1, starts[stretch + 1]
+        start, stop = np.uint64(offsets[row]), np.uint64(offsets[end])
+        length = start - np.uint64(offsets[row - 1])
+        if length == 1:
+            for index in range(stop - start):
+                differs = values[start + index] != values[start + index - np.uint64(1)]
+                begins[np.uint64(row) + index] |= differs
+            continue
+        while start < stop:
+            equal = _equal_values(values, start - length, start, stop - start)
+            if equal == stop - start:
+                break
+            row += np.int64(equal // length)
+            begins[row] = True
+            row += 1
+            start = np.uint64(offsets[row])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -56,18 +93,17 @@ def starts_of_runs(begins: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64])
 
     Args:
         begins: [n] whether a sample differs from the one before; true for the first.
-        starts: [n + 1]; the first ``m + 1`` are written: first sample of each run, and n.
+        starts: [n + 1]; the first m + 1 are written: first sample of each run, and n.
 
     Returns:
         m, how many runs there are.
     """
     count = 0
     for row in range(begins.size):
+        # Written before it is known to be one, and kept by counting on: no branch to guess.
         starts[count] = row
         count += begins[row]
-    if begins.size:
-        # A start is written before it is known to be one, and kept by counting on: no branch to guess.
-        starts[count] = begins.size
+    starts[count] = begins.size
     return count
 
 
@@ -80,28 +116,28 @@ def mix_lists(
 ) -> None:
     """Mix the lists of one feature into hashes of samples.
 
+    From the length of a list on, ``hash = mix(hash ^ sum of folded value * factor of its place)`` for each chunk.
+
     Args:
         offsets: [n + 1] where each list begins in `values`.
         values: of all lists.
         rows: [m] samples.
         hashes: [m] what was hashed of them so far; overwritten.
     """
-    factor = np.uint64(FACTOR)
     for place in range(rows.size):
         position = np.uint64(offsets[rows[place]])
         stop = np.uint64(offsets[rows[place] + 1])
-        first = hashes[place] ^ (stop - position)
-        second, third, fourth = first + factor, first ^ factor, ~first
-        while position + np.uint64(LANES) <= stop:
-            first = _step(first, np.uint64(values[position]))
-            second = _step(second, np.uint64(values[position + np.uint64(1)]))
-            third = _step(third, np.uint64(values[position + np.uint64(2)]))
-            fourth = _step(fourth, np.uint64(values[position + np.uint64(3)]))
-            position += np.uint64(LANES)
-        while position < stop:
-            first = _step(first, np.uint64(values[position]))
-            position += np.uint64(1)
-        hashes[place] = mix64(_step(_step(first, second), _step(third, fourth)))
+        state = hashes[place] ^ (stop - position)
+        while stop - position > np.uint64(CHUNK):
+            total = np.uint64(0)
+            for index in range(np.uint64(CHUNK)):
+                total += _folded(values[position + index]) * FACTORS[index]
+            state = mix64(state ^ total)
+            position += np.uint64(CHUNK)
+        total = np.uint64(0)
+        for index in range(stop - position):
+            total += _folded(values[position + index]) * FACTORS[index]
+        hashes[place] = mix64(state ^ total)
 
 
 @numba.njit(cache=True, nogil=True)
@@ -150,8 +186,9 @@ def mark_unequal(
         if row != leader and not unequal[place]:
             start, against = np.uint64(offsets[row]), np.uint64(offsets[leader])
             length = np.uint64(offsets[row + 1]) - start
-            unequal[place] = np.uint64(offsets[leader + 1]) - against != length or _differ(
-                values, start, against, length
+            unequal[place] = (
+                np.uint64(offsets[leader + 1]) - against != length
+                or _equal_values(values, start, against, length) != length
             )
 
 
@@ -159,6 +196,7 @@ def mark_unequal(
 def number_runs(
     starts: npt.NDArray[np.int64],
     leaders: npt.NDArray[np.int64],
+    begins: npt.NDArray[np.bool_],
     numbers: npt.NDArray[np.int64],
     representatives: npt.NDArray[np.int64],
     inverse: npt.NDArray[np.int64],
@@ -166,10 +204,11 @@ def number_runs(
     """Number distinct runs in order of their first, and give each sample the number of its run.
 
     Args:
-        starts: [m + 1] first sample of each run, and n.
+        starts: [m] first sample of each run.
         leaders: [m] the first run that equals each.
+        begins: [n] whether a sample begins a run.
         numbers: [m]; overwritten.
-        representatives: [m]; the first U are written: first sample of each number.
+        representatives: [m + 1]; the first U are written, and one without meaning: first sample of each number.
         inverse: [n]; written: number of each sample.
 
     Returns:
@@ -177,44 +216,42 @@ def number_runs(
     """
     count = 0
     for run in range(leaders.size):
-        if leaders[run] == run:
-            numbers[run] = count
-            representatives[count] = starts[run]
-            count += 1
-        else:
-            numbers[run] = numbers[leaders[run]]
-        for row in range(starts[run], starts[run + 1]):
-            inverse[row] = numbers[run]
+        leads = leaders[run] == run
+        # Written before it is known to be one, and kept by counting on: no branch to guess.
+        numbers[run] = count
+        representatives[count] = starts[run]
+        numbers[run] = numbers[leaders[run]]
+        count += leads
+    run = -1
+    for row in range(begins.size):
+        run += begins[row]
+        inverse[row] = numbers[run]
     return count
 
 
 @numba.njit(inline="always")
-def _step(state: np.uint64, value: np.uint64) -> np.uint64:
-    """One step of a hash: rotate, combine, multiply."""
-    return (((state << np.uint64(29)) | (state >> np.uint64(35))) ^ value) * np.uint64(FACTOR)
+def _folded(value: np.integer[Any]) -> np.uint64:
+    """The high half added to the low one."""
+    return np.uint64(value) ^ (np.uint64(value) >> np.uint64(HALF_BITS))
 
 
 @numba.njit(inline="always")
-def _differ(
-    values: npt.NDArray[np.integer[Any]], start: np.uint64, against: np.uint64, length: np.uint64
-) -> bool:
-    """Whether any of `length` values from one position on is not the one from another position on."""
-    position = np.uint64(0)
-    while length - position >= np.uint64(CHUNK):
-        if values[start] != values[against]:
-            return True
-        difference = values[start] ^ values[start]
-        for index in range(np.uint64(CHUNK)):
-            difference |= values[start + index] ^ values[against + index]
-        if difference != 0:
-            return True
-        start += np.uint64(CHUNK)
-        against += np.uint64(CHUNK)
-        position += np.uint64(CHUNK)
-    while position < length:
-        if values[start] != values[against]:
-            return True
-        start += np.uint64(1)
-        against += np.uint64(1)
-        position += np.uint64(1)
-    return False
+def _equal_values(
+    values: npt.NDArray[np.integer[Any]], one: np.uint64, other: np.uint64, limit: np.uint64
+) -> np.uint64:
+    """How many values from one position on equal those from another position on, at most `limit`."""
+    count = np.uint64(0)
+    if limit >= np.uint64(CHUNK):
+        # The last chunk reaches back over what was compared before.
+        while values[one + count] == values[other + count]:
+            difference = values[one] ^ values[one]
+            for index in range(np.uint64(CHUNK)):
+                difference |= values[one + count + index] ^ values[other + count + index]
+            if difference != 0:
+                break
+            if count + np.uint64(CHUNK) == limit:
+                return limit
+            count = min(count + np.uint64(CHUNK), limit - np.uint64(CHUNK))
+    while count < limit and values[one + count] == values[other + count]:
+        count += np.uint64(1)
+    return count

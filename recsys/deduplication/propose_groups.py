@@ -3,7 +3,9 @@
 A group costs one inverse, 8 bytes for each sample, and holds as many rows as there are distinct samples of all its
 features. Joining two groups saves an inverse, and costs what their features hold in the rows that only the other one
 tells apart. So features begin alone, and as long as joining any two groups lets a batch cost less, the pair that gains
-most is joined (greedy agglomeration). What counts is measured on batches; all in bytes:
+most is joined (greedy agglomeration). Rows are those that `windrow.recsys.deduplication.factor` expects of a clustered
+batch, from the share d of steps within sessions in which nothing of the group changes: chance repeats in other sessions
+say nothing about which features belong together. All in bytes:
 
     held and sent     8 for each id, 8 for each list (its length or offset)
     looked up         the row of its table for each id
@@ -14,8 +16,10 @@ most is joined (greedy agglomeration). What counts is measured on batches; all i
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
-from windrow.recsys.deduplication.factor import INVERSE_BYTES, WORTHWHILE_FACTOR
-from windrow.recsys.deduplication.surveyed_batches import SurveyedBatches
+import numpy as np
+
+from windrow.recsys.deduplication.factor import INVERSE_BYTES, WORTHWHILE_FACTOR, distinct_rows
+from windrow.recsys.deduplication.survey import LogSurvey
 
 __all__ = ["FeatureCost", "lookup_costs", "propose_groups"]
 
@@ -64,28 +68,24 @@ def lookup_costs(
 
 
 def propose_groups(
-    batches: SurveyedBatches, costs: Mapping[str, FeatureCost], *, least_factor: float = WORTHWHILE_FACTOR
+    found: LogSurvey, costs: Mapping[str, FeatureCost], *, least_factor: float = WORTHWHILE_FACTOR
 ) -> tuple[Group, ...]:
-    """Group features by what that saves in some batches.
+    """Group features by what that saves in a clustered batch.
 
     Args:
-        batches: what is measured; those of a clustered log, unless it will stay as it is.
+        found: in the log.
         costs: of the features to choose from, in the order of the result.
-        least_factor: a feature whose samples over distinct lists are not more is left out.
+        least_factor: a feature whose DedupeFactor is not more is left out.
 
     Returns:
-        Groups, each with a larger saving than its inverse costs, in the order of their first features.
+        Groups, each with a larger saving than it costs, in the order of their first features.
 
     Cost:
-        A sort of the samples for each pair of features that could gain, of which there are F^2 / 2 at most; pairs of
-        very different factors are ruled out by their numbers of rows.
+        For each of at most F^2 / 2 pairs of features one pass over a truth value for each sample; pairs of very
+        different factors are ruled out without.
     """
-    scales = _Scales(batches, costs)
-    groups = [
-        (name,)
-        for name in costs
-        if batches.factor([name]) > least_factor and scales.cost((name,)) < scales.plain_cost(name)
-    ]
+    scales = _Scales(found, costs)
+    groups = [(name,) for name in costs if found.predicted_factor([name]) > least_factor]
     gains = {
         (one, other): scales.gain(one, other)
         for place, one in enumerate(groups)
@@ -97,49 +97,61 @@ def propose_groups(
             break
         joined = (*one, *other)
         groups = [group for group in groups if group not in (one, other)]
-        gains = {pair: found for pair, found in gains.items() if not {one, other} & set(pair)}
+        gains = {pair: known for pair, known in gains.items() if not {one, other} & set(pair)}
         gains |= {(joined, group): scales.gain(joined, group) for group in groups}
         groups.append(joined)
     order = {name: place for place, name in enumerate(costs)}
-    in_order = [tuple(sorted(group, key=order.__getitem__)) for group in groups]
-    return tuple(sorted(in_order, key=lambda group: order[group[0]]))
+    kept = [
+        tuple(sorted(group, key=order.__getitem__))
+        for group in groups
+        if scales.cost(group) < scales.plain_cost(group)
+    ]
+    return tuple(sorted(kept, key=lambda group: order[group[0]]))
 
 
 class _Scales:
-    """What groups cost in the mean batch."""
+    """What groups cost in an expected batch."""
 
-    def __init__(self, batches: SurveyedBatches, costs: Mapping[str, FeatureCost]) -> None:
-        self._batches = batches
-        self._costs = costs
-        self._known: dict[Group, tuple[float, float]] = {}
+    def __init__(self, found: LogSurvey, costs: Mapping[str, FeatureCost]) -> None:
+        self._found = found
+        self._row_bytes = {
+            name: cost.row_bytes + cost.id_bytes * found.mean_length(name) for name, cost in costs.items()
+        }
+        self._unchanged = {(name,): found.sample.unchanged([name])[found.within] for name in costs}
+        self._rows: dict[Group, float] = {}
 
-    def plain_cost(self, feature: str) -> float:
-        """Of a feature that is in no group."""
-        cost = self._costs[feature]
-        return cost.id_bytes * self._batches.num_ids(feature) + cost.row_bytes * self._batches.num_samples
+    def plain_cost(self, features: Group) -> float:
+        """Of features that are in no group."""
+        return self._found.batch_size * sum(self._row_bytes[name] for name in features)
 
     def cost(self, group: Group) -> float:
         """Of a group, with its inverse."""
-        return self._measured(group)[1]
+        return self._overhead() + self._expected_rows(group) * sum(self._row_bytes[name] for name in group)
 
     def gain(self, one: Group, other: Group) -> float:
         """What joining two groups saves; below 0 where it loses."""
-        apart = self.cost(one) + self.cost(other)
+        fewer, more = sorted((one, other), key=self._expected_rows)
+        missing = self._expected_rows(more) - self._expected_rows(fewer)
         # A joined group has no fewer rows than either, and joining saves one inverse at most.
-        fewer, more = sorted((one, other), key=lambda group: self._measured(group)[0])
-        missing = self._measured(more)[0] - self._measured(fewer)[0]
-        inverse = INVERSE_BYTES * self._batches.num_samples
-        least_loss = missing * sum(self._costs[name].row_bytes for name in fewer)
-        if least_loss >= inverse:
-            return inverse - least_loss
-        return apart - self.cost((*one, *other))
+        most = self._overhead() - missing * sum(self._row_bytes[name] for name in fewer)
+        if most <= 0:
+            return most
+        joined = (*one, *other)
+        self._unchanged[joined] = self._unchanged[one] & self._unchanged[other]
+        gain = self.cost(one) + self.cost(other) - self.cost(joined)
+        if gain <= 0:
+            del self._unchanged[joined]
+        return gain
 
-    def _measured(self, group: Group) -> tuple[float, float]:
-        """Rows and cost."""
-        if group not in self._known:
-            rows, ids = self._batches.distinct(group)
-            cost = INVERSE_BYTES * self._batches.num_samples + sum(
-                self._costs[name].id_bytes * ids[name] + self._costs[name].row_bytes * rows for name in group
+    def _overhead(self) -> float:
+        return INVERSE_BYTES * self._found.batch_size
+
+    def _expected_rows(self, group: Group) -> float:
+        if group not in self._rows:
+            unchanged = self._unchanged[group]
+            share = int(np.count_nonzero(unchanged)) / len(unchanged) if len(unchanged) else 0.0
+            found = self._found
+            self._rows[group] = distinct_rows(
+                found.batch_size, found.samples_per_session, share, pieces=found.pieces
             )
-            self._known[group] = rows, cost
-        return self._known[group]
+        return self._rows[group]

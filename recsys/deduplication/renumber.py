@@ -3,7 +3,7 @@
 import torch
 from torch import Tensor
 
-__all__ = ["renumber"]
+__all__ = ["renumber", "renumber_by_pytorch"]
 
 
 def renumber(numbers: Tensor, limit: int) -> tuple[Tensor, Tensor]:
@@ -32,7 +32,15 @@ def renumber(numbers: Tensor, limit: int) -> tuple[Tensor, Tensor]:
 
 
 def renumber_by_pytorch(numbers: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """The same with PyTorch's operations, on any device."""
+    """Do the same with PyTorch's operations, on any device.
+
+    Args:
+        numbers: [n] int64, 0 <= numbers < limit.
+        limit: above all numbers.
+
+    Returns:
+        As `renumber`.
+    """
     absent = len(numbers)
     order = torch.arange(absent, device=numbers.device)
     first = numbers.new_full((limit,), absent).scatter_reduce_(0, numbers, order, "amin")

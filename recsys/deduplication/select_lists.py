@@ -12,7 +12,7 @@ from windrow.comm.errors import DataError
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["list_positions", "places_of", "select_lists"]
+__all__ = ["list_positions", "places_of", "select_by_pytorch", "select_lists"]
 
 
 def places_of(jagged: "KeyedJaggedTensor", features: Sequence[str]) -> list[int]:
@@ -81,17 +81,14 @@ def _select_by_loops(
     bounds, features, chosen = offsets.numpy(), np.array(places, np.int64), rows.numpy()
     lengths = np.empty(len(features) * len(chosen), bounds.dtype)
     total = selected_lengths(bounds, num_rows, features, chosen, lengths)
-    selected = []
-    for column in (values, weights):
-        if column is None:
-            selected.append(None)
-            continue
+
+    def copied(column: Tensor) -> Tensor:
         source = column.detach().contiguous().numpy()
         out = np.empty(total, source.dtype)
         copy_lists(bounds, source, num_rows, features, chosen, out)
-        selected.append(torch.from_numpy(out))
-    assert selected[0] is not None
-    return selected[0], selected[1], torch.from_numpy(lengths)
+        return torch.from_numpy(out)
+
+    return copied(values), None if weights is None else copied(weights), torch.from_numpy(lengths)
 
 
 def select_by_pytorch(

@@ -13,8 +13,8 @@ __all__ = ["copy_lists", "selected_lengths"]
 AHEAD = 8
 """Lists between asking for one and copying it."""
 
-SHORT = 16
-"""Shorter lists are copied one value at a time: the preparations for copying several at once would take longer."""
+CHUNK = 8
+"""Values copied without a question in between: more than most lists that are short, one or two vector instructions."""
 
 
 @numba.njit(cache=True, nogil=True)
@@ -67,7 +67,7 @@ def copy_lists(
         rows: [n] which row of each, in the result's order.
         out: as long as `selected_lengths` says, of the type of `values`; written.
     """
-    target = np.uint64(0)
+    target, limit = np.uint64(0), np.uint64(min(out.size, values.size))
     for feature in features:
         first = feature * num_rows
         for index in range(rows.size):
@@ -75,11 +75,17 @@ def copy_lists(
             prefetch(values, offsets[first + rows[min(index + AHEAD, rows.size - 1)]])
             place = first + rows[index]
             start, length = np.uint64(offsets[place]), np.uint64(offsets[place + 1] - offsets[place])
-            if length < np.uint64(SHORT):
-                step = np.uint64(0)
-                while step < length:
-                    out[target + step] = values[start + step]
-                    step += np.uint64(1)
+            end = target + length
+            if max(target, start) + length + np.uint64(CHUNK) <= limit:
+                # A number of values that the compiler knows: what is too much is overwritten by the next list.
+                while target < end:
+                    for step in range(np.uint64(CHUNK)):
+                        out[target + step] = values[start + step]
+                    target += np.uint64(CHUNK)
+                    start += np.uint64(CHUNK)
             else:
-                out[target : target + length] = values[start : start + length]
-            target += length
+                while target < end:
+                    out[target] = values[start]
+                    target += np.uint64(1)
+                    start += np.uint64(1)
+            target = end

@@ -16,6 +16,7 @@ import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
 from windrow.comm.random import hash_ids
+from windrow.recsys.repeats import filled_in
 from windrow.recsys.store import SESSION_COLUMN, TIME_COLUMN, LogSplit, LogStore
 from windrow.recsys.store_manifest import CURE
 
@@ -29,8 +30,8 @@ SAMPLE_ROWS = 1 << 18
 SPAN = 16
 """Samples that sessions are chosen among, for each that is wanted."""
 
-SESSION_KEY, SHARD_KEY = 0x5E55, 0x5EAD
-"""Key the choice of sessions and of their files, so that neither follows from how a log was split."""
+SESSION_KEY, SHARD_KEY, ORDER_KEY = 0x5E55, 0x5EAD, 0x04D3
+"""Key the choice of sessions, of their files, and of their order, so that none follows from how a log was split."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -38,7 +39,8 @@ class SessionSample:
     """Sessions of a split.
 
     Attributes:
-        rows: [n] numbers of their samples in the split, session after session, in order of time (else of the log).
+        rows: [n] numbers of their samples in the split, session after session, in order of time (else of the log);
+            sessions in the order of the store where that is clustered, else in a random one.
         sessions: [n] session of each.
         as_logged: [m] neighbouring samples in the order in which the log had them before it was clustered, that of
             time; None where the log has no times and is clustered already, so that nobody knows any more how sessions
@@ -98,9 +100,9 @@ def choose_sessions(store: LogStore, split: str, *, max_rows: int = SAMPLE_ROWS)
     times = table.column(TIME_COLUMN).to_numpy() if has_time else np.arange(length)
     is_clustered = int(np.count_nonzero(np.diff(sessions))) + 1 == len(np.unique(sessions))
     chosen = np.flatnonzero(_chosen(sessions, max_rows))
-    # Sessions stay in the order in which they begin, so that neighbours are of about the same time.
-    _, first, number = np.unique(sessions[chosen], return_index=True, return_inverse=True)
-    rows = chosen[np.lexsort((chosen, times[chosen], first[number]))]
+    # A clustered store keeps its order. Else sessions are put as windrow prepare would: by a hash of their number.
+    keys = sessions[chosen], hash_ids(ORDER_KEY, sessions[chosen])
+    rows = chosen if is_clustered else chosen[np.lexsort((chosen, times[chosen], *keys))]
     as_logged: Rows | None
     if is_clustered:
         as_logged = chosen[np.lexsort((chosen, times[chosen]))] if has_time else None
@@ -160,7 +162,7 @@ def _row_groups(split: LogSplit, columns: Sequence[str]) -> Iterator[tuple[int, 
 
     def decode(file: Any, path: Path, group: int) -> Any:
         try:
-            return file.read_row_group(group, columns=list(columns))
+            return filled_in(file.read_row_group(group, columns=list(columns)))
         except (ArrowException, OSError, KeyError) as error:
             raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error
 

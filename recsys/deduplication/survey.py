@@ -9,7 +9,7 @@ Formulas beside it: `windrow.recsys.deduplication.factor`.
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
@@ -29,6 +29,7 @@ from windrow.recsys.deduplication.surveyed_batches import (
     batches_as_read,
     batches_of_neighbours,
 )
+from windrow.recsys.id_lists import IdLists, lists_of_single_ids
 from windrow.recsys.lanes import Lanes
 from windrow.recsys.store import (
     DENSE_COLUMN,
@@ -38,7 +39,10 @@ from windrow.recsys.store import (
     WEIGHTS_SUFFIX,
     LogStore,
 )
-from windrow.recsys.store_manifest import FeatureEntry
+from windrow.recsys.transforms.transforms import Transforms
+
+if TYPE_CHECKING:
+    from windrow.recsys.store_manifest import FeatureEntry
 
 __all__ = ["LogSurvey", "survey_log"]
 
@@ -71,6 +75,8 @@ class LogSurvey:
     """The sample in clustered order."""
     within: npt.NDArray[np.bool_]
     """[num_samples - 1] whether a sample is of the same session as the one before."""
+    num_stored: Mapping[str, int]
+    """Ids of each feature in the sample as the store has them, before transforms."""
     ids: Mapping[str, npt.NDArray[np.int64]]
     """Some ids of each feature, sorted."""
     clustered: SurveyedBatches
@@ -82,7 +88,7 @@ class LogSurvey:
 
     @property
     def features(self) -> tuple[str, ...]:
-        """All features, in the order of the store."""
+        """All features that the reader gives, in its order."""
         return tuple(self.sample.codes)
 
     @property
@@ -137,6 +143,7 @@ def survey_log(
     batch_size: int,
     lanes: int,
     size: int,
+    transforms: Transforms | None = None,
     num_files: int = 1,
     max_rows: int = SAMPLE_ROWS,
 ) -> LogSurvey:
@@ -148,6 +155,7 @@ def survey_log(
         batch_size: samples of a step over all ranks.
         lanes: of the reader.
         size: ranks.
+        transforms: of the reader: lists are compared after them; None for none.
         num_files: files that sessions would be dealt to.
         max_rows: about the most samples to look at.
 
@@ -166,14 +174,21 @@ def survey_log(
     chosen = choose_sessions(store, "train", max_rows=max_rows)
     clustered_lanes = Lanes(len(chosen.rows), batch_size, lanes)
     scales = StorageScales(split, chosen, num_files)
-    codes, lengths, ids = {}, {}, {}
-    for feature in store.features:
-        table = scales.add([feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted)
-        offsets, values, weights = _lists(table, feature)
-        codes[feature.name], lengths[feature.name] = code_lists(offsets, values, weights)
-        ids[feature.name] = _some_ids(values)
-    rest = [LABEL_COLUMN, SESSION_COLUMN] + [TIME_COLUMN] * store.manifest.has_time
-    for column in rest + [DENSE_COLUMN] * bool(store.dense):
+    changes = transforms or Transforms({}, store.features, store.dense)
+    codes, lengths, ids, num_stored = {}, {}, {}, {}
+    stored = {feature.name for feature in store.features}
+    dense = _dense(scales.add([DENSE_COLUMN])) if store.dense else None
+    for feature in changes.features:
+        if feature.name in stored:
+            table = scales.add([feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted)
+            lists, num_stored[feature.name] = _lists(table, feature, changes)
+        else:
+            assert dense is not None, "a new feature is made of a dense column"
+            lists = lists_of_single_ids(changes.new_ids(feature.name, dense))
+            num_stored[feature.name] = len(dense)
+        codes[feature.name], lengths[feature.name] = code_lists(lists.offsets, lists.ids, lists.weights)
+        ids[feature.name] = _some_ids(lists.ids)
+    for column in [LABEL_COLUMN, SESSION_COLUMN] + [TIME_COLUMN] * store.manifest.has_time:
         scales.add([column])
     sample = CodedSamples(codes, lengths)
     return LogSurvey(
@@ -186,6 +201,7 @@ def survey_log(
         num_files=num_files,
         sample=sample,
         within=chosen.sessions[1:] == chosen.sessions[:-1],
+        num_stored=num_stored,
         ids=ids,
         clustered=batches_of_neighbours(
             sample, chosen.sessions, batch_size=batch_size, lanes=lanes, size=size
@@ -195,20 +211,24 @@ def survey_log(
     )
 
 
-def _lists(
-    table: Any, feature: FeatureEntry
-) -> tuple[npt.NDArray[np.integer], npt.NDArray[np.int64], npt.NDArray[np.float32] | None]:
-    """Offsets, ids and weights of a feature; a single id is a list of one."""
+def _lists(table: Any, feature: "FeatureEntry", changes: Transforms) -> tuple[IdLists, int]:
+    """The lists of a feature as the reader gives them, and how many ids the store has for them."""
     column = _one_chunk(table, feature.name)
     if not feature.multi_hot:
-        return np.arange(len(column) + 1), column.to_numpy(), None
+        return lists_of_single_ids(changes.ids(feature.name, column.to_numpy())), len(column)
     offsets = column.offsets.to_numpy()
     weights = None
     if feature.weighted:
-        of_ids = _one_chunk(table, feature.name + WEIGHTS_SUFFIX)
-        # Both have the same lengths; where they begin in their memory may differ.
-        weights = of_ids.flatten().to_numpy()
-    return offsets - offsets[0], column.flatten().to_numpy(), weights
+        # Of the same lengths, though they may begin elsewhere in their memory.
+        weights = _one_chunk(table, feature.name + WEIGHTS_SUFFIX).flatten().to_numpy()
+    ids = column.flatten().to_numpy()
+    return changes.lists(feature.name, IdLists(offsets - offsets[0], ids, weights)), len(ids)
+
+
+def _dense(table: Any) -> npt.NDArray[np.float32]:
+    """[n, D] dense values."""
+    values: npt.NDArray[np.float32] = _one_chunk(table, DENSE_COLUMN).flatten().to_numpy()
+    return values.reshape(table.num_rows, -1)
 
 
 def _one_chunk(table: Any, name: str) -> Any:

@@ -45,8 +45,7 @@ class FeatureMLPModel(ClickModel):
         self._place = {name: place for place, name in enumerate(dims)}
         self.mlps = nn.ModuleList(MLP([dim, *hidden], generator=generator) for dim in dims.values())
         self.outputs = nn.ModuleList(
-            make_linear(mlp.out_features, dim, generator=generator)
-            for mlp, dim in zip(self.mlps, dims.values(), strict=True)
+            make_linear((dim, *hidden)[-1], dim, generator=generator) for dim in dims.values()
         )
 
     def begin(self, dense: Tensor) -> Tensor:
@@ -61,6 +60,8 @@ class FeatureMLPModel(ClickModel):
         return self.model.finish(begun, changed, context)
 
     def _change(self, group: PooledRows) -> PooledRows:
+        if not group.names:
+            return group
         rows = group.rows.split(group.dims, 1)
         places = [self._place[name] for name in group.names]
         changed = [

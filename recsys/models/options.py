@@ -102,23 +102,25 @@ class ModelOptions:
                 raise RecipeError(
                     f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column"
                 )
-        self._check_sequences()
-
-    def _check_sequences(self) -> None:
         if self.sequence_pooling == "target":
-            if bool(self.sequences) != (self.sequence_query is not None):
+            self._check_target_attention()
+        else:
+            self._check_self_attention()
+
+    def _check_target_attention(self) -> None:
+        if bool(self.sequences) != (self.sequence_query is not None):
+            raise RecipeError(
+                f"model.sequences = {list(self.sequences)} and model.sequence_query = "
+                f'"{self.sequence_query or "none"}": give both, or neither'
+            )
+        for field in fields(self):
+            if field.name in _FIELDS_OF_SELF_ATTENTION and getattr(self, field.name) != field.default:
                 raise RecipeError(
-                    f"model.sequences = {list(self.sequences)} and model.sequence_query = "
-                    f'"{self.sequence_query or "none"}": give both, or neither'
+                    f'model.{field.name} is for sequence_pooling = "self", but model.sequence_pooling = "target": '
+                    "leave it out or change the pooling"
                 )
-            for field in fields(self):
-                is_read = field.name not in _FIELDS_OF_SELF_ATTENTION
-                if not is_read and getattr(self, field.name) != field.default:
-                    raise RecipeError(
-                        f'model.{field.name} is for sequence_pooling = "self", but model.sequence_pooling = "target": '
-                        "leave it out or change the pooling"
-                    )
-            return
+
+    def _check_self_attention(self) -> None:
         if not self.sequences:
             raise RecipeError('model.sequence_pooling = "self" needs model.sequences: name the features')
         if self.sequence_query is not None:

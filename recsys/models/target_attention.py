@@ -65,7 +65,8 @@ class AttentionPooling(nn.Module):
         hidden = pairs.add(
             linear(lists.items, item + difference),
             linear(queries, query - difference, first.bias),
-            linear(pairs.multiply(lists.items, queries), product),
+            # Of a part of a matrix oneDNN makes a product element by element, a thousand times as slowly.
+            linear(pairs.multiply(lists.items, queries), product.contiguous()),
         )
         for layer in layers[1:]:
             hidden = layer(torch.relu(hidden))

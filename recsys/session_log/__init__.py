@@ -1,1 +1,1 @@
-"""Logs of sessions made up to published statistics, of any size: for measuring what repeats, where no log is at hand."""
+"""Logs of sessions, made up to published statistics, of any size: for measuring where no real log is at hand."""

@@ -1,6 +1,5 @@
 """Write a generated log as Parquet, in bounded memory at any size."""
 
-import os
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future, ThreadPoolExecutor
@@ -9,8 +8,8 @@ from typing import Any
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.session_log.options import SampleOrder, SessionLogOptions
-from windrow.recsys.session_log.sessions import sample_blocks, sessions_for
-from windrow.recsys.session_log.values import SampleValues, draw_samples
+from windrow.recsys.session_log.sessions import Samples, sample_blocks, sessions_for
+from windrow.recsys.session_log.values import Map, draw_samples
 
 __all__ = ["Progress", "generate_log", "log_schema", "rows_per_group", "session_batches"]
 
@@ -63,25 +62,29 @@ def generate_log(
     if samples < 1:
         raise DataError(f"a log of {samples} samples: ask for at least 1")
     rows = row_group_rows or rows_per_group(options)
-    single = ["label", *(f.name for group in options.groups if group.mean_length is None for f in group.features)]
+    single = [
+        "label",
+        *(f.name for group in options.groups if group.mean_length is None for f in group.features),
+    ]
     unfinished = path.with_name(path.name + ".unfinished")
     sessions = range(sessions_for(options, samples))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        with parquet.ParquetWriter(
-            unfinished, log_schema(options), compression="zstd", use_dictionary=single
-        ) as writer:
-            for batch in session_batches(
-                options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
-            ):
-                writer.write_batch(batch, row_group_size=rows)
-                if progress is not None:
-                    progress(batch.num_rows)
-        os.replace(unfinished, path)
+        try:
+            with parquet.ParquetWriter(
+                unfinished, log_schema(options), compression="zstd", use_dictionary=single
+            ) as writer:
+                for batch in session_batches(
+                    options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
+                ):
+                    writer.write_batch(batch, row_group_size=rows)
+                    if progress is not None:
+                        progress(batch.num_rows)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}. Choose another file.") from error
-    finally:
-        unfinished.unlink(missing_ok=True)
 
 
 def session_batches(
@@ -113,9 +116,7 @@ def session_batches(
     with ThreadPoolExecutor(max(1, threads)) as groups, ThreadPoolExecutor(1) as ahead:
         pending: deque[Future[Any]] = deque()
         for block in blocks:
-            pending.append(
-                ahead.submit(lambda block=block: _record_batch(options, draw_samples(options, block, groups.map)))
-            )
+            pending.append(ahead.submit(_record_batch, options, block, groups.map))
             if len(pending) > 1:
                 yield pending.popleft().result()
         while pending:
@@ -141,9 +142,10 @@ def log_schema(options: SessionLogOptions) -> Any:
     return pa.schema([("label", pa.int8()), ("session", pa.int64()), ("time", pa.int64()), *dense, *ids])
 
 
-def _record_batch(options: SessionLogOptions, values: SampleValues) -> Any:
+def _record_batch(options: SessionLogOptions, samples: Samples, map_over: Map) -> Any:
     import pyarrow as pa
 
+    values = draw_samples(options, samples, map_over)
     columns: list[Any] = [values.labels, values.sessions, values.times]
     columns.extend(values.dense[name] for name in options.dense)
     for feature in options.features:

@@ -42,9 +42,7 @@ class Samples:
 
     def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice) -> "Samples":
         """Some of them, in the order asked for."""
-        return Samples(
-            sessions=self.sessions[chosen], places=self.places[chosen], times=self.times[chosen]
-        )
+        return Samples(sessions=self.sessions[chosen], places=self.places[chosen], times=self.times[chosen])
 
     @staticmethod
     def joined(parts: "list[Samples]") -> "Samples":
@@ -83,7 +81,8 @@ def session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -
         return np.ones(sessions.size, np.int64)
     draws = uniform(stream_key(options.seed, Stream.GENERATE, SIZES), sessions)
     going_on = np.log1p(-1 / options.samples_per_session)
-    return 1 + np.floor(np.log1p(-draws) / going_on).astype(np.int64)
+    sizes: npt.NDArray[np.int64] = 1 + np.floor(np.log1p(-draws) / going_on).astype(np.int64)
+    return sizes
 
 
 def sessions_for(options: SessionLogOptions, samples: int) -> int:

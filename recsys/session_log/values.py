@@ -1,10 +1,10 @@
 """The values of samples: ids, dense columns and labels, as functions of seed, session and place in it.
 
-    history of session 7:   version 0   4 9 1 7 3 3 8 ...     an endless row of ids
-                                        [4 9 1]               places 0, 1    unchanged
-                                          [9 1 7]             place 2        moved on by one
-                            version 1   5 5 2 6 ...
-                                        [5 5]                 place 3        drawn anew
+history of session 7:   version 0   4 9 1 7 3 3 8 ...     an endless row of ids
+                                [4 9 1]               places 0, 1    unchanged
+                                  [9 1 7]             place 2        moved on by one
+                    version 1   5 5 2 6 ...
+                                [5 5]                 place 3        drawn anew
 """
 
 import math
@@ -19,7 +19,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.session_log.options import FeatureGroup, SessionFeature, SessionLogOptions
 from windrow.recsys.session_log.sessions import Samples, uniform
 
-__all__ = ["SampleValues", "draw_samples", "popularity"]
+__all__ = ["Map", "SampleValues", "draw_samples", "popularity"]
 
 WALK, LENGTHS, IDS, DENSE, EFFECTS, LABELS = range(100, 106)
 """What random numbers of this module are for; `windrow.recsys.session_log.sessions` has those below."""
@@ -99,10 +99,10 @@ def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[
     """
     edges = np.arange(1, min(head or feature.rows, feature.rows) + 2, dtype=np.float64)
     end = feature.rows + 1.0
-    if abs(feature.skew - 1) < 1e-9:
-        return np.diff(np.log(edges)) / math.log(end)
     power = 1 - feature.skew
-    return np.diff(edges**power) / (end**power - 1)
+    flat = abs(power) < 1e-9
+    shares: npt.NDArray[np.float64] = np.diff(np.log(edges) if flat else edges**power)
+    return shares / (math.log(end) if flat else end**power - 1)
 
 
 @dataclass(frozen=True, kw_only=True)

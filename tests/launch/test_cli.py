@@ -9,7 +9,21 @@ from windrow.comm.errors import RecipeError
 from windrow.launch import cli
 from windrow.launch.commands import train
 
-COMMANDS = ("partition", "prepare", "plan", "train", "predict", "export", "generate-log", "network", "report", "cluster")
+COMMANDS = (
+    "partition",
+    "prepare",
+    "groups",
+    "explain",
+    "plan",
+    "train",
+    "predict",
+    "export",
+    "generate-log",
+    "network",
+    "report",
+    "cluster",
+    "cluster-log",
+)
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:

@@ -1,6 +1,7 @@
 """windrow.launch.recommendation_tables: which tables a recipe and its log make."""
 
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -106,6 +107,16 @@ def test_a_store_of_other_settings_is_refused(
         check_store(click_recipe(folder, log={"dense": [], "features": FEATURES}, split=other_split), store)
     moved = {"dense": [], "features": FEATURES, "paths": ["elsewhere/log.csv"]}
     check_store(click_recipe(folder, log=moved), store)
+    log = {"dense": [], "features": FEATURES}
+    with pytest.raises(StoreError, match="prepared with cluster = False, but the recipe has True"):
+        check_store(click_recipe(folder, log=log, deduplication={"cluster": True}), store)
+    origin = {
+        section: value for section, value in store.manifest.origin.items() if section != "deduplication"
+    }
+    older = replace(store, manifest=replace(store.manifest, origin=origin))
+    check_store(click_recipe(folder, log=log), older)
+    with pytest.raises(StoreError, match="prepared with shard = False, but the recipe has True"):
+        check_store(click_recipe(folder, log=log, deduplication={"shard": True}), older)
 
 
 def test_names_of_sequence_tables(click_recipe: Callable[..., RecommendationRecipe], tmp_path: Path) -> None:

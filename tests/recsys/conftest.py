@@ -6,6 +6,7 @@ from typing import Any
 
 import pytest
 
+from windrow.recsys import repeats
 from windrow.recsys.store import LogStore
 from windrow.recsys.store_manifest import MANIFEST_NAME, FeatureEntry, LogManifest, SplitEntry, StoreFile
 
@@ -23,6 +24,7 @@ def _write_log(
     num_dense: int = 0,
     row_group_rows: int = 1 << 16,
     file_rows: Sequence[int] | None = None,
+    leave_out_repeats: bool = False,
 ) -> LogStore:
     """Write a store.
 
@@ -32,6 +34,7 @@ def _write_log(
         num_dense: values of the column ``dense``.
         row_group_rows: rows of a row group.
         file_rows: rows of each file; one file of all by default.
+        leave_out_repeats: write nulls for what the sample before in a row group has.
     """
     import pyarrow as pa
     from pyarrow import parquet
@@ -56,12 +59,11 @@ def _write_log(
     for number, rows in enumerate(file_rows or [len(table)]):
         name = f"train/part-{number:05d}.parquet"
         begin = sum(file.rows for file in files)
-        parquet.write_table(
-            table.slice(begin, rows),
-            folder / name,
-            row_group_size=row_group_rows,
-            write_page_checksum=True,
-        )
+        weighted = [(one, f"{one}.weights" if f"{one}.weights" in columns else "") for one in names]
+        with parquet.ParquetWriter(folder / name, table.schema, write_page_checksum=True) as writer:
+            for start in range(begin, begin + rows, row_group_rows):
+                part = table.slice(start, min(row_group_rows, begin + rows - start))
+                writer.write_table(repeats.leave_out_repeats(part, weighted if leave_out_repeats else ()))
         files.append(StoreFile(name=name, rows=rows, num_bytes=(folder / name).stat().st_size, sha256=""))
     assert sum(file.rows for file in files) == len(table)
     LogManifest(

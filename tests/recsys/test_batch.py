@@ -1,6 +1,7 @@
 import torch
 
 from windrow.recsys.batch import Batch
+from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 
@@ -27,3 +28,34 @@ def test_to_another_device_moves_all_but_the_row_numbers():
     moved = batch(2).to(torch.device("meta"))
     assert {moved.dense.device.type, moved.labels.device.type, moved.sparse.values().device.type} == {"meta"}
     assert moved.row_ids.tolist() == [100, 101]
+
+
+def with_a_group() -> Batch:
+    """3 samples: an item each, and a history that the first and the last share."""
+    sparse = KeyedJaggedTensor(keys=["item"], values=torch.tensor([4, 5, 6]), lengths=torch.ones(3).long())
+    rows = KeyedJaggedTensor(
+        keys=["history"],
+        values=torch.tensor([1, 2, 3]),
+        weights=torch.tensor([0.5, 0.25, 2.0]),
+        lengths=torch.tensor([2, 1]),
+    )
+    group = InverseKeyedJaggedTensor(rows, torch.tensor([0, 1, 0]))
+    return Batch(torch.zeros(3, 0), sparse, torch.zeros(3), torch.arange(3), (group,))
+
+
+def test_expanded_gives_every_sample_its_lists():
+    plain = batch(3)
+    assert plain.expanded() is plain
+    whole = with_a_group().expanded()
+    assert whole.deduplicated == ()
+    assert whole.sparse.keys() == ["item", "history"]
+    assert whole.sparse.stride() == 3
+    assert whole.sparse.values().tolist() == [4, 5, 6, 1, 2, 3, 1, 2]
+    assert whole.sparse.lengths().tolist() == [1, 1, 1, 2, 1, 2]
+    # Ids of a part without weights weigh 1.
+    assert whole.sparse.weights().tolist() == [1, 1, 1, 0.5, 0.25, 2, 0.5, 0.25]
+
+
+def test_groups_move_too():
+    (group,) = with_a_group().to(torch.device("meta")).deduplicated
+    assert {group.inverse.device.type, group.unique.values().device.type} == {"meta"}

@@ -13,7 +13,10 @@ from hypothesis import strategies as st
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, stream_key
 from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.deduplication.deduplicate import deduplicate
 from windrow.recsys.lanes import Lanes, permutation, shuffled_windows, windows_in_order
+from windrow.recsys.transforms.options import TransformOptions
+from windrow.recsys.transforms.transforms import Transforms
 
 NUM_DENSE = 3
 
@@ -240,3 +243,138 @@ def test_a_file_cut_off_before_is_named_at_once(store):
 def test_refuses_options_out_of_range(store, options, message):
     with pytest.raises(RecipeError, match=message):
         reader_of(store, **options)
+
+
+@dataclass(frozen=True)
+class SharedCase(Case):
+    transform_once: bool
+
+
+shared_cases = st.builds(
+    SharedCase,
+    num_rows=st.integers(0, 60),
+    batch_size=st.integers(1, 30),
+    lanes=st.integers(2, 5),
+    shuffle=st.sampled_from(["window", "sessions", "none"]),
+    shuffle_rows=st.integers(1, 40),
+    row_group_rows=st.integers(1, 30),
+    memory_bytes=st.sampled_from([0, 500, 1 << 20]),
+    transform_once=st.booleans(),
+)
+GROUPS = (("basket", "user"), ("history",))
+
+
+def repeating_columns(sessions):
+    """Columns of samples that repeat what others of their session have, now and then."""
+    pa = pytest.importorskip("pyarrow")
+    rows = range(len(sessions))
+    lists = [[session, session + 1, row % 3 // 2][: session % 4] for row, session in enumerate(sessions)]
+    return {
+        "label": pa.array(np.zeros(len(sessions), np.float32)),
+        "dense": pa.array([[float(row)] for row in rows], pa.list_(pa.float32(), 1)),
+        "item": pa.array(np.arange(len(sessions))),
+        "history": pa.array(lists, pa.list_(pa.int64())),
+        "basket": pa.array(lists[::-1], pa.list_(pa.int64())),
+        "basket.weights": pa.array([[0.5] * len(ids) for ids in lists[::-1]], pa.list_(pa.float32())),
+        "user": pa.array(np.array(sessions, np.int64) // 2),
+        "session": pa.array(np.array(sessions, np.int64)),
+    }
+
+
+@settings(max_examples=40)
+@given(shared_cases, st.booleans(), st.data())
+def test_groups_hold_what_plain_batches_hold(write_log, case, transformed, data):
+    """Bit for bit what deduplicating the plain batches gives, on any rank, from any step on, transforms included."""
+    sessions = data.draw(st.lists(st.integers(0, 5), min_size=case.num_rows, max_size=case.num_rows))
+    rank = data.draw(st.integers(0, 1))
+    with tempfile.TemporaryDirectory() as folder:
+        store = write_log(
+            Path(folder) / "log",
+            repeating_columns(sessions),
+            num_dense=1,
+            row_group_rows=case.row_group_rows,
+        )
+        steps = {
+            "history": TransformOptions(keep_last=1, clip=(1, 4)),
+            "user": TransformOptions(hash_rows=3),
+            "item": TransformOptions(clip=(0, 20)),
+            "band": TransformOptions(dense="dense_0", bucketise=(5.0, 30.0)),
+        }
+        left_out = write_log(
+            Path(folder) / "left out",
+            repeating_columns(sessions),
+            num_dense=1,
+            row_group_rows=case.row_group_rows,
+            leave_out_repeats=True,
+        )
+        options = {
+            "rank": rank,
+            "size": 2,
+            "batch_size": case.batch_size,
+            "lanes": case.lanes,
+            "shuffle": case.shuffle,
+            "shuffle_rows": case.shuffle_rows,
+            "memory_bytes": case.memory_bytes,
+            "transforms": Transforms(steps, store.features, store.dense) if transformed else None,
+        }
+        plain = BatchReader(store, "train", **options)
+        source = data.draw(st.sampled_from([store, left_out]))
+        shared = BatchReader(
+            source, "train", groups=GROUPS, transform_once=case.transform_once, **options
+        )
+        filled = BatchReader(left_out, "train", transform_once=case.transform_once, **options)
+        names = ["item", "history", "basket", "user"] + ["band"] * transformed
+        assert [feature.name for feature in shared.features] == names
+        first_step = data.draw(st.integers(0, plain.steps_per_epoch))
+        of_readers = (read(reader, 1, first_step) for reader in (plain, shared, filled))
+        for one, other, again in zip(*of_readers, strict=True):
+            assert torch.equal(one.sparse.values(), again.sparse.values())
+            assert torch.equal(one.sparse.lengths(), again.sparse.lengths())
+            assert torch.equal(one.sparse.weights(), again.sparse.weights())
+            assert one.sparse.keys() == names
+            assert other.sparse.keys() == ["item"] + ["band"] * transformed
+            assert one.deduplicated == ()
+            for left, right in (
+                (one.row_ids, other.row_ids),
+                (one.labels, other.labels),
+                (one.dense, other.dense),
+                (one.sparse["item"].values(), other.sparse["item"].values()),
+            ):
+                assert torch.equal(left, right)
+            for group, found in zip(GROUPS, other.deduplicated, strict=True):
+                check_group(deduplicate(one.sparse, group), found)
+
+
+def check_group(wanted, found):
+    assert found.keys == wanted.keys
+    assert torch.equal(found.inverse, wanted.inverse)
+    assert torch.equal(found.unique.values(), wanted.unique.values())
+    assert torch.equal(found.unique.lengths(), wanted.unique.lengths())
+    assert found.unique.stride() == wanted.unique.stride()
+    if "basket" in found.keys:  # Plain batches have weights of 1 for the others.
+        assert torch.equal(found.unique.weights(), wanted.unique.weights())
+    else:
+        assert found.unique.weights_or_none() is None
+
+
+def test_sessions_stay_together_and_come_in_another_order_in_every_epoch(tmp_path, write_log):
+    sessions = [row // 5 for row in range(60)]
+    store = write_log(tmp_path / "log", repeating_columns(sessions), num_dense=1, row_group_rows=30)
+    reader = reader_of(store, shuffle="sessions", shuffle_rows=30, lanes=1, batch_size=20)
+    orders = []
+    for epoch in range(3):
+        rows = [row for batch in read(reader, epoch) for row in batch.row_ids.tolist()]
+        runs = [rows[start : start + 5] for start in range(0, 60, 5)]
+        assert sorted(runs) == [list(range(start, start + 5)) for start in range(0, 60, 5)]
+        orders.append(tuple(run[0] for run in runs))
+    assert len(set(orders)) == 3
+
+
+def test_refuses_to_shuffle_sessions_that_there_are_not(store):
+    with pytest.raises(StoreError, match="has no sessions to shuffle: set session in"):
+        reader_of(store, shuffle="sessions")
+
+
+def test_refuses_a_group_of_an_unknown_feature(store):
+    with pytest.raises(RecipeError, match="'hat', which is no feature"):
+        reader_of(store, groups=[["history"], ["hat"]])

@@ -72,6 +72,8 @@ def test_rows_without_columns_have_samples_too() -> None:
     assert embeddings.pooled().shape == (3, 0)
     assert embeddings.num_samples == 3
     assert Embeddings([], ()).num_samples == 0
+    lists = SequenceRows(torch.ones(2, 4), torch.tensor([2, 0]), torch.tensor([0, 1, 1]))
+    assert Embeddings([], (), {"seen": lists}).pooled().shape == (3, 0)
 
 
 def test_lists_of_samples() -> None:

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.lanes import Lanes, permutation, shuffled_windows, windows_in_order
+from windrow.recsys.lanes import Lanes, permutation, permutation_of_runs, shuffled_windows, windows_in_order
 
 dealings = st.builds(
     Lanes,
@@ -122,3 +122,19 @@ def test_permutations_are_uniform():
         counts[np.arange(6), permutation(key, 6)] += 1
     # Each count is binomial, 6000 draws with probability 1/6: standard deviation 29.
     assert abs(counts - 1000).max() < 5 * 29
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 2**63))
+def test_runs_stay_together_and_in_order(sessions, key):
+    order = permutation_of_runs(key, np.array(sessions, np.int64)).tolist()
+    starts = [row for row in range(len(sessions)) if row == 0 or sessions[row] != sessions[row - 1]]
+    runs = [list(range(*bounds)) for bounds in pairwise([*starts, len(sessions)])]
+    drawn = permutation(key, len(runs)).tolist()
+    assert order == [row for run in drawn for row in runs[run]]
+
+
+def test_runs_of_the_example():
+    sessions = np.array([7, 7, 5, 5, 5, 7])
+    orders = {tuple(permutation_of_runs(key, sessions).tolist()) for key in range(100)}
+    assert (2, 3, 4, 5, 0, 1) in orders
+    assert len(orders) == 6

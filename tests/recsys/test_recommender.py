@@ -1,3 +1,4 @@
+import pytest
 import torch
 
 from windrow.comm.gradients import GradientReducer
@@ -6,6 +7,7 @@ from windrow.comm.meter import Stopwatch
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batch import Batch
 from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
@@ -24,12 +26,13 @@ BAGS = [
 SEQUENCES = [EmbeddingConfig(num_embeddings=9, embedding_dim=DIM, name="seen", feature_names=["history"])]
 
 
-def make_recommender(world):
+def make_recommender(world, groups=(), **options):
     plan = plan_with_planner("row_wise", table_specs(BAGS, OPTIONS), world.size, replicate_below_bytes=170)
-    bags = EmbeddingBagCollection(BAGS, world=world, plan=plan, optimizer=OPTIONS, seed=2)
-    sequences = EmbeddingCollection(SEQUENCES, world=world, optimizer=OPTIONS, seed=2)
+    bags = EmbeddingBagCollection(BAGS, world=world, plan=plan, groups=groups, optimizer=OPTIONS, seed=2)
+    sequences = EmbeddingCollection(SEQUENCES, world=world, groups=groups, optimizer=OPTIONS, seed=2)
+    given = options or {"sequence_query": "item"}
     model = build_model(
-        ModelOptions(kind="dlrm", bottom=(8,), top=(8,), sequences=("history",), sequence_query="item"),
+        ModelOptions(kind="dlrm", bottom=(8,), top=(8,), sequences=("history",), **given),
         num_dense=2,
         pooled_dims={"item": DIM, "city": DIM},
         sequence_dims={"history": DIM},
@@ -56,9 +59,9 @@ def one_batch(world):
     return Batch(dense, sparse, torch.tensor([1.0, 0, 1, 0, 0, 1]), torch.arange(6))
 
 
-def step(world):
+def step(world, one_batch=one_batch, groups=(), **options):
     """Logits before and after one update of everything."""
-    recommender = make_recommender(world)
+    recommender = make_recommender(world, groups, **options)
     reducer = GradientReducer(world, recommender.reduced_parameters())
     optimizer = torch.optim.SGD(recommender.model.parameters(), lr=0.5)
     batch = one_batch(world)
@@ -115,3 +118,50 @@ def test_a_learning_rate_of_zero_is_the_end_of_learning():
     recommender.step_tables()
     for stored, weight in zip(recommender.local_tables(), before, strict=True):
         assert torch.equal(stored.weight, weight)
+
+
+GROUPS = (("city", "history"),)
+
+
+def repeating_batch(world):
+    """Seven samples a rank, some of which share city and history; the second rank has none."""
+    choice = torch.tensor([0, 0, 1, 0, 2, 2, 2])[: 0 if world.rank == 1 else 7]
+    lists = {"city": [[3], [4], [3]], "history": [[1, 8, 8], [], [1]]}
+    rows = KeyedJaggedTensor(
+        keys=list(lists),
+        values=torch.tensor([number for kind in lists.values() for row in kind for number in row]),
+        lengths=torch.tensor([len(row) for kind in lists.values() for row in kind]),
+    )
+    if not len(choice):
+        nothing = torch.zeros(0, dtype=torch.int64)
+        rows = KeyedJaggedTensor(keys=list(lists), values=nothing, lengths=nothing, stride=0)
+    items = torch.arange(len(choice)) + world.rank % 3
+    sparse = KeyedJaggedTensor(
+        keys=["item"], values=items, lengths=torch.ones_like(items), stride=len(choice)
+    )
+    labels = (items % 2).float()
+    dense = torch.linspace(0, 1, 2 * len(choice)).view(len(choice), 2)
+    return Batch(dense, sparse, labels, items, (InverseKeyedJaggedTensor(rows, choice),))
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"sequence_query": "item"},
+        {"sequence_pooling": "self", "sequence_heads": 2},
+        {"sequence_query": "item", "feature_mlp": (4,)},
+    ],
+    ids=["target", "self", "feature MLPs"],
+)
+def test_what_samples_share_gives_the_same_answer_once(spmd, options):
+    """Logits and everything that was learnt: with tables made for the group, and with lists given to each sample."""
+
+    def both(world):
+        return (
+            step(world, repeating_batch, GROUPS, **options),
+            step(world, repeating_batch, (), **options),
+        )
+
+    for shared, plain in spmd(both):
+        for ours, theirs in zip(shared, plain, strict=True):
+            torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)

@@ -68,7 +68,7 @@ def test_refuses_weights_of_other_lengths(tmp_path, write_log):
         "basket.weights": pa.array([[1.0], [2.0]], pa.list_(pa.float32())),
     }
     store = write_log(tmp_path / "log", columns)
-    with pytest.raises(StoreError, match=r"part-00000.parquet, row group 0: .*basket.weights.*lengths"):
+    with pytest.raises(StoreError, match=r"part-00000.parquet, row group 0: column basket: .*lengths"):
         open_groups(store).covering(0, 2)
 
 

@@ -92,3 +92,16 @@ def test_plain_settings_are_what_comes_back_from_json():
     assert plain["paths"] == ["a.csv"]
     assert plain["features"]["item"]["max_length"] is None
     assert json.loads(json.dumps(plain)) == plain
+
+
+def test_manifests_of_before_have_the_order_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    dataclasses.replace(MANIFEST, order="sessions").write(path)
+    assert LogManifest.read(path).order == "sessions"
+    document = json.loads(path.read_text())
+    del document["order"]
+    path.write_text(json.dumps(document))
+    assert LogManifest.read(path) == MANIFEST
+    path.write_text(json.dumps(document | {"order": "colour"}))
+    with pytest.raises(StoreError, match="samples in order 'colour', which is unknown"):
+        LogManifest.read(path)

@@ -1,6 +1,7 @@
-"""windrow.launch.commands.explain: on a real graph, without training."""
+"""windrow.launch.commands.explain: on a real graph and on a log, without training."""
 
 import json
+from collections.abc import Callable
 from pathlib import Path
 
 import numpy as np
@@ -14,6 +15,7 @@ from windrow.launch.cli import build_parser
 from windrow.launch.part_ranking import rank_part, seed_order
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, load_recipe
+from windrow.recsys.store import LogStore
 
 PARTS = 3
 
@@ -104,8 +106,10 @@ def test_what_cannot_be_explained(
         explain_with(recipe, "--set", store, "--network", network, "--ranks-per-machine", 0)
     with pytest.raises(StoreError, match=r"windrow partition"):
         explain_with(recipe, "--set", f"store={tmp_path / 'nothing'}")
-    with pytest.raises(RecipeError, match=r"recipe of a click log.*windrow plan"):
-        explain_with(repository / "examples" / "open_bandit.toml")
+    with pytest.raises(RecipeError, match=r"--ranks says nothing about the recipe of a graph"):
+        explain_with(recipe, "--ranks", 2)
+    with pytest.raises(RecipeError, match=r"--alphas says nothing about the recipe of a log"):
+        explain_with(repository / "examples" / "parquet_log.toml", "--alphas", 0)
     with pytest.raises(StoreError, match=r"cannot write what --plot or --json asks for"):
         explain_with(recipe, "--set", store, "--json", tmp_path / "no" / "folder.json")
     monkeypatch.setenv("RANK", "0")
@@ -133,3 +137,22 @@ def test_one_part_has_nothing_remote(recipe: Path, tmp_path: Path) -> None:
     partition_to_store(PartitionJob.of(load_recipe(recipe, alone)))
     with pytest.raises(RecipeError, match=r"one part.*--parts 4"):
         explain_with(recipe, "--set", alone[0])
+
+
+def test_a_log(
+    planted_store: Callable[..., LogStore], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    planted_store(tmp_path)
+    out = tmp_path / "explain.json"
+    assert explain_with(tmp_path / "planted.toml", "--ranks", 2, "--json", out) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("planted: ")
+    assert "an epoch saves" in printed
+    assert f"wrote {out}" in printed
+    explained = json.loads(out.read_text())
+    assert ["cart", "sellers"] in explained["groups"]
+    assert {saving["step"] for saving in explained["savings"]} == {f"O{number}" for number in range(1, 8)}
+    assert explain_with(tmp_path / "planted.toml", "--rows", 500) == 0
+    assert "one rank sends nothing" in capsys.readouterr().out
+    with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
+        explain_with(tmp_path / "planted.toml", "--ranks", 0)

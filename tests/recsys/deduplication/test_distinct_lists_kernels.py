@@ -1,8 +1,9 @@
 import numpy as np
 
 from windrow.recsys.deduplication.distinct_lists_kernels import (
-    clear_repeats,
     find_leaders,
+    mark_other_lengths,
+    mark_other_values,
     mark_unequal,
     mix_lists,
     number_runs,
@@ -15,12 +16,17 @@ VALUES = np.array([9, 4, 5, 4, 5, 4, 4, 5])
 
 
 def test_a_sample_begins_a_run_where_any_feature_differs():
-    begins = np.array([True, False, False, False, True])
-    clear_repeats(OFFSETS, VALUES, begins)
+    begins = np.array([True, False, False, False, False])
+    mark_other_lengths(OFFSETS, begins)
     assert begins.tolist() == [True, False, True, True, True]
     starts = np.empty(6, np.int64)
     assert starts_of_runs(begins, starts) == 4
     assert starts[:5].tolist() == [0, 2, 3, 4, 5]
+    other = np.array([9, 4, 5, 4, 6, 4, 4, 5])
+    mark_other_values(OFFSETS, VALUES, starts[:5], begins)
+    assert not begins[1]
+    mark_other_values(OFFSETS, other, starts[:5], begins)
+    assert begins[1]
 
 
 def test_equal_lists_have_equal_hashes_and_other_lists_others():
@@ -45,8 +51,9 @@ def test_marks_samples_that_are_not_their_leader():
 
 
 def test_numbers_runs_by_their_leaders():
-    numbers, representatives, inverse = np.empty(3, np.int64), np.empty(3, np.int64), np.empty(6, np.int64)
-    starts, leaders = np.array([0, 2, 3, 6]), np.array([0, 1, 0])
-    assert number_runs(starts, leaders, numbers, representatives, inverse) == 2
+    numbers, representatives, inverse = np.empty(3, np.int64), np.empty(4, np.int64), np.empty(6, np.int64)
+    starts, leaders = np.array([0, 2, 3]), np.array([0, 1, 0])
+    begins = np.array([True, False, True, True, False, False])
+    assert number_runs(starts, leaders, begins, numbers, representatives, inverse) == 2
     assert representatives[:2].tolist() == [0, 2]
     assert inverse.tolist() == [0, 0, 1, 0, 0, 0]

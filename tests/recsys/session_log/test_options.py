@@ -47,7 +47,10 @@ def test_wrong_groups(settings, words):
         ({"concurrent_sessions": 0}, "concurrent_sessions = 0"),
         ({"click_share": 1.0}, "click_share = 1.0"),
         ({"groups": (FeatureGroup(name="g", features=(ITEM, ITEM)),)}, "two columns are called 'item'"),
-        ({"groups": (FeatureGroup(name="g", dense=("a",)), FeatureGroup(name="g", dense=("b",)))}, "two groups"),
+        (
+            {"groups": (FeatureGroup(name="g", dense=("a",)), FeatureGroup(name="g", dense=("b",)))},
+            "two groups",
+        ),
     ],
 )
 def test_wrong_logs(settings, words):

@@ -1,10 +1,18 @@
 """windrow.recsys.session_log.preset: the preset has the published statistics, before anything is generated."""
 
+import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.session_log.preset import published_statistics, recd
+from windrow.recsys.session_log.preset import (
+    PUBLISHED_IDS_PER_FEATURE,
+    PUBLISHED_REUSE,
+    PUBLISHED_REUSE_SAMPLES,
+    published_statistics,
+    recd,
+)
 from windrow.recsys.session_log.statistics import expected_statistics
+from windrow.recsys.session_log.values import popularity
 
 
 def test_the_preset_expects_what_is_published():
@@ -24,6 +32,18 @@ def test_users_lists_are_long_and_repeat_and_items_ids_are_single_and_change():
     assert item.mean_length is None
     assert max(expected.unchanged[feature.name] for feature in item.features) < 0.05
     assert 450 < options.ids_per_sample() < 550
+
+
+def test_ids_are_used_again_as_often_as_in_published_traces():
+    options = recd()
+    lengths = expected_statistics(options).mean_length
+    assert sum(lengths.values()) / len(lengths) == pytest.approx(PUBLISHED_IDS_PER_FEATURE, rel=0.02)
+    distinct = 0.0
+    for feature in options.features:
+        draws = PUBLISHED_REUSE_SAMPLES * lengths[feature.name]
+        distinct += float(-np.expm1(draws * np.log1p(-popularity(feature))).sum())
+    reuse = PUBLISHED_REUSE_SAMPLES * sum(lengths.values()) / distinct
+    assert reuse == pytest.approx(PUBLISHED_REUSE, rel=0.05)
 
 
 def test_tables_go_over_orders_of_magnitude():

@@ -74,7 +74,12 @@ def test_pieces_do_not_matter(order, block_rows, per_chunk, samples):
 
 def test_ranges_of_sessions_add_up_to_the_whole():
     whole = everything(range(100), order="sessions")
-    assert_equal(whole, Samples.joined([everything(range(40), order="sessions"), everything(range(40, 100), order="sessions")]))
+    assert_equal(
+        whole,
+        Samples.joined(
+            [everything(range(40), order="sessions"), everything(range(40, 100), order="sessions")]
+        ),
+    )
 
 
 def test_no_more_is_held_than_the_sessions_under_way():

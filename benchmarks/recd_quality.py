@@ -1,0 +1,269 @@
+"""Deduplication costs no quality: next items of Diginetica's sessions from clustered and from shuffled minibatches.
+
+Deduplicating a minibatch changes no result, but it pays only where the samples of a session stand next to one another
+(RecD; Zhao et al., MLSys 2023, arXiv 2211.05239), and such minibatches hold fewer, more alike sessions. Every prefix of
+a session is a sample of `windrow.recsys.models.next_item`; the same model, from the same first weights, learns
+
+  shuffled       samples shuffled anew in each epoch, every list and item looked up for itself: the baseline;
+  clustered      sessions shuffled anew, their samples together, what repeats looked up once;
+  ... in full    the same minibatches, not deduplicated: must train alike, but for rounding.
+
+The last sessions are for early stopping; each run counts with recall@20 and mrr@20 of the test prefixes, among all
+items, at its best validation epoch. Seeds change first weights, order, negatives and dropout. Aim: the mean difference
+over the seeds is no loss beyond two standard errors. NARM (Li et al., CIKM 2017) published a recall@20 of 0.497 and an
+mrr@20 of 0.162. `--short` takes a part of the sessions and says little.
+
+    python benchmarks/recd_quality.py [--short] [--data FOLDER]
+"""
+
+import argparse
+import math
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import numpy as np
+import torch
+
+from windrow.comm.loopback import Loopback
+from windrow.launch.benchmark.diginetica import DIGINETICA, read_sessions
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.recsys.batch import Batch
+from windrow.recsys.id_lists import IdLists
+from windrow.recsys.models.next_item import NextItem, next_item_tables
+from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.next_item_evaluation import NextItemEvaluator
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.session_batch import ITEM
+from windrow.recsys.session_reader import SessionReader
+from windrow.recsys.sessions import NextItemSamples, Sessions
+from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.training.early_stopping import EarlyStopping
+
+DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"
+SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered, in full"
+SEEDS, SEEDS_SHORT = 3, 2
+SESSIONS_SHORT = 6000
+"""The last ones: about 23,000 samples."""
+VALIDATION_SESSIONS, VALIDATION_SESSIONS_SHORT = 5000, 500
+TEST_SHORT = 4000
+EPOCHS, EPOCHS_SHORT = 8, 2
+PATIENCE = 1
+DIM, BATCH_SIZE, NEGATIVES, MAX_HISTORY = 64, 512, 1024, 20
+DROPOUT, TEMPERATURE, NEGATIVE_EXPONENT = 0.2, 0.07, 0.5
+LEARNING_RATE, TABLE_LEARNING_RATE, INITIAL_SCALE = 0.003, 0.1, 0.1
+"""Chosen for the shuffled variant on half of the sessions, by its validation recall."""
+EQUAL = 0.01
+"""Recall of one run may differ by so much with and without deduplication: rounding is enough for another course."""
+PUBLISHED = {"recall@20": 0.497, "mrr@20": 0.162}
+
+
+class Counted:
+    """A reader whose ids are counted."""
+
+    def __init__(self, reader: SessionReader) -> None:
+        self.reader = reader
+        self.lookups = 0
+        self.steps_per_epoch = reader.steps_per_epoch
+        self.samples_per_epoch = reader.samples_per_epoch
+        self.global_batch_size = reader.global_batch_size
+
+    @contextmanager
+    def batches(self, epoch: int, first_step: int = 0) -> Iterator[Iterator[Batch]]:
+        """Those of the reader."""
+        with self.reader.batches(epoch, first_step) as batches:
+            yield map(self._count, batches)
+
+    def _count(self, batch: Batch) -> Batch:
+        self.lookups += sum(
+            len(part.values()) for part in (batch.sparse, *(group.unique for group in batch.deduplicated))
+        )
+        return batch
+
+
+def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextItemSamples], int]:
+    """Sessions to learn from, samples of the validation and the test split, and the number of rows of the table."""
+    path = folder / DIGINETICA
+    items, offsets = read_sessions(path)
+    num_items = int(items.max()) + 1
+    sessions = Sessions(items, offsets, MAX_HISTORY)
+    if short:
+        sessions = sessions.split(SESSIONS_SHORT)[1]
+    sessions, last = sessions.split(VALIDATION_SESSIONS_SHORT if short else VALIDATION_SESSIONS)
+    with np.load(path, allow_pickle=False) as archive:
+        histories = IdLists(
+            archive["test_offsets"].astype(np.int64), archive["test_items"].astype(np.int64), None
+        )
+        targets = archive["test_target"].astype(np.int64)
+    if short:
+        targets = targets[:TEST_SHORT]
+        histories = IdLists(histories.offsets[: TEST_SHORT + 1], histories.ids, None)
+    validation = last.samples(np.arange(last.num_samples))
+    return sessions, {"validation": validation, "test": NextItemSamples(histories, targets)}, num_items
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Train once, with early stopping."""
+    from windrow.launch.memory import forget_shapes, keep_freed_memory
+
+    keep_freed_memory()
+    forget_shapes()
+    short, seed, variant = task["short"], task["seed"], task["variant"]
+    sessions, samples, num_items = read_data(Path(task["data"]), short=short)
+    world = Loopback.single()
+    negatives = NegativeSampler(
+        np.bincount(sessions.items, minlength=num_items), NEGATIVES, exponent=NEGATIVE_EXPONENT, seed=seed
+    )
+    source = Counted(
+        SessionReader(
+            sessions,
+            rank=0,
+            size=1,
+            batch_size=BATCH_SIZE,
+            negatives=negatives,
+            seed=seed,
+            order="samples" if variant == SHUFFLED else "sessions",
+            deduplicated=variant == CLUSTERED,
+        )
+    )
+    tables = EmbeddingCollection(
+        next_item_tables(num_items, DIM),
+        world=world,
+        groups=[[ITEM]] if variant == CLUSTERED else (),
+        optimizer=TableOptions(dim=DIM, learning_rate=TABLE_LEARNING_RATE, initial_scale=INITIAL_SCALE),
+        seed=seed,
+    )
+    model = NextItem(
+        DIM,
+        temperature=TEMPERATURE,
+        dropout=DROPOUT,
+        log_probabilities=torch.from_numpy(negatives.log_probabilities()),
+        generator=torch.Generator().manual_seed(seed),
+    )
+    recommender = Recommender(None, tables, model)
+    options = RecommendationTrainingOptions(epochs=EPOCHS, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
+    trainer = RecommendationTrainer(
+        world, recommender, source, options=options, table_learning_rate=TABLE_LEARNING_RATE, seed=seed
+    )
+
+    def measure(split: str) -> dict[str, float]:
+        recommender.eval()
+        only = {split: samples[split]}
+        return NextItemEvaluator(world, recommender, only, num_items=num_items).evaluate()[split]
+
+    stopping = EarlyStopping(patience=PATIENCE)
+    seconds, losses, best = [], [], None
+    for epoch in range(EPOCHS_SHORT if short else EPOCHS):
+        start = time.perf_counter()
+        losses.append(trainer.train_epoch(epoch))
+        seconds.append(time.perf_counter() - start)
+        if stopping.update(epoch, measure("validation")["recall@20"]):
+            best = [table.weight.clone() for table in recommender.local_tables()], clone(model)
+        if stopping.should_stop:
+            break
+    trainer.close()
+    assert best is not None
+    for table, weight in zip(recommender.local_tables(), best[0], strict=True):
+        table.weight.copy_(weight)
+    model.load_state_dict(best[1])
+    return {
+        **measure("test"),
+        "validation": stopping.best_value,
+        "best_epoch": stopping.best_epoch + 1,
+        "first_loss": losses[0],
+        "epoch_s": seconds,
+        "lookups": source.lookups / len(seconds),
+    }
+
+
+def clone(model: torch.nn.Module) -> dict[str, torch.Tensor]:
+    """The weights, in memory of their own."""
+    return {name: value.clone() for name, value in model.state_dict().items()}
+
+
+def differences(
+    runs: Mapping[tuple[str, int], Mapping[str, Any]], seeds: Sequence[int], metric: str
+) -> tuple[float, float]:
+    """Mean over the seeds of clustered less shuffled, and its standard error."""
+    found = [runs[CLUSTERED, seed][metric] - runs[SHUFFLED, seed][metric] for seed in seeds]
+    return fmean(found), stdev(found) / math.sqrt(len(found))
+
+
+def measure(program: Program) -> Findings:
+    """Train every variant from every seed, two at a time; in full only once, to compare."""
+    seeds = range(SEEDS_SHORT if program.short else SEEDS)
+    wanted = [(variant, seed) for seed in seeds for variant in (SHUFFLED, CLUSTERED)] + [(IN_FULL, 0)]
+
+    def run(key: tuple[str, int]) -> dict[str, Any]:
+        task = {
+            "variant": key[0],
+            "seed": key[1],
+            "short": program.short,
+            "data": str(program.options.data.resolve()),
+        }
+        found: dict[str, Any] = program.in_process(task, threads=1)
+        return found
+
+    with ThreadPoolExecutor(2) as two:
+        runs = dict(zip(wanted, two.map(run, wanted), strict=True))
+    rows = [
+        {
+            "variant": variant,
+            "seed": seed,
+            "recall@20": of["recall@20"],
+            "mrr@20": of["mrr@20"],
+            "validation recall@20": of["validation"],
+            "best epoch": of["best_epoch"],
+            "loss of epoch 1": of["first_loss"],
+            "median epoch (s)": float(np.median(of["epoch_s"])),
+            "lookups per epoch": int(of["lookups"]),
+        }
+        for (variant, seed), of in runs.items()
+    ]
+    figures: dict[str, float] = {}
+    aims = {}
+    for metric, short_name in (("recall@20", "recall"), ("mrr@20", "mrr")):
+        for variant in (SHUFFLED, CLUSTERED):
+            values = [runs[variant, seed][metric] for seed in seeds]
+            figures[f"{variant}_{short_name}_share"] = fmean(values)
+            figures[f"{variant}_{short_name}_standard_error_share"] = stdev(values) / math.sqrt(len(values))
+        mean, error = differences(runs, seeds, metric)
+        figures[f"difference_{short_name}_share"] = mean
+        figures[f"difference_{short_name}_standard_error_share"] = error
+        aims[short_name] = Aim(
+            f"mean {metric} of clustered over that of shuffled: no loss beyond two standard errors",
+            mean >= -2 * error,
+        )
+    equal = abs(runs[CLUSTERED, 0]["recall@20"] - runs[IN_FULL, 0]["recall@20"])
+    figures["in_full_recall_difference_share"] = equal
+    aims["equal"] = Aim(f"recall@20 within {EQUAL} with and without deduplication", equal <= EQUAL)
+    for name in ("best_epoch", "lookups"):
+        for variant in (SHUFFLED, CLUSTERED):
+            figures[f"{variant}_{name}_count"] = fmean(runs[variant, seed][name] for seed in seeds)
+    figures["lookups_ratio"] = figures["shuffled_lookups_count"] / figures["clustered_lookups_count"]
+    return Findings(
+        figures=figures,
+        aims=aims,
+        tables={
+            "Test prefixes of Diginetica, among all items, at the best validation epoch": Table.from_rows(
+                rows
+            ),
+            "Published": Table.from_rows([{"model": "NARM", **PUBLISHED}]),
+        },
+    )
+
+
+def add_options(parser: argparse.ArgumentParser) -> None:
+    """Where the data are."""
+    parser.add_argument("--data", type=Path, default=DATA, help=f"folder of {DIGINETICA}")
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work, add_options=add_options)

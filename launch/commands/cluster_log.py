@@ -1,0 +1,143 @@
+"""``windrow cluster-log``: a log laid out so that the rows of a session stand together."""
+
+import argparse
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import byte_count, refuse_several_processes
+
+if TYPE_CHECKING:
+    from windrow.recsys.clustering.cluster_log import ClusterSummary
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  windrow cluster-log clicks.parquet --output clustered --by session --time shown_at
+  windrow cluster-log logs/2024-05 --output clustered/2024-05 --by session --time shown_at --memory 8GiB --files 64
+  windrow cluster-log "logs/*.parquet" --output sharded --by session --no-sort
+"""
+DEFAULT_MEMORY_BYTES = 2 << 30
+
+
+def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
+    """Declare the subcommand.
+
+    Args:
+        commands: of the main parser.
+    """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        "cluster-log",
+        help="write a log anew with the rows of a session together, in order of time",
+        description="Read a log in Parquet, of any size and with any columns, and write it as Parquet files in which "
+        "all rows of a session are in one file, next to one another, in order of time. It takes less room so, and "
+        "training can compute what a session repeats once (RecD). One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+        formatter_class=argparse.RawDescriptionHelpFormatter,
+    )
+    parser.add_argument(
+        "inputs",
+        nargs="+",
+        type=Path,
+        metavar="INPUT",
+        help='Parquet file, pattern such as "logs/*.parquet", or folder of *.parquet',
+    )
+    parser.add_argument(
+        "--output",
+        type=Path,
+        required=True,
+        metavar="FOLDER",
+        help="folder to write; appears whole or not at all",
+    )
+    parser.add_argument(
+        "--by", required=True, metavar="COLUMN", help="column of sessions: whole numbers, text or bytes"
+    )
+    parser.add_argument(
+        "--time",
+        default="",
+        metavar="COLUMN",
+        help="column of times, which order the rows of a session; needed unless --no-sort",
+    )
+    parser.add_argument(
+        "--no-sort",
+        action="store_false",
+        dest="sort",
+        help="deal sessions to files, but leave the rows of a file in the order of the log",
+    )
+    parser.add_argument(
+        "--memory",
+        type=byte_count,
+        default=DEFAULT_MEMORY_BYTES,
+        metavar="BYTES",
+        help="what may be held in memory beside the program itself, at least 256MiB; 2GiB by default",
+    )
+    parser.add_argument(
+        "--files", type=int, metavar="N", help="files to write; one to each 256 MiB of the log by default"
+    )
+    parser.add_argument(
+        "--row-group-rows",
+        type=int,
+        metavar="N",
+        help="the most rows of a row group; as many as take 32 MiB in memory by default, up to 65536",
+    )
+    parser.add_argument("--overwrite", action="store_true", help="replace a clustered log that is there")
+    parser.set_defaults(run=run)
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it.
+
+    Args:
+        arguments: as parsed.
+
+    Returns:
+        Exit status 0.
+
+    Raises:
+        WindrowError: log, output or an option is not right.
+    """
+    refuse_several_processes("windrow cluster-log")
+    from windrow.launch.formatting import duration
+    from windrow.launch.progress import make_progress
+    from windrow.launch.stage_progress import StageProgress
+    from windrow.recsys.clustering.cluster_log import cluster_log
+    from windrow.recsys.clustering.options import ClusterOptions
+
+    options = ClusterOptions(
+        inputs=tuple(arguments.inputs),
+        output=arguments.output,
+        by=arguments.by,
+        time=arguments.time,
+        sort=arguments.sort,
+        files=arguments.files,
+        row_group_rows=arguments.row_group_rows,
+        memory_bytes=arguments.memory,
+        overwrite=arguments.overwrite,
+    )
+    started = time.perf_counter()
+    with make_progress(rank=launched_rank()) as progress:
+        summary = cluster_log(options, progress=StageProgress(progress).report)
+        progress.finish()
+        for line in _lines(arguments.output, summary):
+            progress.write(line)
+        progress.write(f"clustered in {duration(time.perf_counter() - started)}")
+    return 0
+
+
+def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
+    from windrow.launch.formatting import byte_size
+
+    sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
+    lines = [
+        f"{output}: {summary.files} files, {summary.row_groups} row groups",
+        f"{summary.rows} rows of {summary.sessions} sessions, {summary.rows_per_session:.2f} rows to a session",
+        f"{sizes}: {summary.ratio:.2f} times smaller",
+    ]
+    if summary.cut_sessions:
+        lines.append(
+            f"note: {summary.cut_sessions} sessions are larger than a row group and go on in the next: raise "
+            "--row-group-rows to keep them whole"
+        )
+    return lines

@@ -1,0 +1,70 @@
+"""windrow.launch.commands.cluster_log: from the command line to a clustered log."""
+
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from windrow.launch.cli import main
+
+
+@pytest.fixture
+def log(tmp_path: Path) -> Path:
+    path = tmp_path / "log" / "a.parquet"
+    path.parent.mkdir()
+    table = pa.table({"session": [2, 1, 2, None, 1, 2], "at": [5, 4, 3, 2, 1, 0], "name": list("abcdef")})
+    parquet.write_table(table, path)
+    return path.parent
+
+
+def test_a_log_is_clustered(log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    out = tmp_path / "out"
+    command = ["cluster-log", str(log), "--output", str(out), "--by", "session"]
+    options = ["--time", "at", "--files", "1", "--memory", "0.25GiB", "--row-group-rows", "2"]
+    assert main([*command, *options]) == 0
+    said = capsys.readouterr().out
+    assert "1 files, 4 row groups" in said
+    assert "6 rows of 3 sessions, 2.00 rows to a session" in said
+    assert "note: 1 sessions are larger than a row group" in said
+    assert "clustered in" in said
+    rows = parquet.read_table(out / "part-00000.parquet").to_pylist()
+    assert [row["at"] for row in rows if row["session"] == 2] == [0, 3, 5]
+    assert main([*command, *options]) == 2
+    assert "--overwrite" in capsys.readouterr().err
+    assert main([*command, "--no-sort", "--files", "1", "--overwrite"]) == 0
+    assert parquet.read_table(out / "part-00000.parquet")["name"].to_pylist() == list("abcdef")
+    assert "note" not in capsys.readouterr().out
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--by", "sesion", "--time", "at"], "Did you mean 'session'?"),
+        (["--by", "session", "--time", "name"], "expected numbers, dates or times"),
+        (["--by", "session"], "name its column with --time, or turn this off with --no-sort"),
+        (["--by", "session", "--time", "at", "--memory", "1MiB"], "expected at least 268435456"),
+        (["--by", "session", "--time", "at", "--files", "0"], "files = 0: expected at least 1"),
+    ],
+)
+def test_wrong_use_is_refused(
+    log: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], options: list[str], words: str
+) -> None:
+    assert main(["cluster-log", str(log), "--output", str(tmp_path / "out"), *options]) == 2
+    assert words in capsys.readouterr().err
+    assert not (tmp_path / "out").exists()
+
+
+def test_a_size_without_meaning_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit):
+        main(["cluster-log", "a.parquet", "--output", "b", "--by", "c", "--memory", "2 gigs"])
+    assert "'2 gigs': expected a number of bytes, such as 2GiB" in capsys.readouterr().err
+
+
+def test_several_processes_are_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert main(["cluster-log", "a.parquet", "--output", "b", "--by", "c", "--no-sort"]) == 2
+    assert "without mpirun" in capsys.readouterr().err

@@ -1,0 +1,58 @@
+"""windrow.launch.commands.groups: from the command line to groups that a recipe can have."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.launch.cli import build_parser, main
+from windrow.launch.recommendation_recipe import load_recommendation_recipe
+
+
+@pytest.fixture(scope="module")
+def recipe(planted_store, tmp_path_factory) -> Path:
+    folder = tmp_path_factory.mktemp("planted")
+    planted_store(folder)
+    return folder / "planted.toml"
+
+
+def groups_with(*arguments: object) -> int:
+    parsed = build_parser().parse_args(["groups", *map(str, arguments)])
+    return int(parsed.run(parsed))
+
+
+def test_what_is_printed_fits_the_recipe(recipe, tmp_path, capsys):
+    out = tmp_path / "groups.json"
+    assert groups_with(recipe, "--ranks", 2, "--rows", 2000, "--json", out) == 0
+    printed = capsys.readouterr().out
+    assert printed.startswith("planted: ")
+    assert "training samples looked at" in printed
+    assert f"wrote {out}" in printed
+    section = printed[printed.index("[deduplication]") :].split("\n\n")[0]
+    pasted = tmp_path / "pasted.toml"
+    text = recipe.read_text().replace('"planted', f'"{recipe.parent}/planted')
+    pasted.write_text(f"{text}{section}\n")
+    options = load_recommendation_recipe(pasted).deduplication
+    assert options.cluster
+    assert options.groups == (("user",), ("cart", "sellers"), ("history",), ("tags",))
+    figures = json.loads(out.read_text())
+    assert figures["groups"] == [list(group) for group in options.groups]
+    assert figures["figures"]["cart,sellers"]["unchanged"] == pytest.approx(0.9, abs=0.05)
+    assert figures["figures"]["item"]["clustered_factor"] == 1
+    assert figures["mean_lengths"]["user"] == 1
+
+
+def test_errors_have_a_cure(recipe, planted_store, tmp_path, capsys, monkeypatch):
+    with pytest.raises(StoreError, match=r"cannot write .*--json"):
+        groups_with(recipe, "--json", tmp_path / "no" / "file.json")
+    planted_store(tmp_path, session=False)
+    capsys.readouterr()
+    assert main(["groups", str(tmp_path / "planted.toml")]) == 2
+    shown = capsys.readouterr().err
+    assert "has no sessions" in shown
+    assert "session = ..." in shown
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    with pytest.raises(RecipeError, match="without mpirun"):
+        groups_with(recipe)

@@ -1,0 +1,52 @@
+"""windrow.recsys.clustering.key_columns: which types order a log, and values that are compared alike."""
+
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from windrow.comm.errors import DataError
+from windrow.recsys.clustering.key_columns import check_session_type, check_time_type, plain_sessions
+from windrow.recsys.clustering.log_files import LogFiles
+
+
+def log_of(folder: Path, columns: dict[str, Any]) -> LogFiles:
+    parquet.write_table(pa.table(columns), folder / "log.parquet")
+    return LogFiles.open([folder / "log.parquet"])
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([1, None], pa.int8()), pa.int64()),
+        (pa.array([2**64 - 1, None], pa.uint64()), pa.uint64()),
+        (pa.array(["a", None], pa.string_view()), pa.large_string()),
+        (pa.array(["a", None]).dictionary_encode(), pa.large_string()),
+        (pa.array([b"a", None], pa.binary(1)), pa.large_binary()),
+        (pa.array([b"\xff", None]), pa.large_binary()),
+    ],
+    ids=str,
+)
+def test_sessions_keep_their_values(column: pa.Array, kind: pa.DataType) -> None:
+    plain = plain_sessions(column)
+    assert plain.type == kind
+    assert plain.to_pylist() == column.to_pylist()
+
+
+def test_times_and_sessions_without_an_order_are_refused(tmp_path: Path) -> None:
+    log = log_of(
+        tmp_path,
+        {"text": ["a"], "list": [[1]], "real": [1.5], "at": pa.array([1], pa.timestamp("ns", "UTC"))},
+    )
+    check_session_type(log, "text")
+    check_time_type(log, "at")
+    check_time_type(log, "real")
+    with pytest.raises(
+        DataError, match=r"--time names 'text' of type string, expected numbers, dates or times"
+    ):
+        check_time_type(log, "text")
+    for name in ("list", "real", "at"):
+        with pytest.raises(DataError, match="expected whole numbers, text or bytes"):
+            check_session_type(log, name)

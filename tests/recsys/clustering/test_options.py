@@ -1,0 +1,32 @@
+"""windrow.recsys.clustering.options: what is refused before anything is read."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.clustering.options import ClusterOptions
+
+GOOD: dict[str, Any] = {"inputs": (Path("a"),), "output": Path("b"), "by": "session", "time": "at"}
+
+
+def test_times_are_needed_to_sort_alone() -> None:
+    assert ClusterOptions(**GOOD).sort
+    assert not ClusterOptions(**GOOD | {"time": "", "sort": False}).sort
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"inputs": ()}, "no log is named"),
+        ({"by": ""}, "give --by"),
+        ({"time": ""}, "--no-sort"),
+        ({"files": 0}, "files = 0: expected at least 1"),
+        ({"row_group_rows": -1}, "row_group_rows = -1: expected at least 1"),
+        ({"memory_bytes": 1 << 20}, "memory_bytes = 1048576: expected at least 268435456"),
+    ],
+)
+def test_contradictions_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        ClusterOptions(**GOOD | changes)

@@ -1,0 +1,74 @@
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.recsys.id_lists import IdLists
+from windrow.recsys.shared_lists import SharedGroups, distinct_rows
+from windrow.recsys.transforms.apply import transformed_lists
+from windrow.recsys.transforms.options import TransformOptions
+
+few = st.lists(st.integers(0, 2), max_size=3)
+
+
+def id_lists(lists, weights=None):
+    return IdLists(
+        np.cumsum([0, *map(len, lists)]), np.array([number for ids in lists for number in ids], np.int64), weights
+    )
+
+
+def rows_of(found, num_features):
+    """Distinct rows as tuples of lists."""
+    count = len(found.hashes)
+    parts = [found.ids[low:high].tolist() for low, high in zip(found.offsets, found.offsets[1:], strict=False)]
+    return [tuple(map(tuple, parts[row::count])) for row in range(count)] if count else []
+
+
+@given(st.lists(st.tuples(few, few), max_size=12))
+def test_rows_are_the_distinct_samples_in_order_of_their_first(samples):
+    features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
+    found, inverse = distinct_rows(features)
+    wanted = list(dict.fromkeys((tuple(one), tuple(other)) for one, other in samples))
+    assert rows_of(found, 2) == wanted
+    assert [wanted[row] for row in inverse] == [(tuple(one), tuple(other)) for one, other in samples]
+    assert len(set(found.hashes.tolist())) == len(wanted)
+
+
+@given(st.lists(st.tuples(few, few), max_size=12))
+def test_rows_are_the_same_whenever_they_are_transformed(samples):
+    features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
+    steps = TransformOptions(keep_last=1, clip=(1, 2))
+
+    def transform(lists):
+        return [transformed_lists(lists[0], steps, "items"), lists[1]]
+
+    (once, of_once), (each, of_each) = (
+        distinct_rows(features, transform, transform_once=value) for value in (True, False)
+    )
+    assert of_once.tolist() == of_each.tolist()
+    for name in ("offsets", "ids", "hashes"):
+        assert getattr(once, name).tolist() == getattr(each, name).tolist()
+    direct, _ = distinct_rows(transform(features))
+    assert rows_of(once, 2) == rows_of(direct, 2)
+
+
+def test_weights_tell_samples_apart_and_are_one_where_there_are_none():
+    weighted = id_lists([[1], [1], [1]], np.array([0.5, 0.25, 0.5], np.float32))
+    found, inverse = distinct_rows([weighted, id_lists([[7], [7], [7]])])
+    assert inverse.tolist() == [0, 1, 0]
+    assert found.weights.tolist() == [0.5, 0.25, 1, 1]
+    assert found.hashes[0] != found.hashes[1]
+
+
+def test_no_samples():
+    found, inverse = distinct_rows([id_lists([]), id_lists([])])
+    assert found.offsets.tolist() == [0]
+    assert len(inverse) == len(found.ids) == len(found.hashes) == 0
+
+
+def test_the_table_says_where_arrays_are():
+    found, inverse = distinct_rows([id_lists([[1, 2], [1, 2], [3]])])
+    groups = SharedGroups((found,), inverse[None].astype(np.int32))
+    addresses = [found.offsets.ctypes.data, found.ids.ctypes.data, 0, found.hashes.ctypes.data, 2]
+    assert groups.table.tolist() == [addresses]
+    # Offsets, three ids, two hashes, and three numbers of 4 bytes.
+    assert groups.num_bytes == 3 * 8 + 3 * 8 + 2 * 8 + 3 * 4
