@@ -10,8 +10,8 @@ compares every list with the one it is taken to equal. It is timed against the f
 
 Both go on to copy the distinct lists, as `deduplicate` does. `expand` is timed against PyTorch's `index_select` of the
 positions of all ids. Lists that grow by one id with each sample (prefixes of sessions) are packed into windows as well.
-A memory copy of the ids and lengths is the floor of what reads and writes them. Each run takes several batches of
-262,144 ids; all use one thread.
+A memory copy of the ids and lengths is the floor of what reads and writes them. A batch has the 65,536 samples of a row
+group, which is what a reader deduplicates at a time; all use one thread.
 
     python benchmarks/ikjt.py [--short]
 """
@@ -37,7 +37,8 @@ if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 LENGTHS = (1, 10, 100)
-BATCH_IDS = 1 << 18
+NUM_SAMPLES = 1 << 16
+PREFIX_IDS = 1 << 21
 PADDING_REPEATS = 3
 SESSION_SAMPLES = 16.5
 UNCHANGED = 0.9
@@ -57,12 +58,11 @@ EXPAND, SELECT, PACK = "expand", "index_select", "pack windows"
 
 
 def session_lists(
-    num_ids: int, mean_length: int, *, clustered: bool, chance: np.random.Generator
+    num_samples: int, mean_length: int, *, clustered: bool, chance: np.random.Generator
 ) -> "KeyedJaggedTensor":
     """Lists of one feature."""
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-    num_samples = num_ids // mean_length
     begins = chance.random(num_samples) < 1 / SESSION_SAMPLES
     changes = begins | (chance.random(num_samples) > UNCHANGED)
     changes[0] = True
@@ -203,14 +203,14 @@ def measure(program: Program) -> Findings:
     torch.set_num_threads(1)
     # As in `windrow train`.
     keep_freed_memory()
-    num_batches, repeats = (4, 9) if program.short else (16, 25)
+    num_batches, repeats = (1, 9) if program.short else (4, 25)
     chance = np.random.default_rng(0)
     figures: dict[str, float] = {}
     comparisons: dict[str, Comparison] = {}
     for order in ("clustered", "shuffled"):
         for length in LENGTHS:
             batches = [
-                session_lists(BATCH_IDS, length, clustered=order == "clustered", chance=chance)
+                session_lists(NUM_SAMPLES, length, clustered=order == "clustered", chance=chance)
                 for _ in range(num_batches)
             ]
             comparisons[f"{order}, {length} ids"] = compared = time_lists(batches, repeats)
@@ -226,7 +226,7 @@ def measure(program: Program) -> Findings:
             figures[f"{key}_gigabytes_per_second"] = (ours.bytes or 0) / ours.median_s / 1e9
             figures[f"{key}_expand_over_index_select_ratio"] = compared.advantage(EXPAND, SELECT).median
             figures[f"{key}_expand_over_copy_ratio"] = compared.advantage(EXPAND, COPY).median
-    prefixes, factor = time_prefixes(num_batches * BATCH_IDS, repeats, chance)
+    prefixes, factor = time_prefixes(PREFIX_IDS, repeats, chance)
     comparisons["prefixes"] = prefixes
     figures["prefixes_ids_over_packed_ratio"] = factor
     figures["prefixes_pack_over_copy_ratio"] = prefixes.ratio(PACK).median

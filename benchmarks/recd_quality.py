@@ -155,8 +155,14 @@ def work(task: Mapping[str, Any]) -> object:
 
     def measure(split: str) -> dict[str, float]:
         recommender.eval()
-        only = {split: samples[split]}
-        return NextItemEvaluator(world, recommender, only, num_items=num_items).evaluate()[split]
+        evaluator = NextItemEvaluator(
+            world,
+            recommender,
+            {split: samples[split]},
+            num_items=num_items,
+            deduplicated=variant == CLUSTERED,
+        )
+        return evaluator.evaluate()[split]
 
     stopping = EarlyStopping(patience=PATIENCE)
     seconds, losses, best = [], [], None

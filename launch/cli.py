@@ -68,7 +68,9 @@ def build_parser() -> argparse.ArgumentParser:
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (
         partition,
-        cluster_log, prepare, generate_log,
+        cluster_log,
+        prepare,
+        generate_log,
         groups,
         plan,
         explain,

@@ -71,12 +71,23 @@ class DeduplicationExplanation:
     savings: tuple[Saving, ...]
     """In the order of steps."""
     factors: Mapping[str, float]
-    """Feature -> samples over distinct lists in clustered batches."""
+    """Feature -> samples over distinct lists, counted in clustered batches."""
+    predicted_factors: Mapping[str, float]
+    """Feature -> the same by the formula, which knows of repeats within sessions alone."""
 
     @property
     def not_worthwhile(self) -> dict[str, float]:
         """The features whose factor is too small, and the factor."""
         return {name: factor for name, factor in self.factors.items() if factor < WORTHWHILE_FACTOR}
+
+    @property
+    def repeated_by_chance(self) -> dict[str, float]:
+        """Features that repeat, but not because sessions do: of few values; and the factor."""
+        return {
+            name: factor
+            for name, factor in self.factors.items()
+            if factor >= WORTHWHILE_FACTOR > self.predicted_factors[name]
+        }
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for JSON."""
@@ -135,6 +146,7 @@ def explain_deduplication(
         steps=found.split_samples / batch_size,
         savings=tuple(savings),
         factors={name: found.clustered.factor([name]) for name in found.features},
+        predicted_factors={name: found.predicted_factor([name]) for name in found.features},
     )
 
 

@@ -1,7 +1,7 @@
 """What `windrow.launch.explain_deduplication` and a survey found, as text for a terminal."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 
 from windrow.launch.explain_deduplication import DeduplicationExplanation, Saving
 from windrow.launch.formatting import byte_size, count
@@ -158,15 +158,24 @@ def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: Recomm
         lines.append(
             f"as it is read now, samples of a session seldom meet in a batch: {_cure(found, recipe)}"
         )
-    poor = ", ".join(f"{name} ({factor:.2f})" for name, factor in explained.not_worthwhile.items())
-    if poor:
+    if explained.repeated_by_chance:
         lines.append(
-            f"it does not pay for features with a factor below {WORTHWHILE_FACTOR:g}: {poor}. Leave them out of "
-            "groups; what describes the item that is shown is new in nearly every sample"
+            f"{_named(explained.repeated_by_chance)}: new in most samples, but of few values, which come back in other "
+            "sessions; clustering does nothing for them, and no group is proposed for them"
+        )
+    if explained.not_worthwhile:
+        lines.append(
+            f"it does not pay for features with a factor below {WORTHWHILE_FACTOR:g}: "
+            f"{_named(explained.not_worthwhile)}. Leave them out of groups; what describes the item that is shown is "
+            "new in nearly every sample"
         )
     else:
         lines.append(f"every feature has a factor of at least {WORTHWHILE_FACTOR:g}")
     return lines
+
+
+def _named(factors: Mapping[str, float]) -> str:
+    return ", ".join(f"{name} ({factor:.2f})" for name, factor in factors.items())
 
 
 def _cure(found: LogSurvey, recipe: RecommendationRecipe) -> str:

@@ -17,6 +17,9 @@ from windrow.recsys.transforms.transforms import Transforms
 
 __all__ = ["ColumnChoice", "RowGroup", "decoded"]
 
+FEW_RUNS = 0.5
+"""Share of samples that begin a run, up to which neighbours are taken to have most of the repeats."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnChoice:
@@ -180,9 +183,14 @@ class _Columns:
         def transform(lists: Sequence[IdLists]) -> list[IdLists]:
             return [transforms.lists(name, of_name) for name, of_name in zip(group, lists, strict=True)]
 
-        if run_of_sample is not None and not self._transform_once:
-            features, run_of_sample = [self._stored(name).of_samples() for name in group], None
-        rows, inverse = distinct_rows(features, transform, transform_once=self._transform_once)
+        transform_once = self._transform_once
+        if run_of_sample is not None:
+            if not transform_once:
+                features, run_of_sample = [self._stored(name).of_samples() for name in group], None
+            elif len(features[0].offsets) <= FEW_RUNS * len(run_of_sample):
+                # Runs are about as few as distinct lists, which need not be found first then.
+                transform_once = False
+        rows, inverse = distinct_rows(features, transform, transform_once=transform_once)
         return rows, inverse if run_of_sample is None else inverse[run_of_sample]
 
     def _stored(self, name: str) -> RunLists:

@@ -17,6 +17,7 @@ import torch
 
 from windrow.recsys.group_pieces_kernels import (
     FIELDS,
+    GROUP_FIELDS,
     SOURCE_BITS,
     UNIQUE,
     copy_lists,
@@ -76,7 +77,7 @@ class GroupBatches:
     def __init__(self, keys: Sequence[Sequence[str]], weighted: Sequence[bool]) -> None:
         self._keys = [list(names) for names in keys]
         self._weighted = list(weighted)
-        self._num_features = np.array([len(names) for names in keys], np.int64)
+        self._bounds = np.cumsum([0, *map(len, keys)], dtype=np.int64)
         self._numbers = np.full(0, -1, np.int32)
 
     def batch(self, pieces: Sequence[tuple[WindowGroups, int, int]]) -> tuple[InverseKeyedJaggedTensor, ...]:
@@ -93,9 +94,10 @@ class GroupBatches:
             return ()
         sources, piece_sources = _numbered_sources([window for window, _, _ in pieces])
         codes = np.concatenate([window.codes[:, start:stop] for window, start, stop in pieces], axis=1)
-        table = np.zeros((len(sources), len(self._keys), FIELDS), np.int64)
-        for entry, shared in zip(table, sources, strict=True):
-            entry[:] = shared.table
+        table = np.zeros((len(sources), self._bounds[-1], FIELDS), np.int64)
+        group_table = np.zeros((len(sources), len(self._keys), GROUP_FIELDS), np.int64)
+        for place, shared in enumerate(sources):
+            table[place], group_table[place] = shared.table, shared.group_table
         places, rows, inverse = (np.empty(codes.shape, np.int64) for _ in range(3))
         counts = np.empty(len(self._keys), np.int64)
         number_rows(
@@ -103,22 +105,23 @@ class GroupBatches:
             np.cumsum([stop - start for _, start, stop in pieces]),
             piece_sources,
             table,
-            self._num_features,
-            self._scratch(int(table[:, :, UNIQUE].sum(axis=0).max(initial=0))),
+            group_table,
+            self._bounds,
+            self._scratch(int(group_table[:, :, UNIQUE].sum(axis=0).max(initial=0))),
             np.empty(1 << (2 * codes.shape[1]).bit_length(), np.int32),
             places,
             rows,
             inverse,
             counts,
         )
-        num_lists = int(self._num_features @ counts)
+        num_lists = int(np.diff(self._bounds) @ counts)
         weighted = any(self._weighted)
         offsets = np.empty(num_lists + 1, np.int64)
         ids_at, weights_at = np.empty(num_lists, np.int64), np.empty(num_lists if weighted else 0, np.int64)
-        find_lists(table, self._num_features, places, rows, counts, offsets, ids_at, weights_at)
+        find_lists(table, self._bounds, places, rows, counts, offsets, ids_at, weights_at)
         ids = np.empty(offsets[-1], np.int64)
         copy_lists(ids_at, offsets, ids)
-        weights = np.empty(offsets[-1] if weighted else 0, np.float32)
+        weights = np.ones(offsets[-1] if weighted else 0, np.float32)
         if weighted:
             copy_lists(weights_at, offsets, weights)
         return self._jagged(offsets, ids, weights, inverse, counts.tolist())

@@ -1,15 +1,20 @@
 """Compiled loops of `windrow.recsys.group_pieces`.
 
-Distinct rows lie where their row groups were decoded, in many arrays. A *table* tells a loop where
-they are: ``table[source, group]`` holds, for one group of features in one row group, `FIELDS` integers::
+Distinct rows lie where their row groups were decoded, in many arrays. Two tables tell a loop where they are. For a
+feature of a group in one row group, ``table[source, feature]`` holds `FIELDS` integers::
 
-    OFFSETS   address of int64 offsets [F * U + 1], lists of the first feature first
+    STARTS    address of int64 [U]: where the list of each row begins in its ids
+    STOPS     address of int64 [U]: where it ends
     IDS       address of int64 ids
     WEIGHTS   address of float32 weights; 0 where there are none
+
+For a group, ``group_table[source, group]`` holds `GROUP_FIELDS`::
+
     HASHES    address of uint64 hashes of rows [U]
     UNIQUE    U
 
-Whoever calls a loop keeps these arrays alive meanwhile.
+Whoever calls a loop keeps these arrays alive meanwhile. Features are numbered through all groups: those of group g are
+``bounds[g] .. bounds[g + 1] - 1``.
 """
 
 from collections.abc import Callable
@@ -25,10 +30,12 @@ from windrow.comm.prefetch_kernels import prefetch
 
 __all__ = [
     "FIELDS",
+    "GROUP_FIELDS",
     "HASHES",
     "IDS",
-    "OFFSETS",
     "SOURCE_BITS",
+    "STARTS",
+    "STOPS",
     "UNIQUE",
     "WEIGHTS",
     "copy_lists",
@@ -36,8 +43,11 @@ __all__ = [
     "number_rows",
 ]
 
-OFFSETS, IDS, WEIGHTS, HASHES, UNIQUE = range(5)
-FIELDS = 5
+STARTS, STOPS, IDS, WEIGHTS = range(4)
+FIELDS = 4
+
+HASHES, UNIQUE = range(2)
+GROUP_FIELDS = 2
 
 SOURCE_BITS = 32
 """A sample's code is the number of its row, and from this bit on which of its window's row groups has it."""
@@ -65,7 +75,8 @@ def number_rows(
     piece_stops: npt.NDArray[np.int64],
     piece_sources: npt.NDArray[np.int64],
     table: npt.NDArray[np.int64],
-    num_features: npt.NDArray[np.int64],
+    group_table: npt.NDArray[np.int64],
+    bounds: npt.NDArray[np.int64],
     numbers: npt.NDArray[np.int32],
     slots: npt.NDArray[np.int32],
     sources: npt.NDArray[np.int64],
@@ -82,8 +93,9 @@ def number_rows(
         codes: [G, B] row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it.
         piece_stops: [P] samples up to the end of each piece.
         piece_sources: [P, any] for each source of a piece its place in `table`.
-        table: [S, G, FIELDS].
-        num_features: [G] features of each group.
+        table: [S, F, FIELDS].
+        group_table: [S, G, GROUP_FIELDS].
+        bounds: [G + 1].
         numbers: all -1, and so again afterwards; at least as long as all sources of any group have rows.
         slots: power of two, at least 2 * B; overwritten.
         sources: [G, B], written up to `counts`: source of each new number.
@@ -102,7 +114,7 @@ def number_rows(
         total = 0
         for source in range(num_sources):
             bases[source] = total
-            total += table[source, group, UNIQUE]
+            total += group_table[source, group, UNIQUE]
         slots[:] = -1
         count = num_touched = start = 0
         for piece in range(len(piece_stops)):
@@ -112,15 +124,14 @@ def number_rows(
                 known = bases[source] + row
                 number = numbers[known]
                 if number < 0:
-                    hashed = numba.carray(
-                        pointer(table[source, group, HASHES]), (table[source, group, UNIQUE],), np.uint64
-                    )[row]
+                    at = group_table[source, group, HASHES]
+                    hashed = numba.carray(pointer(at), (row + 1,), np.uint64)[row]
                     slot = hashed & mask
                     while slots[slot] >= 0:
                         number = slots[slot]
                         other = (sources[group, number], rows[group, number])
                         if hashes[number] == hashed and _equal(
-                            table, group, num_features[group], (source, row), other
+                            table, bounds[group], bounds[group + 1], (source, row), other
                         ):
                             break
                         slot = (slot + np.uint64(1)) & mask
@@ -145,7 +156,7 @@ def number_rows(
 @numba.njit(nogil=True, cache=True)
 def find_lists(
     table: npt.NDArray[np.int64],
-    num_features: npt.NDArray[np.int64],
+    bounds: npt.NDArray[np.int64],
     sources: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
     counts: npt.NDArray[np.int64],
@@ -153,36 +164,35 @@ def find_lists(
     ids_at: npt.NDArray[np.int64],
     weights_at: npt.NDArray[np.int64],
 ) -> None:
-    """Find the lists of a batch: those of the first group first, in it those of the first feature, then by row.
+    """Find the lists of a batch: those of the first feature first, in it by row.
 
     Args:
-        table: [S, G, FIELDS].
-        num_features: [G].
+        table: [S, F, FIELDS].
+        bounds: [G + 1].
         sources: [G, B] source of each row.
         rows: [G, B] row there.
         counts: [G] rows of each group.
-        offsets: [N + 1], N the sum of num_features * counts; written: where they begin in the batch.
+        offsets: [N + 1], N the rows of all features together; written: where lists begin in the batch.
         ids_at: [N], written: address of the ids of each.
         weights_at: [N], or empty where no group has weights; written: of the weights, 0 for none.
     """
     place = 0
     offsets[0] = 0
     for group in range(len(counts)):
-        for feature in range(num_features[group]):
-            last = counts[group] - 1
+        last = counts[group] - 1
+        for feature in range(bounds[group], bounds[group + 1]):
             for number in range(counts[group]):
                 # Where a row is listed is as good as random: ask for it before it is needed.
                 ahead = min(number + AHEAD, last)
-                later = sources[group, ahead]
-                position = feature * table[later, group, UNIQUE] + rows[group, ahead]
-                at = table[later, group, OFFSETS] + position * ID_BYTES
-                prefetch(numba.carray(pointer(at), (1,), np.int64), 0)
+                for field in (STARTS, STOPS):
+                    at = table[sources[group, ahead], feature, field] + rows[group, ahead] * ID_BYTES
+                    prefetch(numba.carray(pointer(at), (1,), np.int64), 0)
                 source = sources[group, number]
-                begin, end = _bounds(table, source, group, feature, rows[group, number])
+                begin, end = _list_at(table, source, feature, rows[group, number])
                 offsets[place + 1] = offsets[place] + end - begin
-                ids_at[place] = table[source, group, IDS] + begin * ID_BYTES
+                ids_at[place] = table[source, feature, IDS] + begin * ID_BYTES
                 if len(weights_at):
-                    at = table[source, group, WEIGHTS]
+                    at = table[source, feature, WEIGHTS]
                     weights_at[place] = at + begin * WEIGHT_BYTES if at != 0 else 0
                 place += 1
 
@@ -211,35 +221,35 @@ def copy_lists(
 
 
 @numba.njit(nogil=True, cache=True)
-def _bounds(table: npt.NDArray[np.int64], source: int, group: int, feature: int, row: int) -> tuple[int, int]:
-    """Where the list of a feature and row begins and ends in its source."""
-    position = feature * table[source, group, UNIQUE] + row
-    offsets = numba.carray(pointer(table[source, group, OFFSETS]), (position + 2,), np.int64)
-    return offsets[position], offsets[position + 1]
+def _list_at(table: npt.NDArray[np.int64], source: int, feature: int, row: int) -> tuple[int, int]:
+    """Where the list of a feature and row begins and ends in its ids."""
+    starts = numba.carray(pointer(table[source, feature, STARTS]), (row + 1,), np.int64)
+    stops = numba.carray(pointer(table[source, feature, STOPS]), (row + 1,), np.int64)
+    return starts[row], stops[row]
 
 
 @numba.njit(nogil=True, cache=True)
 def _equal(
     table: npt.NDArray[np.int64],
-    group: int,
-    num_features: int,
+    first_feature: int,
+    end_feature: int,
     first: tuple[int, int],
     second: tuple[int, int],
 ) -> bool:
     """Whether two rows, (source, row), have equal lists in all features, and weights of equal bits."""
-    for feature in range(num_features):
-        begin, end = _bounds(table, first[0], group, feature, first[1])
-        other, other_end = _bounds(table, second[0], group, feature, second[1])
+    for feature in range(first_feature, end_feature):
+        begin, end = _list_at(table, first[0], feature, first[1])
+        other, other_end = _list_at(table, second[0], feature, second[1])
         if end - begin != other_end - other:
             return False
-        ids = numba.carray(pointer(table[first[0], group, IDS]), (end,), np.int64)
-        other_ids = numba.carray(pointer(table[second[0], group, IDS]), (other_end,), np.int64)
+        ids = numba.carray(pointer(table[first[0], feature, IDS]), (end,), np.int64)
+        other_ids = numba.carray(pointer(table[second[0], feature, IDS]), (other_end,), np.int64)
         for index in range(end - begin):
             if ids[begin + index] != other_ids[other + index]:
                 return False
-        if table[first[0], group, WEIGHTS] != 0:
-            weights = numba.carray(pointer(table[first[0], group, WEIGHTS]), (end,), np.int32)
-            other_weights = numba.carray(pointer(table[second[0], group, WEIGHTS]), (other_end,), np.int32)
+        if table[first[0], feature, WEIGHTS] != 0:
+            weights = numba.carray(pointer(table[first[0], feature, WEIGHTS]), (end,), np.int32)
+            other_weights = numba.carray(pointer(table[second[0], feature, WEIGHTS]), (other_end,), np.int32)
             for index in range(end - begin):
                 if weights[begin + index] != other_weights[other + index]:
                     return False

@@ -39,6 +39,7 @@ class NextItemEvaluator:
         num_items: rows of the table, all of which are recommended; at least k.
         k: items that are recommended to each session.
         batch_size: items looked up at once, over all ranks.
+        deduplicated: whether the tables were made for the group of `make_session_batch`.
         device: of the model; None for the CPU.
 
     Raises:
@@ -55,6 +56,7 @@ class NextItemEvaluator:
         num_items: int,
         k: int = 20,
         batch_size: int = 8192,
+        deduplicated: bool = False,
         device: torch.device | None = None,
     ) -> None:
         if not 1 <= k <= num_items:
@@ -68,6 +70,7 @@ class NextItemEvaluator:
         self._num_items = num_items
         self._k = k
         self._batch_size = batch_size
+        self._deduplicated = deduplicated
         self._device = device or torch.device("cpu")
 
     @torch.no_grad()
@@ -124,7 +127,8 @@ class NextItemEvaluator:
 
     def _look_up(self, histories: IdLists, items: np.ndarray) -> NextItemVectors:
         numbers = np.arange(len(histories.offsets) - 1)
-        vectors = self._vectors(make_session_batch(histories, items, numbers).to(self._device))
+        batch = make_session_batch(histories, items, numbers, deduplicated=self._deduplicated)
+        vectors = self._vectors(batch.to(self._device))
         for name, found in (("a session", vectors.sessions), ("an item", vectors.items)):
             if not torch.isfinite(found).all():
                 raise DataError(f"the vector of {name} is NaN or infinite: lower the learning rates")

@@ -60,6 +60,9 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     if not uses_onednn(x):
         return functional.linear(x, weight, bias)
     operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  # the only way to oneDNN without a copy
+    if not (weight.is_contiguous() or weight.t().is_contiguous()):
+        # A slice of a larger matrix would be multiplied by its reference loop, hundreds of times slower.
+        weight = weight.contiguous()
     result: Tensor = operator(x, weight, bias, "none", [], "")
     return result
 

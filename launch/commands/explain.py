@@ -51,17 +51,13 @@ what is printed of a graph (with a network, and without some columns and rows):
 docs/caching.md says how it is worked out.
 
 what is printed of a log (without some columns and rows):
-  step  switch       less                   without  with      factor  as read  an epoch saves
-  O2    cluster, on  samples on disk        2.1 MiB  612 KiB   3.56 x           186 MiB
-  O3    read, on     lists that readers hold  3.0 MiB  702 KiB   4.38 x  1.12 x   287 MiB
-  O5    look_up, on  vectors on the wire    1.2 MiB  341 KiB   3.6 x   1.08 x   107 MiB
-  O7    compute, on  rows computed of groups  4.1k     902       4.54 x  1.11 x   393k
+  step  switch       less                     without  with     factor  as read  an epoch saves
+  O2    cluster, on  samples on disk          1.3 MiB  571 KiB  2.26 x           8.3 MiB
+  O3    read, on     lists that readers hold  6.1 MiB  1.7 MiB  3.47 x  1.3 x    50.8 MiB
+  O5    look_up, on  vectors on the wire      3.4 MiB  1.0 MiB  3.22 x  1.42 x   27.5 MiB
+  O7    compute, on  rows computed of groups  41.0k    6.6k     6.23 x  1.61 x   406k
 
-  without, with   in one step, all ranks together, with the recipe's groups or those that windrow groups proposes;
-                  with: of a clustered log
-  as read         the factor in batches that training reads from the store as it is
-
-docs/deduplication.md says how it is worked out.
+docs/deduplication.md says how it is worked out, and what the columns are.
 """
 
 OF_GRAPHS = ("network", "ranks_per_machine", "alphas", "plot")

@@ -91,6 +91,7 @@ def cluster_log(
     report = progress or _silent
     _check_output(options)
     log = LogFiles.open(options.inputs)
+    _check_apart(options, log)
     check_session_type(log, options.by)
     if options.sort:
         check_time_type(log, options.time)
@@ -171,17 +172,10 @@ def _sort_rows(
 
 
 def _check_output(options: ClusterOptions) -> None:
-    """Only what this function once wrote is replaced, and nothing that is being read."""
+    """Only what this function once wrote is replaced."""
     output = options.output
     if output.exists() and not options.overwrite:
         raise StoreError(f"{output} already exists: choose another folder or pass --overwrite")
-    for path in options.inputs:
-        # The fixed part of a pattern, up to its first name with a sign.
-        fixed = Path(*_until_pattern(path.absolute()))
-        if _inside(output.absolute(), fixed) or _inside(fixed, output.absolute()):
-            raise StoreError(
-                f"{output} and the log {path} are one in the other: choose an output beside the log"
-            )
     if not output.exists() or (output / DESCRIPTION_NAME).is_file():
         return
     if not output.is_dir() or any(output.iterdir()):
@@ -191,17 +185,15 @@ def _check_output(options: ClusterOptions) -> None:
         )
 
 
-def _until_pattern(path: Path) -> list[str]:
-    parts = []
-    for part in path.parts:
-        if any(sign in part for sign in "*?["):
-            break
-        parts.append(part)
-    return parts
-
-
-def _inside(inner: Path, outer: Path) -> bool:
-    return inner.resolve().is_relative_to(outer.resolve()) and (outer.is_dir() or inner == outer)
+def _check_apart(options: ClusterOptions, log: LogFiles) -> None:
+    """What is read is not replaced, and what is written is not read as part of the log the next time."""
+    output = options.output.resolve()
+    folders = [path for path in options.inputs if path.is_dir() and output.is_relative_to(path.resolve())]
+    inside = [path for path in log.files if path.resolve().is_relative_to(output)]
+    for path in (*folders, *inside):
+        raise StoreError(
+            f"{options.output} and the log {path} are one in the other: choose an output beside the log"
+        )
 
 
 def _check_disk(output: Path, log: LogFiles) -> None:

@@ -13,8 +13,8 @@ __all__ = ["LogFiles", "find_files"]
 BATCH_BYTES = 4 << 20
 """Rows decoded at a time have about as many bytes: a small part of the least memory that may be allowed."""
 MOST_BATCH_ROWS = 1 << 16
-SAMPLED_FILES = 8
-"""Files that the size of a row is estimated from."""
+SAMPLED_GROUPS = 8
+"""Row groups, spread over the log, that the size of a row is estimated from: rows often grow as a log goes on."""
 SAMPLED_ROWS = 1024
 """Rows of each."""
 READ_BUFFER_BYTES = 1 << 20
@@ -55,18 +55,23 @@ class LogFiles:
         """
         files = find_files(inputs)
         file_rows = []
+        groups: list[tuple[Path, int]] = []
         first: Any = None
         for path in files:
             with _open(path) as opened:
                 schema = opened.schema_arrow
-                file_rows.append(opened.metadata.num_rows)
+                footer = opened.metadata
+                file_rows.append(footer.num_rows)
+                groups += [
+                    (path, group)
+                    for group in range(footer.num_row_groups)
+                    if footer.row_group(group).num_rows
+                ]
             first = schema if first is None else first
             _check_alike(path, schema, files[0], first)
         if not any(file_rows):
             raise DataError(f"{', '.join(map(str, files[:3]))}: there are no rows in the log")
-        row_bytes, packed_row_bytes = _sampled_sizes(
-            [path for path, rows in zip(files, file_rows, strict=True) if rows]
-        )
+        row_bytes, packed_row_bytes = _sampled_sizes(groups)
         return cls(
             files=files,
             file_rows=tuple(file_rows),
@@ -178,16 +183,16 @@ def _check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
             )
 
 
-def _sampled_sizes(files: Sequence[Path]) -> tuple[float, float]:
+def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     """Mean bytes of a row, decoded in memory and packed in a file for passing use."""
     import pyarrow as pa
 
     rows = plain = packed = 0
-    stride = -(-len(files) // SAMPLED_FILES)
-    for path in files[::stride]:
+    for place in range(min(SAMPLED_GROUPS, len(groups))):
+        path, group = groups[place * len(groups) // min(SAMPLED_GROUPS, len(groups))]
         try:
             with _open(path) as opened:
-                batch = next(opened.iter_batches(SAMPLED_ROWS))
+                batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
         sink = pa.BufferOutputStream()

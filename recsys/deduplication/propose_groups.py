@@ -17,6 +17,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from windrow.recsys.deduplication.factor import INVERSE_BYTES, WORTHWHILE_FACTOR, distinct_rows
 from windrow.recsys.deduplication.survey import LogSurvey
@@ -85,8 +86,8 @@ def propose_groups(
         different factors are ruled out without.
     """
     scales = _Scales(found, costs)
-    groups = [(name,) for name in costs if found.predicted_factor([name]) > least_factor]
-    gains = {
+    groups: list[Group] = [(name,) for name in costs if found.predicted_factor([name]) > least_factor]
+    gains: dict[tuple[Group, Group], float] = {
         (one, other): scales.gain(one, other)
         for place, one in enumerate(groups)
         for other in groups[place + 1 :]
@@ -117,7 +118,9 @@ class _Scales:
         self._row_bytes = {
             name: cost.row_bytes + cost.id_bytes * found.mean_length(name) for name, cost in costs.items()
         }
-        self._unchanged = {(name,): found.sample.unchanged([name])[found.within] for name in costs}
+        self._unchanged: dict[Group, npt.NDArray[np.bool_]] = {
+            (name,): found.sample.unchanged([name])[found.within] for name in costs
+        }
         self._rows: dict[Group, float] = {}
 
     def plain_cost(self, features: Group) -> float:

@@ -185,4 +185,5 @@ def _chosen(sessions: Rows, max_rows: int) -> npt.NDArray[np.bool_]:
         return np.ones(len(sessions), np.bool_)
     draws = hash_ids(SESSION_KEY, sessions)
     bound = np.uint64(2**64 * (max_rows / len(sessions)))
-    return draws <= max(bound, draws.min())
+    chosen: npt.NDArray[np.bool_] = draws <= max(bound, draws.min())
+    return chosen

@@ -126,9 +126,10 @@ class NextItem(nn.Module):
             Vectors of all samples and items.
         """
         items = embeddings.sequences[ITEM]
+        items = SequenceRows(F.normalize(items.items, dim=1), items.lengths, items.inverse)
         return NextItemVectors(
             self._sessions(embeddings.sequences[HISTORY].expanded(), len(begun), context),
-            expand_rows(F.normalize(items.items, dim=1), items.inverse),
+            items.expanded().items,
         )
 
     def forward(self, dense: Tensor, embeddings: Embeddings) -> NextItemVectors:
@@ -178,5 +179,5 @@ def _item_ids(batch: Batch) -> Tensor:
     """[B + M] int64."""
     for group in batch.deduplicated:
         if ITEM in group.keys:
-            return group.unique[ITEM].values().index_select(0, group.inverse)
+            return group.expand()[ITEM].values()
     return batch.sparse[ITEM].values()

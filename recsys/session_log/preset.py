@@ -14,7 +14,8 @@ Of Meta's published traces of embedding lookups (facebookresearch/dlrm_datasets,
     15.8      ids of a sample in each feature, mean over 856 tables
     6.9       times that an id occurs among 65,536 samples, mean over the ids that do
 
-Not published, and chosen here: which features there are. Lists on the user's side are long and mostly unchanged,
+The three shares are quoted from memory of the paper and were not checked against its text. Not published, and chosen
+here: which features there are. Lists on the user's side are long and mostly unchanged,
 features of the item that is shown are single ids that change nearly always, table sizes go over five orders of
 magnitude, and popularity falls with the rank to the power 0.9.
 """
@@ -22,7 +23,14 @@ magnitude, and popularity falls with the rank to the power 0.9.
 from windrow.comm.errors import RecipeError
 from windrow.recsys.session_log.options import FeatureGroup, SessionFeature, SessionLogOptions
 
-__all__ = ["PUBLISHED_BATCH", "PUBLISHED_IDS_PER_FEATURE", "PUBLISHED_REUSE", "PUBLISHED_REUSE_SAMPLES", "published_statistics", "recd"]
+__all__ = [
+    "PUBLISHED_BATCH",
+    "PUBLISHED_IDS_PER_FEATURE",
+    "PUBLISHED_REUSE",
+    "PUBLISHED_REUSE_SAMPLES",
+    "published_statistics",
+    "recd",
+]
 
 PUBLISHED_BATCH = 4096
 """Samples of the batches for which the paper says how many samples of a session they hold."""

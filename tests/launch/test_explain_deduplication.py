@@ -67,6 +67,15 @@ def test_groups_are_proposed_where_there_are_none(recipe_file):
     assert set(explained.not_worthwhile) == {"item"}
 
 
+def test_chance_is_told_from_sessions(recipe_file):
+    # The price is new in each sample, and in one of eight buckets.
+    bounds = "transforms.level.bucketise=[-1.15, -0.67, -0.32, 0.0, 0.32, 0.67, 1.15]"
+    explained, _ = explain(recipe_file, "transforms.level.dense=price", bounds)
+    assert explained.repeated_by_chance == {"level": pytest.approx(32, rel=0.1)}
+    assert explained.predicted_factors["level"] < 1.2
+    assert "level" not in {name for group in explained.groups for name in group}
+
+
 def test_a_group_of_an_unknown_feature(recipe_file):
     with pytest.raises(RecipeError, match=r"'cars'"):
         explain(recipe_file, 'deduplication.groups=[["cart", "cars"]]')

@@ -66,9 +66,9 @@ def test_groups_leave_the_other_features():
     assert group.lists == ()
     users, baskets = group.groups.rows
     assert group.groups.inverse.tolist() == [[0, 0, 1], [0, 0, 1]]
-    assert users.ids.tolist() == [3, 4, 1, 2]
-    assert users.offsets.tolist() == [0, 1, 2, 4, 4]
-    assert baskets.weights.tolist() == [0.5, 0.5]
+    assert [lists.ids.tolist() for lists in users.features] == [[3, 4], [1, 2]]
+    assert [lists.stops.tolist() for lists in users.features] == [[1, 2], [2, 2]]
+    assert baskets.features[0].weights.tolist() == [0.5, 0.5]
     whole = decoded(table(), choice())
     assert 0 < group.num_bytes
     # Labels, dense values, items; all else is held otherwise.
@@ -91,7 +91,7 @@ def test_transforms_reach_features_in_groups_and_out_of_them():
     assert [ids.tolist() for ids in group.single] == [[10, 11, 11], [0, 0, 0]]
     assert group.lists[0].ids.tolist() == [2, 2]
     assert group.groups.inverse.tolist() == [[0, 1, 1], [0, 0, 0]]
-    assert group.groups.rows[0].ids.tolist() == [3, 3, 0, 1]
+    assert [lists.ids.tolist() for lists in group.groups.rows[0].features] == [[3, 3], [0, 1]]
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,17 @@
 import numpy as np
 
-from windrow.recsys.group_pieces_kernels import FIELDS, SOURCE_BITS, copy_lists, find_lists, number_rows
+from windrow.recsys.group_pieces_kernels import (
+    FIELDS,
+    GROUP_FIELDS,
+    SOURCE_BITS,
+    copy_lists,
+    find_lists,
+    number_rows,
+)
 from windrow.recsys.id_lists import IdLists
 from windrow.recsys.shared_lists import SharedGroups, distinct_rows
 
-NUM_FEATURES = np.array([1])
+BOUNDS = np.array([0, 1])
 
 
 def source(lists):
@@ -18,7 +25,9 @@ def test_an_example():
     """Pieces of two windows: one over both row groups, one over the second."""
     first, second = source([[1], [2, 3], [1]]), source([[2, 3], [4]])
     table = np.stack([first.table, second.table])
+    group_table = np.stack([first.group_table, second.group_table])
     assert table.shape == (2, 1, FIELDS)
+    assert group_table.shape == (2, 1, GROUP_FIELDS)
     codes = np.array([[1, 0, 0 + (1 << SOURCE_BITS), 1, 0, 1]])
     numbers, slots = np.full(4, -1, np.int32), np.empty(16, np.int32)
     sources, rows, inverse = (np.empty((1, 6), np.int64) for _ in range(3))
@@ -29,7 +38,8 @@ def test_an_example():
         np.array([3, 6]),
         piece_sources,
         table,
-        NUM_FEATURES,
+        group_table,
+        BOUNDS,
         numbers,
         slots,
         sources,
@@ -45,7 +55,7 @@ def test_an_example():
     assert numbers.tolist() == [-1] * 4
 
     offsets, ids_at = np.empty(4, np.int64), np.empty(3, np.int64)
-    find_lists(table, NUM_FEATURES, sources, rows, counts, offsets, ids_at, np.zeros(0, np.int64))
+    find_lists(table, BOUNDS, sources, rows, counts, offsets, ids_at, np.zeros(0, np.int64))
     assert offsets.tolist() == [0, 2, 3, 4]
     ids = np.empty(4, np.int64)
     copy_lists(ids_at, offsets, ids)

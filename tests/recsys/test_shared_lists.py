@@ -18,9 +18,12 @@ def id_lists(lists, weights=None):
 
 def rows_of(found, num_features):
     """Distinct rows as tuples of lists."""
-    count = len(found.hashes)
-    parts = [found.ids[low:high].tolist() for low, high in zip(found.offsets, found.offsets[1:], strict=False)]
-    return [tuple(map(tuple, parts[row::count])) for row in range(count)] if count else []
+    assert len(found.features) == num_features
+    of_features = [
+        [tuple(lists.ids[low:high].tolist()) for low, high in zip(lists.starts, lists.stops, strict=True)]
+        for lists in found.features
+    ]
+    return list(zip(*of_features, strict=True))
 
 
 @given(st.lists(st.tuples(few, few), max_size=12))
@@ -45,30 +48,41 @@ def test_rows_are_the_same_whenever_they_are_transformed(samples):
         distinct_rows(features, transform, transform_once=value) for value in (True, False)
     )
     assert of_once.tolist() == of_each.tolist()
-    for name in ("offsets", "ids", "hashes"):
-        assert getattr(once, name).tolist() == getattr(each, name).tolist()
+    assert rows_of(once, 2) == rows_of(each, 2)
+    assert once.hashes.tolist() == each.hashes.tolist()
     direct, _ = distinct_rows(transform(features))
     assert rows_of(once, 2) == rows_of(direct, 2)
 
 
-def test_weights_tell_samples_apart_and_are_one_where_there_are_none():
+def test_weights_tell_samples_apart():
     weighted = id_lists([[1], [1], [1]], np.array([0.5, 0.25, 0.5], np.float32))
     found, inverse = distinct_rows([weighted, id_lists([[7], [7], [7]])])
     assert inverse.tolist() == [0, 1, 0]
-    assert found.weights.tolist() == [0.5, 0.25, 1, 1]
+    assert found.features[0].weights.tolist() == [0.5, 0.25]
+    assert found.features[1].weights is None
     assert found.hashes[0] != found.hashes[1]
+
+
+def test_lists_are_copied_where_most_repeat_and_else_stay_where_they_are():
+    seldom, often = id_lists([[1], [2], [1], [3], [4]]), id_lists([[1], [1], [2]])
+    (rows, _), (copied, _) = distinct_rows([seldom]), distinct_rows([often])
+    assert rows.features[0].ids is seldom.ids
+    assert copied.features[0].ids.tolist() == [1, 2]
 
 
 def test_no_samples():
     found, inverse = distinct_rows([id_lists([]), id_lists([])])
-    assert found.offsets.tolist() == [0]
-    assert len(inverse) == len(found.ids) == len(found.hashes) == 0
+    assert len(inverse) == len(found.hashes) == 0
+    assert rows_of(found, 2) == []
 
 
 def test_the_table_says_where_arrays_are():
     found, inverse = distinct_rows([id_lists([[1, 2], [1, 2], [3]])])
+    (lists,) = found.features
     groups = SharedGroups((found,), inverse[None].astype(np.int32))
-    addresses = [found.offsets.ctypes.data, found.ids.ctypes.data, 0, found.hashes.ctypes.data, 2]
-    assert groups.table.tolist() == [addresses]
-    # Offsets, three ids, two hashes, and three numbers of 4 bytes.
-    assert groups.num_bytes == 3 * 8 + 3 * 8 + 2 * 8 + 3 * 4
+    assert groups.table.tolist() == [
+        [lists.starts.ctypes.data, lists.stops.ctypes.data, lists.ids.ctypes.data, 0]
+    ]
+    assert groups.group_table.tolist() == [[found.hashes.ctypes.data, 2]]
+    # Two starts, two ends, three ids, two hashes, and three numbers of 4 bytes.
+    assert groups.num_bytes == 2 * 8 + 2 * 8 + 3 * 8 + 2 * 8 + 3 * 4

@@ -1,5 +1,6 @@
 """windrow.recsys.staged_log: DuckDB's answers against Python's."""
 
+import hashlib
 import statistics
 import tempfile
 from collections import Counter
@@ -98,3 +99,58 @@ def test_moments(tmp_path: Path) -> None:
     assert found["dense.x"] == pytest.approx((3.0, statistics.pstdev([1, 2, 6])))
     assert found["dense.same"] == (3.0, 1.0)
     assert found["dense.none"] == (0.0, 1.0)
+
+
+def hash_of(session: int) -> int:
+    return int.from_bytes(hashlib.md5(str(session).encode()).digest()[8:], "little")
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 9)), min_size=1, max_size=60),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: bool, times: bool) -> None:
+    """Rows of each split in order of (shard, hash, session, time, row), in shards of about ten."""
+    sessions, instants = (list(part) for part in zip(*rows, strict=True))
+    splits = [0 if instant < 6 else 1 for instant in instants]
+    shards = {code: -(-splits.count(code) // 10) for code in set(splits)}
+
+    def key(row: int) -> tuple[int, ...]:
+        hashed = hash_of(sessions[row])
+        dealt = (hashed % shards[splits[row]],) if shard else ()
+        within = (hashed, sessions[row]) if cluster else ()
+        return (*dealt, *within, instants[row] if times else 0, row)
+
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        for limit, value in (
+            ("SHARD_ROWS", 10),
+            ("BATCH_ROWS", 7),
+            ("RUN_BYTES", 500),
+            ("BUCKET_BYTES", 300),
+        ):
+            patch.setattr(f"windrow.recsys.staged_log.{limit}", value)
+        folder = Path(name)
+        columns = {"session": sessions, "time": instants, "row": list(range(len(rows)))}
+        parquet.write_table(
+            pa.table({column: pa.array(values, pa.int64()) for column, values in columns.items()}),
+            folder / "staged.parquet",
+        )
+        with StagedLog(folder / "staged.parquet", folder) as staged:
+            assert [staged.time_of_row(place, in_order=False) for place in range(0, len(rows), 5)] == sorted(
+                instants
+            )[::5]
+            found = staged.sort_by_session(
+                "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times
+            )
+            assert parquet.read_table(staged.file)["row"].to_pylist() == sorted(range(len(rows)), key=key)
+        dealt = Counter(
+            (code, hash_of(session) % shards[code]) for code, session in zip(splits, sessions, strict=True)
+        )
+        expected = {
+            code: tuple(dealt[code, number] for number in range(shards[code]) if dealt[code, number])
+            for code in shards
+        }
+        assert found == (expected if shard else {})

@@ -52,3 +52,9 @@ def test_same_bits_every_time() -> None:
 def test_other_types_go_another_way() -> None:
     assert not uses_onednn(torch.ones(2, 2, dtype=torch.float64))
     assert not uses_onednn(torch.ones(0, 2))
+
+
+def test_weights_that_are_slices_of_a_larger_matrix() -> None:
+    x, whole = (random(*shape, seed=1, dtype=torch.float32) for shape in ((7, 16), (24, 64)))
+    for weight in (whole[:, 16:32], whole[::2, 16:32], whole.t()[:, :16]):
+        torch.testing.assert_close(multiply(x, weight, None), x @ weight.contiguous().t())

@@ -172,8 +172,9 @@ def inside_the_log(folder: Path) -> dict[str, Any]:
     return {"output": folder / "log" / "out"}
 
 
-def around_the_log(folder: Path) -> dict[str, Any]:
-    return {"output": folder, "inputs": (folder / "log" / "*.parquet",), "overwrite": True}
+def the_log_itself(folder: Path) -> dict[str, Any]:
+    cluster_log(options_for(folder))
+    return {"inputs": (folder / "out" / "*.parquet",), "overwrite": True}
 
 
 @pytest.mark.parametrize(
@@ -182,7 +183,7 @@ def around_the_log(folder: Path) -> dict[str, Any]:
         (a_folder_of_somebody, "is no clustered log .* and is not replaced"),
         (a_folder_that_exists, "already exists: choose another folder or pass --overwrite"),
         (inside_the_log, "are one in the other"),
-        (around_the_log, "are one in the other"),
+        (the_log_itself, "are one in the other"),
     ],
 )
 def test_outputs_that_are_refused(
@@ -194,6 +195,14 @@ def test_outputs_that_are_refused(
     with pytest.raises(StoreError, match=words):
         cluster_log(options_for(tmp_path, **changes))
     assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_an_output_beside_the_files_of_a_pattern(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", rows=60)
+    pattern, output = tmp_path / "log" / "*.parquet", tmp_path / "log" / "out"
+    for overwrite in (False, True):
+        summary = cluster_log(options_for(tmp_path, inputs=(pattern,), output=output, overwrite=overwrite))
+        assert summary.rows == 60
 
 
 def test_a_clustered_log_is_replaced(tmp_path: Path) -> None:

@@ -51,6 +51,12 @@ def test_the_size_of_a_row_is_that_in_memory(tmp_path: Path) -> None:
     assert max(batch.num_rows for batch in log.batches()) <= 4 * 2**20 // 8004
 
 
+def test_rows_that_grow_are_seen(tmp_path: Path) -> None:
+    lists = pa.table({"a": [[1] * (row // 10) for row in range(1000)]})
+    parquet.write_table(lists, tmp_path / "l.parquet", row_group_size=10)
+    assert LogFiles.open([tmp_path / "l.parquet"]).row_bytes == pytest.approx(lists.nbytes / 1000, rel=0.2)
+
+
 def two_types(folder: Path) -> list[Path]:
     return [write(folder / "1.parquet"), write(folder / "2.parquet", pa.table({"a": [1.5], "b": ["x"]}))]
 

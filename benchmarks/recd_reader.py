@@ -1,0 +1,246 @@
+"""Samples per second of the reader where lists are decoded, transformed and batched once each, over every time.
+
+The log is a generated one with the published statistics of RecD (Zhao et al., MLSys 2023), prepared with the samples of
+a session next to one another. Three readers make the same minibatches in the same order (sessions shuffled):
+
+    plain          no groups: every sample has its lists, and transforms run on all
+    groups         groups of features are held, transformed and given once (O3, O4)
+    left out       the same, from a store that leaves out what the sample before has
+
+In a first epoch all samples are decoded; in later ones those that fit in memory are there. Published: 1.79x. Files
+are in the page cache, readers may use all cores.
+
+    python benchmarks/recd_reader.py [--short]
+"""
+
+import tempfile
+from collections.abc import Callable
+from dataclasses import dataclass
+from itertools import count
+from pathlib import Path
+from typing import TYPE_CHECKING, Literal
+
+from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings
+from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.log_options import FeatureOptions, LogOptions
+from windrow.recsys.prepare import prepare_log
+from windrow.recsys.session_log.generate import generate_log
+from windrow.recsys.session_log.preset import recd
+from windrow.recsys.splits import LogSplitOptions
+from windrow.recsys.store import LogStore
+from windrow.recsys.transforms.options import TransformOptions
+from windrow.recsys.transforms.transforms import Transforms
+
+if TYPE_CHECKING:
+    from windrow.launch.benchmark.measurement import Comparison
+    from windrow.recsys.session_log.options import SessionLogOptions
+
+PLAIN, WINDOW, GROUPS, LEFT_OUT = "plain", "plain, samples shuffled", "groups", "left out"
+AIM = 2.0
+PUBLISHED = 1.79
+BATCH_SIZE = 4096
+LENGTH_SCALE = 0.5
+"""Of the published lists, which makes 250 ids a sample: the log then fits in memory decoded, for the later epochs."""
+ROWS_SCALE = 0.1
+WORTHWHILE = 0.5
+"""Share of samples with the value of the one before, from which on a feature is in a group."""
+HASH_ROWS = 1 << 16
+KEEP_LAST = 40
+ENOUGH_BYTES = 1 << 32
+"""More than all samples take."""
+
+
+@dataclass(frozen=True)
+class Stores:
+    """The same samples, prepared in two ways, and which features form groups."""
+
+    full: LogStore
+    left_out: LogStore
+    groups: tuple[tuple[str, ...], ...]
+    transforms: dict[str, TransformOptions]
+
+    @property
+    def rows(self) -> int:
+        """Samples."""
+        return self.full.split("train").rows
+
+    def reader(
+        self,
+        kind: str,
+        *,
+        transformed: bool,
+        memory_bytes: int = ENOUGH_BYTES,
+    ) -> BatchReader:
+        """A reader that has read nothing yet."""
+        store = self.left_out if kind == LEFT_OUT else self.full
+        shuffle: Literal["window", "sessions"] = "window" if kind == WINDOW else "sessions"
+        deduplicated = kind in (GROUPS, LEFT_OUT)
+        return BatchReader(
+            store,
+            "train",
+            rank=0,
+            size=1,
+            batch_size=BATCH_SIZE,
+            shuffle=shuffle,
+            memory_bytes=memory_bytes,
+            groups=self.groups if deduplicated else (),
+            transforms=Transforms(self.transforms, store.features, store.dense) if transformed else None,
+            transform_once=deduplicated,
+        )
+
+
+def prepare(folder: Path, samples: int) -> Stores:
+    """Generate a log and prepare it twice."""
+    options = recd(length_scale=LENGTH_SCALE, rows_scale=ROWS_SCALE)
+    path = folder / "log.parquet"
+    generate_log(path, options, samples=samples)
+    lists = {feature.name for group in options.groups if group.mean_length for feature in group.features}
+    log = LogOptions(
+        paths=(path,),
+        format="parquet",
+        dense=options.dense,
+        session="session",
+        time="time",
+        features={
+            feature.name: FeatureOptions(ids="rows", rows=feature.rows, multi_hot=feature.name in lists)
+            for feature in options.features
+        },
+    )
+    split = LogSplitOptions(by="time", fractions=(1.0, 0.0, 0.0))
+    full, left_out = (
+        prepare_log(folder / name, log, split, cluster=True, leave_out_repeats=leave_out)
+        for name, leave_out in (("full", False), ("left out", True))
+    )
+    path.unlink()
+    return Stores(full, left_out, groups_of(options), transforms_of(options))
+
+
+def groups_of(options: "SessionLogOptions") -> tuple[tuple[str, ...], ...]:
+    """What changes together in the log, and mostly does not."""
+    return tuple(
+        tuple(feature.name for feature in group.features)
+        for group in options.groups
+        if group.features and group.unchanged >= WORTHWHILE
+    )
+
+
+def transforms_of(options: "SessionLogOptions") -> dict[str, TransformOptions]:
+    """Lists cut and hashed, single ids hashed, two dense columns bucketised."""
+    found = {
+        feature.name: TransformOptions(
+            hash_rows=HASH_ROWS, keep_last=KEEP_LAST if group.mean_length is not None else None
+        )
+        for group in options.groups
+        for feature in group.features
+    }
+    boundaries = tuple(number / 4 for number in range(-8, 9))
+    for name in ("user_age", "item_price"):
+        found[f"{name}_bucket"] = TransformOptions(dense=name, bucketise=boundaries)
+    return found
+
+
+def read(reader: BatchReader, epoch: int) -> tuple[int, int]:
+    """Make all minibatches of an epoch; how many ids lists of groups have for samples, and how many are held."""
+    rows = held = given = 0
+    with reader.batches(epoch) as batches:
+        for batch in batches:
+            rows += batch.num_samples
+            for group in batch.deduplicated:
+                held += group.num_unique
+                given += group.num_samples
+    assert rows == reader.samples_per_epoch, f"{rows} samples, expected {reader.samples_per_epoch}"
+    return given, held
+
+
+def first_epoch(stores: Stores, kind: str, *, transformed: bool) -> Callable[[], object]:
+    """Read with a new reader."""
+    return lambda: read(stores.reader(kind, transformed=transformed), 0)
+
+
+def later_epochs(
+    stores: Stores, kind: str, *, transformed: bool, memory_bytes: int = ENOUGH_BYTES
+) -> Callable[[], object]:
+    """Read one epoch after the other with one reader."""
+    reader = stores.reader(kind, transformed=transformed, memory_bytes=memory_bytes)
+    epochs = count()
+    return lambda: read(reader, next(epochs))
+
+
+def decode(store: LogStore) -> Callable[[], int]:
+    """Decode all columns that a reader needs, and do nothing with them; gives the bytes they take."""
+    from pyarrow import parquet
+
+    names = [feature.name for feature in store.features]
+
+    def run() -> int:
+        num_bytes = 0
+        for path in store.split("train").files:
+            with parquet.ParquetFile(path, memory_map=True, page_checksum_verification=True) as file:
+                for group in range(file.num_row_groups):
+                    table = file.read_row_group(group, columns=["label", "dense", "session", *names])
+                    num_bytes += table.nbytes
+        return num_bytes
+
+    return run
+
+
+def measure(program: Program) -> Findings:
+    """Time first and later epochs of each reader, with and without transforms, and what decoding alone takes."""
+    samples, repeats = (1 << 16, 5) if program.short else (3 << 16, 11)
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    with tempfile.TemporaryDirectory() as folder:
+        stores = prepare(Path(folder), samples)
+        for store, name in ((stores.full, "full"), (stores.left_out, "left_out")):
+            files = store.split("train").files
+            figures[f"{name}_stored_bytes_per_sample"] = sum(file.stat().st_size for file in files) / samples
+            figures[f"{name}_decoded_bytes_per_sample"] = decode(store)() / samples
+        given, held = read(stores.reader(GROUPS, transformed=False), 0)
+        figures["dedupe_factor"] = given / held
+        timed: dict[str, dict[str, Callable[[], object]]] = {
+            "decoding alone": {PLAIN: decode(stores.full), LEFT_OUT: decode(stores.left_out)}
+        }
+        for transformed in (False, True):
+            suffix = ", transforms" if transformed else ""
+            timed[f"first epoch{suffix}"] = {
+                kind: first_epoch(stores, kind, transformed=transformed)
+                for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
+            }
+            timed[f"later epochs{suffix}"] = {
+                kind: later_epochs(stores, kind, transformed=transformed)
+                for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
+            }
+        # What groups take in memory, and plain samples do not fit into.
+        scarce = int(figures["full_decoded_bytes_per_sample"] * samples / 2)
+        timed["later epochs, half the memory, transforms"] = {
+            kind: later_epochs(stores, kind, transformed=True, memory_bytes=scarce)
+            for kind in (PLAIN, GROUPS, LEFT_OUT)
+        }
+        for name, runs in timed.items():
+            variants = {kind: Variant(run=run, rows=samples) for kind, run in runs.items()}
+            comparisons[name] = compared = compare(variants, baseline=PLAIN, repeats=repeats)
+            key = name.replace(", ", "_").replace(" ", "_")
+            for kind in runs:
+                variant = kind.replace(", ", "_").replace(" ", "_")
+                figures[f"{key}_{variant}_samples_per_second"] = samples / compared.variants[kind].median_s
+                if kind != PLAIN:
+                    figures[f"{key}_{variant}_over_plain_ratio"] = compared.ratio(kind).median
+    published = figures["first_epoch_transforms_left_out_over_plain_ratio"]
+    later = figures["later_epochs_left_out_over_plain_ratio"]
+    return Findings(
+        figures=figures,
+        aims={
+            "first_epoch": Aim(
+                f"first epoch, transforms: >= {AIM} of the plain reader (published {PUBLISHED})",
+                published >= AIM,
+            ),
+            "later_epochs": Aim(f"later epochs: >= {AIM} of the plain reader", later >= AIM),
+        },
+        comparisons=comparisons,
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure)
