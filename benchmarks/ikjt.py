@@ -11,7 +11,7 @@ compares every list with the one it is taken to equal. It is timed against the f
 Both go on to copy the distinct lists, as `deduplicate` does. `expand` is timed against PyTorch's `index_select` of the
 positions of all ids. Lists that grow by one id with each sample (prefixes of sessions) are packed into windows as well.
 A memory copy of the ids and lengths is the floor of what reads and writes them. A batch has the 65,536 samples of a row
-group, which is what a reader deduplicates at a time; all use one thread.
+group, which is what a reader deduplicates at a time, and each run takes four; all use one thread.
 
     python benchmarks/ikjt.py [--short]
 """
@@ -38,6 +38,7 @@ if TYPE_CHECKING:
 
 LENGTHS = (1, 10, 100)
 NUM_SAMPLES = 1 << 16
+NUM_BATCHES = 4
 PREFIX_IDS = 1 << 21
 PADDING_REPEATS = 3
 SESSION_SAMPLES = 16.5
@@ -203,7 +204,7 @@ def measure(program: Program) -> Findings:
     torch.set_num_threads(1)
     # As in `windrow train`.
     keep_freed_memory()
-    num_batches, repeats = (1, 9) if program.short else (4, 25)
+    repeats = 7 if program.short else 25
     chance = np.random.default_rng(0)
     figures: dict[str, float] = {}
     comparisons: dict[str, Comparison] = {}
@@ -211,7 +212,7 @@ def measure(program: Program) -> Findings:
         for length in LENGTHS:
             batches = [
                 session_lists(NUM_SAMPLES, length, clustered=order == "clustered", chance=chance)
-                for _ in range(num_batches)
+                for _ in range(NUM_BATCHES)
             ]
             comparisons[f"{order}, {length} ids"] = compared = time_lists(batches, repeats)
             comparisons[f"{order}, {length} ids, padding"] = padding = time_padding(batches[0])

@@ -6,7 +6,8 @@ a session is a sample of `windrow.recsys.models.next_item`; the same model, from
 
   shuffled       samples shuffled anew in each epoch, every list and item looked up for itself: the baseline;
   clustered      sessions shuffled anew, their samples together, what repeats looked up once;
-  ... in full    the same minibatches, not deduplicated: must train alike, but for rounding.
+  ... in full    the same minibatches, not deduplicated: must train alike, but for rounding;
+  ... halved     clustered, in minibatches of half the size: twice the steps, each from as few sessions.
 
 The last sessions are for early stopping; each run counts with recall@20 and mrr@20 of the test prefixes, among all
 items, at its best validation epoch. Seeds change first weights, order, negatives and dropout. Aim: the mean difference
@@ -18,6 +19,7 @@ mrr@20 of 0.162. `--short` takes a part of the sessions and says little.
 
 import argparse
 import math
+import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -48,11 +50,11 @@ from windrow.recsys.trainer import RecommendationTrainer, RecommendationTraining
 from windrow.training.early_stopping import EarlyStopping
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"
-SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered, in full"
+SHUFFLED, CLUSTERED, HALVED, IN_FULL = "shuffled", "clustered", "halved", "in_full"
 SEEDS, SEEDS_SHORT = 3, 2
 SESSIONS_SHORT = 6000
 """The last ones: about 23,000 samples."""
-VALIDATION_SESSIONS, VALIDATION_SESSIONS_SHORT = 5000, 500
+VALIDATION_SESSIONS, VALIDATION_SESSIONS_SHORT = 4000, 500
 TEST_SHORT = 4000
 EPOCHS, EPOCHS_SHORT = 8, 2
 PATIENCE = 1
@@ -60,6 +62,7 @@ DIM, BATCH_SIZE, NEGATIVES, MAX_HISTORY = 64, 512, 1024, 20
 DROPOUT, TEMPERATURE, NEGATIVE_EXPONENT = 0.2, 0.07, 0.5
 LEARNING_RATE, TABLE_LEARNING_RATE, INITIAL_SCALE = 0.003, 0.1, 0.1
 """Chosen for the shuffled variant on half of the sessions, by its validation recall."""
+DEDUPLICATED = (CLUSTERED, HALVED)
 EQUAL = 0.01
 """Recall of one run may differ by so much with and without deduplication: rounding is enough for another course."""
 PUBLISHED = {"recall@20": 0.497, "mrr@20": 0.162}
@@ -116,6 +119,8 @@ def work(task: Mapping[str, Any]) -> object:
     keep_freed_memory()
     forget_shapes()
     short, seed, variant = task["short"], task["seed"], task["variant"]
+    deduplicated = variant in DEDUPLICATED
+    batch_size = BATCH_SIZE // 2 if variant == HALVED else BATCH_SIZE
     sessions, samples, num_items = read_data(Path(task["data"]), short=short)
     world = Loopback.single()
     negatives = NegativeSampler(
@@ -126,17 +131,17 @@ def work(task: Mapping[str, Any]) -> object:
             sessions,
             rank=0,
             size=1,
-            batch_size=BATCH_SIZE,
+            batch_size=batch_size,
             negatives=negatives,
             seed=seed,
             order="samples" if variant == SHUFFLED else "sessions",
-            deduplicated=variant == CLUSTERED,
+            deduplicated=deduplicated,
         )
     )
     tables = EmbeddingCollection(
         next_item_tables(num_items, DIM),
         world=world,
-        groups=[[ITEM]] if variant == CLUSTERED else (),
+        groups=[[ITEM]] if deduplicated else (),
         optimizer=TableOptions(dim=DIM, learning_rate=TABLE_LEARNING_RATE, initial_scale=INITIAL_SCALE),
         seed=seed,
     )
@@ -148,7 +153,7 @@ def work(task: Mapping[str, Any]) -> object:
         generator=torch.Generator().manual_seed(seed),
     )
     recommender = Recommender(None, tables, model)
-    options = RecommendationTrainingOptions(epochs=EPOCHS, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE)
+    options = RecommendationTrainingOptions(epochs=EPOCHS, batch_size=batch_size, learning_rate=LEARNING_RATE)
     trainer = RecommendationTrainer(
         world, recommender, source, options=options, table_learning_rate=TABLE_LEARNING_RATE, seed=seed
     )
@@ -160,7 +165,7 @@ def work(task: Mapping[str, Any]) -> object:
             recommender,
             {split: samples[split]},
             num_items=num_items,
-            deduplicated=variant == CLUSTERED,
+            deduplicated=deduplicated,
         )
         return evaluator.evaluate()[split]
 
@@ -170,7 +175,9 @@ def work(task: Mapping[str, Any]) -> object:
         start = time.perf_counter()
         losses.append(trainer.train_epoch(epoch))
         seconds.append(time.perf_counter() - start)
-        if stopping.update(epoch, measure("validation")["recall@20"]):
+        found = measure("validation")
+        print(f"{variant} {seed}: epoch {epoch + 1} {seconds[-1]:.1f} s {found}", file=sys.stderr, flush=True)
+        if stopping.update(epoch, found["recall@20"]):
             best = [table.weight.clone() for table in recommender.local_tables()], clone(model)
         if stopping.should_stop:
             break
@@ -195,17 +202,18 @@ def clone(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 
 
 def differences(
-    runs: Mapping[tuple[str, int], Mapping[str, Any]], seeds: Sequence[int], metric: str
+    runs: Mapping[tuple[str, int], Mapping[str, Any]], variant: str, seeds: Sequence[int], metric: str
 ) -> tuple[float, float]:
-    """Mean over the seeds of clustered less shuffled, and its standard error."""
-    found = [runs[CLUSTERED, seed][metric] - runs[SHUFFLED, seed][metric] for seed in seeds]
+    """Mean over the seeds of a variant less shuffled, and its standard error."""
+    found = [runs[variant, seed][metric] - runs[SHUFFLED, seed][metric] for seed in seeds]
     return fmean(found), stdev(found) / math.sqrt(len(found))
 
 
 def measure(program: Program) -> Findings:
     """Train every variant from every seed, two at a time; in full only once, to compare."""
     seeds = range(SEEDS_SHORT if program.short else SEEDS)
-    wanted = [(variant, seed) for seed in seeds for variant in (SHUFFLED, CLUSTERED)] + [(IN_FULL, 0)]
+    compared = (SHUFFLED, CLUSTERED, HALVED)
+    wanted = [(variant, seed) for seed in seeds for variant in compared] + [(IN_FULL, 0)]
 
     def run(key: tuple[str, int]) -> dict[str, Any]:
         task = {
@@ -236,13 +244,14 @@ def measure(program: Program) -> Findings:
     figures: dict[str, float] = {}
     aims = {}
     for metric, short_name in (("recall@20", "recall"), ("mrr@20", "mrr")):
-        for variant in (SHUFFLED, CLUSTERED):
+        for variant in compared:
             values = [runs[variant, seed][metric] for seed in seeds]
             figures[f"{variant}_{short_name}_share"] = fmean(values)
             figures[f"{variant}_{short_name}_standard_error_share"] = stdev(values) / math.sqrt(len(values))
-        mean, error = differences(runs, seeds, metric)
-        figures[f"difference_{short_name}_share"] = mean
-        figures[f"difference_{short_name}_standard_error_share"] = error
+        for variant in (HALVED, CLUSTERED):
+            mean, error = differences(runs, variant, seeds, metric)
+            figures[f"{variant}_{short_name}_difference_share"] = mean
+            figures[f"{variant}_{short_name}_difference_standard_error_share"] = error
         aims[short_name] = Aim(
             f"mean {metric} of clustered over that of shuffled: no loss beyond two standard errors",
             mean >= -2 * error,
@@ -251,7 +260,7 @@ def measure(program: Program) -> Findings:
     figures["in_full_recall_difference_share"] = equal
     aims["equal"] = Aim(f"recall@20 within {EQUAL} with and without deduplication", equal <= EQUAL)
     for name in ("best_epoch", "lookups"):
-        for variant in (SHUFFLED, CLUSTERED):
+        for variant in compared:
             figures[f"{variant}_{name}_count"] = fmean(runs[variant, seed][name] for seed in seeds)
     figures["lookups_ratio"] = figures["shuffled_lookups_count"] / figures["clustered_lookups_count"]
     return Findings(

@@ -24,8 +24,10 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
 from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.decoded_columns import ColumnChoice
 from windrow.recsys.log_options import FeatureOptions, LogOptions
 from windrow.recsys.prepare import prepare_log
+from windrow.recsys.row_groups import RowGroups
 from windrow.recsys.session_log.generate import generate_log
 from windrow.recsys.session_log.preset import recd
 from windrow.recsys.splits import LogSplitOptions
@@ -66,13 +68,7 @@ class Stores:
         """Samples."""
         return self.full.split("train").rows
 
-    def reader(
-        self,
-        kind: str,
-        *,
-        transformed: bool,
-        memory_bytes: int = ENOUGH_BYTES,
-    ) -> BatchReader:
+    def reader(self, kind: str, *, transformed: bool) -> BatchReader:
         """A reader that has read nothing yet."""
         store = self.left_out if kind == LEFT_OUT else self.full
         shuffle: Literal["window", "sessions"] = "window" if kind == WINDOW else "sessions"
@@ -84,7 +80,7 @@ class Stores:
             size=1,
             batch_size=BATCH_SIZE,
             shuffle=shuffle,
-            memory_bytes=memory_bytes,
+            memory_bytes=ENOUGH_BYTES,
             groups=self.groups if deduplicated else (),
             transforms=Transforms(self.transforms, store.features, store.dense) if transformed else None,
             transform_once=deduplicated,
@@ -142,7 +138,7 @@ def transforms_of(options: "SessionLogOptions") -> dict[str, TransformOptions]:
 
 
 def read(reader: BatchReader, epoch: int) -> tuple[int, int]:
-    """Make all minibatches of an epoch; how many ids lists of groups have for samples, and how many are held."""
+    """Make all minibatches of an epoch; how many rows of groups samples have, and how many are held."""
     rows = held = given = 0
     with reader.batches(epoch) as batches:
         for batch in batches:
@@ -159,13 +155,21 @@ def first_epoch(stores: Stores, kind: str, *, transformed: bool) -> Callable[[],
     return lambda: read(stores.reader(kind, transformed=transformed), 0)
 
 
-def later_epochs(
-    stores: Stores, kind: str, *, transformed: bool, memory_bytes: int = ENOUGH_BYTES
-) -> Callable[[], object]:
+def later_epochs(stores: Stores, kind: str, *, transformed: bool) -> Callable[[], object]:
     """Read one epoch after the other with one reader."""
-    reader = stores.reader(kind, transformed=transformed, memory_bytes=memory_bytes)
+    reader = stores.reader(kind, transformed=transformed)
     epochs = count()
     return lambda: read(reader, next(epochs))
+
+
+def kept_bytes(stores: Stores, kind: str) -> int:
+    """Memory that the samples take from one epoch to the next."""
+    store = stores.left_out if kind == LEFT_OUT else stores.full
+    choice = ColumnChoice(
+        features=store.features, num_dense=len(store.dense), groups=() if kind == PLAIN else stores.groups
+    )
+    row_groups = RowGroups(store.split("train"), choice, memory_bytes=0)
+    return sum(group.num_bytes for group, _, _ in row_groups.covering(0, stores.rows))
 
 
 def decode(store: LogStore) -> Callable[[], int]:
@@ -199,6 +203,9 @@ def measure(program: Program) -> Findings:
             figures[f"{name}_decoded_bytes_per_sample"] = decode(store)() / samples
         given, held = read(stores.reader(GROUPS, transformed=False), 0)
         figures["dedupe_factor"] = given / held
+        for kind in (PLAIN, GROUPS, LEFT_OUT):
+            variant = kind.replace(" ", "_")
+            figures[f"{variant}_kept_bytes_per_sample"] = kept_bytes(stores, kind) / samples
         timed: dict[str, dict[str, Callable[[], object]]] = {
             "decoding alone": {PLAIN: decode(stores.full), LEFT_OUT: decode(stores.left_out)}
         }
@@ -212,12 +219,6 @@ def measure(program: Program) -> Findings:
                 kind: later_epochs(stores, kind, transformed=transformed)
                 for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
             }
-        # What groups take in memory, and plain samples do not fit into.
-        scarce = int(figures["full_decoded_bytes_per_sample"] * samples / 2)
-        timed["later epochs, half the memory, transforms"] = {
-            kind: later_epochs(stores, kind, transformed=True, memory_bytes=scarce)
-            for kind in (PLAIN, GROUPS, LEFT_OUT)
-        }
         for name, runs in timed.items():
             variants = {kind: Variant(run=run, rows=samples) for kind, run in runs.items()}
             comparisons[name] = compared = compare(variants, baseline=PLAIN, repeats=repeats)

@@ -102,6 +102,12 @@ class RecommendationRecipe:
             raise RecipeError(
                 "deduplication.groups and transforms are for prepared logs, and interactions are none: leave them out"
             )
+        deduplication = self.deduplication
+        if deduplication.groups and deduplication.cluster and self.training.shuffle == "window":
+            raise RecipeError(
+                'deduplication.cluster = true and training.shuffle = "window": shuffling single samples takes sessions '
+                'apart again; set training.shuffle = "sessions", or deduplication.cluster = false'
+            )
         if not has_interactions and self.store == Path():
             raise RecipeError("needs a value for 'store', the folder that windrow prepare writes the log to")
 

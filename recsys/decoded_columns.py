@@ -109,9 +109,8 @@ class RowGroup:
     def num_bytes(self) -> int:
         """Of all."""
         arrays = (self.labels, self.dense, *self.single, *(() if self.sessions is None else (self.sessions,)))
-        return sum(array.nbytes for array in arrays) + sum(
-            held.num_bytes for held in (*self.lists, self.groups)
-        )
+        of_arrays: int = sum(array.nbytes for array in arrays)
+        return of_arrays + sum(lists.num_bytes for lists in self.lists) + self.groups.num_bytes
 
 
 def decoded(table: Any, choice: ColumnChoice) -> RowGroup:

@@ -23,6 +23,7 @@ from typing import Any, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba import carray  # type: ignore[attr-defined]  # numba's list of what it exports leaves this out
 from numba.core import cgutils, types
 from numba.extending import intrinsic
 
@@ -125,7 +126,7 @@ def number_rows(
                 number = numbers[known]
                 if number < 0:
                     at = group_table[source, group, HASHES]
-                    hashed = numba.carray(pointer(at), (row + 1,), np.uint64)[row]
+                    hashed = carray(pointer(at), (row + 1,), np.uint64)[row]
                     slot = hashed & mask
                     while slots[slot] >= 0:
                         number = slots[slot]
@@ -186,7 +187,7 @@ def find_lists(
                 ahead = min(number + AHEAD, last)
                 for field in (STARTS, STOPS):
                     at = table[sources[group, ahead], feature, field] + rows[group, ahead] * ID_BYTES
-                    prefetch(numba.carray(pointer(at), (1,), np.int64), 0)
+                    prefetch(carray(pointer(at), (1,), np.int64), 0)
                 source = sources[group, number]
                 begin, end = _list_at(table, source, feature, rows[group, number])
                 offsets[place + 1] = offsets[place] + end - begin
@@ -212,10 +213,10 @@ def copy_lists(
     for place in range(count):
         # Where a list lies is as good as random: ask for it before it is needed.
         ahead = addresses[min(place + AHEAD, count - 1)]
-        prefetch(numba.carray(pointer(ahead), (1,), out.dtype), 0)
+        prefetch(carray(pointer(ahead), (1,), out.dtype), 0)
         if addresses[place] != 0:
             begin, length = offsets[place], offsets[place + 1] - offsets[place]
-            values = numba.carray(pointer(addresses[place]), (length,), out.dtype)
+            values = carray(pointer(addresses[place]), (length,), out.dtype)
             for index in range(length):
                 out[begin + index] = values[index]
 
@@ -223,8 +224,8 @@ def copy_lists(
 @numba.njit(nogil=True, cache=True)
 def _list_at(table: npt.NDArray[np.int64], source: int, feature: int, row: int) -> tuple[int, int]:
     """Where the list of a feature and row begins and ends in its ids."""
-    starts = numba.carray(pointer(table[source, feature, STARTS]), (row + 1,), np.int64)
-    stops = numba.carray(pointer(table[source, feature, STOPS]), (row + 1,), np.int64)
+    starts = carray(pointer(table[source, feature, STARTS]), (row + 1,), np.int64)
+    stops = carray(pointer(table[source, feature, STOPS]), (row + 1,), np.int64)
     return starts[row], stops[row]
 
 
@@ -242,14 +243,14 @@ def _equal(
         other, other_end = _list_at(table, second[0], feature, second[1])
         if end - begin != other_end - other:
             return False
-        ids = numba.carray(pointer(table[first[0], feature, IDS]), (end,), np.int64)
-        other_ids = numba.carray(pointer(table[second[0], feature, IDS]), (other_end,), np.int64)
+        ids = carray(pointer(table[first[0], feature, IDS]), (end,), np.int64)
+        other_ids = carray(pointer(table[second[0], feature, IDS]), (other_end,), np.int64)
         for index in range(end - begin):
             if ids[begin + index] != other_ids[other + index]:
                 return False
         if table[first[0], feature, WEIGHTS] != 0:
-            weights = numba.carray(pointer(table[first[0], feature, WEIGHTS]), (end,), np.int32)
-            other_weights = numba.carray(pointer(table[second[0], feature, WEIGHTS]), (other_end,), np.int32)
+            weights = carray(pointer(table[first[0], feature, WEIGHTS]), (end,), np.int32)
+            other_weights = carray(pointer(table[second[0], feature, WEIGHTS]), (other_end,), np.int32)
             for index in range(end - begin):
                 if weights[begin + index] != other_weights[other + index]:
                     return False

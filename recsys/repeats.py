@@ -84,10 +84,14 @@ def runs_of_column(column: Any, weights: Any = None) -> RunLists:
         weights: list<float>, with nulls at the same samples; None where the feature has none.
 
     Raises:
-        ValueError: the first value is null, or weights and ids have other lengths or nulls.
+        ValueError: the first value is null, weights and ids have other lengths or nulls, or another type.
     """
     import pyarrow as pa
 
+    # Compiled loops read these by their addresses.
+    _check_type(column, pa.int64(), single=weights is None)
+    if weights is not None:
+        _check_type(weights, pa.float32(), single=False)
     begins = None
     if column.null_count:
         begins = column.is_valid().to_numpy(zero_copy_only=False)
@@ -96,7 +100,7 @@ def runs_of_column(column: Any, weights: Any = None) -> RunLists:
     if not pa.types.is_list(column.type):
         buffer = column.buffers()[1]
         ids = np.frombuffer(buffer, np.int64)[column.offset : column.offset + len(column)]
-        return RunLists(lists_of_single_ids(ids if begins is None else ids[begins]), begins)
+        return RunLists(lists_of_single_ids(ids if begins is None else ids[np.flatnonzero(begins)]), begins)
     if weights is not None and not (
         weights.offsets.equals(column.offsets) and weights.is_valid().equals(column.is_valid())
     ):
@@ -105,7 +109,7 @@ def runs_of_column(column: Any, weights: Any = None) -> RunLists:
     if begins is None:
         return RunLists(lists, None)
     # Lists that are null hold nothing, so that the others still lie one behind the other.
-    offsets = np.append(lists.offsets[:-1][begins], lists.offsets[-1])
+    offsets = np.append(lists.offsets[np.flatnonzero(begins)], lists.offsets[-1])
     return RunLists(IdLists(offsets, lists.ids, lists.weights), begins)
 
 
@@ -177,6 +181,14 @@ def _without(column: Any, begins: npt.NDArray[np.bool_]) -> Any:
     lengths = np.where(begins, np.diff(column.offsets.to_numpy()), 0)
     offsets = np.append(0, np.cumsum(lengths)).astype(np.int32)
     return pa.ListArray.from_arrays(pa.array(offsets), kept.flatten(), mask=nulls)
+
+
+def _check_type(column: Any, wanted: Any, *, single: bool) -> None:
+    import pyarrow as pa
+
+    is_list = pa.types.is_list(column.type)
+    if not (is_list or single) or (column.type.value_type if is_list else column.type) != wanted:
+        raise ValueError(f"has values of type {column.type}, expected {wanted}")
 
 
 def _replaced(table: Any, name: str, column: Any) -> Any:

@@ -29,8 +29,8 @@ from windrow.recsys.id_lists import IdLists, gathered_lists
 __all__ = ["DistinctRows", "RowLists", "SharedGroups", "distinct_rows"]
 
 WORTH_COPYING = 0.75
-"""Where rows have less than this share of the ids that were decoded, they are copied, so that the rest can be given back:
-else lists stay where they are, which is faster."""
+"""Where rows have less than this share of the ids that were decoded, they are copied, so that the rest can be given
+back; else lists stay where they are, which is faster."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -1,7 +1,4 @@
-"""``windrow explain``: what would be saved, before anything is trained.
-
-Of a graph: what keeping remote rows would cost and save. Of a log: what holding repeated values once would.
-"""
+"""``windrow explain``: what caches of a graph, or deduplication of a log, would save, before anything is trained."""
 
 import argparse
 import json

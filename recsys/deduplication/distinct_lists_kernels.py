@@ -27,6 +27,12 @@ __all__ = [
 CHUNK = 64
 """Values compared without a question in between: several vector instructions, few enough to stop early."""
 
+FEW = 4
+"""Values that are hashed one at a time: sooner done than a whole chunk."""
+
+LINE = 8
+"""Ids in a line of a processor's cache, of 64 bytes."""
+
 AHEAD = 8
 """Samples between asking for a list and comparing it."""
 
@@ -68,10 +74,15 @@ def mark_other_values(
         starts: [m + 1] increasing, of which the last is n: from each to the next, lists have one length.
         begins: [n]; set where values differ, else left as it is.
     """
+    asked = np.int64(0)
     for stretch in range(starts.size - 1):
         row, end = starts[stretch] + 1, starts[stretch + 1]
         start, stop = np.uint64(offsets[row]), np.uint64(offsets[end])
         length = start - np.uint64(offsets[row - 1])
+        ahead = min(np.int64(stop) + 128, values.size)
+        while asked < ahead:
+            prefetch(values, asked)
+            asked += LINE
         if length == 1:
             for index in range(stop - start):
                 differs = values[start + index] != values[start + index - np.uint64(1)]
@@ -125,6 +136,11 @@ def mix_lists(
         hashes: [m] what was hashed of them so far; overwritten.
     """
     for place in range(rows.size):
+        # Between first samples of runs lie lists that are not read: ask for the list after the next, if it is long.
+        later = rows[min(place + 2, rows.size - 1)]
+        if offsets[later + 1] - offsets[later] > CHUNK:
+            for line in range(offsets[later], offsets[later + 1], LINE):
+                prefetch(values, line)
         position = np.uint64(offsets[rows[place]])
         stop = np.uint64(offsets[rows[place] + 1])
         state = hashes[place] ^ (stop - position)
@@ -134,9 +150,14 @@ def mix_lists(
                 total += _folded(values[position + index]) * FACTORS[index]
             state = mix64(state ^ total)
             position += np.uint64(CHUNK)
-        total = np.uint64(0)
-        for index in range(stop - position):
-            total += _folded(values[position + index]) * FACTORS[index]
+        total, rest = np.uint64(0), stop - position
+        if rest <= np.uint64(FEW) or position + np.uint64(CHUNK) > np.uint64(values.size):
+            for index in range(rest):
+                total += _folded(values[position + index]) * FACTORS[index]
+        else:
+            for index in range(np.uint64(CHUNK)):
+                product = _folded(values[position + index]) * FACTORS[index]
+                total += product if index < rest else np.uint64(0)
         hashes[place] = mix64(state ^ total)
 
 

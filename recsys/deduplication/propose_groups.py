@@ -82,24 +82,18 @@ def propose_groups(
         Groups, each with a larger saving than it costs, in the order of their first features.
 
     Cost:
-        For each of at most F^2 / 2 pairs of features one pass over a truth value for each sample; pairs of very
-        different factors are ruled out without.
+        For each of at most F^2 / 2 pairs of features one pass over a truth value for each sample, of which a feature
+        keeps one; pairs of very different factors are ruled out without.
     """
     scales = _Scales(found, costs)
     groups: list[Group] = [(name,) for name in costs if found.predicted_factor([name]) > least_factor]
-    gains: dict[tuple[Group, Group], float] = {
-        (one, other): scales.gain(one, other)
-        for place, one in enumerate(groups)
-        for other in groups[place + 1 :]
-    }
+    gains = _gains(scales, groups, groups)
     while gains:
-        (one, other), gain = max(gains.items(), key=lambda entry: entry[1])
-        if gain <= 0:
-            break
-        joined = (*one, *other)
+        one, other = max(gains, key=gains.__getitem__)
+        joined = scales.join(one, other)
         groups = [group for group in groups if group not in (one, other)]
-        gains = {pair: known for pair, known in gains.items() if not {one, other} & set(pair)}
-        gains |= {(joined, group): scales.gain(joined, group) for group in groups}
+        gains = {pair: gain for pair, gain in gains.items() if not {one, other} & set(pair)}
+        gains |= _gains(scales, [joined], groups)
         groups.append(joined)
     order = {name: place for place, name in enumerate(costs)}
     kept = [
@@ -108,6 +102,16 @@ def propose_groups(
         if scales.cost(group) < scales.plain_cost(group)
     ]
     return tuple(sorted(kept, key=lambda group: order[group[0]]))
+
+
+def _gains(
+    scales: "_Scales", some: Sequence[Group], others: Sequence[Group]
+) -> dict[tuple[Group, Group], float]:
+    """Pairs that gain when they are joined, each once."""
+    pairs = dict.fromkeys(
+        (min(one, other), max(one, other)) for one in some for other in others if one != other
+    )
+    return {pair: gain for pair in pairs if (gain := scales.gain(*pair)) > 0}
 
 
 class _Scales:
@@ -139,22 +143,25 @@ class _Scales:
         most = self._overhead() - missing * sum(self._row_bytes[name] for name in fewer)
         if most <= 0:
             return most
+        rows = self._rows_of(self._unchanged[one] & self._unchanged[other])
+        together = self._overhead() + rows * sum(self._row_bytes[name] for name in (*one, *other))
+        return self.cost(one) + self.cost(other) - together
+
+    def join(self, one: Group, other: Group) -> Group:
+        """Make one group of two, which are forgotten."""
         joined = (*one, *other)
-        self._unchanged[joined] = self._unchanged[one] & self._unchanged[other]
-        gain = self.cost(one) + self.cost(other) - self.cost(joined)
-        if gain <= 0:
-            del self._unchanged[joined]
-        return gain
+        self._unchanged[joined] = self._unchanged.pop(one) & self._unchanged.pop(other)
+        return joined
 
     def _overhead(self) -> float:
         return INVERSE_BYTES * self._found.batch_size
 
     def _expected_rows(self, group: Group) -> float:
         if group not in self._rows:
-            unchanged = self._unchanged[group]
-            share = int(np.count_nonzero(unchanged)) / len(unchanged) if len(unchanged) else 0.0
-            found = self._found
-            self._rows[group] = distinct_rows(
-                found.batch_size, found.samples_per_session, share, pieces=found.pieces
-            )
+            self._rows[group] = self._rows_of(self._unchanged[group])
         return self._rows[group]
+
+    def _rows_of(self, unchanged: npt.NDArray[np.bool_]) -> float:
+        share = int(np.count_nonzero(unchanged)) / len(unchanged) if len(unchanged) else 0.0
+        found = self._found
+        return distinct_rows(found.batch_size, found.samples_per_session, share, pieces=found.pieces)

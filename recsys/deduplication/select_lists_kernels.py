@@ -14,7 +14,7 @@ AHEAD = 8
 """Lists between asking for one and copying it."""
 
 CHUNK = 8
-"""Values copied without a question in between: more than most lists that are short, one or two vector instructions."""
+"""Values copied without a question in between: as many as a short list has, one or two vector instructions."""
 
 
 @numba.njit(cache=True, nogil=True)

@@ -151,7 +151,6 @@ class NextItem(nn.Module):
         positive, negative = corrected_scores(
             output.sessions,
             output.items,
-            num_samples,
             ids,
             temperature=self._temperature,
             log_probabilities=self.log_probabilities,

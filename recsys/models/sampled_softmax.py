@@ -16,7 +16,6 @@ __all__ = ["corrected_scores", "sampled_softmax_loss"]
 def corrected_scores(
     queries: Tensor,
     items: Tensor,
-    num_positives: int,
     ids: Tensor,
     *,
     temperature: float,
@@ -27,7 +26,6 @@ def corrected_scores(
     Args:
         queries: [B, d].
         items: [B + M, d], each sample's own, then the negatives.
-        num_positives: B.
         ids: [B + M] int64 of the items.
         temperature: what dot products are divided by.
         log_probabilities: [items] log q by id; None for no correction.
@@ -35,7 +33,7 @@ def corrected_scores(
     Returns:
         [B] scores of own items, [B, M] of negatives.
     """
-    queries = queries / temperature
+    queries, num_positives = queries / temperature, len(queries)
     positive = (queries * items[:num_positives]).sum(dim=1)
     negatives = items[num_positives:]
     if log_probabilities is None:

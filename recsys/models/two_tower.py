@@ -29,6 +29,7 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.batch import Batch
 from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.embeddings import Embeddings
+from windrow.recsys.models.sampled_softmax import corrected_scores, sampled_softmax_loss
 
 if TYPE_CHECKING:
     from windrow.training.dropout import DropoutContext
@@ -147,18 +148,17 @@ class TwoTower(nn.Module):
         num_positives = batch.num_samples
         ids = batch.sparse["item"].values()
         positive_ids, negative_ids = ids[:num_positives], ids[num_positives:]
-        users = output.users[:num_positives]
-        positive = (users * output.items[:num_positives]).sum(dim=1) / self._temperature
-        negative = users @ output.items[num_positives:].T / self._temperature
-        if self.log_probabilities is not None:
-            positive = positive - self.log_probabilities[positive_ids]
-            negative = negative - self.log_probabilities[negative_ids]
+        positive, negative = corrected_scores(
+            output.users[:num_positives],
+            output.items,
+            ids,
+            temperature=self._temperature,
+            log_probabilities=self.log_probabilities,
+        )
         taken = negative_ids == positive_ids[:, None]
         history = batch.sparse["history"]
         places = torch.isin(history.values(), negative_ids).nonzero()[:, 0]
         rows = torch.searchsorted(history.offsets(), places, right=True) - 1
         hits, columns = (history.values()[places, None] == negative_ids).nonzero(as_tuple=True)
         taken[rows[hits], columns] = True
-        # Not minus infinity: where every negative was taken, its gradient would be NaN.
-        negative = negative.masked_fill(taken, torch.finfo(negative.dtype).min)
-        return F.softplus(negative.logsumexp(dim=1) - positive).sum()
+        return sampled_softmax_loss(positive, negative, taken)

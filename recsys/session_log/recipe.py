@@ -69,5 +69,5 @@ def session_log_recipe(options: SessionLogOptions, *, log: str, store: str) -> d
         "split": {"by": "hash", "column": "session", "fractions": [0.8, 0.1, 0.1]},
         "deduplication": {"groups": recipe_groups(options), "cluster": True},
         "tables": {"dim": 16},
-        "training": {"batch_size": 4096},
+        "training": {"batch_size": 4096, "shuffle": "sessions"},
     }

@@ -37,7 +37,10 @@ def transformed_lists(lists: IdLists, options: TransformOptions, table: str) -> 
         np.zeros(0, np.float32) if lists.weights is None else lists.weights,
         np.unique(np.array(options.drop, np.int64)),
         _clip_and_hash(options, table),
-        tuple(NO_LIMIT if most is None else most for most in (options.keep_first, options.keep_last)),
+        (
+            NO_LIMIT if options.keep_first is None else options.keep_first,
+            NO_LIMIT if options.keep_last is None else options.keep_last,
+        ),
         (options.distinct, options.sort, options.reverse),
         offsets,
         ids,

@@ -37,6 +37,15 @@ def test_interactions_need_no_store() -> None:
             INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}},
             "give one path in log.paths",
         ),
+        (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "are for prepared logs"),
+        (
+            {
+                "log": {"paths": ["a.csv"], "format": "csv"},
+                "store": "s",
+                "deduplication": {"groups": [["user"]], "cluster": True},
+            },
+            'set training.shuffle = "sessions"',
+        ),
     ],
 )
 def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
@@ -79,9 +88,17 @@ def test_a_log_is_needed() -> None:
         make_recommendation_recipe({"name": "x", "store": "s"}, source="r.toml", base=Path("/base"))
 
 
+DEDUPLICATED = {"deduplication": {"groups": [["item"]]}}
+
+
 def test_what_a_checkpoint_depends_on(click_recipe: Callable[..., RecommendationRecipe]) -> None:
     recipe = click_recipe(Path("/a"))
     elsewhere = click_recipe(Path("/b"), plan={"planner": "row_wise"}, run={"threads": 3})
     assert recipe.decisive_settings() == elsewhere.decisive_settings()
-    for changes in ({"run": {"seed": 1}}, {"tables": {"dim": 4}}, {"training": {"batch_size": 7}}):
+    for changes in (
+        {"run": {"seed": 1}},
+        {"tables": {"dim": 4}},
+        {"training": {"batch_size": 7}},
+        DEDUPLICATED,
+    ):
         assert recipe.decisive_settings() != click_recipe(Path("/a"), **changes).decisive_settings()

@@ -1,6 +1,9 @@
+import dataclasses
+
 import torch
 
 from windrow.recsys.batch import Batch
+from windrow.recsys.deduplication.partial import PartialLists
 from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -59,3 +62,10 @@ def test_expanded_gives_every_sample_its_lists():
 def test_groups_move_too():
     (group,) = with_a_group().to(torch.device("meta")).deduplicated
     assert {group.inverse.device.type, group.unique.values().device.type} == {"meta"}
+
+
+def test_windows_stay_and_move():
+    windows = {"seen": PartialLists(torch.arange(4), torch.tensor([0, 1, 1]), torch.tensor([2, 3, 2]))}
+    whole = dataclasses.replace(with_a_group(), windows=windows)
+    assert whole.expanded().windows == windows
+    assert whole.to(torch.device("meta")).windows["seen"].values.device.type == "meta"

@@ -319,9 +319,7 @@ def test_groups_hold_what_plain_batches_hold(write_log, case, transformed, data)
         }
         plain = BatchReader(store, "train", **options)
         source = data.draw(st.sampled_from([store, left_out]))
-        shared = BatchReader(
-            source, "train", groups=GROUPS, transform_once=case.transform_once, **options
-        )
+        shared = BatchReader(source, "train", groups=GROUPS, transform_once=case.transform_once, **options)
         filled = BatchReader(left_out, "train", transform_once=case.transform_once, **options)
         names = ["item", "history", "basket", "user"] + ["band"] * transformed
         assert [feature.name for feature in shared.features] == names

@@ -1,4 +1,3 @@
-import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError
@@ -46,7 +45,11 @@ def choice(**options):
 
 def test_columns_that_are_read():
     assert choice().columns() == ["label", "dense", "item", "cart", "basket", "basket.weights", "user"]
-    assert ColumnChoice(features=FEATURES[:1], num_dense=0, sessions=True).columns() == ["label", "session", "item"]
+    assert ColumnChoice(features=FEATURES[:1], num_dense=0, sessions=True).columns() == [
+        "label",
+        "session",
+        "item",
+    ]
 
 
 def test_without_groups_arrays_are_those_of_arrow():
@@ -70,7 +73,7 @@ def test_groups_leave_the_other_features():
     assert [lists.stops.tolist() for lists in users.features] == [[1, 2], [2, 2]]
     assert baskets.features[0].weights.tolist() == [0.5, 0.5]
     whole = decoded(table(), choice())
-    assert 0 < group.num_bytes
+    assert group.num_bytes > 0
     # Labels, dense values, items; all else is held otherwise.
     assert whole.num_bytes == 12 + 24 + 2 * 24 + (16 + 32) + (16 + 24 + 12)
 
@@ -117,5 +120,7 @@ def test_refuses_weights_of_other_lengths():
     source = table()
     other = pa.array([[0.5], [0.5, 1], []], pa.list_(pa.float32()))
     altered = source.set_column(source.schema.get_field_index("basket.weights"), "basket.weights", other)
-    with pytest.raises(ValueError, match="column basket: ids and their weights have lists of different lengths"):
+    with pytest.raises(
+        ValueError, match="column basket: ids and their weights have lists of different lengths"
+    ):
         decoded(altered, choice())

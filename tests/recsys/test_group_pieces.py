@@ -88,7 +88,9 @@ def test_equal_ids_of_other_weights_stay_apart():
     """Two row groups that differ in a weight alone, under one hash."""
     sources = []
     for weight in (0.5, 0.25):
-        rows, inverse = distinct_rows([IdLists(np.array([0, 1]), np.array([7]), np.array([weight], np.float32))])
+        rows, inverse = distinct_rows(
+            [IdLists(np.array([0, 1]), np.array([7]), np.array([weight], np.float32))]
+        )
         rows = replace(rows, hashes=np.zeros(1, np.uint64))
         sources.append((SharedGroups((rows,), inverse[None].astype(np.int32)), 0, 1))
     (found,) = GroupBatches([["cart"]], [True]).batch([(read_window_groups(sources, None), 0, 2)])

@@ -15,7 +15,9 @@ def as_lists(offsets, numbers):
 def test_gathers_lists_in_any_order_and_number(lists, before, dtype, data):
     """Lists that begin past 0, as those of a slice do."""
     ids = np.array([7] * before + [number for numbers in lists for number in numbers], np.int64)
-    offsets = (offsets_of_lengths(np.array([len(numbers) for numbers in lists], np.int64)) + before).astype(dtype)
+    offsets = (offsets_of_lengths(np.array([len(numbers) for numbers in lists], np.int64)) + before).astype(
+        dtype
+    )
     weights = np.arange(len(ids), dtype=np.float32)
     order = data.draw(st.lists(st.integers(0, len(lists) - 1), max_size=12)) if lists else []
     found = gathered_lists(IdLists(offsets, ids, weights), np.array(order, np.int64))

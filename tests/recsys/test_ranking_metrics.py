@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.recsys.interactions import item_lists_from_pairs
-from windrow.recsys.ranking_metrics import find_hits, ndcg_at_k, recall_at_k
+from windrow.recsys.ranking_metrics import find_hits, mrr_at_k, ndcg_at_k, recall_at_k
 
 NUM_ITEMS = 15
 
@@ -23,11 +23,12 @@ def test_metrics_equal_their_definitions(relevant, k, seed):
     pairs = np.array([(user, item) for user, items in enumerate(relevant) for item in items])
     hits = find_hits(recommended, users, item_lists_from_pairs(*pairs.T, len(relevant)))
     counts = np.array([len(relevant[user]) for user in users])
-    recall, ndcg = recall_at_k(hits, counts), ndcg_at_k(hits, counts)
+    recall, ndcg, reciprocal = recall_at_k(hits, counts), ndcg_at_k(hits, counts), mrr_at_k(hits)
     for row, user in enumerate(users):
         found = [item in relevant[user] for item in recommended[row].tolist()]
         assert hits[row].tolist() == found
         assert recall[row] == sum(found) / len(relevant[user])
+        assert reciprocal[row] == (1 / (found.index(True) + 1) if True in found else 0)
         gain = sum(1 / math.log2(place + 2) for place, hit in enumerate(found) if hit)
         best = sum(1 / math.log2(place + 2) for place in range(min(k, len(relevant[user]))))
         assert ndcg[row] == pytest.approx(gain / best)

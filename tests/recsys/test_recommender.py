@@ -1,11 +1,14 @@
 import pytest
 import torch
+from torch import nn
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Stopwatch
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batch import Batch
+from windrow.recsys.deduplication.partial import pack_windows
 from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
 from windrow.recsys.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.models.build import build_model
@@ -165,3 +168,56 @@ def test_what_samples_share_gives_the_same_answer_once(spmd, options):
     for shared, plain in spmd(both):
         for ours, theirs in zip(shared, plain, strict=True):
             torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
+
+
+class TakesTheRows(nn.Module):
+    """What was looked up for the histories, list after list."""
+
+    def begin(self, dense):
+        return dense
+
+    def finish(self, begun, embeddings, context=None):
+        assert not embeddings.groups
+        return embeddings.sequences["history"]
+
+
+def packed_batch():
+    """Two sessions of prefixes: [3] [3 1] [3 1 1], then [4] [4 0]."""
+    lists = [[3], [3, 1], [3, 1, 1], [4], [4, 0]]
+    offsets = torch.tensor([0, *map(len, lists)]).cumsum(0)
+    ids = torch.tensor([item for one in lists for item in one])
+    windows = pack_windows(offsets, ids)
+    plain = KeyedJaggedTensor(keys=["history"], values=ids, lengths=offsets.diff())
+    packed = KeyedJaggedTensor(
+        keys=["history"], values=windows.values, lengths=torch.tensor([1, 1, 1, 1, 1])
+    )
+    rest = (torch.ones(5), torch.arange(5))
+    return (
+        Batch(torch.empty(5, 0), plain, *rest),
+        Batch(torch.empty(5, 0), packed, *rest, windows={"history": windows}),
+    )
+
+
+def test_windows_get_the_rows_that_lists_get(spmd):
+    def learnt(world):
+        found = []
+        for batch in packed_batch():
+            tables = EmbeddingCollection(SEQUENCES, world=world, optimizer=OPTIONS, seed=2)
+            recommender = Recommender(None, tables, TakesTheRows())
+            rows = recommender(batch)
+            (rows.items * torch.arange(9.0).unsqueeze(1)).sum().backward()
+            with torch.no_grad():
+                after = recommender(batch)
+            found.append((rows.items.detach(), rows.lengths, after.items))
+        return found
+
+    for plain, packed in spmd(learnt):
+        assert plain[1].tolist() == packed[1].tolist() == [1, 2, 3, 1, 2]
+        assert torch.equal(plain[0], packed[0])
+        torch.testing.assert_close(plain[2], packed[2])
+        assert not torch.equal(plain[0], plain[2])
+
+
+def test_a_recommender_without_tables_is_refused():
+    with pytest.raises(RecipeError, match="without tables"):
+        Recommender(None, None, TakesTheRows())

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.id_lists import IdLists
+from windrow.recsys.id_lists import IdLists, gathered_lists
 from windrow.recsys.shared_lists import SharedGroups, distinct_rows
 from windrow.recsys.transforms.apply import transformed_lists
 from windrow.recsys.transforms.options import TransformOptions
@@ -12,7 +12,9 @@ few = st.lists(st.integers(0, 2), max_size=3)
 
 def id_lists(lists, weights=None):
     return IdLists(
-        np.cumsum([0, *map(len, lists)]), np.array([number for ids in lists for number in ids], np.int64), weights
+        np.cumsum([0, *map(len, lists)]),
+        np.array([number for ids in lists for number in ids], np.int64),
+        weights,
     )
 
 
@@ -33,7 +35,9 @@ def test_rows_are_the_distinct_samples_in_order_of_their_first(samples):
     wanted = list(dict.fromkeys((tuple(one), tuple(other)) for one, other in samples))
     assert rows_of(found, 2) == wanted
     assert [wanted[row] for row in inverse] == [(tuple(one), tuple(other)) for one, other in samples]
-    assert len(set(found.hashes.tolist())) == len(wanted)
+    other, _ = distinct_rows([gathered_lists(lists, np.arange(len(samples))[::-1]) for lists in features])
+    hashes = dict(zip(rows_of(other, 2), other.hashes.tolist(), strict=True))
+    assert [hashes[row] for row in wanted] == found.hashes.tolist()
 
 
 @given(st.lists(st.tuples(few, few), max_size=12))

@@ -45,10 +45,7 @@ def test_distinct_rows_and_their_ids(samples, names, size):
 @given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
 def test_what_is_unchanged(samples, names, size):
     places = [NAMES.index(name) for name in names[:size]]
-    expected = [
-        all(before[place] == after[place] for place in places)
-        for before, after in pairwise(samples)
-    ]
+    expected = [all(before[place] == after[place] for place in places) for before, after in pairwise(samples)]
     assert coded(samples).unchanged(names[:size]).tolist() == expected
 
 

@@ -11,6 +11,7 @@ from pyarrow import parquet
 from windrow.comm.errors import StoreError
 from windrow.recsys.deduplication.session_sample import choose_sessions, read_rows
 
+
 def column(store, name):
     return np.concatenate([parquet.read_table(file)[name].to_numpy() for file in store.split("train").files])
 
