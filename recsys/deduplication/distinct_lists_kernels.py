@@ -79,7 +79,7 @@ def mark_other_values(
         row, end = starts[stretch] + 1, starts[stretch + 1]
         start, stop = np.uint64(offsets[row]), np.uint64(offsets[end])
         length = start - np.uint64(offsets[row - 1])
-        ahead = min(np.int64(stop) + 128, values.size)
+        ahead = min(np.int64(stop) + 1024, values.size)
         while asked < ahead:
             prefetch(values, asked)
             asked += LINE

@@ -49,7 +49,7 @@ def test_what_is_generated_can_be_learnt(tmp_path: Path) -> None:
     settings = [argument for setting in small for argument in ("--set", setting)]
     assert main(["train", str(recipe), *settings]) == 0
     last = json.loads((tmp_path / "run" / "metrics.jsonl").read_text().splitlines()[-1])
-    assert last["validation"] > 0.65
+    assert last["validation"] > 0.6
 
 
 @pytest.mark.parametrize(

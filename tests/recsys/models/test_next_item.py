@@ -165,8 +165,8 @@ def train(world, *, order="sessions", deduplicated=False, planner="row_wise", ep
 def test_training_learns_and_does_not_depend_on_the_number_of_ranks():
     [(losses, figures)], *others = [Loopback.run(size, train) for size in (1, 2, 4)]
     assert losses[-1] < 0.6 * losses[0]
-    assert figures["recall@2"] > 0.9
-    assert 0.45 < figures["mrr@2"] < 0.9  # Which of both comes next, chance decides.
+    assert figures["recall@2"] > 0.8
+    assert 0.4 < figures["mrr@2"] < 0.9  # Which of both comes next, chance decides.
     for ranks in others:
         for other_losses, other_figures in ranks:
             assert other_losses == pytest.approx(losses, rel=1e-3)

@@ -1,0 +1,79 @@
+"""What will be clicked next: sessions in, recommendations out, with clustered and deduplicated minibatches.
+
+    python -P examples/next_item.py
+    mpirun -n 2 python -P examples/next_item.py --epochs 5 --sessions mine.npz
+
+mine.npz holds `items` [clicks], from 0, one session behind the other, and `offsets` [sessions + 1], where each begins.
+Without it sessions are made up, in which an item is followed by one of its two neighbours; the last tenth is for test.
+"""
+
+import argparse
+
+import numpy as np
+import torch
+
+from windrow.comm.connect import connect
+from windrow.partition.tables import plan_with_planner
+from windrow.recsys import EmbeddingCollection, Recommender, TableOptions, table_specs
+from windrow.recsys import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.models.next_item import NextItem, next_item_tables
+from windrow.recsys.negative_sampling import NegativeSampler
+from windrow.recsys.next_item_evaluation import NextItemEvaluator
+from windrow.recsys.session_batch import ITEM
+from windrow.recsys.session_reader import SessionReader
+from windrow.recsys.sessions import Sessions
+
+DIM, SEED = 32, 0
+
+
+def make_sessions() -> Sessions:
+    """2000 sessions of 2 to 8 clicks on 500 items, which stand in a circle."""
+    generator = np.random.default_rng(SEED)
+    lengths = generator.integers(2, 9, 2000)
+    offsets = np.cumsum([0, *lengths])
+    steps = generator.choice([-1, 1], lengths.sum())
+    steps[offsets[:-1]] = generator.integers(0, 500, len(lengths))
+    walks = [np.cumsum(part) % 500 for part in np.split(steps, offsets[1:-1])]
+    return Sessions(np.concatenate(walks), offsets)
+
+
+def main(epochs: int, file: str | None) -> None:
+    """Every rank runs this."""
+    if file is None:
+        everything = make_sessions()
+    else:
+        with np.load(file) as archive:
+            everything = Sessions(archive["items"].astype(np.int64), archive["offsets"].astype(np.int64))
+    num_items = int(everything.items.max()) + 1
+    sessions, last = everything.split((len(everything.offsets) - 1) // 10)
+    negatives = NegativeSampler(
+        np.bincount(sessions.items, minlength=num_items), 256, exponent=0.5, seed=SEED
+    )
+    with connect() as world:
+        reader = SessionReader(sessions, rank=world.rank, size=world.size, batch_size=256, negatives=negatives,
+                               seed=SEED, order="sessions", deduplicated=True)  # fmt: skip
+        options, configs = TableOptions(dim=DIM, learning_rate=0.1), next_item_tables(num_items, DIM)
+        plan = plan_with_planner("row_wise", table_specs(configs, options), world.size)
+        tables = EmbeddingCollection(
+            configs, world=world, plan=plan, groups=[[ITEM]], optimizer=options, seed=SEED
+        )
+        correction = torch.from_numpy(negatives.log_probabilities())
+        model = NextItem(DIM, log_probabilities=correction, generator=torch.Generator().manual_seed(SEED))
+        recommender = Recommender(None, tables, model)
+        training = RecommendationTrainingOptions(epochs=epochs, batch_size=256, learning_rate=0.003)
+        trainer = RecommendationTrainer(
+            world, recommender, reader, options=training, table_learning_rate=0.1, seed=SEED
+        )
+        test = {"test": last.samples(np.arange(last.num_samples))}
+        evaluator = NextItemEvaluator(world, recommender, test, num_items=num_items, deduplicated=True)
+        for epoch in range(epochs):
+            loss, found = trainer.train_epoch(epoch), evaluator.evaluate()["test"]
+            if world.rank == 0:
+                print(f"epoch {epoch + 1}: loss {loss:.3f}, {found}")
+
+
+if __name__ == "__main__":
+    parser = argparse.ArgumentParser()
+    parser.add_argument("--epochs", type=int, default=5)
+    parser.add_argument("--sessions")
+    main(**{"epochs": parser.parse_args().epochs, "file": parser.parse_args().sessions})
