@@ -121,7 +121,8 @@ def make_stores(folder: Path, scale: Scale) -> None:
     generate_log(folder / "log.parquet", options, samples=scale.samples)
     for switches in ((), ("cluster",)):
         recipe = recipe_of(folder, scale, "pooled", switches)
-        prepare_log(recipe.store, recipe.log, recipe.split, cluster=recipe.deduplication.cluster)
+        clustered = recipe.deduplication.cluster
+        prepare_log(recipe.store, recipe.log, recipe.split, cluster=clustered, leave_out_repeats=clustered)
 
 
 class Epochs:

@@ -8,22 +8,22 @@ Without it sessions are made up, in which an item is followed by one of its two 
 """
 
 import argparse
+from pathlib import Path
 
 import numpy as np
 import torch
 
+from windrow import recsys
 from windrow.comm.connect import connect
 from windrow.partition.tables import plan_with_planner
-from windrow.recsys import EmbeddingCollection, Recommender, TableOptions, table_specs
-from windrow.recsys import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.recsys.models.next_item import NextItem, next_item_tables
 from windrow.recsys.negative_sampling import NegativeSampler
 from windrow.recsys.next_item_evaluation import NextItemEvaluator
 from windrow.recsys.session_batch import ITEM
 from windrow.recsys.session_reader import SessionReader
-from windrow.recsys.sessions import Sessions
+from windrow.recsys.sessions import Sessions, load_sessions
 
-DIM, SEED = 32, 0
+DIM, BATCH_SIZE, NEGATIVES, TABLE_RATE, SEED = 32, 256, 256, 0.1, 0
 
 
 def make_sessions() -> Sessions:
@@ -37,43 +37,38 @@ def make_sessions() -> Sessions:
     return Sessions(np.concatenate(walks), offsets)
 
 
-def main(epochs: int, file: str | None) -> None:
+def main(epochs: int, everything: Sessions) -> None:
     """Every rank runs this."""
-    if file is None:
-        everything = make_sessions()
-    else:
-        with np.load(file) as archive:
-            everything = Sessions(archive["items"].astype(np.int64), archive["offsets"].astype(np.int64))
-    num_items = int(everything.items.max()) + 1
+    counts = np.bincount(everything.items)
     sessions, last = everything.split((len(everything.offsets) - 1) // 10)
-    negatives = NegativeSampler(
-        np.bincount(sessions.items, minlength=num_items), 256, exponent=0.5, seed=SEED
-    )
+    negatives = NegativeSampler(counts, NEGATIVES, exponent=0.5, seed=SEED)
     with connect() as world:
-        reader = SessionReader(sessions, rank=world.rank, size=world.size, batch_size=256, negatives=negatives,
-                               seed=SEED, order="sessions", deduplicated=True)  # fmt: skip
-        options, configs = TableOptions(dim=DIM, learning_rate=0.1), next_item_tables(num_items, DIM)
-        plan = plan_with_planner("row_wise", table_specs(configs, options), world.size)
-        tables = EmbeddingCollection(
-            configs, world=world, plan=plan, groups=[[ITEM]], optimizer=options, seed=SEED
-        )
+        reader = SessionReader(
+            sessions, rank=world.rank, size=world.size, batch_size=BATCH_SIZE, negatives=negatives, seed=SEED,
+            order="sessions", deduplicated=True,
+        )  # fmt: skip
+        configs, options = next_item_tables(len(counts), DIM), recsys.TableOptions(dim=DIM)
+        plan = plan_with_planner("row_wise", recsys.table_specs(configs, options), world.size)
+        tables = recsys.EmbeddingCollection(configs, world=world, plan=plan, groups=[[ITEM]], seed=SEED)
         correction = torch.from_numpy(negatives.log_probabilities())
         model = NextItem(DIM, log_probabilities=correction, generator=torch.Generator().manual_seed(SEED))
-        recommender = Recommender(None, tables, model)
-        training = RecommendationTrainingOptions(epochs=epochs, batch_size=256, learning_rate=0.003)
-        trainer = RecommendationTrainer(
-            world, recommender, reader, options=training, table_learning_rate=0.1, seed=SEED
+        recommender = recsys.Recommender(None, tables, model)
+        training = recsys.RecommendationTrainingOptions(epochs=epochs, learning_rate=0.003)
+        trainer = recsys.RecommendationTrainer(
+            world, recommender, reader, options=training, table_learning_rate=TABLE_RATE, seed=SEED
         )
         test = {"test": last.samples(np.arange(last.num_samples))}
-        evaluator = NextItemEvaluator(world, recommender, test, num_items=num_items, deduplicated=True)
+        evaluator = NextItemEvaluator(world, recommender, test, num_items=len(counts), k=5, deduplicated=True)
         for epoch in range(epochs):
-            loss, found = trainer.train_epoch(epoch), evaluator.evaluate()["test"]
+            loss = trainer.train_epoch(epoch)
+            figures = ", ".join(f"{name} {value:.3f}" for name, value in evaluator.evaluate()["test"].items())
             if world.rank == 0:
-                print(f"epoch {epoch + 1}: loss {loss:.3f}, {found}")
+                print(f"epoch {epoch + 1}: loss {loss:.3f}, {figures}")
 
 
 if __name__ == "__main__":
     parser = argparse.ArgumentParser()
     parser.add_argument("--epochs", type=int, default=5)
-    parser.add_argument("--sessions")
-    main(**{"epochs": parser.parse_args().epochs, "file": parser.parse_args().sessions})
+    parser.add_argument("--sessions", type=Path)
+    given = parser.parse_args()
+    main(given.epochs, load_sessions(given.sessions) if given.sessions else make_sessions())

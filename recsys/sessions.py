@@ -10,6 +10,7 @@
 
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
@@ -17,7 +18,7 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError
 from windrow.recsys.id_lists import IdLists, offsets_of_lengths
 
-__all__ = ["NextItemSamples", "Sessions", "places_in_lists"]
+__all__ = ["NextItemSamples", "Sessions", "load_sessions", "places_in_lists"]
 
 IntArray = npt.NDArray[np.int64]
 
@@ -116,6 +117,30 @@ class Sessions:
         )
 
 
+def load_sessions(path: Path, *, max_history: int = 50) -> Sessions:
+    """Read sessions from an archive of NumPy's.
+
+    Args:
+        path: of a file with the arrays `items` and `offsets`, whole numbers, as `Sessions` has them.
+        max_history: the most items in a history.
+
+    Raises:
+        DataError: the file cannot be read, or does not hold sessions.
+    """
+    try:
+        with np.load(path, allow_pickle=False) as archive:
+            arrays = archive["items"], archive["offsets"]
+    except (OSError, KeyError, ValueError) as error:
+        raise DataError(f"{path}: expected an archive with items and offsets: {error}") from error
+    for name, array in zip(("items", "offsets"), arrays, strict=True):
+        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
+            raise DataError(
+                f"{path}: {name} is {array.dtype} of shape {array.shape}: expected one row of whole numbers"
+            )
+    items, offsets = (array.astype(np.int64) for array in arrays)
+    return Sessions(items, offsets, max_history)
+
+
 def places_in_lists(starts: IntArray, lengths: IntArray) -> IntArray:
     """Number the places of some lists.
 
@@ -127,4 +152,6 @@ def places_in_lists(starts: IntArray, lengths: IntArray) -> IntArray:
         [sum of lengths] ``starts[0], starts[0] + 1, ...``, list after list.
     """
     ends = np.cumsum(lengths)
-    return np.arange(int(ends[-1]) if len(ends) else 0) + np.repeat(starts - (ends - lengths), lengths)
+    places: IntArray = np.repeat(starts - (ends - lengths), lengths)
+    places += np.arange(len(places))
+    return places

@@ -73,6 +73,8 @@ def run(arguments: argparse.Namespace) -> int:
             recipe.split,
             shard=recipe.deduplication.shard,
             cluster=recipe.deduplication.cluster,
+            # Samples with the same values are neighbours then.
+            leave_out_repeats=recipe.deduplication.cluster,
             overwrite=arguments.overwrite,
             progress=StageProgress(progress).report,
         )

@@ -33,6 +33,12 @@ FEW = 4
 LINE = 8
 """Ids in a line of a processor's cache, of 64 bytes."""
 
+LONG = 256
+"""Values of equally long lists from which on memory is asked for in advance; fewer are compared before it comes."""
+
+MOST = 4096
+"""Values asked for at once: 32 KiB, which the nearest cache can hold."""
+
 AHEAD = 8
 """Samples between asking for a list and comparing it."""
 
@@ -79,10 +85,13 @@ def mark_other_values(
         row, end = starts[stretch] + 1, starts[stretch + 1]
         start, stop = np.uint64(offsets[row]), np.uint64(offsets[end])
         length = start - np.uint64(offsets[row - 1])
-        ahead = min(np.int64(stop) + 1024, values.size)
-        while asked < ahead:
-            prefetch(values, asked)
-            asked += LINE
+        if stop - start >= np.uint64(LONG):
+            # Processors fetch ahead by themselves, but not across pages of memory.
+            asked = max(asked, np.int64(start))
+            ahead = min(np.int64(stop), np.int64(start) + MOST) + LONG
+            while asked < ahead and asked < values.size:
+                prefetch(values, asked)
+                asked += LINE
         if length == 1:
             for index in range(stop - start):
                 differs = values[start + index] != values[start + index - np.uint64(1)]

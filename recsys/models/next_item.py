@@ -176,7 +176,6 @@ class NextItem(nn.Module):
 
 def _item_ids(batch: Batch) -> Tensor:
     """[B + M] int64."""
-    for group in batch.deduplicated:
-        if ITEM in group.keys:
-            return group.expand()[ITEM].values()
-    return batch.sparse[ITEM].values()
+    parts = [batch.sparse, *(group.expand() for group in batch.deduplicated if ITEM in group.keys)]
+    ids: Tensor = parts[-1][ITEM].values()
+    return ids

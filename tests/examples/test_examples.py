@@ -5,6 +5,7 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import numpy as np
 import pytest
 
 from windrow.comm.launcher import launched_rank
@@ -36,6 +37,7 @@ def test_every_example_is_tested_and_short(repository: Path) -> None:
     }
     assert lengths.keys() == {
         "compare_partitioners.py",
+        "next_item.py",
         "own_click_model.py",
         "own_graph.py",
         "train_from_recipe.py",
@@ -64,6 +66,27 @@ def test_own_click_model(run_example: RunExample, ranks: int) -> None:
     # Each rank makes up samples of its own, so more ranks see more of them.
     assert len(lines) == 1
     assert lines[0].startswith({1: "step 25: loss 0.058", 2: "step 25: loss 0.031"}[ranks])
+
+
+@ON_ONE_AND_TWO_RANKS
+def test_next_item(run_example: RunExample, ranks: int) -> None:
+    lines = run_example("next_item.py", "--epochs", "2")
+    if launched_rank() > 0:
+        assert lines == []
+        return
+    # Neither minibatches nor figures depend on the number of ranks.
+    assert len(lines) == 2
+    assert lines[0].startswith("epoch 1: loss 4.35")
+    assert lines[1].startswith("epoch 2: loss 0.7")
+    assert float(lines[1].split()[5].rstrip(",")) > 0.98
+
+
+def test_next_item_of_a_file(run_example: RunExample, tmp_path: Path) -> None:
+    lengths = np.full(200, 4)
+    items = (np.arange(800) % 4 + np.repeat(np.arange(200) % 9, 4)) % 12
+    np.savez(tmp_path / "mine.npz", items=items, offsets=np.cumsum([0, *lengths]))
+    lines = run_example("next_item.py", "--epochs", "1", "--sessions", str(tmp_path / "mine.npz"))
+    assert len(lines) == 1
 
 
 @ON_ONE_AND_TWO_RANKS

@@ -21,7 +21,9 @@ def make_samples(seed=0):
     lengths = generator.integers(1, 5, NUM_SAMPLES)
     offsets = np.cumsum([3, *lengths])  # Lists may begin behind the first id.
     ids = generator.integers(0, NUM_ITEMS, offsets[-1])
-    targets = np.where(generator.random(NUM_SAMPLES) < 0.5, ids[offsets[1:] - 1], generator.integers(0, NUM_ITEMS))
+    targets = np.where(
+        generator.random(NUM_SAMPLES) < 0.5, ids[offsets[1:] - 1], generator.integers(0, NUM_ITEMS)
+    )
     return NextItemSamples(IdLists(offsets, ids, None), targets)
 
 
@@ -69,7 +71,9 @@ def test_figures_are_the_same_on_any_number_of_ranks(monkeypatch):
 
 
 def test_what_cannot_be_measured_is_refused():
-    nothing = NextItemSamples(IdLists(np.zeros(1, np.int64), np.zeros(0, np.int64), None), np.zeros(0, np.int64))
+    nothing = NextItemSamples(
+        IdLists(np.zeros(1, np.int64), np.zeros(0, np.int64), None), np.zeros(0, np.int64)
+    )
     world = Loopback.single()
     with pytest.raises(RecipeError, match="k = 41: expected 1 to 40"):
         evaluate(world, k=41)

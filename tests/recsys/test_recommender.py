@@ -188,9 +188,7 @@ def packed_batch():
     ids = torch.tensor([item for one in lists for item in one])
     windows = pack_windows(offsets, ids)
     plain = KeyedJaggedTensor(keys=["history"], values=ids, lengths=offsets.diff())
-    packed = KeyedJaggedTensor(
-        keys=["history"], values=windows.values, lengths=torch.tensor([1, 1, 1, 1, 1])
-    )
+    packed = KeyedJaggedTensor(keys=["history"], values=windows.values, lengths=torch.tensor([1, 1, 1, 1, 1]))
     rest = (torch.ones(5), torch.arange(5))
     return (
         Batch(torch.empty(5, 0), plain, *rest),

@@ -4,7 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.sessions import Sessions, places_in_lists
+from windrow.recsys.sessions import Sessions, load_sessions, places_in_lists
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=9)
 
@@ -73,3 +73,30 @@ def test_places_count_up_from_each_start(lists):
 def test_what_is_no_session_is_refused(items, offsets, max_history, message):
     with pytest.raises(DataError, match=message):
         Sessions(np.array(items, dtype=np.int64), np.array(offsets, dtype=np.int64), max_history)
+
+
+def test_an_archive_is_read(tmp_path):
+    file = tmp_path / "mine.npz"
+    np.savez(file, items=np.array([4, 5, 6], np.int32), offsets=np.array([0, 1, 3], np.uint32))
+    sessions = load_sessions(file, max_history=7)
+    assert (sessions.items.dtype, sessions.offsets.dtype, sessions.max_history) == (np.int64, np.int64, 7)
+    assert as_pairs(sessions.samples(np.arange(1))) == [([5], 6)]
+
+
+@pytest.mark.parametrize(
+    ("arrays", "message"),
+    [
+        ({"items": np.arange(3)}, "expected an archive with items and offsets"),
+        ({"items": np.arange(3.0), "offsets": np.array([0, 3])}, r"items is float64 of shape \(3,\)"),
+        ({"items": np.arange(3), "offsets": np.array([[0, 3]])}, r"offsets is int64 of shape \(1, 2\)"),
+    ],
+)
+def test_another_archive_is_refused(tmp_path, arrays, message):
+    np.savez(tmp_path / "mine.npz", **arrays)
+    with pytest.raises(DataError, match=message):
+        load_sessions(tmp_path / "mine.npz")
+
+
+def test_a_file_that_is_not_there_is_refused(tmp_path):
+    with pytest.raises(DataError, match=r"none\.npz: expected an archive"):
+        load_sessions(tmp_path / "none.npz")

@@ -33,7 +33,7 @@ def test_what_is_printed_fits_the_recipe(recipe, tmp_path, capsys):
     pasted = tmp_path / "pasted.toml"
     text = recipe.read_text().replace('"planted', f'"{recipe.parent}/planted')
     pasted.write_text(f"{text}{section}\n")
-    options = load_recommendation_recipe(pasted).deduplication
+    options = load_recommendation_recipe(pasted, ["training.shuffle=sessions"]).deduplication
     assert options.cluster
     assert options.groups == (("user",), ("cart", "sellers"), ("history",), ("tags",))
     figures = json.loads(out.read_text())

@@ -81,6 +81,16 @@ def test_a_difference_in_any_place_is_seen(length):
     assert found.inverse.tolist() == [*range(length + 1), length]
 
 
+@pytest.mark.parametrize(("length", "kinds"), [(1, 300), (7, 30), (64, 5), (100, 50), (300, 9)])
+def test_many_lists_of_one_length(length, kinds):
+    chance = np.random.default_rng(0)
+    rows = chance.integers(0, 2, (kinds, length))[np.repeat(chance.integers(0, kinds, 400), 5)]
+    found = distinct_lists([np.arange(len(rows) + 1) * length], [rows.reshape(-1)], [None])
+    representatives, inverse = reference([row.tobytes() for row in rows])
+    assert found.representatives.tolist() == representatives
+    assert found.inverse.tolist() == inverse
+
+
 @pytest.mark.parametrize("num_samples", [0, 1, 1000])
 def test_samples_without_any_id_are_one(num_samples):
     found = distinct_lists([np.zeros(num_samples + 1, np.int32)], [np.zeros(0, np.int64)], [None])

@@ -98,7 +98,9 @@ def test_dropout_goes_with_the_sample():
     assert not torch.equal(dropped[0], dropped[1])
     again = make_batch([[3, 1]], [1])
     alone = DropoutContext(seed=1, epoch=0, step=0, row_ids=torch.tensor([8]))
-    torch.testing.assert_close(model.finish(again.dense, embeddings_of(again, table), alone).sessions, dropped[1:2])
+    torch.testing.assert_close(
+        model.finish(again.dense, embeddings_of(again, table), alone).sessions, dropped[1:2]
+    )
 
 
 def test_numbers_out_of_range_are_refused():
@@ -179,7 +181,10 @@ def test_deduplicated_training_is_the_same_but_for_rounding(order, planner):
     for size in (1, 3):
         plain, deduplicated = (
             Loopback.run(
-                size, lambda world, flag=flag: train(world, order=order, deduplicated=flag, planner=planner, epochs=2)
+                size,
+                lambda world, flag=flag: train(
+                    world, order=order, deduplicated=flag, planner=planner, epochs=2
+                ),
             )[0]
             for flag in (False, True)
         )
