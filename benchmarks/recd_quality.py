@@ -186,8 +186,10 @@ def work(task: Mapping[str, Any]) -> object:
     for table, weight in zip(recommender.local_tables(), best[0], strict=True):
         table.weight.copy_(weight)
     model.load_state_dict(best[1])
+    found = measure("test")
+    print(f"{variant} {seed}: test, of epoch {stopping.best_epoch + 1} {found}", file=sys.stderr, flush=True)
     return {
-        **measure("test"),
+        **found,
         "validation": stopping.best_value,
         "best_epoch": stopping.best_epoch + 1,
         "first_loss": losses[0],

@@ -46,6 +46,9 @@ FACTORS = np.array([python_mix64(place + 1) | 1 for place in range(CHUNK)], np.u
 """Odd and as good as random: what each value of a chunk is multiplied by before it is added to its hash. Sums of
 products have no order to wait for, so that several are made at a time."""
 
+LENGTH_FACTOR = np.uint64(python_mix64(CHUNK + 1) | 1)
+"""What lengths are multiplied by: small as they are, sums of products of small ids would make up for them."""
+
 HALF_BITS = 32
 """High bits are added to the low half too: a product carries what differs up, never down."""
 
@@ -152,7 +155,7 @@ def mix_lists(
                 prefetch(values, line)
         position = np.uint64(offsets[rows[place]])
         stop = np.uint64(offsets[rows[place] + 1])
-        state = hashes[place] ^ (stop - position)
+        state = hashes[place] ^ ((stop - position + np.uint64(1)) * LENGTH_FACTOR)
         while stop - position > np.uint64(CHUNK):
             total = np.uint64(0)
             for index in range(np.uint64(CHUNK)):

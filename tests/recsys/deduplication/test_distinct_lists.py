@@ -124,3 +124,14 @@ def test_refuses_a_group_of_nothing_and_features_of_different_samples():
         distinct_lists([], [], [])
     with pytest.raises(DataError, match=r"\[3, 2\]"):
         distinct_lists([np.arange(4), np.arange(3)], [np.arange(3), np.arange(2)], [None, None])
+
+
+def test_small_lists_have_hashes_of_their_own():
+    """Not only that collisions do no harm: short lists of small ids are what logs are full of."""
+    lists = [ids for length in range(4) for ids in itertools.product(range(4), repeat=length)]
+    pairs = list(itertools.product(lists, repeat=2))
+    columns = []
+    for feature in range(2):
+        offsets = np.cumsum([0, *(len(pair[feature]) for pair in pairs)])
+        columns.append((offsets, np.array([i for pair in pairs for i in pair[feature]], np.int64)))
+    assert len(np.unique(hash_lists(columns, np.arange(len(pairs))))) == len(pairs)

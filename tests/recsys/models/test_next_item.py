@@ -120,14 +120,14 @@ def make_sessions():
     return Sessions(items, np.cumsum([0, *lengths]))
 
 
-def train(world, *, order="sessions", deduplicated=False, planner="row_wise", epochs=6):
+def train(world, *, order="sessions", deduplicated=False, planner="row_wise", epochs=6, batch_size=30):
     sessions = make_sessions()
     negatives = NegativeSampler(np.bincount(sessions.items, minlength=NUM_ITEMS), 12, seed=0)
     source = SessionReader(
         sessions,
         rank=world.rank,
         size=world.size,
-        batch_size=30,
+        batch_size=batch_size,
         negatives=negatives,
         seed=0,
         order=order,
@@ -190,3 +190,12 @@ def test_deduplicated_training_is_the_same_but_for_rounding(order, planner):
         )
         assert deduplicated[0] == pytest.approx(plain[0], rel=1e-5)
         assert deduplicated[1] == pytest.approx(plain[1], abs=0.02)
+
+
+def test_ranks_without_samples_take_part():
+    def short(world):
+        return train(world, deduplicated=True, epochs=1, batch_size=3)
+
+    (alone,), ranks = Loopback.run(1, short), Loopback.run(4, short)
+    for losses, _ in ranks:
+        assert losses == pytest.approx(alone[0], rel=1e-3)
