@@ -1,8 +1,8 @@
 """What a recommendation job is put together from: tables and model, minibatches, and how they are measured."""
 
 from collections.abc import Mapping
-from functools import partial
 from dataclasses import dataclass
+from functools import partial
 from typing import Protocol
 
 import torch

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
@@ -8,7 +10,7 @@ values = st.lists(st.lists(st.integers(-(2**63), 2**63 - 1), max_size=5), max_si
 
 
 def as_lists(offsets, numbers):
-    return [numbers[low:high].tolist() for low, high in zip(offsets, offsets[1:], strict=False)]
+    return [numbers[low:high].tolist() for low, high in itertools.pairwise(offsets)]
 
 
 @given(values, st.integers(0, 3), st.sampled_from([np.int32, np.int64]), st.data())

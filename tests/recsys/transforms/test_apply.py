@@ -1,3 +1,4 @@
+import itertools
 import math
 
 import numpy as np
@@ -72,7 +73,7 @@ def test_is_what_one_step_after_the_other_gives(lists, options, weighted, before
     numbered = list(enumerate(ids.tolist()))
     of_samples = [
         expected([(number, place) for place, number in numbered[low:high]], options, "items")
-        for low, high in zip(offsets, offsets[1:], strict=False)
+        for low, high in itertools.pairwise(offsets)
     ]
     bounds = list(zip(found.offsets, found.offsets[1:], strict=False))
     assert [found.ids[low:high].tolist() for low, high in bounds] == [

@@ -1,3 +1,5 @@
+import itertools
+
 import numpy as np
 import pytest
 
@@ -13,7 +15,7 @@ def run(lists, *, keep=(NO_LIMIT, NO_LIMIT), switches=(False, False, False), cli
     none = np.zeros(0, np.float32)
     dropped = np.zeros(0, np.int64)
     transform_lists(offsets, ids, none, dropped, clip_and_hash, keep, switches, out_offsets, out, none)
-    return [out[low:high].tolist() for low, high in zip(out_offsets, out_offsets[1:], strict=False)]
+    return [out[low:high].tolist() for low, high in itertools.pairwise(out_offsets)]
 
 
 def test_what_one_list_has_seen_is_new_to_the_next():
