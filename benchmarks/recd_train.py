@@ -30,6 +30,7 @@ from windrow.launch.benchmark.result_file import comparison_from_json, compariso
 from windrow.launch.memory import keep_freed_memory
 from windrow.launch.recommendation_parts import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
+from windrow.launch.recommendation_tables import log_transforms
 from windrow.recsys.batch_reader import BatchReader
 from windrow.recsys.deduplication.survey import survey_log
 from windrow.recsys.deduplication.traffic import FeatureLoad, LookupTraffic, expected_traffic
@@ -179,6 +180,7 @@ def work(task: Mapping[str, Any]) -> object:
         )
         found = {
             "comparison": comparison_to_json(compared),
+            "samples": samples,
             "losses": {name: run.loss for name, run in runs.items()},
             "moved": {
                 name: {what: total(world, amount) for what, amount in run.moved.items()}
@@ -208,13 +210,29 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
     From samples per session, share of unchanged samples and mean lengths of the log; batches are not looked at.
     """
     store = LogStore.open(recipe.store)
-    cut = {"lanes": HOSTS, "size": world.size}
-    reader = BatchReader(store, "train", rank=0, shuffle="none", batch_size=scale.batch_size, **cut)
+    transforms = log_transforms(recipe, store)
+    reader = BatchReader(
+        store,
+        "train",
+        rank=0,
+        size=world.size,
+        batch_size=scale.batch_size,
+        lanes=HOSTS,
+        shuffle="none",
+        transforms=transforms,
+    )
     steps = run.trainer.steps_per_epoch
     # The last batch of an epoch is smaller: the mean one stands for all.
     mean_batch = run.trainer.samples_per_epoch / steps
     with reader.batches(0) as batches:
-        survey = survey_log(store, islice(batches, 1), batch_size=round(mean_batch), **cut)
+        survey = survey_log(
+            store,
+            islice(batches, 1),
+            batch_size=round(mean_batch),
+            lanes=HOSTS,
+            size=world.size,
+            transforms=transforms,
+        )
     moved = LookupTraffic(0.0, 0.0, 0.0)
     for collection in run.trainer.recommender.collections():
         rows = dict.fromkeys(survey.features, mean_batch / world.size)
@@ -284,7 +302,7 @@ def measure(program: Program) -> Findings:
                         "model": model,
                         "hosts": hosts,
                         "variant": variant,
-                        "samples/s": compared.variants[variant].rows / value,
+                        "samples/s": found["samples"] / value,
                         "faster": seconds[PLAIN] / value,
                         "lookups": moved[variant]["lookups"],
                         "MB of ids": moved[variant]["ids"] / 1e6,

@@ -84,13 +84,12 @@ class PooledTransfer:
         blocks = self._blocks_of_ranks([found.detach() for found in pooled])
         self._received, incoming, self._parts = self._borrow(self._shapes_at_home())
         outgoing = self._in_one_message(blocks)
+        self._borrowed: Tensor | None = None
         if outgoing is None:
             self._borrowed, outgoing, copies = self._borrow(self._shapes_of_ranks())
             for targets, sources in zip(copies, blocks, strict=True):
                 for target, source in zip(targets, sources, strict=False):
                     target.copy_(source)
-        else:
-            self._borrowed = None
         self._parts[self._rank] = blocks[self._rank]
         self._pending: Pending[None] = exchange.world.start_exchange(
             outgoing, incoming, stage=f"{exchange.stage}: vectors"
