@@ -85,7 +85,7 @@ class Scale:
     repeats: int
 
 
-FULL_SCALE = Scale(samples=60_000, batch_size=4096, dim=64, rows_scale=0.01, repeats=3)
+FULL_SCALE = Scale(samples=60_000, batch_size=4096, dim=64, rows_scale=0.01, repeats=2)
 SHORT_SCALE = Scale(samples=5_000, batch_size=1024, dim=32, rows_scale=0.005, repeats=1)
 
 

@@ -60,6 +60,8 @@ def describe_groups(
         lines += ["", table([{"group": ", ".join(group), **_figures(group, found)} for group in groups])]
         lines += ["", "for the recipe:", "", "[deduplication]"]
         lines += ([] if found.is_clustered else ["cluster = true"]) + [groups_line(groups)]
+        if recipe.training.shuffle == "window":
+            lines.append('# and in [training]: shuffle = "sessions"')
         if cure := _cure(found, recipe):
             lines += ["", f"so that samples of a session meet in batches: {cure}"]
     else:

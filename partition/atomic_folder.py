@@ -44,7 +44,12 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         raise StoreError(f"{path} already exists: choose another folder or overwrite it")
     suffix = secrets.token_hex(SUFFIX_BYTES)
     filling = path.with_name(f"{path.name}.tmp-{suffix}")
-    filling.mkdir()
+    try:
+        filling.mkdir()
+    except OSError as error:
+        raise StoreError(
+            f"cannot make a folder in {path.parent}: {error.strerror}. Choose another place"
+        ) from error
     try:
         yield filling
         _flush_tree(filling)

@@ -20,6 +20,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from windrow.recsys.deduplication.select_lists import list_positions
+
 __all__ = ["ColumnRun", "expand_columns", "expand_lists", "expand_rows", "is_compiled"]
 
 
@@ -100,7 +102,8 @@ def expand_lists(
     if is_compiled(items):
         expanded: Tensor = _ExpandLists.apply(items, _offsets(lengths), inverse, int(of_samples.sum()))  # type: ignore[no-untyped-call]
         return expanded, of_samples
-    return items.index_select(0, _places(lengths, of_samples, inverse)), of_samples
+    starts = _offsets(lengths)[:-1].index_select(0, inverse)
+    return items.index_select(0, list_positions(starts, of_samples)), of_samples
 
 
 def is_compiled(rows: Tensor) -> bool:
@@ -204,12 +207,3 @@ def _lists_through_padding(items: Tensor, lengths: Tensor, inverse: Tensor) -> T
 
 def _offsets(lengths: Tensor) -> Tensor:
     return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
-
-
-def _places(lengths: Tensor, of_samples: Tensor, inverse: Tensor) -> Tensor:
-    """[m] where each item of the result stands among the items."""
-    total = int(of_samples.sum())
-    shifts = (_offsets(lengths)[:-1].index_select(0, inverse) - _offsets(of_samples)[:-1]).repeat_interleave(
-        of_samples, output_size=total
-    )
-    return torch.arange(total, device=lengths.device) + shifts

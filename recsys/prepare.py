@@ -8,13 +8,10 @@ files -> readers -> staged log (conforming columns, one Parquet file)
 """
 
 import shutil
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
-
-import numpy as np
-import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_folder import atomic_folder
@@ -23,10 +20,11 @@ from windrow.recsys.mapping import SampleMapper
 from windrow.recsys.prefetch import prefetch
 from windrow.recsys.readers.files import file_labels, resolve_files
 from windrow.recsys.readers.make import make_reader
-from windrow.recsys.splits import SPLITS, LogSplitOptions, parse_instant, split_by_time
+from windrow.recsys.sample_order import find_cuts, sort_by_session
+from windrow.recsys.splits import LogSplitOptions
 from windrow.recsys.staged_log import StagedLog
 from windrow.recsys.staging import StagedColumn, StagingWriter, staged_columns, text_types
-from windrow.recsys.store import ROW_GROUP_ROWS, WEIGHTS_SUFFIX, LogStore
+from windrow.recsys.store import WEIGHTS_SUFFIX, LogStore
 from windrow.recsys.store_manifest import (
     MANIFEST_NAME,
     FeatureEntry,
@@ -37,15 +35,15 @@ from windrow.recsys.store_manifest import (
     combined_fingerprint,
     plain_settings,
 )
-from windrow.recsys.store_writer import SplitWriter, describe_store_file
+from windrow.recsys.store_writer import describe_store_file
 from windrow.recsys.vocabulary import Vocabulary
+from windrow.recsys.write_splits import check_splits, write_splits
+from windrow.recsys.write_vocabularies import read_values, write_vocabularies
 
 __all__ = ["Progress", "prepare_log"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
-
-VOCABULARIES = "vocabularies"
 
 
 def prepare_log(
@@ -81,8 +79,8 @@ def prepare_log(
         RecipeError: the two sections contradict each other.
         DataError: the log breaks a law; the message names file, row and cure.
 
-    Memory: some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice over, while
-    it is written.
+    Memory: some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice over while
+    it is written, three times while its rows are sorted.
     """
     if split.by == "time" and not log.time:
         raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
@@ -110,25 +108,26 @@ def prepare_log(
                 report("sorting by time", 0.0)
                 staged.sort_by_time()
                 in_order = True
-            cuts = _cuts(staged, rows, split, in_order=in_order)
+            cuts = find_cuts(staged, rows, split, in_order=in_order)
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
                 report("sorting by session", 0.0)
-                times = bool(log.time) if cluster else split.by == "time"
-                shard_rows = staged.sort_by_session(_code(cuts), shard=shard, cluster=cluster, times=times)
+                shard_rows = sort_by_session(
+                    staged, cuts, shard=shard, cluster=cluster, has_times=bool(log.time)
+                )
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
-            vocabularies = _vocabularies(folder, staged, log, training, report)
+            vocabularies = write_vocabularies(folder, staged, log, training, report)
             dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
             mapper = SampleMapper(
                 log,
-                {name: Vocabulary.of(_values(path)) for name, path in vocabularies.items()},
+                {name: Vocabulary.of(read_values(path)) for name, path in vocabularies.items()},
                 staged.moments(dense, training),
             )
             repeats = [
                 (name, name + WEIGHTS_SUFFIX if log.features[name].weights else "")
                 for name in (log.features if leave_out_repeats else ())
             ]
-            entries = _map(
+            entries = write_splits(
                 folder,
                 staged.file,
                 mapper,
@@ -139,7 +138,7 @@ def prepare_log(
                 clustered=cluster,
                 repeats=repeats,
             )
-        _check_splits(entries, split)
+        check_splits(entries, split)
         shutil.rmtree(work)
         order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
         origin = {
@@ -203,160 +202,6 @@ def _stage(
         if writer.rows == 0:
             raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
         return writer.rows, writer.in_time_order
-
-
-def _cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> tuple[int, int] | None:
-    """Times at which validation and test begin; None where the split is known already."""
-    if split.by != "time":
-        return None
-    if split.instants:
-        first, second = (parse_instant(instant) for instant in split.instants)
-        return first, second
-    train, validation, test = split.fractions
-    # One past the last time, where a split has no share and would begin behind the last row.
-    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
-    bounds = (round(train * rows), round((train + validation) * rows))
-    wanted = (validation + test > 0, test > 0)
-    first, second = (
-        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
-        for bound, some in zip(bounds, wanted, strict=True)
-    )
-    return first, second
-
-
-def _code(cuts: tuple[int, int] | None) -> str:
-    """The code of a row's split, in SQL: what `_codes` works out."""
-    return (
-        "split"
-        if cuts is None
-        else f"CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END"
-    )
-
-
-def _vocabularies(
-    folder: Path, staged: StagedLog, log: LogOptions, training: str, report: Progress
-) -> dict[str, Path]:
-    """Write the vocabulary of each table that has one; the file of each."""
-    tables = {
-        table: features
-        for table, features in log.tables().items()
-        if log.features[features[0]].ids == "vocabulary"
-    }
-    if tables:
-        (folder / VOCABULARIES).mkdir()
-    written = {}
-    for place, (table, features) in enumerate(tables.items()):
-        report(f"counting {table}", place / len(tables))
-        written[table] = folder / VOCABULARIES / f"{table}.parquet"
-        _check_one_type(staged.file, table, features)
-        rule = log.features[features[0]]
-        staged.write_vocabulary(
-            written[table],
-            [(f"id.{name}", log.features[name].multi_hot) for name in features],
-            training,
-            min_count=rule.min_count,
-            max_rows=rule.rows,
-        )
-    return written
-
-
-def _check_one_type(staged: Path, table: str, features: tuple[str, ...]) -> None:
-    """Features that share a vocabulary have to have values of one type."""
-    from pyarrow import parquet, types
-
-    schema = parquet.read_schema(staged)
-    kinds = [schema.field(f"id.{name}").type for name in features]
-    found = {str(kind.value_type if types.is_list(kind) else kind) for kind in kinds}
-    if len(found) > 1:
-        raise DataError(
-            f"features {', '.join(features)} share table {table!r}, but hold {' and '.join(sorted(found))}: give their "
-            "columns one type, or the features a table each"
-        )
-
-
-def _values(path: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    column = parquet.read_table(path, columns=["value"])["value"]
-    # One array: positions in it are rows of the table. Text of a billion bytes and more needs wide offsets.
-    wide = pa.types.is_string(column.type)
-    return (column.cast(pa.large_string()) if wide else column).combine_chunks()
-
-
-def _map(
-    folder: Path,
-    staged: Path,
-    mapper: SampleMapper,
-    cuts: tuple[int, int] | None,
-    rows: int,
-    report: Progress,
-    *,
-    shard_rows: Mapping[int, Sequence[int]],
-    clustered: bool,
-    repeats: Sequence[tuple[str, str]],
-) -> dict[str, SplitEntry]:
-    """Map all rows and write the splits; the entry of each that has samples."""
-    import contextlib
-
-    done = 0
-    with contextlib.ExitStack() as stack:
-        writers = {
-            name: stack.enter_context(
-                SplitWriter(
-                    folder, name, shard_rows=shard_rows.get(code, ()), clustered=clustered, repeats=repeats
-                )
-            )
-            for code, name in enumerate(SPLITS)
-        }
-        for batch in prefetch(_batches(staged)):
-            codes = _codes(batch, cuts)
-            for code, name in enumerate(SPLITS):
-                chosen = codes == code
-                if chosen.any():
-                    writers[name].write(mapper.map(_rows(batch, chosen), name))
-            done += batch.num_rows
-            report("mapping", done / rows)
-    report("checksums", 0.0)
-    entries: dict[str, SplitEntry] = {}
-    for name, writer in writers.items():
-        files = writer.files()
-        if files:
-            entries[name] = SplitEntry(
-                rows=sum(file.rows for file in files), positives=mapper.counts.positives[name], files=files
-            )
-    return entries
-
-
-def _batches(staged: Path) -> Iterator[Any]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(staged) as file:
-        yield from file.iter_batches(ROW_GROUP_ROWS)
-
-
-def _codes(batch: Any, cuts: tuple[int, int] | None) -> npt.NDArray[np.int8]:
-    if cuts is None:
-        codes: npt.NDArray[np.int8] = batch.column("split").to_numpy()
-        return codes
-    return split_by_time(batch.column("time").to_numpy(), cuts)
-
-
-def _rows(batch: Any, chosen: npt.NDArray[np.bool_]) -> Any:
-    import pyarrow as pa
-
-    return batch if chosen.all() else batch.filter(pa.array(chosen))
-
-
-def _check_splits(entries: dict[str, SplitEntry], split: LogSplitOptions) -> None:
-    for name in split.expected_splits():
-        if name not in entries:
-            sizes = ", ".join(f"{other} {entry.rows}" for other, entry in entries.items())
-            together = ", where samples of one instant stay together" if split.by == "time" else ""
-            raise DataError(
-                f"the {name} split has no samples ({sizes}): give it a larger share in [split], other instants, or "
-                f"more of a log{together}"
-            )
 
 
 def _write_manifest(

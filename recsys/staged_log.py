@@ -1,10 +1,11 @@
 """What is asked of the staged log as a whole, answered by DuckDB: out of core, in bounded memory."""
 
 import shutil
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from pathlib import Path
 from typing import Any, Self
 
+from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.ranks import open_ranks, write_ranks
 from windrow.recsys.clustering.runs import read_buckets, write_runs
 from windrow.recsys.clustering.session_order import session_hash
@@ -18,7 +19,6 @@ MEMORY_LIMIT = "2GB"
 SHARD_ROWS = 1 << 18
 """Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
 larger are files."""
-BATCH_ROWS = 1 << 14
 RUN_BYTES, BUCKET_BYTES = 256 << 20, 128 << 20
 """Of rows that are sorted, and of those that are merged, at a time: with their copies less than DuckDB may hold."""
 
@@ -175,13 +175,12 @@ class StagedLog:
         self._database.execute(f"COPY ({order}) TO {_quoted(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
         ranks = write_ranks(self._database, ordered, self._work)
         ordered.unlink()
-        with parquet.ParquetFile(self._file) as file:
-            first = next(file.iter_batches(BATCH_ROWS))
-        bucket_rows = max(1, BUCKET_BYTES * first.num_rows // max(1, first.nbytes))
+        log = LogFiles.open([self._file])
+        bucket_rows = max(1, int(BUCKET_BYTES / log.row_bytes))
         runs = self._work / "runs"
         runs.mkdir()
         written = write_runs(
-            _batches(self._file),
+            log.batches(),
             open_ranks(ranks),
             bucket_rows=bucket_rows,
             run_bytes=RUN_BYTES,
@@ -189,7 +188,7 @@ class StagedLog:
         )
         files = [path for path, _ in written]
         with parquet.ParquetWriter(
-            target, first.schema, compression="lz4", use_dictionary=False, write_statistics=False
+            target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
         ) as writer:
             for batch in read_buckets(files, -(-len(open_ranks(ranks)) // bucket_rows)):
                 writer.write_batch(batch)
@@ -197,13 +196,6 @@ class StagedLog:
         ranks.unlink()
         self._file.unlink()
         self._file = target.rename(self._work / "staged.parquet")
-
-
-def _batches(file: Path) -> Iterator[Any]:
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(file) as opened:
-        yield from opened.iter_batches(BATCH_ROWS)
 
 
 def _scan(file: Path) -> str:

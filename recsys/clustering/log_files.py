@@ -7,6 +7,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import DataError
+from windrow.recsys.clustering.log_schema import as_schema, check_alike, common_schema
 
 __all__ = ["LogFiles", "find_files"]
 
@@ -30,7 +31,7 @@ class LogFiles:
     file_rows: tuple[int, ...]
     """Rows of each."""
     schema: Any
-    """``pyarrow.Schema`` of the first one."""
+    """``pyarrow.Schema`` of all: columns in the order of the first one."""
     num_bytes: int
     """Of all files."""
     row_bytes: float
@@ -56,7 +57,7 @@ class LogFiles:
         files = find_files(inputs)
         file_rows = []
         groups: list[tuple[Path, int]] = []
-        first: Any = None
+        schemas: list[Any] = []
         for path in files:
             with _open(path) as opened:
                 schema = opened.schema_arrow
@@ -67,15 +68,15 @@ class LogFiles:
                     for group in range(footer.num_row_groups)
                     if footer.row_group(group).num_rows
                 ]
-            first = schema if first is None else first
-            _check_alike(path, schema, files[0], first)
+            schemas.append(schema)
+            check_alike(path, schema, files[0], schemas[0])
         if not any(file_rows):
             raise DataError(f"{', '.join(map(str, files[:3]))}: there are no rows in the log")
         row_bytes, packed_row_bytes = _sampled_sizes(groups)
         return cls(
             files=files,
             file_rows=tuple(file_rows),
-            schema=first,
+            schema=common_schema(schemas[0], schemas[1:]),
             num_bytes=sum(path.stat().st_size for path in files),
             row_bytes=row_bytes,
             packed_row_bytes=packed_row_bytes,
@@ -96,13 +97,14 @@ class LogFiles:
         import pyarrow as pa
 
         wanted = list(self.schema.names if columns is None else columns)
+        schema = pa.schema([self.schema.field(name) for name in wanted], metadata=self.schema.metadata)
         # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
         rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
         for path in self.files:
             with _open(path) as opened:
                 try:
                     for batch in opened.iter_batches(rows, columns=wanted):
-                        yield batch.select(wanted)
+                        yield as_schema(batch.select(wanted), schema)
                 except (OSError, pa.ArrowException) as error:
                     raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
 
@@ -169,18 +171,6 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
 
 def _is_data(file: Path, folder: Path) -> bool:
     return not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-
-
-def _check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
-    found, wanted = (dict(zip(one.names, one.types, strict=True)) for one in (schema, first))
-    if len(found) != len(schema.names):
-        raise DataError(f"{path} has two columns of one name: {', '.join(schema.names)}; rename one")
-    for name in [*wanted, *found]:
-        if found.get(name) != wanted.get(name):
-            raise DataError(
-                f"{path} and {first_path} differ in column {name!r}: {found.get(name, 'there is none')} and "
-                f"{wanted.get(name, 'there is none')}; give all files the same columns, or cluster them apart"
-            )
 
 
 def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:

@@ -5,10 +5,12 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError
 
-__all__ = ["LEAST_MEMORY_BYTES", "ClusterOptions"]
+__all__ = ["LEAST_MEMORY_BYTES", "MOST_FILES", "ClusterOptions"]
 
 LEAST_MEMORY_BYTES = 256 << 20
 """Below this, DuckDB cannot sort, and pieces become too small to read and write well."""
+MOST_FILES = 100_000
+"""Their names have five digits, and sort as their numbers do."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,6 +55,8 @@ class ClusterOptions:
         for option, value in (("files", self.files), ("row_group_rows", self.row_group_rows)):
             if value is not None and value < 1:
                 raise RecipeError(f"{option} = {value}: expected at least 1")
+        if self.files is not None and self.files > MOST_FILES:
+            raise RecipeError(f"files = {self.files}: expected at most {MOST_FILES}")
         if self.memory_bytes < LEAST_MEMORY_BYTES:
             raise RecipeError(
                 f"memory_bytes = {self.memory_bytes}: expected at least {LEAST_MEMORY_BYTES} (256 MiB)"

@@ -25,7 +25,8 @@ class DeduplicationOptions:
     look_up: bool = True
     """O5: distinct lists alone travel and are looked up. Needs `read`."""
     expand_jagged: bool = True
-    """O6: rows of lists are copied to their samples without padding. Off: through a padded matrix, to compare."""
+    """O6: rows of lists are copied to their samples without padding. Off: through a padded matrix, to compare; only
+    where `compute` is off too, since lists that are computed once are not copied before."""
     compute: bool = True
     """O7: what depends on a group alone is computed once for each distinct row. Needs `look_up`."""
 

@@ -1,5 +1,6 @@
 """What columns take on disk in one order of samples or another: they are written and weighed."""
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -47,11 +48,13 @@ class StorageScales:
                 self._orders["sharded"] = sharded
         self._bytes = dict.fromkeys(self._orders, 0)
 
-    def add(self, columns: list[str]) -> Any:
+    def add(self, columns: list[str], *, of_feature: bool = False) -> Any:
         """Weigh columns.
 
         Args:
             columns: names.
+            of_feature: whether they are the ids of a feature, and their weights where it has any: of those a clustered
+                store leaves out what repeats.
 
         Returns:
             ``pyarrow.Table`` of them in clustered order.
@@ -59,9 +62,13 @@ class StorageScales:
         Raises:
             StoreError: a file cannot be read.
         """
+        repeats = [(columns[0], "".join(columns[1:]))] if of_feature else []
         for name, rows in reversed(self._orders.items()):
             table = read_rows(self._split, columns, rows)
-            self._bytes[name] += stored_bytes(table, clustered=name == "clustered")
+            clustered = name == "clustered"
+            self._bytes[name] += stored_bytes(
+                table, clustered=clustered, repeats=repeats if clustered else ()
+            )
         return table
 
     def sizes(self) -> StorageSizes:
@@ -73,18 +80,19 @@ class StorageScales:
         )
 
 
-def stored_bytes(columns: Any, *, clustered: bool) -> int:
+def stored_bytes(columns: Any, *, clustered: bool, repeats: Sequence[tuple[str, str]] = ()) -> int:
     """Write samples as a prepared store does, and see how large the files are.
 
     Args:
         columns: ``pyarrow.Table``: some columns of a prepared log, in the order of samples.
         clustered: whether the samples of a session are neighbours: they are compressed otherwise then.
+        repeats: see `windrow.recsys.store_writer.SplitWriter`.
 
     Returns:
         Bytes of all files, footers included.
     """
     with TemporaryDirectory(prefix="windrow-sizes-") as folder:
-        with SplitWriter(Path(folder), "sample", clustered=clustered) as writer:
+        with SplitWriter(Path(folder), "sample", clustered=clustered, repeats=repeats) as writer:
             for batch in columns.to_batches(max_chunksize=ROW_GROUP_ROWS):
                 writer.write(batch)
         return sum(path.stat().st_size for path in Path(folder).rglob("*.parquet"))

@@ -31,6 +31,7 @@ from windrow.recsys.deduplication.surveyed_batches import (
 )
 from windrow.recsys.id_lists import IdLists, lists_of_single_ids
 from windrow.recsys.lanes import Lanes
+from windrow.recsys.repeats import one_chunk
 from windrow.recsys.store import (
     DENSE_COLUMN,
     LABEL_COLUMN,
@@ -180,7 +181,8 @@ def survey_log(
     dense = _dense(scales.add([DENSE_COLUMN])) if store.dense else None
     for feature in changes.features:
         if feature.name in stored:
-            table = scales.add([feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted)
+            columns = [feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted
+            table = scales.add(columns, of_feature=True)
             lists, num_stored[feature.name] = _lists(table, feature, changes)
         else:
             assert dense is not None, "a new feature is made of a dense column"
@@ -213,27 +215,22 @@ def survey_log(
 
 def _lists(table: Any, feature: "FeatureEntry", changes: Transforms) -> tuple[IdLists, int]:
     """The lists of a feature as the reader gives them, and how many ids the store has for them."""
-    column = _one_chunk(table, feature.name)
+    column = one_chunk(table, feature.name)
     if not feature.multi_hot:
         return lists_of_single_ids(changes.ids(feature.name, column.to_numpy())), len(column)
     offsets = column.offsets.to_numpy()
     weights = None
     if feature.weighted:
         # Of the same lengths, though they may begin elsewhere in their memory.
-        weights = _one_chunk(table, feature.name + WEIGHTS_SUFFIX).flatten().to_numpy()
+        weights = one_chunk(table, feature.name + WEIGHTS_SUFFIX).flatten().to_numpy()
     ids = column.flatten().to_numpy()
     return changes.lists(feature.name, IdLists(offsets - offsets[0], ids, weights)), len(ids)
 
 
 def _dense(table: Any) -> npt.NDArray[np.float32]:
     """[n, D] dense values."""
-    values: npt.NDArray[np.float32] = _one_chunk(table, DENSE_COLUMN).flatten().to_numpy()
+    values: npt.NDArray[np.float32] = one_chunk(table, DENSE_COLUMN).flatten().to_numpy()
     return values.reshape(table.num_rows, -1)
-
-
-def _one_chunk(table: Any, name: str) -> Any:
-    column = table.column(name)
-    return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
 def _some_ids(values: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:

@@ -25,7 +25,7 @@ from windrow.recsys.embedding_configs import EmbeddingConfig
 from windrow.recsys.embeddings import Embeddings, SequenceRows
 from windrow.recsys.expansion import expand_rows
 from windrow.recsys.models.sampled_softmax import corrected_scores, sampled_softmax_loss
-from windrow.recsys.models.segments import repeated
+from windrow.recsys.models.segments import places_from_the_end
 from windrow.recsys.models.target_attention import AttentionPooling
 from windrow.recsys.session_batch import HISTORY, ITEM
 from windrow.training.linear import glorot, make_linear
@@ -164,8 +164,8 @@ class NextItem(nn.Module):
         """[B, d] from the lists of the first B rows; others are empty."""
         rows, lengths = histories.items, histories.lengths[:num_samples].long()
         last = lengths.cumsum(0) - 1
-        from_the_end = repeated(last, lengths, len(rows)) - torch.arange(len(rows), device=rows.device)
-        placed = rows + expand_rows(self.positions, from_the_end.clamp(max=len(self.positions) - 1))
+        places = places_from_the_end(lengths, len(rows)).clamp(max=len(self.positions) - 1)
+        placed = rows + expand_rows(self.positions, places)
         latest = rows.index_select(0, last)
         attended = self.attention(SequenceRows(placed, lengths, None), latest)
         both = torch.cat([latest, attended], 1)

@@ -6,7 +6,7 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor
 
-__all__ = ["repeated", "segment_softmax", "summed"]
+__all__ = ["places_from_the_end", "repeated", "segment_softmax", "summed"]
 
 
 def segment_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
@@ -38,6 +38,20 @@ def repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
         [total, ...].
     """
     return rows.repeat_interleave(lengths, 0, output_size=total)
+
+
+def places_from_the_end(lengths: Tensor, total: int) -> Tensor:
+    """Number the members of each run from its end.
+
+    Args:
+        lengths: [B] int64; may hold zeros.
+        total: sum of the lengths.
+
+    Returns:
+        [total] int64: 0 for the last of a run.
+    """
+    ends = repeated(lengths.cumsum(0), lengths, total)
+    return ends - 1 - torch.arange(total, device=lengths.device)
 
 
 def summed(rows: Tensor, lengths: Tensor) -> Tensor:

@@ -19,7 +19,7 @@ from windrow.recsys.expansion import expand_lists, expand_rows
 from windrow.recsys.models.encoder_layer import EncoderLayer
 from windrow.recsys.models.item_pairs import ItemPairs
 from windrow.recsys.models.list_buckets import ListBuckets
-from windrow.recsys.models.segments import repeated, segment_softmax
+from windrow.recsys.models.segments import places_from_the_end, segment_softmax
 from windrow.training.linear import glorot, make_linear
 
 __all__ = ["SelfAttentionPooling"]
@@ -70,16 +70,11 @@ class SelfAttentionPooling(nn.Module):
         """
         buckets = ListBuckets(lengths.long())
         x, _ = expand_lists(items, lengths, buckets.order)
-        x = x + expand_rows(self.positions, _from_the_end(buckets.lengths, len(items), len(self.positions)))
+        places = places_from_the_end(buckets.lengths, len(items)).clamp(max=len(self.positions) - 1)
+        x = x + expand_rows(self.positions, places)
         for layer in self.layers:
             x = layer(x, buckets)
         x = self.norm(x)
         weights = segment_softmax(self.score(x).view(len(x)), buckets.lengths)
         pooled = ItemPairs(SequenceRows(x, buckets.lengths, None)).sum(x, weights)
         return expand_rows(pooled, buckets.place_of_list)
-
-
-def _from_the_end(lengths: Tensor, num_items: int, positions: int) -> Tensor:
-    """[n] int64 position of each item: 0 for the last of its list, below `positions`."""
-    ends = repeated(lengths.cumsum(0), lengths, num_items)
-    return (ends - 1 - torch.arange(num_items, device=lengths.device)).clamp(max=positions - 1)

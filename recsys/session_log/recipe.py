@@ -2,13 +2,11 @@
 
 from typing import Any
 
+from windrow.recsys.deduplication.factor import WORTHWHILE_FACTOR, dedupe_factor
 from windrow.recsys.session_log.options import SessionLogOptions
 from windrow.recsys.session_log.statistics import expected_statistics
 
 __all__ = ["recipe_features", "recipe_groups", "session_log_recipe"]
-
-SMALLEST_FACTOR = 1.5
-"""Groups that save less are not worth their bookkeeping (the rule of the paper)."""
 
 
 def recipe_features(options: SessionLogOptions) -> dict[str, dict[str, Any]]:
@@ -28,18 +26,17 @@ def recipe_features(options: SessionLogOptions) -> dict[str, dict[str, Any]]:
 def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
     """The recipe's ``deduplication.groups``: those whose samples repeat often enough.
 
-    With S samples of a session, of which a share d has what the sample before has, a clustered batch has
-    S / (1 + (S - 1) (1 - d)) times as many samples as distinct ones.
-
     Args:
         options: of the log.
     """
-    size = options.samples_per_session
     unchanged = expected_statistics(options).unchanged
     found = []
     for group in options.groups:
         names = [feature.name for feature in group.features]
-        if names and size / (1 + (size - 1) * (1 - min(unchanged[name] for name in names))) > SMALLEST_FACTOR:
+        if not names:
+            continue
+        factor = dedupe_factor(options.samples_per_session, min(unchanged[name] for name in names))
+        if factor > WORTHWHILE_FACTOR:
             found.append(names)
     return found
 

@@ -48,7 +48,7 @@ class EmbeddingBagCollection(ShardedTables):
         seed: of the first values; must agree. They do not depend on the plan.
 
     Raises:
-        RecipeError: tables or options are not right.
+        RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
 
@@ -161,11 +161,11 @@ class EmbeddingBagCollection(ShardedTables):
         if self.world.meter is not None:
             needed = rows_of_whole_tables(self.layout.owners[0], samples)
             self.world.meter.record_found(f"{self._stage}: rows", local=needed, remote=0)
-        (plain,) = samples
+        plain = samples[0]  # Other groups have features of other collections only.
         wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
         if wanted == list(range(len(plain.starts) - 1)):
             values = features.values()
-            weights = features.weights() if self._is_weighted else None
+            weights = torch.from_numpy(plain.weights) if self._is_weighted else None
             offsets = features.offsets().to(values.dtype)
             held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
         else:

@@ -7,6 +7,7 @@ import numpy as np
 import torch
 from torch import nn
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.plan import Plan, check_plan
 from windrow.partition.tables.planners import plan_with_planner
@@ -53,7 +54,7 @@ class ShardedTables(nn.Module):
         stage: name of the traffic in errors and in the meter; must agree.
 
     Raises:
-        RecipeError: tables or options are not right.
+        RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
 
@@ -73,6 +74,7 @@ class ShardedTables(nn.Module):
     ) -> None:
         super().__init__()
         check_configs(tables, pooled=pooled)
+        _check_groups(groups)
         self.world = Loopback.single() if world is None else world
         self.options = options or TableOptions()
         self.device = device or torch.device("cpu")
@@ -170,3 +172,14 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
         )
         for table in tables
     ]
+
+
+def _check_groups(groups: Sequence[Sequence[str]]) -> None:
+    if any(isinstance(group, str) for group in groups):
+        raise RecipeError(
+            f"groups = {list(groups)}: each is a sequence of names, such as [['cart', 'sellers']]"
+        )
+    features = [feature for group in groups for feature in group]
+    twice = sorted({feature for feature in features if features.count(feature) > 1})
+    if twice:
+        raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")

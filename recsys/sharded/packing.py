@@ -1,5 +1,6 @@
 """From the samples of a rank to one message for each owner."""
 
+from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 
@@ -67,11 +68,11 @@ def _count(samples: Samples, group: int, owners: Sequence[OwnerLayout], form: Me
 
     rows, bounds, num_cut = [], [0], 0
     for owner in owners:
-        for request, found in zip(owner.requests, owner.request_groups, strict=True):
-            if found == group:
-                key = samples.keys[request.feature]
-                rows.append((key, *request.rows, ALL_IDS if request.whole else num_cut))
-                num_cut += not request.whole
+        of_group = slice(bisect_left(owner.request_groups, group), bisect_right(owner.request_groups, group))
+        for request in owner.requests[of_group]:
+            key = samples.keys[request.feature]
+            rows.append((key, *request.rows, ALL_IDS if request.whole else num_cut))
+            num_cut += not request.whole
         bounds.append(len(rows))
     requests = np.array(rows, np.int64).reshape(-1, 4)
     counts = np.empty(len(requests), np.int64)

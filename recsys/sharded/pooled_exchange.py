@@ -14,6 +14,7 @@ has rows of its own number, and a message is one block (`Band`) after the other.
 """
 
 from collections.abc import Sequence
+from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -209,15 +210,18 @@ class PooledTransfer:
 
     def _blocks_of_ranks(self, outputs: Sequence[Tensor]) -> list[list[Tensor]]:
         """For each rank the bands of this owner's outputs that are its rows: views."""
+        starts = [
+            list(accumulate(_bags(self._num_rows, batch.groups), initial=0)) for batch in self._owner.batches
+        ]
         return [
-            _bands(outputs, self._owner, self._num_rows, rank) for rank in range(self._exchange.world.size)
+            _bands(outputs, self._owner, [of_batch[rank] for of_batch in starts], rows)
+            for rank, rows in enumerate(self._num_rows)
         ]
 
     def _blocks_at_home(self, outputs: Sequence[Tensor]) -> list[Tensor]:
         """The bands of the output of replicated tables, which has the rows of this rank alone: views."""
-        return _bands(
-            outputs, self._exchange.layout.replicated, self._num_rows[self._rank : self._rank + 1], 0
-        )
+        replicated = self._exchange.layout.replicated
+        return _bands(outputs, replicated, [0] * len(replicated.batches), self._num_rows[self._rank])
 
     def _matrices_at_home(self) -> list[Tensor]:
         """[rows, columns] for each group, to be filled."""
@@ -288,16 +292,13 @@ def _bags(num_rows: npt.NDArray[np.int64], groups: Sequence[int]) -> list[int]:
 
 
 def _bands(
-    outputs: Sequence[Tensor], owner: OwnerLayout, num_rows: npt.NDArray[np.int64], rank: int
+    outputs: Sequence[Tensor], owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]
 ) -> list[Tensor]:
-    """Views of the rows of one rank in an owner's outputs, band by band."""
+    """Views of one rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
     found = []
-    for band in owner.bands:
-        batch = owner.batches[band.batch]
-        start = sum(_bags(num_rows[:rank], batch.groups))
-        first = band.columns[0] - batch.columns[0]
-        rows = int(num_rows[rank, band.group])
-        found.append(outputs[band.batch][start : start + rows, first : first + band.width])
+    for band, (count, width) in zip(owner.bands, _shapes(owner, rows), strict=True):
+        first, start = band.columns[0] - owner.batches[band.batch].columns[0], starts[band.batch]
+        found.append(outputs[band.batch][start : start + count, first : first + width])
     return found
 
 

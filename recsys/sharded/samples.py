@@ -64,8 +64,8 @@ def read_samples(
         One for each group of the layout. Views of the batch's memory; copies of what is on a GPU.
 
     Raises:
-        DataError: a group, a feature or weights are missing, an inverse names a row that is not there or has another
-            number of samples, or a law of `check_jagged` is broken.
+        DataError: a group, a feature or weights are missing, an inverse is not int64, names a row that is not there
+            or has another number of samples, or a law of `check_jagged` is broken.
 
     Cost:
         One pass over lengths, ids and inverses.
@@ -87,6 +87,10 @@ def read_samples(
 
 def _check_inverse(group: "InverseKeyedJaggedTensor", number: int, num_samples: int) -> None:
     name, inverse = f"group {number} of the batch, {', '.join(group.keys)}", group.inverse
+    if inverse.dim() != 1 or inverse.dtype != torch.int64:
+        raise DataError(
+            f"{name}: inverse is {inverse.dtype} of shape {list(inverse.shape)}: give int64 of shape [B]"
+        )
     if len(inverse) != num_samples:
         raise DataError(
             f"{name}: {len(inverse)} samples, but the batch has {num_samples}: give it one of each"
@@ -105,7 +109,7 @@ def _read_group(
 ) -> Samples:
     names: Sequence[str] = jagged.keys()
     wanted = layout.features_of_group(group)
-    keys = _keys(names, {feature: layout.features[feature] for feature in wanted})
+    keys = _keys(names, {feature: layout.features[feature] for feature in wanted}, group)
     weights = jagged.weights_or_none() if is_weighted else None
     limits = np.full(len(names), -1, np.int64)
     for feature, key in keys.items():
@@ -137,11 +141,15 @@ def _read_group(
     return Samples(keys, lengths, ids, held, starts, one_each, inverse)
 
 
-def _keys(names: Sequence[str], features: Mapping[int, str]) -> dict[int, int]:
+def _keys(names: Sequence[str], features: Mapping[int, str], group: int) -> dict[int, int]:
     place = {name: number for number, name in enumerate(names)}
     missing = [feature for feature in features.values() if feature not in place]
     if missing:
-        raise DataError(f"feature {missing[0]!r} is not in the batch, which has {', '.join(names)}")
+        where = f"group {group} of the batch" if group else "the batch"
+        cure = ": give it the groups that the collection was made for, in their order" if group else ""
+        raise DataError(
+            f"feature {missing[0]!r} is not in {where}, which has {', '.join(names) or 'no features'}{cure}"
+        )
     return {number: place[feature] for number, feature in features.items()}
 
 

@@ -39,7 +39,7 @@ class EmbeddingCollection(ShardedTables):
         seed: of the first values; must agree. They do not depend on the plan.
 
     Raises:
-        RecipeError: tables or options are not right.
+        RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
 

@@ -1,11 +1,13 @@
 """A folder appears whole or not at all, whatever stops the writer and wherever."""
 
+import errno
 import os
 import shutil
 import signal
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -219,3 +221,16 @@ def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot make the folder"):
         fill(tmp_path / "file" / "store", "new")
+
+
+def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made = Path.mkdir
+
+    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+        if ".tmp-" in path.name:
+            raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
+        made(path, *arguments, **options)
+
+    monkeypatch.setattr(Path, "mkdir", refuse)
+    with pytest.raises(StoreError, match=f"cannot make a folder in {tmp_path}: Permission denied"):
+        fill(tmp_path / "store", "new")

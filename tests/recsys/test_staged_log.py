@@ -4,7 +4,9 @@ import hashlib
 import statistics
 import tempfile
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
@@ -12,6 +14,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from windrow.recsys.clustering.runs import read_buckets
 from windrow.recsys.staged_log import StagedLog
 
 ROWS = st.lists(
@@ -101,6 +104,29 @@ def test_moments(tmp_path: Path) -> None:
     assert found["dense.none"] == (0.0, 1.0)
 
 
+def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histories are short where a log begins, which says nothing of the rest."""
+    monkeypatch.setattr("windrow.recsys.staged_log.BUCKET_BYTES", 400_000)
+    pieces: list[int] = []
+
+    def watched(*arguments: Any) -> Iterator[Any]:
+        for piece in read_buckets(*arguments):
+            pieces.append(piece.nbytes)
+            yield piece
+
+    monkeypatch.setattr("windrow.recsys.staged_log.read_buckets", watched)
+    rows = range(40_000)
+    lists = [[7] * (row // 400) for row in rows]
+    table = pa.table({"time": [-row for row in rows], "row": rows, "ids": lists})
+    parquet.write_table(table, tmp_path / "staged.parquet", row_group_size=1000)
+    with StagedLog(tmp_path / "staged.parquet", tmp_path) as staged:
+        staged.sort_by_time()
+        assert parquet.read_table(staged.file).equals(table.take(list(reversed(rows))))
+    assert max(pieces) < 3 * 400_000
+
+
 def hash_of(session: int) -> int:
     return int.from_bytes(hashlib.md5(str(session).encode()).digest()[8:], "little")
 
@@ -127,11 +153,11 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
         for limit, value in (
             ("SHARD_ROWS", 10),
-            ("BATCH_ROWS", 7),
             ("RUN_BYTES", 500),
             ("BUCKET_BYTES", 300),
         ):
             patch.setattr(f"windrow.recsys.staged_log.{limit}", value)
+        patch.setattr("windrow.recsys.clustering.log_files.MOST_BATCH_ROWS", 7)
         folder = Path(name)
         columns = {"session": sessions, "time": instants, "row": list(range(len(rows)))}
         parquet.write_table(

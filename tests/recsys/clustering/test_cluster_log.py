@@ -128,6 +128,26 @@ def check_groups(path: Path) -> None:
     assert sum(map(len, groups)) == len(set().union(*groups))
 
 
+def test_files_whose_writers_described_columns_in_other_ways(tmp_path: Path) -> None:
+    """One file may promise that there are no nulls, and text may be read as views of it."""
+    (tmp_path / "log").mkdir()
+    strict = pa.schema(
+        [pa.field("session", pa.int64(), nullable=False), ("at", pa.int64()), ("word", pa.string())]
+    )
+    loose = pa.schema([("session", pa.int64()), ("at", pa.int64()), ("word", pa.string())])
+    parquet.write_table(pa.table([[1, 2], [1, 2], ["a", "b"]], schema=strict), tmp_path / "log" / "1.parquet")
+    parquet.write_table(
+        pa.table([[1, None], [0, 1], ["c", None]], schema=loose), tmp_path / "log" / "2.parquet"
+    )
+    assert cluster_log(options_for(tmp_path, files=1)).sessions == 3
+    assert sorted(read(tmp_path / "out")[0].to_pydict()["word"], key=str) == [None, "a", "b", "c"]
+    views = pa.table({"session": pa.array(["x", "y", "x"], pa.string_view()), "at": [2, 1, 1]})
+    parquet.write_table(views, tmp_path / "views.parquet")
+    cluster_log(options_for(tmp_path, inputs=(tmp_path / "views.parquet",), files=1, overwrite=True))
+    rows = read(tmp_path / "out")[0].to_pylist()
+    assert [row["at"] for row in rows if row["session"] == "x"] == [1, 2]
+
+
 def test_shards_alone_keep_the_order_of_the_log(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log")
     summary = cluster_log(options_for(tmp_path, sort=False, time=""))

@@ -38,15 +38,22 @@ def test_sessions_keep_their_values(column: pa.Array, kind: pa.DataType) -> None
 def test_times_and_sessions_without_an_order_are_refused(tmp_path: Path) -> None:
     log = log_of(
         tmp_path,
-        {"text": ["a"], "list": [[1]], "real": [1.5], "at": pa.array([1], pa.timestamp("ns", "UTC"))},
+        {
+            "text": ["a"],
+            "list": [[1]],
+            "real": [1.5],
+            "half": pa.array([1.5], pa.float16()),
+            "at": pa.array([1], pa.timestamp("ns", "UTC")),
+        },
     )
     check_session_type(log, "text")
     check_time_type(log, "at")
     check_time_type(log, "real")
-    with pytest.raises(
-        DataError, match=r"--time names 'text' of type string, expected numbers, dates or times"
-    ):
-        check_time_type(log, "text")
+    for name, kind in (("text", "string"), ("half", "halffloat")):
+        with pytest.raises(
+            DataError, match=rf"--time names '{name}' of type {kind}, expected numbers, dates or times"
+        ):
+            check_time_type(log, name)
     for name in ("list", "real", "at"):
         with pytest.raises(DataError, match="expected whole numbers, text or bytes"):
             check_session_type(log, name)

@@ -23,6 +23,7 @@ def test_times_are_needed_to_sort_alone() -> None:
         ({"by": ""}, "give --by"),
         ({"time": ""}, "--no-sort"),
         ({"files": 0}, "files = 0: expected at least 1"),
+        ({"files": 10**6}, "files = 1000000: expected at most 100000"),
         ({"row_group_rows": -1}, "row_group_rows = -1: expected at least 1"),
         ({"memory_bytes": 1 << 20}, "memory_bytes = 1048576: expected at least 268435456"),
     ],

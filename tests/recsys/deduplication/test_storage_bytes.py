@@ -3,9 +3,13 @@
 import numpy as np
 import pyarrow as pa
 import pytest
+from pyarrow import parquet
 
 from windrow.recsys.deduplication.session_sample import choose_sessions
 from windrow.recsys.deduplication.storage_bytes import StorageScales, stored_bytes
+from windrow.recsys.log_options import FeatureOptions, LogOptions
+from windrow.recsys.prepare import prepare_log
+from windrow.recsys.splits import LogSplitOptions
 
 
 def test_neighbours_that_repeat_take_less():
@@ -31,6 +35,29 @@ def test_each_order_is_weighed(planted_store, tmp_path, order):
     assert sizes.sharded != sizes.as_logged
     scales.add(["user"])
     assert scales.sizes().clustered > sizes.clustered
+
+
+def test_a_clustered_store_leaves_out_repeats(tmp_path):
+    """As many bytes as windrow prepare makes of the same samples."""
+    rows = 20_000
+    draw = np.random.default_rng(1)
+    cart = list(draw.integers(0, 1 << 40, (rows // 20, 8)).repeat(20, 0))
+    columns = {"label": np.arange(rows) % 2, "session": np.arange(rows) // 20, "cart": cart}
+    parquet.write_table(pa.table({**columns, "weight": [[0.5] * 8] * rows}), tmp_path / "log.parquet")
+    log = LogOptions(
+        paths=(tmp_path / "log.parquet",),
+        format="parquet",
+        session="session",
+        features={"cart": FeatureOptions(ids="rows", rows=1 << 40, multi_hot=True, weights="weight")},
+    )
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    store = prepare_log(tmp_path / "store", log, split, cluster=True, leave_out_repeats=True)
+    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 1)
+    for columns_of in (["label"], ["session"]):
+        scales.add(columns_of)
+    scales.add(["cart", "cart.weights"], of_feature=True)
+    written = sum(file.stat().st_size for file in store.split("train").files)
+    assert scales.sizes().clustered * rows == pytest.approx(written, rel=0.02)
 
 
 def test_one_file_is_the_log_as_it_was(planted_store, tmp_path):

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.models.segments import repeated, segment_softmax, summed
+from windrow.recsys.models.segments import places_from_the_end, repeated, segment_softmax, summed
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -24,6 +24,12 @@ def test_softmax_is_that_of_each_run(lengths: list[int], scale: float) -> None:
         strict=True,
     ):
         torch.testing.assert_close(mine, slow, atol=1e-12, rtol=1e-9)
+
+
+@given(lengths=st.lists(st.integers(0, 4), max_size=6))
+def test_places_from_the_end(lengths: list[int]) -> None:
+    places = places_from_the_end(torch.tensor(lengths, dtype=torch.int64), sum(lengths))
+    assert places.tolist() == [place for length in lengths for place in reversed(range(length))]
 
 
 @given(lengths=st.lists(st.integers(0, 4), max_size=6))

@@ -189,6 +189,19 @@ def test_a_batch_in_the_order_of_the_tables_goes_straight_into_the_kernel(small)
     assert torch.equal(collection(small.jagged(ordered)).values(), collection(small.jagged(drawn)).values())
 
 
+def test_groups_of_other_collections_alone_change_nothing(small):
+    """On one process the batch goes straight into the kernel; weights of that group alone are none of ours."""
+    tables = [table for table in small.sums if table.name == "tag"]
+    drawn = small.draw(0, 6)
+    other, own = drawn.pop("history"), {feature: drawn[feature] for feature in ("tag", "item")}
+    collection = EmbeddingBagCollection(tables, is_weighted=True, groups=[["history"]])
+    assert collection.layout.is_direct
+    _, groups = small.deduplicated({"history": other}, [["history"]], weighted=True)
+    for sparse in (small.jagged(own), small.jagged(drawn)):
+        expected = EmbeddingBagCollection(tables)(sparse).values()
+        assert torch.equal(collection(sparse, groups).values(), expected)
+
+
 def test_what_is_the_same_travels_and_is_looked_up_once(spmd, small):
     """Bytes of ids and vectors, and rows, are those of a batch of the distinct rows alone."""
     repeats, distinct = 12, small.draw(5, 2)

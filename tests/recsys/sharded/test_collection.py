@@ -49,6 +49,18 @@ def test_a_plan_must_fit(small):
         EmbeddingBagCollection(small.tables, plan=small.make_plan("table", 2))
 
 
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([["tag"], ["user", "tag"]], "groups name 'tag' twice"),
+        (["tag"], "each is a sequence of names"),
+    ],
+)
+def test_a_feature_is_in_one_group(small, groups, message):
+    with pytest.raises(RecipeError, match=message):
+        EmbeddingBagCollection(small.tables, groups=groups)
+
+
 def test_short_floats_do_not_go_with_copies(small):
     options = TableOptions(precision="fp16")
     with pytest.raises(RecipeError, match="fp32"):

@@ -131,6 +131,8 @@ def test_groups_hold_their_features_and_the_rest_is_in_group_0(small):
         ([0, 0, 2], r"inverse holds 2, but there are rows 0 to 1"),
         ([0, -1, 1], r"inverse holds -1, but there are rows 0 to 1"),
         ([0, 1], r"group 1 of the batch, history: 2 samples, but the batch has 3"),
+        ([0.0, 1.0, 0.0], r"history: inverse is torch.float32 of shape \[3\]: give int64"),
+        ([[0], [1], [0]], r"history: inverse is torch.int64 of shape \[3, 1\]: give int64"),
     ],
 )
 def test_an_inverse_that_names_no_row(small, inverse, message):
@@ -141,6 +143,16 @@ def test_an_inverse_that_names_no_row(small, inverse, message):
     group = InverseKeyedJaggedTensor(rows, torch.tensor(inverse))
     with pytest.raises(DataError, match=message):
         read_samples(small.jagged(drawn), (group,), layout, is_weighted=False)
+
+
+def test_groups_in_another_order(small):
+    groups = [["history"], ["tag"]]
+    layout = make_layout(small.tables, small.make_plan("table", 2), 2, groups)
+    batch, given = small.deduplicated(small.draw(1, 3), groups)
+    with pytest.raises(
+        DataError, match="'history' is not in group 1 of the batch, which has tag: give it the"
+    ):
+        read_samples(batch, given[::-1], layout, is_weighted=False)
 
 
 def test_as_many_groups_as_the_collection_was_made_for(small, layout):
