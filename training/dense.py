@@ -84,9 +84,14 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
     # Several threads wait for one another at the end of each product, so they take all rows at once.
     rows_at_once = _ROWS_AT_ONCE if torch.get_num_threads() == 1 else left.shape[0]
     for first in range(0, left.shape[0], rows_at_once):
+        pieces = [rows[first : first + rows_at_once] for rows in (left, right)]
+        if len(pieces[0]) == 1:
+            # For a single row oneDNN 3.12 writes past its memory, once it has multiplied by a weight of one column.
+            total += pieces[0].t() @ pieces[1]
+            continue
         # The operator takes oneDNN's own tensors only; a copy of a few rows stays in the cache.
-        pieces = (rows[first : first + rows_at_once].to_mkldnn() for rows in (left, right))
-        total += torch.ops.aten.mkldnn_linear_backward_weights(*pieces, total, with_bias)[0].to_dense()
+        held = [piece.to_mkldnn() for piece in pieces]
+        total += torch.ops.aten.mkldnn_linear_backward_weights(*held, total, with_bias)[0].to_dense()
     return total
 
 

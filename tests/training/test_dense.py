@@ -1,5 +1,8 @@
 """Products through oneDNN against torch's own, forward and backward."""
 
+import subprocess
+import sys
+
 import pytest
 import torch
 from torch.nn import functional
@@ -58,3 +61,27 @@ def test_weights_that_are_slices_of_a_larger_matrix() -> None:
     x, whole = (random(*shape, seed=1, dtype=torch.float32) for shape in ((7, 16), (24, 64)))
     for weight in (whole[:, 16:32], whole[::2, 16:32], whole.t()[:, :16]):
         torch.testing.assert_close(multiply(x, weight, None), x @ weight.contiguous().t())
+
+
+MANY_SHAPES = """
+import random, torch
+from windrow.training.dense import multiply, multiply_transposed
+torch.set_num_threads(1)
+choice, held = random.Random(1), []
+generator = torch.Generator().manual_seed(1)
+for _ in range(5000):
+    rows = choice.choice([1, choice.randint(2, 30)])
+    inputs, outputs = choice.choice([1, 2, 4, 5, 6, 8, 12, 16]), choice.choice([1, 1, 3, 4, 8])
+    x, weight, upstream = (
+        torch.randn(*shape, generator=generator)
+        for shape in ((rows, inputs), (outputs, inputs), (rows, outputs))
+    )
+    multiply(upstream, weight.t())
+    multiply_transposed(upstream, x)
+    held = [*held[-50:], torch.randn(choice.randint(1, 200), generator=generator)]
+"""
+
+
+def test_single_rows_leave_the_memory_of_others_alone() -> None:
+    """Gradients of one row, between products with one column, once ended in a process with damaged memory."""
+    subprocess.run([sys.executable, "-P", "-c", MANY_SHAPES], check=True, timeout=300)
