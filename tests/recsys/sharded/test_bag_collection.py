@@ -21,10 +21,11 @@ STEPS = 3
 SAMPLES = [5, 0, 3, 7]
 
 
+SEVERAL = [["tag", "item"], ["user", "unknown"]]
 GROUPS = [
-    pytest.param([["history"]], id="a table shared with another group"),
-    pytest.param([["tag", "item"], ["user", "unknown"]], id="several"),
-    pytest.param([["history", "flag", "user", "item", "tag"]], id="everything"),
+    *(pytest.param(kind, SEVERAL, id=f"{kind}-several") for kind in KINDS),
+    pytest.param("mixed", [["history"]], id="mixed-a table shared with another group"),
+    pytest.param("mixed", [["history", "flag", "user", "item", "tag"]], id="mixed-everything"),
 ]
 
 
@@ -94,8 +95,7 @@ def test_weights_of_ids(spmd, small, kind):
     check_against_reference(small, results, tables=small.sums, weighted=True)
 
 
-@pytest.mark.parametrize("groups", GROUPS)
-@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize(("kind", "groups"), GROUPS)
 def test_deduplicated_lists_give_the_same(spmd, small, kind, groups):
     results = spmd(lambda world: train(world, small, kind, tables=small.tables, groups=groups))
     check_against_reference(small, results, tables=small.tables, groups=groups)

@@ -49,8 +49,13 @@ def train(world, small, kind, groups):
     return before, found, small.local(collection)
 
 
-@pytest.mark.parametrize("groups", [(), [["history"], ["tag", "item"]]], ids=["plain", "deduplicated"])
-@pytest.mark.parametrize("kind", KINDS)
+GROUPS = [["history"], ["tag", "item"]]
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups"),
+    [*((kind, ()) for kind in KINDS), *((kind, GROUPS) for kind in ("row", "grid", "mixed"))],
+)
 def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind, groups):
     results = spmd(lambda world: train(world, small, kind, groups))
     weights = {n: t.clone().requires_grad_() for n, t in small.assembled(r[0] for r in results).items()}
