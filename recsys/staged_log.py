@@ -3,12 +3,13 @@
 import shutil
 from collections.abc import Sequence
 from pathlib import Path
-from typing import Any, Self
+from typing import Self
 
 from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.ranks import open_ranks, write_ranks
 from windrow.recsys.clustering.runs import read_buckets, write_runs
 from windrow.recsys.clustering.session_order import session_hash
+from windrow.recsys.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.vocabulary import FIRST_VALUE_ROW
 
 __all__ = ["StagedLog"]
@@ -32,15 +33,9 @@ class StagedLog:
     """
 
     def __init__(self, file: Path, work: Path) -> None:
-        import duckdb
-
         self._file = file
         self._work = work
-        self._database: Any = duckdb.connect(
-            config={"memory_limit": MEMORY_LIMIT, "temp_directory": str(work / "duckdb")}
-        )
-        # It would draw a bar of its own on a terminal.
-        self._database.execute("SET enable_progress_bar = false")
+        self._database = open_database(MEMORY_LIMIT, work / "duckdb")
 
     def __enter__(self) -> Self:
         return self
@@ -119,7 +114,7 @@ class StagedLog:
             return {}
         # Single-threaded sums: the last digits must not depend on how threads shared the rows.
         terms = ", ".join(
-            f"avg({_name(name)}::DOUBLE), stddev_pop({_name(name)}::DOUBLE)" for name in columns
+            f"avg({sql_name(name)}::DOUBLE), stddev_pop({sql_name(name)}::DOUBLE)" for name in columns
         )
         self._database.execute("SET threads = 1")
         row = self._database.execute(f"SELECT {terms} FROM {_scan(self._file)} WHERE {chosen}").fetchone()
@@ -149,14 +144,15 @@ class StagedLog:
         """
         scan = _scan(self._file)
         parts = " UNION ALL ".join(
-            f"SELECT {f'unnest({_name(column)})' if is_list else _name(column)} AS value FROM {scan} WHERE {chosen}"
+            f"SELECT {f'unnest({sql_name(column)})' if is_list else sql_name(column)} AS value "
+            f"FROM {scan} WHERE {chosen}"
             for column, is_list in columns
         )
         limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
         self._database.execute(
             f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ("
             f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value "
-            f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {_quoted(path)} "
+            f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {sql_text(path)} "
             "(FORMAT parquet, COMPRESSION zstd)"
         )
 
@@ -172,7 +168,7 @@ class StagedLog:
         from pyarrow import parquet
 
         ordered, target = self._work / "order.parquet", self._work / "ordered.parquet"
-        self._database.execute(f"COPY ({order}) TO {_quoted(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
+        self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
         ranks = write_ranks(self._database, ordered, self._work)
         ordered.unlink()
         log = LogFiles.open([self._file])
@@ -199,12 +195,4 @@ class StagedLog:
 
 
 def _scan(file: Path) -> str:
-    return f"read_parquet({_quoted(file)})"
-
-
-def _quoted(path: Path) -> str:
-    return "'" + str(path).replace("'", "''") + "'"
-
-
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
+    return f"read_parquet({sql_text(file)})"

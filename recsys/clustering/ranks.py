@@ -19,6 +19,7 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.clustering.key_columns import check_session_type, check_time_type, plain_sessions
 from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.session_order import session_hash
+from windrow.recsys.duckdb_sql import open_database, sql_text
 
 __all__ = [
     "Ranks",
@@ -89,19 +90,15 @@ def rank_rows(
     ordered = work / "ordered.parquet"
     failed: list[DataError] = []
     try:
-        with duckdb.connect(
-            config={"memory_limit": f"{limit}B", "temp_directory": str(work / "duckdb"), "threads": threads}
-        ) as database:
-            # It would draw a bar of its own on a terminal.
-            database.execute("SET enable_progress_bar = false")
+        with open_database(f"{limit}B", work / "duckdb", threads=threads) as database:
             database.register("log", _keys(log, by, time if sort else "", advance, failed))
             order = "hash, session, time NULLS LAST, row" if sort else "row"
             database.execute(
                 f"COPY (SELECT row, hash, shard FROM (SELECT *, CAST(hash % {shards} AS INTEGER) AS shard FROM "
                 f"(SELECT *, {session_hash('session', 'row')} AS hash FROM log)) ORDER BY shard, {order}) "
-                f"TO '{_escaped(ordered)}' (FORMAT parquet, COMPRESSION lz4_raw)"
+                f"TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)"
             )
-            scan = f"read_parquet('{_escaped(ordered)}')"
+            scan = f"read_parquet({sql_text(ordered)})"
             counts = dict(database.execute(f"SELECT shard, count(*) FROM {scan} GROUP BY shard").fetchall())
             sessions = database.execute(
                 f"SELECT count(*) FROM (SELECT hash FROM {scan} GROUP BY hash)"
@@ -129,7 +126,7 @@ def write_ranks(database: Any, ordered: Path, work: Path) -> Path:
     inverse, path = work / "inverse.parquet", work / "ranks"
     database.execute(
         "COPY (SELECT rank FROM (SELECT row, row_number() OVER () - 1 AS rank FROM "
-        f"read_parquet('{_escaped(ordered)}')) ORDER BY row) TO '{_escaped(inverse)}' "
+        f"read_parquet({sql_text(ordered)})) ORDER BY row) TO {sql_text(inverse)} "
         "(FORMAT parquet, COMPRESSION lz4_raw)"
     )
     _write_plain(inverse, path)
@@ -194,7 +191,3 @@ def _write_plain(column: Path, plain: Path) -> None:
     with parquet.ParquetFile(column) as file, plain.open("wb") as target:
         for batch in file.iter_batches(READ_ROWS):
             target.write(batch.column(0).to_numpy())
-
-
-def _escaped(path: Path) -> str:
-    return str(path).replace("'", "''")

@@ -18,6 +18,7 @@ from typing import Any
 import numpy as np
 
 from windrow.comm.errors import DataError
+from windrow.recsys.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.session_log.options import FeatureGroup, SessionFeature, SessionLogOptions
 from windrow.recsys.session_log.preset import PUBLISHED_BATCH
 from windrow.recsys.session_log.values import popularity
@@ -96,15 +97,11 @@ def measured_statistics(
     Raises:
         DataError: no session has a second sample, so that there is nothing to compare.
     """
-    import duckdb
-
-    with (
-        TemporaryDirectory() as folder,
-        duckdb.connect(config={"memory_limit": MEMORY_LIMIT, "temp_directory": folder}) as database,
-    ):
-        database.execute("SET enable_progress_bar = false")
-        scan = f"read_parquet({_text(str(path))}, file_row_number = true)"
-        samples, sessions = _row(database, f"SELECT count(*), count(DISTINCT {_name(session)}) FROM {scan}")
+    with TemporaryDirectory() as folder, open_database(MEMORY_LIMIT, Path(folder)) as database:
+        scan = f"read_parquet({sql_text(path)}, file_row_number = true)"
+        samples, sessions = _row(
+            database, f"SELECT count(*), count(DISTINCT {sql_name(session)}) FROM {scan}"
+        )
         if samples == sessions:
             raise DataError(
                 f"{path}: every session has one sample, so that none can be compared with another"
@@ -112,7 +109,7 @@ def measured_statistics(
         whole = samples // PUBLISHED_BATCH * PUBLISHED_BATCH
         (in_batches,) = _row(
             database,
-            f"SELECT sum(sessions) FROM (SELECT count(DISTINCT {_name(session)}) AS sessions FROM {scan} "
+            f"SELECT sum(sessions) FROM (SELECT count(DISTINCT {sql_name(session)}) AS sessions FROM {scan} "
             f"WHERE file_row_number < {whole} GROUP BY file_row_number // {PUBLISHED_BATCH})",
         )
         types = dict(
@@ -121,7 +118,7 @@ def measured_statistics(
         counts = {}
         for feature in features:
             # A feature with one id counts as a list of it.
-            ids = _name(feature) if types[feature].endswith("[]") else f"[{_name(feature)}]"
+            ids = sql_name(feature) if types[feature].endswith("[]") else f"[{sql_name(feature)}]"
             counts[feature] = _row(database, _comparison(scan, ids, session, time))
     compared_ids = sum(count[2] for count in counts.values())
     unchanged = {feature: float(count[1]) for feature, count in counts.items()}
@@ -139,7 +136,7 @@ def measured_statistics(
 def _comparison(scan: str, ids: str, session: str, time: str) -> str:
     """A query for: mean length, share unchanged; ids compared, unchanged and repeated."""
     return (
-        f"WITH samples AS (SELECT {_name(session)} AS session, {_name(time)} AS time, "
+        f"WITH samples AS (SELECT {sql_name(session)} AS session, {sql_name(time)} AS time, "
         f"{ids} AS now FROM {scan}), "
         "pairs AS (SELECT now, lag(now) OVER (PARTITION BY session ORDER BY time) AS before FROM samples) "
         "SELECT avg(len(now)), avg((now = before)::INT) FILTER (before IS NOT NULL), "
@@ -163,11 +160,3 @@ def _same_by_chance(group: FeatureGroup, feature: SessionFeature) -> float:
 def _row(database: Any, query: str) -> tuple[Any, ...]:
     row: tuple[Any, ...] = database.execute(query).fetchone()
     return row
-
-
-def _text(value: str) -> str:
-    return "'" + value.replace("'", "''") + "'"
-
-
-def _name(column: str) -> str:
-    return '"' + column.replace('"', '""') + '"'
