@@ -93,6 +93,13 @@ class EmbeddingBagCollection(ShardedTables):
             )
             if averaged[n]
         ]
+        self._columns: list[tuple[int, tuple[str, ...], tuple[int, ...]]] = []
+        """Each group that has any, and the names and widths of its matrix's columns."""
+        for group in range(self.layout.num_groups):
+            if outputs := self.layout.outputs_of_group(group):
+                names = tuple(self.embedding_names[number] for number in outputs)
+                dims = tuple(self.embedding_dims[number] for number in outputs)
+                self._columns.append((group, names, dims))
         self._exchange = PooledExchange(self.world, self.layout, device=self.device, stage="embedding bags")
 
     def forward(
@@ -181,14 +188,10 @@ class EmbeddingBagCollection(ShardedTables):
 
     def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Name the columns of each group's matrix, where it has any."""
-        found = []
-        for group, (matrix, of_group) in enumerate(zip(matrices, samples, strict=True)):
-            outputs = self.layout.outputs_of_group(group)
-            if outputs:
-                names = tuple(self.embedding_names[number] for number in outputs)
-                dims = tuple(self.embedding_dims[number] for number in outputs)
-                found.append(PooledRows(names, dims, matrix, of_group.inverse))
-        return found
+        return [
+            PooledRows(names, dims, matrices[group], samples[group].inverse)
+            for group, names, dims in self._columns
+        ]
 
     def scales(self, samples: Sequence[Samples]) -> list[Scale]:
         """Columns of tables with mean pooling, and what each row's sum is multiplied by."""
