@@ -23,7 +23,8 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         NAME.old-<random>   the store being replaced, between the two renames
 
     Everything is flushed to the disk before the rename. Leftovers of killed writers are cleared first; a store
-    caught between the two renames is put back. Two writers must not fill one path at the same time.
+    caught between the two renames is put back. Two writers must not fill one path at the same time. A `path` that is a
+    link stays one: the folder it leads to is replaced, on its own disk.
 
     Args:
         path: the folder to create.
@@ -33,8 +34,10 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         The temporary folder, empty.
 
     Raises:
-        StoreError: `path` exists and `overwrite` is false, or there can be no folder to hold it.
+        StoreError: `path` exists and `overwrite` is false, there can be no folder to hold it, or leftovers cannot be
+            cleared.
     """
+    path = _resolved(path)
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -68,6 +71,13 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         raise
 
 
+def _resolved(path: Path) -> Path:
+    try:
+        return path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path} leads nowhere ({error}): choose another folder") from error
+
+
 def _put_back(replaced: Path, path: Path) -> None:
     if replaced.exists():
         replaced.rename(path)
@@ -80,10 +90,15 @@ def _clear_leftovers(path: Path) -> None:
         match = leftover.fullmatch(entry.name)
         if match is None:
             continue
-        if match[1] == "old" and not path.exists():
-            entry.rename(path)
-        else:
-            shutil.rmtree(entry)
+        try:
+            if match[1] == "old" and not path.exists():
+                entry.rename(path)
+            else:
+                shutil.rmtree(entry)
+        except OSError as error:
+            raise StoreError(
+                f"cannot clear {entry}, which a killed writer left: {error}. Remove it yourself"
+            ) from error
 
 
 def _flush_tree(folder: Path) -> None:

@@ -58,7 +58,7 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--time",
         default="",
         metavar="COLUMN",
-        help="column of times, which order the rows of a session; needed unless --no-sort",
+        help="column of times, which order the rows of a session; needed, but not with --no-sort",
     )
     parser.add_argument(
         "--no-sort",
@@ -130,10 +130,15 @@ def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
     from windrow.launch.formatting import byte_size
 
     sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
+    change = (
+        f"{summary.ratio:.2f} times smaller"
+        if summary.ratio >= 1
+        else f"{1 / summary.ratio:.2f} times larger"
+    )
     lines = [
         f"{output}: {summary.files} files, {summary.row_groups} row groups",
         f"{summary.rows} rows of {summary.sessions} sessions, {summary.rows_per_session:.2f} rows to a session",
-        f"{sizes}: {summary.ratio:.2f} times smaller",
+        f"{sizes}: {change}",
     ]
     if summary.cut_sessions:
         lines.append(

@@ -10,24 +10,23 @@ alone the first time, and its rows are written twice.
 """
 
 import json
+import math
+import os
 import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.partition.atomic_folder import atomic_folder
 from windrow.recsys.clustering.group_writer import GroupWriter
 from windrow.recsys.clustering.key_columns import check_session_type, check_time_type
-from windrow.recsys.clustering.log_files import LogFiles
+from windrow.recsys.clustering.log_files import DESCRIPTION_NAME, LogFiles, is_utf8
 from windrow.recsys.clustering.options import ClusterOptions
 from windrow.recsys.clustering.ranks import Ranks, rank_rows
 from windrow.recsys.clustering.runs import read_buckets, write_runs
 
-__all__ = ["DESCRIPTION_NAME", "ClusterSummary", "cluster_log"]
-
-DESCRIPTION_NAME = "_clustered.json"
-"""What says that a folder is a clustered log. Engines that read a folder leave out names with an underscore."""
+__all__ = ["ClusterSummary", "cluster_log"]
 
 FILE_BYTES = 256 << 20
 """Of the log, to each file, where their number is not given."""
@@ -36,8 +35,10 @@ ROW_GROUP_BYTES = 32 << 20
 MOST_ROW_GROUP_ROWS = 1 << 16
 MOST_PIECE_BYTES = 1 << 30
 """Of a run or bucket: positions in one array of text are 32-bit numbers."""
-RUN_SHARE, BUCKET_SHARE = 0.15, 0.08
-"""Of the memory. Of either up to three copies exist at a time: as read, joined, sorted."""
+RUN_SHARE, BUCKET_SHARE, ROW_GROUP_SHARE = 0.15, 0.08, 0.15
+"""Of the memory. Of each up to three copies exist at a time: as read, joined, sorted or encoded."""
+BUCKET_SLACK = 1.5
+"""How much heavier than rows of mean size those of a bucket may be before it is read in parts."""
 BYTES_TO_RANK_ROW = 96
 """On disk, for a row: what DuckDB sorts, twice, the order, the ranks."""
 
@@ -85,8 +86,9 @@ def cluster_log(
         progress: called with the name of a stage and the share of it that is done.
 
     Raises:
-        StoreError: the output exists, is something else than a clustered log, or the disk is too small.
+        StoreError: the output exists, is something else than a clustered log, or cannot be written.
         DataError: the log cannot be read, lacks a column, or needs more memory.
+        RecipeError: row groups of so many rows do not fit into the memory.
     """
     report = progress or _silent
     _check_output(options)
@@ -95,16 +97,19 @@ def cluster_log(
     check_session_type(log, options.by)
     if options.sort:
         check_time_type(log, options.time)
+    _check_row_groups(options, log)
     _check_disk(options.output, log)
-    with atomic_folder(options.output, overwrite=options.overwrite) as folder:
-        work = folder / "work"
-        work.mkdir()
-        try:
+    try:
+        with atomic_folder(options.output, overwrite=options.overwrite) as folder:
+            work = folder / "work"
+            work.mkdir()
             summary = _cluster(log, options, folder, work, report)
-        except OSError as error:
-            raise StoreError(f"cannot write the clustered log beside {options.output}: {error}") from error
-        shutil.rmtree(work)
-        _describe(folder, options, summary)
+            shutil.rmtree(work)
+            _describe(folder, options, summary)
+    except OSError as error:
+        raise StoreError(
+            f"cannot write the clustered log {options.output} ({error}): make room there, or choose another output"
+        ) from error
     return summary
 
 
@@ -165,15 +170,20 @@ def _sort_rows(
     for path, rows in written:
         runs.append(path)
         report("sorting", rows / log.rows)
-    num_buckets = -(-log.rows // bucket_rows)
-    for place, rows in enumerate(read_buckets(runs, num_buckets), start=1):
+    done = 0
+    for rows in read_buckets(runs, -(-log.rows // bucket_rows), int(BUCKET_SLACK * bucket_bytes)):
         writer.write(rows)
-        report("writing", place / num_buckets)
+        done += rows.num_rows
+        report("writing", done / log.rows)
 
 
 def _check_output(options: ClusterOptions) -> None:
     """Only what this function once wrote is replaced."""
     output = options.output
+    if not is_utf8(output.resolve()):
+        raise StoreError(
+            f"the output {os.fsencode(output.resolve())!r} is no UTF-8, which Arrow and DuckDB need: choose another"
+        )
     if output.exists() and not options.overwrite:
         raise StoreError(f"{output} already exists: choose another folder or pass --overwrite")
     if not output.exists() or (output / DESCRIPTION_NAME).is_file():
@@ -196,9 +206,21 @@ def _check_apart(options: ClusterOptions, log: LogFiles) -> None:
         )
 
 
+def _check_row_groups(options: ClusterOptions, log: LogFiles) -> None:
+    """Refuse row groups that memory cannot hold; those that nobody asked for are small enough."""
+    limit = ROW_GROUP_SHARE * options.memory_bytes
+    needed = min(options.row_group_rows or 0, log.rows) * log.row_bytes
+    if needed > limit:
+        raise RecipeError(
+            f"--row-group-rows {options.row_group_rows} takes about {needed:.0f} bytes in memory, of which --memory "
+            f"{options.memory_bytes} leaves {limit:.0f} for a row group: give at most --row-group-rows "
+            f"{int(limit / log.row_bytes)}, or at least --memory {math.ceil(needed / ROW_GROUP_SHARE)}"
+        )
+
+
 def _check_disk(output: Path, log: LogFiles) -> None:
     """Refuse what the disk surely cannot hold: the runs, the output, and what it takes to order rows."""
-    folder = next(parent for parent in output.absolute().parents if parent.exists())
+    folder = next(parent for parent in output.resolve().parents if parent.exists())
     needed = int(log.rows * (log.packed_row_bytes + BYTES_TO_RANK_ROW)) + log.num_bytes
     free = shutil.disk_usage(folder).free
     if needed > free:

@@ -11,6 +11,7 @@ from typing import Any, Self
 import numpy as np
 import numpy.typing as npt
 
+from windrow.comm.errors import DataError
 from windrow.recsys.clustering.key_columns import plain_sessions
 
 __all__ = ["GroupWriter", "session_starts", "text_columns"]
@@ -22,11 +23,11 @@ PAGE_BYTES = 1 << 20
 
 
 class GroupWriter:
-    """Writes the rows of one shard after another, each to a file. A context manager.
+    """Writes the rows of one shard after another, shard k to ``part-k.parquet``. A context manager.
 
     Args:
         folder: to write to.
-        schema: ``pyarrow.Schema`` of the rows.
+        schema: ``pyarrow.Schema`` of the files. Rows may have values where it has dictionaries.
         shard_rows: rows of each shard; one without rows has no file.
         row_group_rows: the most rows of a row group.
         by: column of sessions, none of which is cut between row groups unless it is larger than one; empty to cut
@@ -40,7 +41,8 @@ class GroupWriter:
         self._schema = schema
         self._row_group_rows = row_group_rows
         self._by = by
-        self._left = [rows for rows in reversed(shard_rows) if rows]
+        self._shards = [shard for shard in reversed(range(len(shard_rows))) if shard_rows[shard]]
+        self._left = [shard_rows[shard] for shard in self._shards]
         self._dictionary = text_columns(schema)
         self._waiting: list[Any] = []
         self._writer: Any = None
@@ -68,6 +70,9 @@ class GroupWriter:
 
         Args:
             batch: ``pyarrow.RecordBatch``.
+
+        Raises:
+            DataError: a dictionary of the files cannot hold the values of a row group.
         """
         while batch.num_rows:
             part = batch.slice(0, self._left[-1])
@@ -83,7 +88,7 @@ class GroupWriter:
         if rows > self._row_group_rows or to_end:
             import pyarrow as pa
 
-            waiting = pa.Table.from_batches(self._waiting, self._schema)
+            waiting = pa.Table.from_batches(self._waiting)
             starts = self._starts(waiting)
             first = 0
             while rows - first > self._row_group_rows or (to_end and first < rows):
@@ -95,6 +100,7 @@ class GroupWriter:
             self._writer.close()
             self._writer = None
             self._left.pop()
+            self._shards.pop()
 
     def _starts(self, waiting: Any) -> npt.NDArray[np.int64]:
         if not self._by:
@@ -120,7 +126,7 @@ class GroupWriter:
         from pyarrow import parquet
 
         if self._writer is None:
-            path = self._folder / f"part-{len(self._files):05d}.parquet"
+            path = self._folder / f"part-{self._shards[-1]:05d}.parquet"
             self._writer = parquet.ParquetWriter(
                 path,
                 self._schema,
@@ -131,8 +137,19 @@ class GroupWriter:
             )
             self._files.append(path)
         # In one piece: a page ends with each piece.
-        self._writer.write_table(rows.combine_chunks(), row_group_size=rows.num_rows)
+        self._writer.write_table(self._as_stored(rows.combine_chunks()), row_group_size=rows.num_rows)
         self.row_groups += 1
+
+    def _as_stored(self, rows: Any) -> Any:
+        import pyarrow as pa
+
+        try:
+            return rows.cast(self._schema)
+        except pa.ArrowInvalid as error:
+            raise DataError(
+                f"a row group of {rows.num_rows} rows has too many different values for a dictionary of the log "
+                f"({error}): write the log with wider positions in dictionaries, or lower --row-group-rows"
+            ) from error
 
 
 def session_starts(sessions: Any) -> npt.NDArray[np.int64]:

@@ -5,7 +5,7 @@ from typing import Any
 from windrow.comm.errors import DataError
 from windrow.recsys.clustering.log_files import LogFiles
 
-__all__ = ["check_session_type", "check_time_type", "plain_sessions"]
+__all__ = ["check_session_type", "check_time_type", "plain_sessions", "plain_times"]
 
 
 def check_session_type(log: LogFiles, by: str) -> None:
@@ -77,6 +77,25 @@ def plain_sessions(column: Any) -> Any:
     if types.is_dictionary(column.type):
         column = column.cast(kind)
     return column.cast(pa.large_string() if is_text else pa.large_binary())
+
+
+def plain_times(column: Any) -> Any:
+    """A column of times, as numbers of the same order.
+
+    DuckDB 1.1 cuts nanoseconds off times of the day and off those with a zone; newer ones do not.
+
+    Args:
+        column: ``pyarrow.Array`` of numbers, dates or times.
+
+    Returns:
+        Dates and times as int32 or int64, in their unit; numbers as they are.
+    """
+    import pyarrow as pa
+    from pyarrow import types
+
+    if not types.is_temporal(column.type):
+        return column
+    return column.cast(pa.int32() if column.type.bit_width == 32 else pa.int64())
 
 
 def _value_type(kind: Any) -> Any:

@@ -1,15 +1,19 @@
 """The Parquet files of a log as one table: found, checked to be alike, and read a few rows at a time."""
 
 import difflib
+import os
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import DataError
-from windrow.recsys.clustering.log_schema import as_schema, check_alike, common_schema
+from windrow.recsys.clustering.log_schema import as_schema, check_alike, common_schema, without_dictionaries
 
-__all__ = ["LogFiles", "find_files"]
+__all__ = ["DESCRIPTION_NAME", "LogFiles", "find_files", "is_utf8"]
+
+DESCRIPTION_NAME = "_clustered.json"
+"""What says that a folder is a clustered log. Engines that read a folder leave out names with an underscore."""
 
 BATCH_BYTES = 4 << 20
 """Rows decoded at a time have about as many bytes: a small part of the least memory that may be allowed."""
@@ -35,7 +39,7 @@ class LogFiles:
     num_bytes: int
     """Of all files."""
     row_bytes: float
-    """Of a row in memory, decoded: the mean over a sample."""
+    """Of a row in memory, decoded, dictionaries too: the mean over a sample."""
     packed_row_bytes: float
     """Of a row in a file for passing use (Arrow, lz4): the mean over the sample."""
 
@@ -43,6 +47,11 @@ class LogFiles:
     def rows(self) -> int:
         """Of all files."""
         return sum(self.file_rows)
+
+    @property
+    def row_schema(self) -> Any:
+        """``pyarrow.Schema`` of the rows as they are read: that of the log, without its dictionaries."""
+        return without_dictionaries(self.schema)
 
     @classmethod
     def open(cls, inputs: Sequence[Path]) -> Self:
@@ -89,7 +98,7 @@ class LogFiles:
             columns: to read; all of them by default, in the order of the first file.
 
         Yields:
-            ``pyarrow.RecordBatch`` of some MB, columns in the order asked for.
+            ``pyarrow.RecordBatch`` of some MB, columns in the order asked for and of the types of `row_schema`.
 
         Raises:
             DataError: a file cannot be decoded.
@@ -97,14 +106,17 @@ class LogFiles:
         import pyarrow as pa
 
         wanted = list(self.schema.names if columns is None else columns)
-        schema = pa.schema([self.schema.field(name) for name in wanted], metadata=self.schema.metadata)
+        types = self.row_schema
+        schema = pa.schema([types.field(name) for name in wanted], metadata=types.metadata)
         # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
         rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
         for path in self.files:
             with _open(path) as opened:
                 try:
-                    for batch in opened.iter_batches(rows, columns=wanted):
-                        yield as_schema(batch.select(wanted), schema)
+                    # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
+                    for group in range(opened.num_row_groups):
+                        for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
+                            yield as_schema(batch.select(wanted), schema)
                 except (OSError, pa.ArrowException) as error:
                     raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
 
@@ -139,7 +151,8 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
         The files in the order of `inputs`; those of a pattern or a folder by path.
 
     Raises:
-        DataError: one is not there or empty, a pattern or folder has no files, or a file is named twice.
+        DataError: one is not there or empty, a pattern or folder has no files or those of a clustered log that was not
+            named itself, a file is named twice, or its path is no UTF-8.
     """
     found: list[Path] = []
     for path in inputs:
@@ -158,15 +171,38 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
             matches = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
             if not matches:
                 raise DataError(f"{path}: there is no such file, and it matches none; correct the path")
+        _check_named(path, matches)
         found += matches
     once: set[Path] = set()
     for path in found:
+        if not is_utf8(path):
+            raise DataError(f"the path {os.fsencode(path)!r} is no UTF-8, which Arrow needs: rename it")
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty: write it again, or leave it out")
         if path.resolve() in once:
             raise DataError(f"{path} is named twice: its rows would count twice; name it once")
         once.add(path.resolve())
     return tuple(found)
+
+
+def is_utf8(path: Path) -> bool:
+    """Whether a path is text: Arrow and DuckDB take no other."""
+    try:
+        str(path).encode()
+    except UnicodeEncodeError:
+        return False
+    return True
+
+
+def _check_named(path: Path, matches: Sequence[Path]) -> None:
+    """Refuse a clustered log that is come upon: the log it was made from is often beside it, and would count twice."""
+    named = path if path.is_dir() else path.parent
+    for folder in dict.fromkeys(file.parent for file in matches):
+        if folder != named and (folder / DESCRIPTION_NAME).is_file():
+            raise DataError(
+                f"{path} takes in the clustered log {folder}, whose rows would count twice if they come from files "
+                "beside it: name that folder itself, or choose a pattern or folder without it"
+            )
 
 
 def _is_data(file: Path, folder: Path) -> bool:
@@ -183,6 +219,7 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
         try:
             with _open(path) as opened:
                 batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
+                batch = as_schema(batch, without_dictionaries(common_schema(batch.schema, [])))
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
         sink = pa.BufferOutputStream()

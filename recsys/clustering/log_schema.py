@@ -6,7 +6,7 @@ from typing import Any
 
 from windrow.comm.errors import DataError
 
-__all__ = ["as_schema", "check_alike", "common_schema"]
+__all__ = ["as_schema", "check_alike", "common_schema", "without_dictionaries"]
 
 
 def check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
@@ -46,10 +46,24 @@ def common_schema(first: Any, others: Iterable[Any]) -> Any:
     import pyarrow as pa
 
     nullable = {field.name for schema in (first, *others) for field in schema if field.nullable}
-    fields = [field.with_type(_without_views(field.type)) for field in first]
+    fields = [_plain(field, keep_dictionaries=True) for field in first]
     return pa.schema(
         [field.with_nullable(field.name in nullable) for field in fields], metadata=first.metadata
     )
+
+
+def without_dictionaries(schema: Any) -> Any:
+    """The columns of a log as its rows are moved about: with values in place of positions in a dictionary.
+
+    A dictionary belongs to a whole row group, and a few rows of it would take all of its values along. An ordered one
+    stays: it is small, and the order of values is known from nothing else.
+
+    Args:
+        schema: ``pyarrow.Schema`` of the log.
+    """
+    import pyarrow as pa
+
+    return pa.schema([_plain(field, keep_dictionaries=False) for field in schema], metadata=schema.metadata)
 
 
 def as_schema(batch: Any, schema: Any) -> Any:
@@ -71,29 +85,31 @@ def as_schema(batch: Any, schema: Any) -> Any:
     return pa.RecordBatch.from_arrays(columns, schema=schema)
 
 
-def _without_views(kind: Any) -> Any:
-    """A type with text and bytes in place of their views, at any depth."""
+def _plain(field: Any, *, keep_dictionaries: bool) -> Any:
+    """A field with text and bytes in place of views, and perhaps values in place of dictionaries, at any depth."""
     import pyarrow as pa
     from pyarrow import types
 
+    def inner(part: Any) -> Any:
+        return _plain(part, keep_dictionaries=keep_dictionaries)
+
+    def dictionary() -> Any:
+        values = inner(pa.field("values", kind.value_type)).type
+        is_kept = keep_dictionaries or kind.ordered
+        return pa.dictionary(kind.index_type, values, kind.ordered) if is_kept else values
+
+    kind = field.type
     rules: tuple[tuple[Callable[[Any], bool], Callable[[], Any]], ...] = (
         (types.is_string_view, pa.string),
         (types.is_binary_view, pa.binary),
-        (
-            types.is_dictionary,
-            lambda: pa.dictionary(kind.index_type, _without_views(kind.value_type), kind.ordered),
-        ),
-        (types.is_struct, lambda: pa.struct([_field(field) for field in kind])),
+        (types.is_dictionary, dictionary),
+        (types.is_struct, lambda: pa.struct([inner(part) for part in kind])),
         (
             types.is_map,
-            lambda: pa.map_(_field(kind.key_field), _field(kind.item_field), keys_sorted=kind.keys_sorted),
+            lambda: pa.map_(inner(kind.key_field), inner(kind.item_field), keys_sorted=kind.keys_sorted),
         ),
-        (types.is_list, lambda: pa.list_(_field(kind.value_field))),
-        (types.is_large_list, lambda: pa.large_list(_field(kind.value_field))),
-        (types.is_fixed_size_list, lambda: pa.list_(_field(kind.value_field), kind.list_size)),
+        (types.is_list, lambda: pa.list_(inner(kind.value_field))),
+        (types.is_large_list, lambda: pa.large_list(inner(kind.value_field))),
+        (types.is_fixed_size_list, lambda: pa.list_(inner(kind.value_field), kind.list_size)),
     )
-    return next((make() for is_kind, make in rules if is_kind(kind)), kind)
-
-
-def _field(field: Any) -> Any:
-    return field.with_type(_without_views(field.type))
+    return field.with_type(next((make() for is_kind, make in rules if is_kind(kind)), kind))

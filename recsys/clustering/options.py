@@ -52,6 +52,11 @@ class ClusterOptions:
                 "rows of a session are put in order of time: name its column with --time, or turn this off with "
                 "--no-sort"
             )
+        if self.time and not self.sort:
+            raise RecipeError(
+                f"--time {self.time} orders the rows of a session, and --no-sort leaves rows in the order of the log: "
+                "give one of them"
+            )
         for option, value in (("files", self.files), ("row_group_rows", self.row_group_rows)):
             if value is not None and value < 1:
                 raise RecipeError(f"{option} = {value}: expected at least 1")

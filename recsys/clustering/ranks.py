@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError, StoreError
-from windrow.recsys.clustering.key_columns import check_session_type, check_time_type, plain_sessions
+from windrow.recsys.clustering.key_columns import plain_sessions, plain_times
 from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.session_order import session_hash
 from windrow.recsys.duckdb_sql import open_database, sql_text
@@ -69,8 +69,8 @@ def rank_rows(
 
     Args:
         log: to cluster.
-        by: column of sessions.
-        time: column of times; not read without `sort`.
+        by: column of sessions, which `check_session_type` lets pass.
+        time: column of times, which `check_time_type` lets pass; not read without `sort`.
         sort: whether sessions stand together.
         shards: to deal sessions to.
         work: folder for what does not fit into memory, and for the ranks.
@@ -78,13 +78,11 @@ def rank_rows(
         advance: told the share of the log that was read.
 
     Raises:
-        DataError: a column cannot be used so, or the memory is not enough.
+        DataError: the log cannot be decoded, or the memory is not enough.
+        StoreError: the disk is full.
     """
     import duckdb
 
-    check_session_type(log, by)
-    if sort:
-        check_time_type(log, time)
     limit = int(memory_bytes * DUCKDB_SHARE)
     threads = max(1, min(len(os.sched_getaffinity(0)), limit // BYTES_PER_THREAD))
     ordered = work / "ordered.parquet"
@@ -145,7 +143,7 @@ def _keys(
     """A stream of rows with session, time (0 where there is none) and number; what it raises is also noted."""
     import pyarrow as pa
 
-    time_type = log.schema.field(time).type if time else pa.int8()
+    time_type = plain_times(pa.nulls(0, log.schema.field(time).type)).type if time else pa.int8()
     session_type = plain_sessions(pa.nulls(0, log.schema.field(by).type)).type
     schema = pa.schema([("session", session_type), ("time", time_type), ("row", pa.int64())])
 
@@ -154,7 +152,7 @@ def _keys(
         try:
             for batch in log.batches(list(dict.fromkeys([by, time] if time else [by]))):
                 rows = batch.num_rows
-                times = batch.column(time) if time else pa.array(np.zeros(rows, np.int8))
+                times = plain_times(batch.column(time)) if time else pa.array(np.zeros(rows, np.int8))
                 numbers = pa.array(np.arange(first, first + rows))
                 yield pa.RecordBatch.from_arrays(
                     [plain_sessions(batch.column(by)), times, numbers], schema=schema
@@ -180,7 +178,10 @@ def _explained(error: Exception, failed: list[DataError], rows: int, limit_bytes
             f"({error})"
         )
     if isinstance(error, duckdb.IOException):
-        return StoreError(f"DuckDB could not write what does not fit into memory: {error}")
+        return StoreError(
+            f"DuckDB could not write what does not fit into memory ({error}): make room on the disk of the output, or "
+            "choose an output on a larger one"
+        )
     return error
 
 

@@ -234,3 +234,34 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
     monkeypatch.setattr(Path, "mkdir", refuse)
     with pytest.raises(StoreError, match=f"cannot make a folder in {tmp_path}: Permission denied"):
         fill(tmp_path / "store", "new")
+
+
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+    fill(tmp_path / "disk" / "store", "old")
+    (tmp_path / "link").symlink_to(Path("disk") / "store")
+    for text in ("new", "newer"):
+        fill(tmp_path / "link", text, overwrite=True)
+        assert content(tmp_path / "disk" / "store") == text
+    assert names(tmp_path) == ["disk", "link"]
+    assert names(tmp_path / "disk") == ["store"]
+    (tmp_path / "ahead").symlink_to(Path("disk") / "later")
+    fill(tmp_path / "ahead", "new")
+    assert content(tmp_path / "disk" / "later") == "new"
+
+
+def test_the_working_folder_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    fill(Path(), "new", overwrite=True)
+    assert content(tmp_path / "here") == "new"
+
+
+def test_links_that_lead_nowhere_and_leftovers_that_stay_are_told(tmp_path: Path) -> None:
+    (tmp_path / "loop").symlink_to("loop")
+    with pytest.raises(StoreError, match="loop"):
+        fill(tmp_path / "loop", "new")
+    fill(tmp_path / "store", "old")
+    (tmp_path / "store.old-0123456789ab").symlink_to("store")
+    with pytest.raises(StoreError, match=r"cannot clear .*store\.old-0123456789ab, .*: .*Remove it yourself"):
+        fill(tmp_path / "store", "new", overwrite=True)
+    assert content(tmp_path / "store") == "old"

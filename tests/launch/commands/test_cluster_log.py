@@ -27,6 +27,7 @@ def test_a_log_is_clustered(log: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert "1 files, 4 row groups" in said
     assert "6 rows of 3 sessions, 2.00 rows to a session" in said
     assert "note: 1 sessions are larger than a row group" in said
+    assert "times larger" in said
     assert "clustered in" in said
     rows = parquet.read_table(out / "part-00000.parquet").to_pylist()
     assert [row["at"] for row in rows if row["session"] == 2] == [0, 3, 5]
@@ -35,6 +36,16 @@ def test_a_log_is_clustered(log: Path, tmp_path: Path, capsys: pytest.CaptureFix
     assert main([*command, "--no-sort", "--files", "1", "--overwrite"]) == 0
     assert parquet.read_table(out / "part-00000.parquet")["name"].to_pylist() == list("abcdef")
     assert "note" not in capsys.readouterr().out
+
+
+def test_a_log_that_repeats_becomes_smaller(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    rows = range(4000)
+    viewed = [[row % 50 * 1000 + step * step for step in range(30)] for row in rows]
+    table = pa.table({"session": [row % 50 for row in rows], "at": rows, "viewed": viewed})
+    parquet.write_table(table, tmp_path / "a.parquet")
+    command = ["cluster-log", str(tmp_path / "a.parquet"), "--output", str(tmp_path / "out")]
+    assert main([*command, "--by", "session", "--time", "at"]) == 0
+    assert "times smaller" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(

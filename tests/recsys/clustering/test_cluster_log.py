@@ -2,6 +2,7 @@
 
 import decimal
 import json
+import os
 import shutil
 import subprocess
 import sys
@@ -15,8 +16,9 @@ import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
-from windrow.comm.errors import DataError, StoreError
-from windrow.recsys.clustering.cluster_log import DESCRIPTION_NAME, cluster_log
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.recsys.clustering.cluster_log import cluster_log
+from windrow.recsys.clustering.log_files import DESCRIPTION_NAME
 from windrow.recsys.clustering.options import ClusterOptions
 
 MANY_TYPES: dict[str, pa.Array] = {
@@ -36,6 +38,8 @@ MANY_TYPES: dict[str, pa.Array] = {
     ),
     "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
     "dictionary": pa.array(["x", None]).dictionary_encode(),
+    "labels": pa.array([["x", None], None], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+    "ranked": pa.DictionaryArray.from_arrays(pa.array([1, None], pa.int32()), ["low", "high"], ordered=True),
     "nothing": pa.nulls(2),
 }
 
@@ -177,6 +181,40 @@ def test_runs_and_buckets_do_not_change_the_result(tmp_path: Path, monkeypatch: 
     assert list(dict.fromkeys(told)) == ["reading sessions", "sorting", "writing"]
 
 
+def test_dictionaries_are_written_again(tmp_path: Path) -> None:
+    """Each file has a dictionary of its own, much larger than a few of its rows."""
+    words = [f"a word {row * 7 % 5000:05}" for row in range(10_000)]
+    table = pa.table(
+        {"session": pa.array(words).dictionary_encode(), "at": range(10_000), "row": range(10_000)}
+    )
+    (tmp_path / "log").mkdir()
+    for number in range(2):
+        parquet.write_table(table.slice(5000 * number, 5000), tmp_path / "log" / f"{number}.parquet")
+    cluster_log(options_for(tmp_path, files=1, row_group_rows=500))
+    after = read(tmp_path / "out")[0]
+    assert after.schema.equals(read(tmp_path / "log")[0].schema, check_metadata=True)
+    assert after.num_rows == 10_000
+    assert [words[row] for row in after["row"].to_pylist()] == after["session"].to_pylist()
+
+
+def test_row_groups_that_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    table = pa.table({"session": range(60), "at": range(60), "ids": [[1] * 125_000] * 60})
+    parquet.write_table(table, log / "a.parquet")
+    settings: dict[str, Any] = {"memory_bytes": 256 << 20, "row_group_rows": 10**9}
+    with pytest.raises(
+        RecipeError, match=r"--row-group-rows 1000000000 takes .* --row-group-rows 39, or"
+    ) as told:
+        cluster_log(options_for(tmp_path, **settings))
+    assert not (tmp_path / "out").exists()
+    # What the message advises is enough, either way.
+    settings["memory_bytes"] = int(str(told.value).split()[-1])
+    assert cluster_log(options_for(tmp_path, files=1, **settings)).row_groups == 1
+    settings = {"memory_bytes": 256 << 20, "row_group_rows": 39, "overwrite": True}
+    assert cluster_log(options_for(tmp_path, files=1, **settings)).row_groups == 2
+
+
 def a_folder_of_somebody(folder: Path) -> dict[str, Any]:
     (folder / "out").mkdir()
     (folder / "out" / "mine.txt").touch()
@@ -192,6 +230,10 @@ def inside_the_log(folder: Path) -> dict[str, Any]:
     return {"output": folder / "log" / "out"}
 
 
+def a_name_that_is_no_text(folder: Path) -> dict[str, Any]:
+    return {"output": folder / os.fsdecode(b"caf\xe9")}
+
+
 def the_log_itself(folder: Path) -> dict[str, Any]:
     cluster_log(options_for(folder))
     return {"inputs": (folder / "out" / "*.parquet",), "overwrite": True}
@@ -204,6 +246,7 @@ def the_log_itself(folder: Path) -> dict[str, Any]:
         (a_folder_that_exists, "already exists: choose another folder or pass --overwrite"),
         (inside_the_log, "are one in the other"),
         (the_log_itself, "are one in the other"),
+        (a_name_that_is_no_text, r"caf\\xe9' is no UTF-8, which Arrow and DuckDB need: choose another"),
     ],
 )
 def test_outputs_that_are_refused(
@@ -225,6 +268,36 @@ def test_an_output_beside_the_files_of_a_pattern(tmp_path: Path) -> None:
         assert summary.rows == 60
 
 
+def test_an_output_in_reach_of_a_pattern_does_not_count_twice(tmp_path: Path) -> None:
+    write_log(tmp_path / "log" / "day", rows=60)
+    pattern = tmp_path / "log" / "*" / "*.parquet"
+    assert cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out")).rows == 60
+    with pytest.raises(DataError, match=r"takes in the clustered log .*out, whose rows would count twice"):
+        cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out2"))
+
+
+def test_a_link_to_the_output_stays(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", rows=60)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").symlink_to("elsewhere")
+    for _ in range(2):
+        cluster_log(options_for(tmp_path, overwrite=True))
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "elsewhere" / DESCRIPTION_NAME).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "log", "out"]
+
+
+@pytest.mark.parametrize("output", [".", "run:1"])
+def test_outputs_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    write_log(tmp_path / "log", rows=60)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    cluster_log(options_for(tmp_path, output=Path(output), overwrite=True))
+    assert (tmp_path / "here" / output / DESCRIPTION_NAME).is_file()
+
+
 def test_a_clustered_log_is_replaced(tmp_path: Path) -> None:
     write_log(tmp_path / "log", rows=60)
     cluster_log(options_for(tmp_path))
@@ -239,6 +312,21 @@ def test_a_disk_that_is_too_small_is_told_before(tmp_path: Path, monkeypatch: py
     with pytest.raises(StoreError, match="has 1000 bytes free, but clustering 60 rows needs about"):
         cluster_log(options_for(tmp_path))
     assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.rename", "pathlib.Path.write_text"])
+def test_a_disk_that_fails_at_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    write_log(tmp_path / "log", rows=60)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(StoreError, match=r"out \(.*No space left on device\): make room there, or choose"):
+        cluster_log(options_for(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
 
 
 def test_a_damaged_file_is_named_and_nothing_left(tmp_path: Path) -> None:

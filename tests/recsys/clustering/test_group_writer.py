@@ -5,10 +5,12 @@ import tempfile
 from pathlib import Path
 
 import pyarrow as pa
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
+from windrow.comm.errors import DataError
 from windrow.recsys.clustering.group_writer import GroupWriter, session_starts, text_columns
 
 SHARDS = st.lists(st.lists(st.integers(1, 7), max_size=8), min_size=1, max_size=3)
@@ -44,6 +46,8 @@ def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batc
                     writer.write(batch)
         full = [shard for shard in shards if shard]
         assert len(writer.files) == len(full)
+        names = [f"part-{number:05}.parquet" for number, shard in enumerate(shards) if shard]
+        assert [path.name for path in writer.files] == names
         found = []
         for path, shard in zip(writer.files, full, strict=True):
             metadata = parquet.read_metadata(path)
@@ -71,6 +75,22 @@ def test_sessions_begin_where_a_value_differs() -> None:
     assert session_starts(pa.array([None, None, 1, 1, None])).tolist() == [0, 1, 2, 4]
     assert session_starts(pa.array([5])).tolist() == [0]
     assert session_starts(pa.array(["x", "y", "y"]).dictionary_encode()).tolist() == [0, 1]
+
+
+def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
+    words = pa.array([f"w{row}" for row in range(300)])
+    schema = pa.schema([("s", pa.dictionary(pa.int8(), pa.string()))])
+    rows = pa.record_batch([words], names=["s"])
+    with GroupWriter(tmp_path, schema, shard_rows=[300], row_group_rows=100, by="s") as writer:
+        writer.write(rows)
+    found = parquet.read_table(writer.files[0])
+    assert pa.types.is_dictionary(found.schema.field("s").type)
+    assert found["s"].to_pylist() == words.to_pylist()
+    with (
+        GroupWriter(tmp_path, schema, shard_rows=[300], row_group_rows=300, by="s") as writer,
+        pytest.raises(DataError, match=r"300 rows has too many different values .* lower --row-group-rows"),
+    ):
+        writer.write(rows)
 
 
 def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:

@@ -8,7 +8,12 @@ import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.clustering.key_columns import check_session_type, check_time_type, plain_sessions
+from windrow.recsys.clustering.key_columns import (
+    check_session_type,
+    check_time_type,
+    plain_sessions,
+    plain_times,
+)
 from windrow.recsys.clustering.log_files import LogFiles
 
 
@@ -33,6 +38,28 @@ def test_sessions_keep_their_values(column: pa.Array, kind: pa.DataType) -> None
     plain = plain_sessions(column)
     assert plain.type == kind
     assert plain.to_pylist() == column.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("ns", "Europe/Vienna"),
+        pa.timestamp("s"),
+        pa.time64("ns"),
+        pa.time32("ms"),
+        pa.date32(),
+        pa.date64(),
+        pa.uint64(),
+        pa.float32(),
+        pa.decimal128(9, 2),
+    ],
+    ids=str,
+)
+def test_times_are_numbers_whatever_their_unit(kind: pa.DataType) -> None:
+    days = [3 * 86_400_000, None, 2 * 86_400_000] if kind == pa.date64() else [3, None, 2]
+    plain = plain_times(pa.array(days, kind))
+    assert not pa.types.is_temporal(plain.type)
+    assert plain.to_pylist() == days
 
 
 def test_times_and_sessions_without_an_order_are_refused(tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """windrow.recsys.clustering.log_files: which files make a log, and what is refused before work starts."""
 
+import os
 from collections.abc import Callable
 from pathlib import Path
 
@@ -8,7 +9,7 @@ import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.clustering.log_files import LogFiles, find_files
+from windrow.recsys.clustering.log_files import DESCRIPTION_NAME, LogFiles, find_files, is_utf8
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
 
@@ -49,6 +50,17 @@ def test_the_size_of_a_row_is_that_in_memory(tmp_path: Path) -> None:
     assert log.row_bytes == pytest.approx(8004, rel=0.03)
     assert log.packed_row_bytes < 800
     assert max(batch.num_rows for batch in log.batches()) <= 4 * 2**20 // 8004
+
+
+def test_dictionaries_are_read_as_their_values(tmp_path: Path) -> None:
+    """A few rows of a row group would take all values of its dictionary along."""
+    words = pa.array([f"word {row:05}" for row in range(50_000)]).dictionary_encode()
+    log = LogFiles.open([write(tmp_path / "d.parquet", pa.table({"a": words}))])
+    assert log.schema.field("a").type == words.type
+    assert log.row_bytes == pytest.approx(14, rel=0.03)
+    assert log.packed_row_bytes < 14
+    assert {batch.column(0).type for batch in log.batches()} == {pa.string()}
+    assert [word for batch in log.batches(["a"]) for word in batch.column(0).to_pylist()] == words.to_pylist()
 
 
 def test_rows_that_grow_are_seen(tmp_path: Path) -> None:
@@ -95,6 +107,27 @@ def twice(folder: Path) -> list[Path]:
     return [write(folder / "1.parquet"), folder]
 
 
+def clustered_beside(folder: Path) -> Path:
+    write(folder / "log" / "day" / "a.parquet")
+    write(folder / "log" / "out" / "part-00000.parquet")
+    (folder / "log" / "out" / DESCRIPTION_NAME).touch()
+    return folder / "log"
+
+
+def clustered_in_a_pattern(folder: Path) -> list[Path]:
+    return [clustered_beside(folder) / "*" / "*.parquet"]
+
+
+def clustered_in_a_folder(folder: Path) -> list[Path]:
+    return [clustered_beside(folder)]
+
+
+def no_utf8(folder: Path) -> list[Path]:
+    path = Path(os.fsdecode(os.fsencode(folder) + b"/caf\xe9.parquet"))
+    path.write_bytes(write(folder / "1.parquet").read_bytes())
+    return [path]
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
@@ -107,11 +140,28 @@ def twice(folder: Path) -> list[Path]:
         (no_files, r"there is no \*\.parquet in the folder"),
         (no_match, "there is no such file, and it matches none"),
         (twice, "named twice"),
+        (clustered_in_a_pattern, r"takes in the clustered log .*out, .* name that folder itself"),
+        (clustered_in_a_folder, r"log takes in the clustered log .*out, whose rows would count twice"),
+        (no_utf8, r"caf\\xe9\.parquet' is no UTF-8, which Arrow needs: rename it"),
     ],
 )
 def test_what_is_no_log(tmp_path: Path, make: Callable[[Path], list[Path]], words: str) -> None:
     with pytest.raises(DataError, match=words):
         LogFiles.open(make(tmp_path))
+
+
+def test_a_clustered_log_that_is_named_is_read(tmp_path: Path) -> None:
+    out = clustered_beside(tmp_path) / "out"
+    part = out / "part-00000.parquet"
+    for named in (out, out / "*.parquet", part):
+        assert find_files([named]) == (part,)
+    (out / DESCRIPTION_NAME).unlink()
+    assert len(find_files([out.parent])) == len(find_files([out.parent / "*" / "*.parquet"])) == 2
+
+
+def test_paths_are_text() -> None:
+    assert is_utf8(Path("café"))
+    assert not is_utf8(Path(os.fsdecode(b"caf\xe9")))
 
 
 def test_a_damaged_file_is_named(tmp_path: Path) -> None:

@@ -7,7 +7,12 @@ import pyarrow as pa
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.recsys.clustering.log_schema import as_schema, check_alike, common_schema
+from windrow.recsys.clustering.log_schema import (
+    as_schema,
+    check_alike,
+    common_schema,
+    without_dictionaries,
+)
 
 STRICT = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())], metadata={"k": "v"})
 LOOSE = pa.schema([("b", pa.string()), ("a", pa.int64())])
@@ -47,6 +52,31 @@ def test_rows_can_be_taken_from_every_column(kind: Any, wanted: Any, values: lis
     batch = as_schema(pa.record_batch([pa.array(values, kind)], names=["a"]), schema)
     assert batch.schema == schema
     assert batch.take(pa.array([1, 0])).column(0).to_pylist() == [values[1], values[0]]
+
+
+WORD = pa.dictionary(pa.int16(), pa.string())
+RANK = pa.dictionary(pa.int8(), pa.string(), ordered=True)
+
+
+@pytest.mark.parametrize(
+    ("kind", "wanted", "values"),
+    [
+        (WORD, pa.string(), ["a", None]),
+        (pa.dictionary(pa.int8(), pa.binary()), pa.binary(), [b"a", None]),
+        (pa.list_(WORD), pa.list_(pa.string()), [["a", None], None]),
+        (pa.struct([("x", WORD)]), pa.struct([("x", pa.string())]), [{"x": "a"}, None]),
+        (pa.map_(pa.string(), WORD), pa.map_(pa.string(), pa.string()), [[("a", "b")], None]),
+        (RANK, RANK, ["a", None]),
+    ],
+    ids=str,
+)
+def test_dictionaries_give_way_and_come_back(kind: Any, wanted: Any, values: list[Any]) -> None:
+    stored = pa.schema([pa.field("a", kind)], metadata={"k": "v"})
+    moved = without_dictionaries(stored)
+    assert moved.equals(pa.schema([("a", wanted)], metadata={"k": "v"}), check_metadata=True)
+    batch = as_schema(pa.record_batch([pa.array(values, kind)], schema=stored), moved)
+    assert batch.column(0).to_pylist() == values
+    assert as_schema(batch, stored).column(0).to_pylist() == values
 
 
 def test_a_column_that_differs_is_named() -> None:

@@ -22,6 +22,7 @@ def test_times_are_needed_to_sort_alone() -> None:
         ({"inputs": ()}, "no log is named"),
         ({"by": ""}, "give --by"),
         ({"time": ""}, "--no-sort"),
+        ({"sort": False}, "--time at orders .*, and --no-sort .*: give one"),
         ({"files": 0}, "files = 0: expected at least 1"),
         ({"files": 10**6}, "files = 1000000: expected at most 100000"),
         ({"row_group_rows": -1}, "row_group_rows = -1: expected at least 1"),

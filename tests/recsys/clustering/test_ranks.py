@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.clustering.log_files import LogFiles
 from windrow.recsys.clustering.ranks import open_ranks, rank_rows, write_ranks
 
@@ -97,6 +97,38 @@ def test_sessions_of_any_type(tmp_path: Path, sessions: pa.Array) -> None:
     )
     assert ranks.sessions == 2
     assert sorted(ranks.shard_rows)[-2:] == [1, 2]
+
+
+@pytest.mark.parametrize("kind", [pa.timestamp("ns", "UTC"), pa.time64("ns")], ids=str)
+def test_nanoseconds_order_rows(tmp_path: Path, kind: pa.DataType) -> None:
+    log = log_of(tmp_path, {"s": ["a", "a", "a"], "t": pa.array([7, 9, 8], kind)})
+    ranks = rank_rows(
+        log,
+        by="s",
+        time="t",
+        sort=True,
+        shards=1,
+        work=tmp_path,
+        memory_bytes=MEMORY_BYTES,
+        advance=lambda share: None,
+    )
+    assert ranks.open().tolist() == [0, 2, 1]
+
+
+def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path) -> None:
+    with pytest.raises(
+        StoreError, match=r"DuckDB could not write .*: make room on the disk of the output, or"
+    ):
+        rank_rows(
+            log_of(tmp_path, {"s": [1]}),
+            by="s",
+            time="s",
+            sort=True,
+            shards=1,
+            work=tmp_path / "nowhere",
+            memory_bytes=MEMORY_BYTES,
+            advance=lambda share: None,
+        )
 
 
 def test_an_order_is_turned_round(tmp_path: Path) -> None:
