@@ -20,7 +20,7 @@ from windrow.comm.random import Stream, stream_key
 from windrow.recsys.hashing import hash_values
 from windrow.recsys.readers.raw_block import RawBlock
 
-__all__ = ["Column", "ColumnKind", "conform", "list_lengths"]
+__all__ = ["Column", "ColumnKind", "conform", "is_text", "list_lengths"]
 
 ColumnKind = Literal["label", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
@@ -116,7 +116,7 @@ def _number(column: Column) -> Any:
 
     kind = column.array.type
     values = column.array
-    if _is_text(kind):
+    if is_text(kind):
         values = _parsed(column, _blank_to_null(values), "float64", "a number")
     elif not (_is_number(kind) or pa.types.is_null(kind)):
         raise column.refuse_type("numbers")
@@ -147,7 +147,7 @@ def _id(column: Column, values: Any, *, whole_numbers: bool, lists: Any = None) 
         # pandas turns whole numbers into floats where one is missing.
         known = compute.if_else(compute.is_nan(values), pa.scalar(None, kind), values)
         return _parsed(column, known, "int64", "a whole number as id", lists)
-    if not _is_text(kind):
+    if not is_text(kind):
         raise column.refuse_type("whole numbers or text")
     text = _blank_to_null(values.cast("string"))
     return _parsed(column, text, "int64", "a row number", lists) if whole_numbers else text
@@ -159,7 +159,7 @@ def _list(column: Column, inner: str) -> Any:
     from pyarrow import compute
 
     lists = column.array
-    if _is_text(lists.type):
+    if is_text(lists.type):
         lists = compute.split_pattern(_blank_to_null(lists.cast("string")), column.separator)
     elif pa.types.is_null(lists.type):
         lists = lists.cast(pa.list_(pa.string()))
@@ -223,7 +223,7 @@ def _time(column: Column) -> Any:
         return column.array.cast(pa.timestamp("us", kind.tz), safe=False).cast("int64")
     if pa.types.is_date(kind):
         return column.array.cast(pa.timestamp("us")).cast("int64")
-    if not _is_text(kind):
+    if not is_text(kind):
         raise column.refuse_type("whole numbers, dates and times, or text of these")
     attempts = ("int64", pa.timestamp("us", "UTC"), pa.timestamp("us"))
     for attempt in attempts:
@@ -286,7 +286,12 @@ def _blank_to_null(text: Any) -> Any:
     return compute.if_else(blank, pa.scalar(None, text.type), text)
 
 
-def _is_text(kind: Any) -> bool:
+def is_text(kind: Any) -> bool:
+    """Whether values of a type are text.
+
+    Args:
+        kind: ``pyarrow.DataType``.
+    """
     import pyarrow as pa
 
     return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))

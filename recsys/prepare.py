@@ -7,8 +7,9 @@ files -> readers -> staged log (conforming columns, one Parquet file)
                     samples of train, validation, test -> store
 """
 
+import contextlib
 import shutil
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -18,7 +19,7 @@ from windrow.partition.atomic_folder import atomic_folder
 from windrow.recsys.log_options import LogOptions
 from windrow.recsys.mapping import SampleMapper
 from windrow.recsys.prefetch import prefetch
-from windrow.recsys.readers.files import file_labels, resolve_files
+from windrow.recsys.readers.files import file_labels, repeated_files, resolve_files
 from windrow.recsys.readers.make import make_reader
 from windrow.recsys.sample_order import find_cuts, sort_by_session
 from windrow.recsys.splits import LogSplitOptions
@@ -75,7 +76,8 @@ def prepare_log(
         The store, opened.
 
     Raises:
-        StoreError: the store exists and is not to be overwritten, or is something else than a store.
+        StoreError: the store exists and is not to be overwritten, is something else than a store, or cannot be
+            written.
         RecipeError: the two sections contradict each other.
         DataError: the log breaks a law; the message names file, row and cure.
 
@@ -98,7 +100,7 @@ def prepare_log(
     _check_replaceable(store)
     report = progress or _silent
     columns = staged_columns(log, split)
-    with atomic_folder(store, overwrite=overwrite) as folder:
+    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
         rows, in_order = _stage(work / "staged.parquet", columns, log, split, report)
@@ -159,6 +161,22 @@ def prepare_log(
     return LogStore.open(store)
 
 
+@contextlib.contextmanager
+def _failures_explained(store: Path) -> Iterator[None]:
+    """Turn what disk and DuckDB say where there is no room into what a user can do about it."""
+    import duckdb
+
+    try:
+        yield
+    except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        # What follows in DuckDB's messages is about settings that users cannot reach.
+        reason = str(error).partition("\n")[0]
+        raise StoreError(
+            f"cannot write {store}: {reason}. Make room on the disk of {store.parent}, where what does not fit into "
+            "memory goes too, or choose another store"
+        ) from error
+
+
 def _check_replaceable(store: Path) -> None:
     """Only what this function once wrote is replaced: a mistaken path must not cost a folder of the user's own."""
     if (
@@ -185,9 +203,8 @@ def _stage(
     if split.by == "files":
         groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
     everything = [file for group in groups for file in group]
-    twice = sorted({str(file) for file in everything if everything.count(file) > 1})
-    if twice:
-        raise DataError(f"{', '.join(twice)} is in two splits: what is trained on must not be tested on")
+    if twice := repeated_files(everything):
+        raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
     labels = file_labels(everything)
     sizes = {file: file.stat().st_size for file in everything}
     types = text_types(columns)

@@ -8,6 +8,8 @@
     history        [17] [17 4] [17 4 4] -> 99                [8] -> 17
 """
 
+import zipfile
+import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -128,9 +130,19 @@ def load_sessions(path: Path, *, max_history: int = 50) -> Sessions:
         DataError: the file cannot be read, or does not hold sessions.
     """
     try:
-        with np.load(path, allow_pickle=False) as archive:
+        # Opened here: numpy leaves a damaged file open.
+        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
             arrays = archive["items"], archive["offsets"]
-    except (OSError, KeyError, ValueError) as error:
+    except (
+        OSError,
+        KeyError,
+        ValueError,
+        EOFError,
+        TypeError,
+        AttributeError,
+        zipfile.BadZipFile,
+        zlib.error,
+    ) as error:
         raise DataError(f"{path}: expected an archive with items and offsets: {error}") from error
     for name, array in zip(("items", "offsets"), arrays, strict=True):
         if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):

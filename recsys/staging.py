@@ -17,7 +17,7 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.comm.errors import DataError
-from windrow.recsys.conform import Column, ColumnKind, conform, list_lengths
+from windrow.recsys.conform import Column, ColumnKind, conform, is_text, list_lengths
 from windrow.recsys.log_options import LogOptions
 from windrow.recsys.readers.raw_block import RawBlock, TextType
 from windrow.recsys.splits import LogSplitOptions, split_by_hash
@@ -122,7 +122,7 @@ class StagingWriter:
         self._writer: Any = None
         self._rows = 0
         self._latest: int | None = None
-        self._has_dates: bool | None = None
+        self._kinds: dict[str, str] = {}
         self._sorted = True
 
     @property
@@ -195,8 +195,8 @@ class StagingWriter:
             )
         column = Column(array, use.column, block, use.separator)
         conforming = conform(column, use.kind)
-        if use.kind == "time":
-            self._watch_unit(column)
+        if use.kind in ("time", "key"):
+            self._watch_kind(use, column)
         if use.rows is not None:
             _check_rows(column, conforming, use.rows)
         return conforming
@@ -217,22 +217,17 @@ class StagingWriter:
             arrays.append(array)
         self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._writer.schema))
 
-    def _watch_unit(self, column: Column) -> None:
-        """Refuse times that are dates in one place and whole numbers, of who knows what unit, in another."""
-        from pyarrow import types
+    def _watch_kind(self, use: StagedColumn, column: Column) -> None:
+        """Refuse what means different things in different places.
 
-        if types.is_integer(column.array.type):
-            has_dates = False
-        else:
-            # Text: the fields of a block are all of one kind.
-            has_dates = not str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
-        if self._has_dates is None:
-            self._has_dates = has_dates
-        if has_dates != self._has_dates:
-            kinds = ("whole numbers", "dates")
+        Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
+        taken, so that one that is 5 here and "5" there would be two.
+        """
+        kind = _kind_of_times(column) if use.kind == "time" else _kind_of_keys(column)
+        before = self._kinds.setdefault(use.name, kind)
+        if kind != before:
             raise column.refuse(
-                0,
-                f"holds {kinds[has_dates]}, but {kinds[not has_dates]} in the rows before: give all files one of both",
+                0, f"holds {kind}, but {before} in the rows before: give all files one of both"
             )
 
     def _watch_order(self, times: Any) -> None:
@@ -240,6 +235,23 @@ class StagingWriter:
             self._sorted = False
         self._sorted = self._sorted and bool((times[1:] >= times[:-1]).all())
         self._latest = int(times[-1])
+
+
+def _kind_of_times(column: Column) -> str:
+    from pyarrow import types
+
+    if types.is_integer(column.array.type):
+        return "whole numbers"
+    # Text: the fields of a block are all of one kind.
+    is_number = str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
+    return "whole numbers" if is_number else "dates"
+
+
+def _kind_of_keys(column: Column) -> str:
+    from pyarrow import types
+
+    kind = column.array.type
+    return "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
 
 
 def _check_rows(column: Column, values: Any, rows: int) -> None:

@@ -61,7 +61,8 @@ class CSVLog:
             null_values=[""],
             strings_can_be_null=True,
         )
-        read = csv.ReadOptions(column_names=list(names), block_size=max(PARSE_BYTES, _longest_line(block)))
+        at_a_time = len(block.data) if _may_have_long_line(block.data) else PARSE_BYTES
+        read = csv.ReadOptions(column_names=list(names), block_size=at_a_time)
         parse = csv.ParseOptions(delimiter=_delimiter(block.file))
         try:
             table = csv.read_csv(
@@ -110,7 +111,10 @@ def _delimiter(file: Path) -> str:
     return "\t" if endings[-1:] == [".tsv"] else ","
 
 
-def _longest_line(block: TextBlock) -> int:
-    """At least the longest line, so that Arrow never finds a line longer than what it parses at a time."""
-    mean = len(block.data) // max(block.num_lines, 1)
-    return len(block.data) if mean > PARSE_BYTES // 64 else 0
+def _may_have_long_line(lines: bytes) -> bool:
+    """Whether some line may be longer than `PARSE_BYTES`, which Arrow refuses if it parses no more at a time.
+
+    Such a line covers a whole one of the pieces of half that length, so that few bytes have to be looked at.
+    """
+    half = PARSE_BYTES // 2
+    return any(lines.find(b"\n", start, start + half) < 0 for start in range(0, len(lines) - half + 1, half))

@@ -1,11 +1,12 @@
 """Which files a recipe's paths and patterns name."""
 
+from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
 from windrow.comm.errors import DataError
 
-__all__ = ["file_labels", "resolve_files"]
+__all__ = ["file_labels", "repeated_files", "resolve_files"]
 
 
 def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -18,9 +19,38 @@ def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
         The files, patterns replaced by what they match, by name.
 
     Raises:
-        DataError: a file is not there or is empty, a pattern matches nothing, a path is a folder, or a file is
-            named twice.
+        DataError: a file is not there, cannot be looked up or is empty, a pattern matches nothing, a path is a folder,
+            or a file is named twice.
     """
+    try:
+        found = _found(paths)
+    except OSError as error:
+        raise DataError(
+            f"{error.filename} cannot be looked up ({error.strerror}): correct the path or its permissions"
+        ) from error
+    if twice := repeated_files(found):
+        raise DataError(
+            f"{twice}: a file is named twice, so that its samples would count twice; name it once"
+        )
+    return tuple(found)
+
+
+def repeated_files(files: Sequence[Path]) -> str:
+    """Find files that are named more than once, by whatever names: a link is the file that it leads to.
+
+    Args:
+        files: that exist.
+
+    Returns:
+        All their names with commas between them, as they are spelled; empty where there are none.
+    """
+    places = {file: file.resolve() for file in files}
+    counts = Counter(places[file] for file in files)
+    return ", ".join(sorted(str(file) for file, place in places.items() if counts[place] > 1))
+
+
+def _found(paths: Sequence[Path]) -> list[Path]:
+    """The files, none of them empty."""
     found: list[Path] = []
     for path in paths:
         if path.is_dir():
@@ -36,9 +66,7 @@ def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
     for path in found:
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty: write it again, or leave it out of paths")
-        if found.count(path) > 1:
-            raise DataError(f"{path} is named twice: its samples would count twice; name it once")
-    return tuple(found)
+    return found
 
 
 def _matches(pattern: Path) -> list[Path]:

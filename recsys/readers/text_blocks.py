@@ -61,7 +61,7 @@ def text_blocks(
         The file's header line without its line end (empty without header), and a block.
 
     Raises:
-        DataError: a file is empty, or its compressed stream is damaged or cut short.
+        DataError: a file is empty or cannot be read, or its compressed stream is damaged or cut short.
     """
     number = 0
     for file in files:
@@ -81,6 +81,11 @@ def text_blocks(
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(
                 f"{file}: the compressed stream is damaged or cut short at or after line {line} ({error}): "
+                "fetch the file again"
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"{file}, line {line}: cannot be read ({error.strerror}): correct the path or its permissions, or "
                 "fetch the file again"
             ) from error
         if line == 1 + has_header:

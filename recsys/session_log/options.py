@@ -12,6 +12,9 @@ SampleOrder = Literal["time", "sessions"]
 """time: as a message bus brings samples, those of a session among those of many others; sessions: those of a session
 next to one another, in order of time, sessions in order of their beginnings."""
 
+OWN_COLUMNS = ("label", "session", "time")
+"""Columns that every generated log has."""
+
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SessionFeature:
@@ -38,6 +41,11 @@ class SessionFeature:
             raise RecipeError(f"feature {self.name!r}: rows = {self.rows}: must be at least 1")
         if not 0 <= self.skew < float("inf"):
             raise RecipeError(f"feature {self.name!r}: skew = {self.skew}: must be 0 or above, and finite")
+        if self.effect and self.rows == 1:
+            raise RecipeError(
+                f"feature {self.name!r}: effect = {self.effect}: needs at least 2 rows, since one id says nothing "
+                "about clicks"
+            )
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,7 +123,7 @@ class SessionLogOptions:
             raise RecipeError(f"click_share = {self.click_share}: must be between 0 and 1")
         for what, names in (
             ("groups", [group.name for group in self.groups]),
-            ("columns", [*(feature.name for feature in self.features), *self.dense]),
+            ("columns", [*OWN_COLUMNS, *(feature.name for feature in self.features), *self.dense]),
         ):
             twice = sorted({name for name in names if names.count(name) > 1})
             if twice:

@@ -33,6 +33,9 @@ SESSION_MULTIPLIER = 0x9E3779B97F4A7C15 % NO_SESSIONS
 HEAD = 4096
 """Most frequent ids of which each matters on its own."""
 
+LEAST_VARIANCE = 1e-12
+"""Of the effects of ids that are drawn."""
+
 Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
 """Like Python's `map`, or the one of a pool of threads."""
 
@@ -173,7 +176,9 @@ def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tupl
     values_kernels.id_effects(_key(options, EFFECTS, feature.name), ids, effects)
     mean = float(shares @ effects)
     # The others are so many that they have mean 0 and deviation 1 together.
-    return mean, math.sqrt(float(shares @ effects**2) + 1 - float(shares.sum()) - mean**2)
+    variance = float(shares @ effects**2) + 1 - float(shares.sum()) - mean**2
+    # Below, nearly every id that is drawn is the same one, and the rest is rounding.
+    return mean, math.sqrt(variance) if variance > LEAST_VARIANCE else 1.0
 
 
 def _lengths(

@@ -2,6 +2,7 @@
 
 import csv
 import json
+import resource
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
@@ -14,6 +15,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.recsys import staged_log
 from windrow.recsys.log_options import FeatureOptions, LogOptions
 from windrow.recsys.prepare import prepare_log
 from windrow.recsys.splits import LogSplitOptions
@@ -126,8 +128,17 @@ def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> N
     log = LogOptions(paths=(first,), format="csv", time="time", features={"word": FeatureOptions()})
     store = prepare_log(tmp_path / "files", log, LogSplitOptions(by="files", test_paths=(second,)))
     assert [store.split(split).rows for split in ("train", "test")] == [400, 50]
-    with pytest.raises(DataError, match=r"a\.csv is in two splits"):
+    with pytest.raises(DataError, match=r"a\.csv: a file is in two splits"):
         prepare_log(tmp_path / "twice", log, LogSplitOptions(by="files", test_paths=(first,)))
+
+
+def test_a_file_under_another_name_is_the_same_file(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [(n % 2, n, "a") for n in range(40)])
+    (tmp_path / "linked").symlink_to(tmp_path)
+    log = LogOptions(paths=(path,), format="csv")
+    for other in (tmp_path / "linked" / "a.csv", tmp_path / "linked" / ".." / tmp_path.name / "a.csv"):
+        with pytest.raises(DataError, match="is in two splits, but what is trained on must not be tested on"):
+            prepare_log(tmp_path / "store", log, LogSplitOptions(by="files", test_paths=(other,)))
 
 
 def bad_label(folder: Path) -> None:
@@ -218,3 +229,39 @@ def test_sessions_need_their_column(tmp_path: Path) -> None:
         prepare_log(tmp_path / "store", log, LogSplitOptions(), cluster=True)
     with pytest.raises(RecipeError, match="shard = true needs"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
+
+
+def timed_log(folder: Path) -> LogOptions:
+    """Samples with many words, the latest one first."""
+    path = write_csv(folder / "log.csv", [(n % 2, -n, f"word {n}") for n in range(400)])
+    return LogOptions(paths=(path,), format="csv", time="time", features={"word": FeatureOptions()})
+
+
+@pytest.mark.parametrize("full_from", ["reading", "sorting by time", "counting", "mapping", "checksums"])
+def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, full_from: str) -> None:
+    """Staged log, rows in another order and vocabularies (by DuckDB), samples, manifest: whatever finds no room."""
+    log, (soft, hard) = timed_log(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_up(stage: str, share: float) -> None:
+        if stage.startswith(full_from):
+            # The nearest to a full disk that a process can have: the system refuses to make files longer.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+
+    try:
+        with pytest.raises(
+            StoreError, match=r"cannot write .*store: .*File too large.*Make room on the disk"
+        ):
+            prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"), progress=fill_up)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_too_little_memory_is_explained_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = timed_log(tmp_path)
+    monkeypatch.setattr(staged_log, "MEMORY_LIMIT", "1MB")
+    with pytest.raises(StoreError, match=r"cannot write .*store: Out of Memory Error: [^\n]*\. Make room on"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]

@@ -12,7 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.readers.csv_log import CSVLog
+from windrow.recsys.readers.csv_log import PARSE_BYTES, CSVLog
 
 TEXT = st.text(st.characters(codec="utf-8", exclude_characters="\r\n\0"), max_size=8)
 ROWS = st.lists(st.tuples(TEXT, st.integers(-9, 9) | st.just(""), TEXT), min_size=1, max_size=20)
@@ -61,6 +61,16 @@ def test_places_and_columns(tmp_path: Path) -> None:
     blocks = list(CSVLog([tmp_path / "a.csv"], {"b": "int64"}, block_bytes=6).batches())
     assert [block.where(0).split(", ")[1] for block in blocks] == ["line 2", "line 3", "line 4"]
     assert blocks[0].columns_in_file == ("unnamed 0", "a", "b")
+
+
+@pytest.mark.parametrize("long", [PARSE_BYTES - 2, PARSE_BYTES, 5 * PARSE_BYTES // 2])
+@pytest.mark.parametrize("before", [0, 1000, 9000])
+def test_one_long_field_among_short_lines(tmp_path: Path, long: int, before: int) -> None:
+    short = f"1,{'x' * 60}\n"
+    (tmp_path / "long.csv").write_text(f"a,b\n{short * before}2,{'y' * long}\n{short * 20_000}")
+    blocks = list(CSVLog([tmp_path / "long.csv"], {"b": "string"}).batches())
+    lengths = [len(text) for block in blocks for text in block.batch["b"].to_pylist()]
+    assert lengths == [60] * before + [long] + [60] * 20_000
 
 
 @pytest.mark.parametrize(

@@ -31,12 +31,19 @@ def test_labels_are_names_and_folders_where_names_are_equal(folder: Path) -> Non
 
 def test_what_cannot_be_read_is_refused(folder: Path) -> None:
     (folder / "empty.csv").write_text("")
+    (folder / "link.csv.gz").symlink_to(folder / "b/men.csv.gz")
     for paths, words in (
         (["c.csv"], "no such file"),
         (["*.tsv"], "no file matches"),
         (["a"], "is a folder: name its files"),
         (["empty.csv"], "is empty"),
         (["a/men.csv.gz", "*/men.csv.gz"], "is named twice"),
+        (
+            ["b/men.csv.gz", "a/../b/men.csv.gz"],
+            r"/a/\.\./b/men.csv.gz, .*/b/men.csv.gz: a file is named twice",
+        ),
+        (["b/men.csv.gz", "link.csv.gz"], "is named twice"),
+        (["a" * 300], "cannot be looked up"),
     ):
         with pytest.raises(DataError, match=words):
             resolve_files([folder / path for path in paths])

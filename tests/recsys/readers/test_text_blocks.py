@@ -69,6 +69,10 @@ def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:
     for name in ("cut.gz", "noise.gz", "bits.gz"):
         with pytest.raises(DataError, match=rf"{name}: the compressed stream is damaged or cut short.*fetch"):
             list(text_blocks([tmp_path / name]))
+    # The last one is there, and its first page is not: reading it is an error of the system's.
+    for path in (tmp_path / "absent.csv", tmp_path, Path("/proc/self/mem")):
+        with pytest.raises(DataError, match=rf"{path}, line 1: cannot be read \(.*correct the path or"):
+            list(text_blocks([path]))
     (tmp_path / "header.csv").write_bytes(b"a,b\n")
     with pytest.raises(DataError, match=r"header\.csv has no lines of data"):
         list(text_blocks([tmp_path / "header.csv"], has_header=True))

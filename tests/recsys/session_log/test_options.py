@@ -19,6 +19,7 @@ ITEM = SessionFeature(name="item", rows=10)
         ({"name": "time", "rows": 3}, "cannot be called 'time'"),
         ({"name": "a", "rows": 0}, "rows = 0"),
         ({"name": "a", "rows": 3, "skew": -1.0}, "skew = -1.0"),
+        ({"name": "a", "rows": 1, "effect": 0.5}, "effect = 0.5: needs at least 2 rows"),
     ],
 )
 def test_wrong_features(settings, words):
@@ -47,6 +48,7 @@ def test_wrong_groups(settings, words):
         ({"concurrent_sessions": 0}, "concurrent_sessions = 0"),
         ({"click_share": 1.0}, "click_share = 1.0"),
         ({"groups": (FeatureGroup(name="g", features=(ITEM, ITEM)),)}, "two columns are called 'item'"),
+        ({"groups": (FeatureGroup(name="g", dense=("session",)),)}, "two columns are called 'session'"),
         (
             {"groups": (FeatureGroup(name="g", dense=("a",)), FeatureGroup(name="g", dense=("b",)))},
             "two groups",

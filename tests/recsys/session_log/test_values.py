@@ -126,6 +126,13 @@ def test_clicks_depend_on_the_features():
     assert np.corrcoef(values.dense["age"], clicked)[0, 1] < -0.1
 
 
+@pytest.mark.parametrize("skew", [40.0, 52.0, 60.0, 300.0])
+def test_an_id_that_is_nearly_all_there_is_says_nothing_about_clicks(skew):
+    feature = SessionFeature(name="item", rows=1000, skew=skew, effect=0.1)
+    options = SessionLogOptions(groups=(FeatureGroup(name="item", features=(feature,)),))
+    assert draw_samples(options, samples(20_000)).labels.mean() == pytest.approx(0.2, abs=0.01)
+
+
 def test_popularity_of_the_head_is_that_of_all():
     feature = SessionFeature(name="a", rows=500)
     np.testing.assert_array_equal(popularity(feature)[:20], popularity(feature, 20))
