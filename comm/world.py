@@ -101,7 +101,13 @@ class World(ABC):
     # Tensors.
 
     def start_exchange(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, stage: str, gives_way: bool = False
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        stage: str,
+        gives_way: bool = False,
+        num_rows: tuple[Sequence[int], Sequence[int]] | None = None,
     ) -> Pending[None]:
         """Start one message to and from every peer, sizes known on both ends.
 
@@ -110,19 +116,22 @@ class World(ABC):
         check it.
 
         Args:
-            sends: one contiguous tensor per rank, rows first; entry ``rank`` is ignored; empty means no message.
+            sends: one contiguous tensor per rank; entry ``rank`` is ignored; empty means no message.
             receives: one contiguous tensor per rank to be filled; entry ``rank`` is ignored. Rank p's
                 ``receives[q]`` must have the byte count of rank q's ``sends[p]``.
             stage: what this traffic is for, named in errors and in the meter; must agree.
             gives_way: whether what is posted later may overtake it, where the backend can arrange that: for what
                 is needed later than that. Must agree between sender and receiver.
+            num_rows: rows in what is sent to, and in what comes from, each rank, for the meter; None where tensors are
+                rows first.
 
         Returns:
             A handle; the buffers belong to the world until it is done.
         """
         meter = self.meter
+        rows_sent, rows_received = num_rows or (list(map(len, sends)), list(map(len, receives)))
         sizes = [
-            (peer, len(sent), sent.nbytes, len(received), received.nbytes)
+            (peer, rows_sent[peer], sent.nbytes, rows_received[peer], received.nbytes)
             for peer, (sent, received) in enumerate(zip(sends, receives, strict=True))
             if meter is not None and peer != self.rank
         ]
@@ -136,9 +145,9 @@ class World(ABC):
                     from_transport(transport, wanted)
             # Counted at the end: what is under way when a checkpoint is written is sent again after it.
             if meter is not None:
-                for peer, rows_sent, bytes_sent, rows_received, bytes_received in sizes:
-                    meter.record_sent(stage, peer, rows_sent, bytes_sent)
-                    meter.record_received(stage, peer, rows_received, bytes_received)
+                for peer, sent_to, bytes_sent, received_from, bytes_received in sizes:
+                    meter.record_sent(stage, peer, sent_to, bytes_sent)
+                    meter.record_received(stage, peer, received_from, bytes_received)
 
         end = self._recorded(finish, "exchange", stage, outgoing, incoming)
         return self._pending(

@@ -59,7 +59,7 @@ def main(steps: int) -> None:
         options = TableOptions(dim=DIM, optimizer="adagrad", learning_rate=0.1)
         plan = plan_with_planner("row_wise", table_specs(TABLES, options), world.size)
         model = DotModel(EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=options))
-        reducer = GradientReducer(world, [model.bias, *model.bags.replicated_parameters()])
+        reducer = GradientReducer(world, [*model.bags.replicated_parameters(), model.bias])
         dense = torch.optim.Adam([model.bias], lr=0.1)
         for step in range(steps):
             samples, labels = make_samples(step, world.rank)

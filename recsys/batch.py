@@ -75,11 +75,13 @@ class Batch:
         """This batch on a device; itself where it is there already."""
         if self.labels.device == device:
             return self
+        # A copy to the CPU would be read before it is there.
+        non_blocking = device.type != "cpu"
         return Batch(
-            self.dense.to(device, non_blocking=True),
-            self.sparse.to(device, non_blocking=True),
-            self.labels.to(device, non_blocking=True),
+            self.dense.to(device, non_blocking=non_blocking),
+            self.sparse.to(device, non_blocking=non_blocking),
+            self.labels.to(device, non_blocking=non_blocking),
             self.row_ids,
-            tuple(group.to(device) for group in self.deduplicated),
-            {name: lists.to(device) for name, lists in self.windows.items()},
+            tuple(group.to(device, non_blocking=non_blocking) for group in self.deduplicated),
+            {name: lists.to(device, non_blocking=non_blocking) for name, lists in self.windows.items()},
         )

@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING
 
 from torch import Tensor
 
+from windrow.comm.errors import DataError
 from windrow.recsys.expansion import ColumnRun, expand_columns, expand_lists
 
 if TYPE_CHECKING:
@@ -153,8 +154,13 @@ class Embeddings:
 
         Returns:
             [B, its columns] float32, differentiable once.
+
+        Raises:
+            DataError: no pooled feature has this name.
         """
-        group = next(group for group in self.groups if name in group.names)
+        group = next((group for group in self.groups if name in group.names), None)
+        if group is None:
+            raise DataError(f"{name!r} is no pooled feature: choose one of {', '.join(self.order) or 'none'}")
         place = group.names.index(name)
         first, width = sum(group.dims[:place]), group.dims[place]
         if group.inverse is None:

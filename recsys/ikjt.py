@@ -93,8 +93,8 @@ class InverseKeyedJaggedTensor:
         rows, inverse = renumber(self.inverse[start:stop], self.num_unique)
         return InverseKeyedJaggedTensor(select_lists(self.unique, self.keys, rows), inverse)
 
-    def to(self, device: torch.device, *, non_blocking: bool = True) -> "InverseKeyedJaggedTensor":
-        """The same on a device."""
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "InverseKeyedJaggedTensor":
+        """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
         return InverseKeyedJaggedTensor(
             self.unique.to(device, non_blocking=non_blocking),
             self.inverse.to(device, non_blocking=non_blocking),

@@ -16,7 +16,7 @@ from windrow.comm.errors import DataError
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["check_jagged"]
+__all__ = ["check_inverse", "check_jagged"]
 
 _INTEGERS = (torch.int32, torch.int64)
 
@@ -44,6 +44,38 @@ def check_jagged(jagged: "KeyedJaggedTensor", rows_of_feature: Mapping[str, int]
     _check_lengths(jagged)
     _check_weights(jagged)
     _check_ids(jagged, rows_of_feature)
+
+
+def check_inverse(inverse: Tensor, *, num_unique: int, num_samples: int, name: str) -> None:
+    """Refuse an inverse that names rows which are not there: compiled loops would read foreign memory.
+
+    Args:
+        inverse: which row each sample has.
+        num_unique: rows.
+        num_samples: of the batch.
+        name: of the group, as the error has it.
+
+    Raises:
+        DataError: it is not int64 [num_samples], or has a number that is negative or no row's.
+
+    Cost:
+        One pass; on a GPU a wait for the device.
+    """
+    if inverse.dim() != 1 or inverse.dtype != torch.int64:
+        raise DataError(
+            f"{name}: inverse is {inverse.dtype} of shape {list(inverse.shape)}: give int64 of shape [B]"
+        )
+    if len(inverse) != num_samples:
+        raise DataError(
+            f"{name}: {len(inverse)} samples, but the batch has {num_samples}: give it one of each"
+        )
+    if not len(inverse):
+        return
+    low, high = (int(extreme) for extreme in torch.aminmax(inverse))
+    if low < 0 or high >= num_unique:
+        raise DataError(
+            f"{name}: inverse holds {low if low < 0 else high}, but there are rows 0 to {num_unique - 1}"
+        )
 
 
 def _check_features(jagged: "KeyedJaggedTensor", rows_of_feature: Mapping[str, int]) -> None:

@@ -1,15 +1,16 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import nn
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batch import Batch
 from windrow.recsys.deduplication.partial import PartialLists
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.jagged_checks import check_inverse
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.next_item import NextItem
 from windrow.recsys.models.two_tower import TwoTower
@@ -90,7 +91,7 @@ class Recommender(nn.Module):
         model: what is computed from dense values and embeddings; equal weights on all ranks.
 
     Raises:
-        RecipeError: there is nothing to look up.
+        RecipeError: there is nothing to look up, or the two were made for different groups.
     """
 
     def __init__(
@@ -104,6 +105,11 @@ class Recommender(nn.Module):
             raise RecipeError(
                 "a recommender without tables: give it a collection of pooled or unpooled features"
             )
+        if bags is not None and sequences is not None and bags.groups != sequences.groups:
+            raise RecipeError(
+                f"pooled features were made for the groups {list(bags.groups)}, unpooled ones for "
+                f"{list(sequences.groups)}: give both the same, each of which may name features of the other"
+            )
         self.bags = bags
         self.sequences = sequences
         self.model = model
@@ -115,10 +121,21 @@ class Recommender(nn.Module):
             batch: on the model's device. Where the tables were not made for deduplicated groups, lists that it holds
                 once are given to each sample here.
             stopwatch: measures the stages of the lookup.
+
+        Raises:
+            DataError: ids, lengths, inverses or windows are not lawful.
         """
         stopwatch = stopwatch or Stopwatch()
         with stopwatch.measure("ids"):
+            self._check_windows(batch.windows)
             if not self.collections()[0].groups:
+                for group in batch.deduplicated:
+                    check_inverse(
+                        group.inverse,
+                        num_unique=group.num_unique,
+                        num_samples=batch.num_samples,
+                        name=f"the group {', '.join(group.keys)}",
+                    )
                 batch = batch.expanded()
             given = (batch.sparse, batch.deduplicated)
             return RecommenderLookup(
@@ -151,10 +168,13 @@ class Recommender(nn.Module):
         return self.finish(batch, lookup, context)
 
     def reduced_parameters(self) -> Iterator[nn.Parameter]:
-        """What every rank holds a copy of, so that its gradients must be summed: dense model, replicated tables."""
-        yield from self.model.parameters()
+        """What every rank holds a copy of, so that its gradients must be summed: replicated tables, dense model.
+
+        Their gradients come in the reverse order, in which `GradientReducer` sends them.
+        """
         for collection in self.collections():
             yield from collection.replicated_parameters()
+        yield from self.model.parameters()
 
     def step_tables(self) -> None:
         """Update the tables that the backward pass has not updated yet; after their gradients were summed."""
@@ -169,6 +189,16 @@ class Recommender(nn.Module):
     def local_tables(self) -> "list[StoredTable]":
         """Every rectangle of a table that this rank stores, with its optimiser state, as views."""
         return [table for collection in self.collections() for table in collection.local_tables()]
+
+    def _check_windows(self, windows: Iterable[str]) -> None:
+        unpooled = [] if self.sequences is None else self.sequences.embedding_names
+        pooled = () if self.bags is None else self.bags.layout.features
+        for name in windows:
+            if name not in unpooled or name in pooled:
+                raise DataError(
+                    f"{name!r} is packed into windows, which unpooled features alone can be: of these there are "
+                    f"{', '.join(unpooled) or 'none'}, and pooled ones must not be among them"
+                )
 
     def collections(self) -> "tuple[EmbeddingBagCollection | EmbeddingCollection, ...]":
         """All that holds tables."""

@@ -43,8 +43,8 @@ class PartialLists:
         """Of all tensors."""
         return self.values.nbytes + self.starts.nbytes + self.lengths.nbytes
 
-    def to(self, device: torch.device, *, non_blocking: bool = True) -> "PartialLists":
-        """The same on a device."""
+    def to(self, device: torch.device, *, non_blocking: bool = False) -> "PartialLists":
+        """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
         return PartialLists(
             self.values.to(device, non_blocking=non_blocking),
             self.starts.to(device, non_blocking=non_blocking),

@@ -18,6 +18,7 @@ from windrow.comm.errors import DataError
 from windrow.recsys.deduplication.deduplicate import canonical, deduplicate
 from windrow.recsys.deduplication.select_lists import select_lists
 from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+from windrow.recsys.jagged_checks import check_inverse
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -76,7 +77,8 @@ def from_variable_batch(
         the features of a group have the same inverse, nothing is expanded.
 
     Raises:
-        DataError: no ``inverse_indices``, rows of several ranks, or a feature that is not there.
+        DataError: no ``inverse_indices``, or some that name rows which are not there; rows of several ranks; or a
+            feature that is not there.
     """
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -89,6 +91,11 @@ def from_variable_batch(
     named, inverses = indices
     inverse_of = dict(zip(named, inverses, strict=True))
     rows = {key: of_ranks[0] for key, of_ranks in zip(jagged.keys(), strides, strict=True)}
+    for feature, inverse in inverse_of.items():
+        if feature in rows:
+            check_inverse(
+                inverse, num_unique=rows[feature], num_samples=inverses.shape[1], name=f"feature {feature!r}"
+            )
     single = jagged.to_dict()
 
     def together(features: Sequence[str], lists: "Sequence[KeyedJaggedTensor]") -> "KeyedJaggedTensor":

@@ -49,6 +49,9 @@ def build_model(
             f"model.sequences = {list(options.sequences)}, but the unpooled features are {list(sequence_dims)}: "
             "name the same"
         )
+    twice = sorted(set(sequence_dims) & set(pooled_dims))
+    if twice:
+        raise RecipeError(f"{', '.join(twice)}: both pooled and unpooled: name each feature once")
     # torch.Generator takes signed 64-bit seeds.
     key = stream_key(seed, Stream.INITIALISE) & (2**63 - 1)
     generator = torch.Generator().manual_seed(key)

@@ -56,7 +56,8 @@ class FeatureMLPModel(ClickModel):
         """Change the embeddings and run the model inside; see `ClickModel.finish`."""
         if not self._is_computed_once:
             embeddings = embeddings.expanded()
-        changed = Embeddings([self._change(group) for group in embeddings.groups], embeddings.order)
+        groups = [self._change(group) for group in embeddings.groups]
+        changed = Embeddings(groups, embeddings.order, embeddings.sequences)
         return self.model.finish(begun, changed, context)
 
     def _change(self, group: PooledRows) -> PooledRows:

@@ -6,6 +6,7 @@ import torch
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
+from windrow.comm.errors import DataError
 from windrow.recsys.models.interaction_kernels import multiply_pairs, multiply_pairs_backward
 
 __all__ = ["PairwiseDots"]
@@ -27,6 +28,7 @@ class PairwiseDots(nn.Module):
 
     def __init__(self, num_vectors: int) -> None:
         super().__init__()
+        self.num_vectors = num_vectors
         self.num_pairs = num_vectors * (num_vectors - 1) // 2
         row, column = torch.tril_indices(num_vectors, num_vectors, -1)
         # Where each pair stands in Z; and which pair stands at each place of S, one past the last for the diagonal.
@@ -44,7 +46,15 @@ class PairwiseDots(nn.Module):
 
         Returns:
             [B, num_pairs], differentiable once in `vectors`. Cost: B F^2 d multiply-adds forward, the same backward.
+
+        Raises:
+            DataError: other features than the model was made for.
         """
+        if vectors.shape[1] != self.num_vectors:
+            raise DataError(
+                f"{vectors.shape[1]} vectors of each sample, but the model was made for {self.num_vectors}: give it "
+                "those features"
+            )
         result: Tensor = _Dots.apply(vectors, self._places, self._pairs)  # type: ignore[no-untyped-call]
         return result
 

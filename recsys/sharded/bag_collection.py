@@ -189,7 +189,7 @@ class EmbeddingBagCollection(ShardedTables):
     def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Name the columns of each group's matrix, where it has any."""
         return [
-            PooledRows(names, dims, matrices[group], samples[group].inverse)
+            PooledRows(names, dims, matrices[group], samples[group].inverse_on(self.device))
             for group, names, dims in self._columns
         ]
 

@@ -37,7 +37,9 @@ class Buffers:
         else:
             # It takes the place of one that is too small, so that buffers do not pile up.
             self._free = sorted(self._free, key=Tensor.numel)[1:]
-            chosen = torch.empty(needed, device=self._device)
+            # What is made in inference mode could not be written to outside of it, by the next training step.
+            with torch.inference_mode(mode=False):
+                chosen = torch.empty(needed, device=self._device)
         parts = chosen[:needed].split(sizes)
         return chosen, [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
 

@@ -34,7 +34,7 @@ class ShardedTables(nn.Module):
 
     A step, on every rank::
 
-        reducer.start()                  # GradientReducer(world, [*model's, *tables.replicated_parameters()])
+        reducer.start()                  # GradientReducer(world, [*tables.replicated_parameters(), *model's])
         loss(tables(batch)).backward()   # sharded tables learn here
         reducer.finish()
         tables.step()                    # replicated tables, and those whose optimiser is not fused, learn here

@@ -10,11 +10,10 @@ nothing is copied to send them::
                            <------------------------------------  the same columns of the gradient
 
 A row is a sample, or in a deduplicated group a distinct one. Where an owner has columns of several groups, each group
-has rows of its own number, and a message is one block (`Band`) after the other.
+has rows of its own number, and a message is one band after the other (`windrow.recsys.sharded.pooled_blocks`).
 """
 
 from collections.abc import Sequence
-from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -26,8 +25,9 @@ from torch.autograd import Variable
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Range
 from windrow.recsys.sharded.buffers import Buffers
-from windrow.recsys.sharded.layout import Layout, OwnerLayout
+from windrow.recsys.sharded.layout import Layout
 from windrow.recsys.sharded.pieces import pieces_of
+from windrow.recsys.sharded.pooled_blocks import PooledBlocks, copy_bands, count_rows
 
 if TYPE_CHECKING:
     from windrow.comm.pending import Pending
@@ -78,22 +78,24 @@ class PooledTransfer:
         self, exchange: PooledExchange, pooled: Sequence[Tensor], num_rows: npt.NDArray[np.int64]
     ) -> None:
         self._exchange = exchange
-        self._num_rows = num_rows
         self._pooled = pooled
         self._rank = exchange.world.rank
-        self._owner = exchange.layout.owners[self._rank]
-        blocks = self._blocks_of_ranks([found.detach() for found in pooled])
-        self._received, incoming, self._parts = self._borrow(self._shapes_at_home())
-        outgoing = self._in_one_message(blocks)
+        self._blocks = PooledBlocks(
+            exchange.layout, self._rank, num_rows, buffers=exchange.buffers, device=exchange.device
+        )
+        blocks = self._blocks.of_ranks([found.detach() for found in pooled])
+        self._received, incoming, self._parts = self._blocks.borrow_for_home()
+        outgoing = self._blocks.in_one_message(blocks)
         self._borrowed: Tensor | None = None
         if outgoing is None:
-            self._borrowed, outgoing, copies = self._borrow(self._shapes_of_ranks())
-            for targets, sources in zip(copies, blocks, strict=True):
-                for target, source in zip(targets, sources, strict=False):
-                    target.copy_(source)
+            self._borrowed, outgoing, copies = self._blocks.borrow_for_ranks()
+            copy_bands(blocks, copies)
         self._parts[self._rank] = blocks[self._rank]
         self._pending: Pending[None] = exchange.world.start_exchange(
-            outgoing, incoming, stage=f"{exchange.stage}: vectors"
+            outgoing,
+            incoming,
+            stage=f"{exchange.stage}: vectors",
+            num_rows=(count_rows(blocks), count_rows(self._parts)),
         )
 
     def finish(self, replicated: Sequence[Tensor], scales: Sequence[Scale]) -> tuple[Tensor, ...]:
@@ -122,8 +124,8 @@ class PooledTransfer:
     def assemble(self, replicated: Sequence[Tensor], scales: Sequence[Scale]) -> tuple[Tensor, ...]:
         """The columns of all owners side by side, group by group."""
         exchange = self._exchange
-        sources = [*self._parts, self._blocks_at_home(replicated)]
-        outputs = self._matrices_at_home()
+        sources = [*self._parts, self._blocks.at_home(replicated)]
+        outputs = self._blocks.matrices(exchange.widths)
         for piece in exchange.pieces:
             target = _columns(outputs[piece.group], piece.output)
             part = _columns(sources[piece.owner][piece.band], piece.columns)
@@ -155,33 +157,27 @@ class PooledTransfer:
         for group, columns, scale in scales:
             _columns(gradients[group], columns).mul_(scale)
         exchange = self._exchange
-        replicated_layout = exchange.layout.replicated
-        bags = [sum(_bags(self._num_rows, batch.groups)) for batch in self._owner.batches]
-        widths = [batch.columns[1] - batch.columns[0] for batch in self._owner.batches]
+        blocks = self._blocks
         # Rows that pad a batch are no gradient of anything: their bags are empty.
-        self._arrived_buffer, self._arrived = exchange.buffers.take(list(zip(bags, widths, strict=True)))
-        self._blocks = self._blocks_of_ranks(self._arrived)
-        incoming = self._in_one_message(self._blocks)
-        self._incoming_buffer, self._incoming = None, self._blocks
+        self._arrived_buffer, self._arrived = exchange.buffers.take(blocks.output_shapes())
+        self._gradients = blocks.of_ranks(self._arrived)
+        incoming = blocks.in_one_message(self._gradients)
+        self._incoming_buffer, self._incoming = None, self._gradients
         if incoming is None:
-            self._incoming_buffer, incoming, self._incoming = self._borrow(self._shapes_of_ranks())
-        self._sent, outgoing, parts = self._borrow(self._shapes_at_home())
-        parts[self._rank] = self._blocks[self._rank]
-        replicated = [
-            torch.empty(
-                max(int(self._num_rows[self._rank, group]) for group in batch.groups),
-                batch.columns[1] - batch.columns[0],
-                device=exchange.device,
-            )
-            for batch in replicated_layout.batches
-        ]
-        targets = [*parts, self._blocks_at_home(replicated)]
+            self._incoming_buffer, incoming, self._incoming = blocks.borrow_for_ranks()
+        self._sent, outgoing, parts = blocks.borrow_for_home()
+        parts[self._rank] = self._gradients[self._rank]
+        replicated = [torch.empty(shape, device=exchange.device) for shape in blocks.replicated_shapes()]
+        targets = [*parts, blocks.at_home(replicated)]
         for piece in exchange.pieces:
             _columns(targets[piece.owner][piece.band], piece.columns).copy_(
                 _columns(gradients[piece.group], piece.output)
             )
         self._pending = exchange.world.start_exchange(
-            outgoing, incoming, stage=f"{exchange.stage}: gradients"
+            outgoing,
+            incoming,
+            stage=f"{exchange.stage}: gradients",
+            num_rows=(count_rows(parts), count_rows(self._gradients)),
         )
         return replicated
 
@@ -194,9 +190,7 @@ class PooledTransfer:
         self._pending.wait()
         buffers = self._exchange.buffers
         if self._incoming_buffer is not None:
-            for targets, sources in zip(self._blocks, self._incoming, strict=True):
-                for target, source in zip(targets, sources, strict=False):
-                    target.copy_(source)
+            copy_bands(self._incoming, self._gradients)
             buffers.give(self._incoming_buffer)
         found = [
             (pooled, arrived)
@@ -207,61 +201,6 @@ class PooledTransfer:
             torch.autograd.backward([pooled for pooled, _ in found], [arrived for _, arrived in found])
         buffers.give(self._arrived_buffer)
         buffers.give(self._sent)
-
-    def _blocks_of_ranks(self, outputs: Sequence[Tensor]) -> list[list[Tensor]]:
-        """For each rank the bands of this owner's outputs that are its rows: views."""
-        starts = [
-            list(accumulate(_bags(self._num_rows, batch.groups), initial=0)) for batch in self._owner.batches
-        ]
-        return [
-            _bands(outputs, self._owner, [of_batch[rank] for of_batch in starts], rows)
-            for rank, rows in enumerate(self._num_rows)
-        ]
-
-    def _blocks_at_home(self, outputs: Sequence[Tensor]) -> list[Tensor]:
-        """The bands of the output of replicated tables, which has the rows of this rank alone: views."""
-        replicated = self._exchange.layout.replicated
-        return _bands(outputs, replicated, [0] * len(replicated.batches), self._num_rows[self._rank])
-
-    def _matrices_at_home(self) -> list[Tensor]:
-        """[rows, columns] for each group, to be filled."""
-        rows: list[int] = self._num_rows[self._rank].tolist()
-        return [
-            torch.empty(count if width else 0, width, device=self._exchange.device)
-            for count, width in zip(rows, self._exchange.widths, strict=True)
-        ]
-
-    def _in_one_message(self, blocks: Sequence[Sequence[Tensor]]) -> list[Tensor] | None:
-        """For each rank its block, where this owner has but one band; None where blocks have to be joined."""
-        if len(self._owner.bands) > 1:
-            return None
-        nothing = torch.empty(0, device=self._exchange.device)
-        return [bands[0] if bands else nothing for bands in blocks]
-
-    def _shapes_at_home(self) -> list[list[tuple[int, int]]]:
-        """Of the bands that each owner sends here; none of this rank's own, which stay where they are."""
-        rows = self._num_rows[self._rank]
-        return [
-            [] if number == self._rank else _shapes(owner, rows)
-            for number, owner in enumerate(self._exchange.layout.owners)
-        ]
-
-    def _shapes_of_ranks(self) -> list[list[tuple[int, int]]]:
-        """Of the bands that each rank gets from here; none of this rank's own."""
-        return [
-            [] if number == self._rank else _shapes(self._owner, rows)
-            for number, rows in enumerate(self._num_rows)
-        ]
-
-    def _borrow(
-        self, shapes: Sequence[Sequence[tuple[int, int]]]
-    ) -> tuple[Tensor, list[Tensor], list[list[Tensor]]]:
-        """Memory for a message to or from each rank: what to give back, messages, and the matrices in each."""
-        buffer, matrices = self._exchange.buffers.take([shape for of_rank in shapes for shape in of_rank])
-        sizes = [sum(rows * columns for rows, columns in of_rank) for of_rank in shapes]
-        messages = list(buffer[: sum(sizes)].split(sizes))
-        remaining = iter(matrices)
-        return buffer, messages, [[next(remaining) for _ in of_rank] for of_rank in shapes]
 
 
 class _Assemble(torch.autograd.Function):
@@ -283,27 +222,6 @@ class _Assemble(torch.autograd.Function):
         # The gradients travel while the rest of the model is differentiated; tables learn when that is done.
         Variable._execution_engine.queue_callback(ctx.transfer.learn)  # noqa: SLF001  # as torch's own DDP does
         return None, None, None, *replicated
-
-
-def _bags(num_rows: npt.NDArray[np.int64], groups: Sequence[int]) -> list[int]:
-    """Bags of each rank in a batch: as many as the largest of its groups has rows."""
-    found: list[int] = num_rows[:, list(groups)].max(axis=1).tolist()
-    return found
-
-
-def _bands(
-    outputs: Sequence[Tensor], owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]
-) -> list[Tensor]:
-    """Views of one rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
-    found = []
-    for band, (count, width) in zip(owner.bands, _shapes(owner, rows), strict=True):
-        first, start = band.columns[0] - owner.batches[band.batch].columns[0], starts[band.batch]
-        found.append(outputs[band.batch][start : start + count, first : first + width])
-    return found
-
-
-def _shapes(owner: OwnerLayout, rows: npt.NDArray[np.int64]) -> list[tuple[int, int]]:
-    return [(int(rows[band.group]), band.width) for band in owner.bands]
 
 
 def _columns(matrix: Tensor, columns: Range) -> Tensor:

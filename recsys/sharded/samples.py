@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.recsys.jagged_checks import check_jagged
+from windrow.recsys.jagged_checks import check_inverse, check_jagged
 
 if TYPE_CHECKING:
     from windrow.recsys.ikjt import InverseKeyedJaggedTensor
@@ -43,6 +43,10 @@ class Samples:
     def num_rows(self) -> int:
         """Samples, or distinct ones."""
         return int(self.lengths.shape[1])
+
+    def inverse_on(self, device: torch.device) -> Tensor | None:
+        """`inverse` where the vectors are, which need not be where the batch is."""
+        return None if self.inverse is None else self.inverse.to(device)
 
 
 def read_samples(
@@ -80,28 +84,14 @@ def read_samples(
         raise DataError("this collection is weighted, but the batch has no weights: give one for each id")
     found = [_read_group(jagged, layout, 0, None, is_weighted=is_weighted)]
     for number, group in enumerate(deduplicated, 1):
-        _check_inverse(group, number, jagged.stride())
+        check_inverse(
+            group.inverse,
+            num_unique=group.num_unique,
+            num_samples=jagged.stride(),
+            name=f"group {number} of the batch, {', '.join(group.keys)}",
+        )
         found.append(_read_group(group.unique, layout, number, group.inverse, is_weighted=is_weighted))
     return tuple(found)
-
-
-def _check_inverse(group: "InverseKeyedJaggedTensor", number: int, num_samples: int) -> None:
-    name, inverse = f"group {number} of the batch, {', '.join(group.keys)}", group.inverse
-    if inverse.dim() != 1 or inverse.dtype != torch.int64:
-        raise DataError(
-            f"{name}: inverse is {inverse.dtype} of shape {list(inverse.shape)}: give int64 of shape [B]"
-        )
-    if len(inverse) != num_samples:
-        raise DataError(
-            f"{name}: {len(inverse)} samples, but the batch has {num_samples}: give it one of each"
-        )
-    if not len(inverse):
-        return
-    low, high = (int(extreme) for extreme in torch.aminmax(inverse))
-    if low < 0 or high >= group.num_unique:
-        raise DataError(
-            f"{name}: inverse holds {low if low < 0 else high}, but there are rows 0 to {group.num_unique - 1}"
-        )
 
 
 def _read_group(

@@ -12,6 +12,7 @@ from windrow.recsys.embedding_configs import TableConfig, embedding_names
 from windrow.recsys.embeddings import SequenceRows
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
+from windrow.recsys.sharded.message import Message
 from windrow.recsys.sharded.samples import Samples, read_samples
 from windrow.recsys.sharded.sequence_exchange import SequenceExchange, SequenceTransfer
 from windrow.recsys.sharded.unpacking import LookupInput
@@ -121,10 +122,13 @@ class EmbeddingCollection(ShardedTables):
         """The tables."""
         return self._tables
 
-    def start_rows(self, wanted: Sequence[LookupInput]) -> SequenceTransfer:
-        """Look up what all ranks want of this one; a stage of `start_counts`."""
+    def start_rows(
+        self, wanted: Sequence[LookupInput], messages: Sequence[Message], samples: Sequence[Samples]
+    ) -> SequenceTransfer:
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
         (everything,) = wanted
-        return self._exchange.start(self._sharded.rows(everything.to(self.device)), everything.counts)
+        rows = self._sharded.rows(everything.to(self.device))
+        return self._exchange.start(rows, everything.counts, messages, samples)
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """For each lookup of the tables that every rank holds [ids, dim]."""
@@ -141,7 +145,7 @@ class EmbeddingCollection(ShardedTables):
         ):
             group = samples[self.layout.groups[feature]]
             lengths = torch.from_numpy(group.lengths[group.keys[feature]]).to(self.device, torch.int64)
-            found[name] = SequenceRows(items, lengths, group.inverse)
+            found[name] = SequenceRows(items, lengths, group.inverse_on(self.device))
         return found
 
 
@@ -154,9 +158,9 @@ class _ExchangedRows(ExchangedLookup[dict[str, SequenceRows]]):
         self._replicated: list[Tensor] = []
 
     def _start_vectors(self, wanted: Sequence[LookupInput]) -> None:
-        self._transfer = self._collection.start_rows(wanted)
-        self._transfer.post(self._distribution.messages, self._samples)
-        self._collection.count_rows(self._samples, self._distribution.messages)
+        messages = self._distribution.messages
+        self._transfer = self._collection.start_rows(wanted, messages, self._samples)
+        self._collection.count_rows(self._samples, messages)
         self._replicated = self._collection.look_up_replicated(self._samples)
 
     def _finish_vectors(self) -> dict[str, SequenceRows]:

@@ -6,7 +6,6 @@ rows in their places.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
@@ -15,69 +14,12 @@ from torch import Tensor
 from torch.autograd import Variable
 
 from windrow.comm.world import World
-from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.layout import Layout
 from windrow.recsys.sharded.message import Message
+from windrow.recsys.sharded.places import find_places, targets_of
 from windrow.recsys.sharded.samples import Samples
 
-__all__ = ["Places", "SequenceExchange", "SequenceTransfer", "find_places"]
-
-
-@dataclass(frozen=True, slots=True)
-class Places:
-    """Where the rows of one lookup belong at home."""
-
-    output: int
-    """Place in `Layout.outputs`."""
-    columns: slice
-    """Columns of that output."""
-    positions: Tensor | None
-    """[rows] int64 which of the feature's ids these are; None for all of them, in order."""
-
-    def write(self, rows: Tensor, outputs: Sequence[Tensor]) -> None:
-        """Put rows where they belong."""
-        target = outputs[self.output][:, self.columns]
-        if self.positions is None:
-            target.copy_(rows)
-        else:
-            target.index_copy_(0, self.positions, rows)
-
-    def read(self, outputs: Sequence[Tensor]) -> Tensor:
-        """The rows that belong there, as one vector."""
-        block = outputs[self.output][:, self.columns]
-        return (block if self.positions is None else block.index_select(0, self.positions)).reshape(-1)
-
-
-def find_places(layout: Layout, owner: OwnerLayout, samples: Sequence[Samples]) -> list[Places]:
-    """Where the rows of each lookup of an owner belong in the results of this rank.
-
-    Args:
-        layout: of the collection.
-        owner: who answers.
-        samples: what this rank asks for, group by group.
-
-    Returns:
-        One for each lookup.
-    """
-    found = []
-    positions: dict[int, Tensor | None] = {}
-    for lookup in owner.lookups:
-        if lookup.request not in positions:
-            positions[lookup.request] = _positions(owner, lookup, samples)
-        number = next(n for n, (_, _, columns) in enumerate(layout.outputs) if lookup.output[0] < columns[1])
-        first = layout.outputs[number][2][0]
-        columns = slice(lookup.output[0] - first, lookup.output[1] - first)
-        found.append(Places(number, columns, positions[lookup.request]))
-    return found
-
-
-def _positions(owner: OwnerLayout, lookup: Lookup, samples: Sequence[Samples]) -> Tensor | None:
-    request = owner.requests[lookup.request]
-    if request.whole:
-        return None
-    group = samples[owner.request_groups[lookup.request]]
-    key = group.keys[request.feature]
-    ids = group.ids[group.starts[key] : group.starts[key + 1]]
-    return torch.from_numpy(np.flatnonzero((request.rows[0] <= ids) & (ids < request.rows[1])))
+__all__ = ["SequenceExchange", "SequenceTransfer"]
 
 
 class SequenceExchange:
@@ -95,61 +37,64 @@ class SequenceExchange:
         self.layout = layout
         self.device = device
         self.stage = stage
+        self.targets = [targets_of(layout, owner) for owner in (*layout.owners, layout.replicated)]
+        """Of each owner's lookups, and at the end of those of replicated tables."""
 
-    def start(self, rows: list[Tensor], counts: np.ndarray) -> "SequenceTransfer":
+    def start(
+        self, rows: list[Tensor], counts: np.ndarray, messages: Sequence[Message], samples: Sequence[Samples]
+    ) -> "SequenceTransfer":
         """Send every rank its rows. Collective.
 
         Args:
             rows: for each lookup of this owner [ids of all ranks, dim] float32, rank by rank; their graph is kept.
             counts: [ranks, lookups] number of ids.
+            messages: what this rank asked each owner for.
+            samples: likewise, group by group.
         """
-        return SequenceTransfer(self, rows, counts)
+        return SequenceTransfer(self, rows, counts, messages, samples)
 
 
 class SequenceTransfer:
-    """One minibatch's rows in flight; made by `SequenceExchange.start`, and posted by `post`."""
+    """One minibatch's rows in flight; made by `SequenceExchange.start`."""
 
-    def __init__(self, exchange: SequenceExchange, rows: list[Tensor], counts: np.ndarray) -> None:
+    def __init__(
+        self,
+        exchange: SequenceExchange,
+        rows: list[Tensor],
+        counts: np.ndarray,
+        messages: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> None:
         self._exchange = exchange
         self._rows = rows
         self._counts = counts
-        self._places: list[list[Places]] = []
-
-    def post(self, messages: Sequence[Message], samples: Sequence[Samples]) -> None:
-        """Start the exchange. Collective.
-
-        Args:
-            messages: what this rank asked each owner for.
-            samples: likewise.
-        """
-        exchange = self._exchange
-        owners = exchange.layout.owners
-        blocks = [
-            row.detach().split(counts)
-            for row, counts in zip(self._rows, self._counts.T.tolist(), strict=True)
-        ]
+        layout, device, rank = exchange.layout, exchange.device, exchange.world.rank
+        blocks = [row.detach().split(of_ranks) for row, of_ranks in zip(rows, counts.T.tolist(), strict=True)]
         self._sends = [
-            _joined([block[peer] for block in blocks], exchange.device) for peer in range(len(owners))
+            _joined([block[peer] for block in blocks], device) for peer in range(len(layout.owners))
         ]
         self._shapes = [
             [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
-            for owner, message in zip(owners, messages, strict=True)
+            for owner, message in zip(layout.owners, messages, strict=True)
         ]
         sizes = [sum(count * dim for count, dim in shapes) for shapes in self._shapes]
-        rank = exchange.world.rank
         self._parts = [
-            self._sends[owner] if owner == rank else torch.empty(size, device=exchange.device)
+            self._sends[owner] if owner == rank else torch.empty(size, device=device)
             for owner, size in enumerate(sizes)
         ]
+        self._num_rows = counts.sum(1).tolist(), [sum(count for count, _ in found) for found in self._shapes]
+        """Sent to each rank, and received from each."""
         self._pending = exchange.world.start_exchange(
-            self._sends, self._parts, stage=f"{exchange.stage}: vectors"
+            self._sends, self._parts, stage=f"{exchange.stage}: vectors", num_rows=self._num_rows
         )
         # While the rows travel:
-        self._places = [find_places(exchange.layout, owner, samples) for owner in owners]
-        self._replicated_places = find_places(exchange.layout, exchange.layout.replicated, samples)
+        *self._places, self._replicated_places = [
+            find_places(owner, targets, samples, device)
+            for owner, targets in zip((*layout.owners, layout.replicated), exchange.targets, strict=True)
+        ]
         self._lengths = []
-        for _, feature, _ in exchange.layout.outputs:
-            group = samples[exchange.layout.groups[feature]]
+        for _, feature, _ in layout.outputs:
+            group = samples[layout.groups[feature]]
             key = group.keys[feature]
             self._lengths.append(int(group.starts[key + 1] - group.starts[key]))
 
@@ -211,8 +156,9 @@ class SequenceTransfer:
             sends[peer] if peer == rank else torch.empty(sum(size), device=exchange.device)
             for peer, size in enumerate(self._sizes)
         ]
+        sent, received = self._num_rows
         self._pending = exchange.world.start_exchange(
-            sends, self._arrived, stage=f"{exchange.stage}: gradients"
+            sends, self._arrived, stage=f"{exchange.stage}: gradients", num_rows=(received, sent)
         )
         return [
             place.read(gradients).view(-1, lookup.dim)

@@ -2,10 +2,12 @@
 
 from itertools import pairwise
 
+import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.comm.errors import DataError
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
 from windrow.recsys.torchrec_adapter import JaggedTensor
 
@@ -91,3 +93,8 @@ def test_lists_of_samples() -> None:
     assert given_.items is items
     assert given_.lengths.tolist() == [1, 2]
     assert given_.num_samples == 2
+
+
+def test_a_feature_that_is_not_there() -> None:
+    with pytest.raises(DataError, match="'typo' is no pooled feature: choose one of a, b, c, d"):
+        Embeddings.of(torch.zeros(1, 10), DIMS).feature("typo")

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.jagged_checks import check_jagged
+from windrow.recsys.jagged_checks import check_inverse, check_jagged
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 ROWS = {"item": 10, "history": 5}
@@ -96,3 +96,20 @@ def test_names_the_first_bad_id_of_the_first_bad_feature(data):
                     check_jagged(batch, ROWS)
                 return
     check_jagged(batch, ROWS)
+
+
+@pytest.mark.parametrize(
+    ("inverse", "message"),
+    [
+        (torch.tensor([0, 2]), "inverse holds 2, but there are rows 0 to 1"),
+        (torch.tensor([0, -1]), "inverse holds -1"),
+        (torch.tensor([0]), "1 samples, but the batch has 2"),
+        (torch.tensor([0, 1], dtype=torch.int32), "torch.int32 of shape"),
+        (torch.tensor([[0, 1]]), "give int64 of shape"),
+    ],
+)
+def test_an_inverse_names_rows_that_are_there(inverse, message):
+    check_inverse(torch.tensor([1, 0]), num_unique=2, num_samples=2, name="cart")
+    check_inverse(torch.zeros(0, dtype=torch.int64), num_unique=0, num_samples=0, name="cart")
+    with pytest.raises(DataError, match=f"cart: .*{message}"):
+        check_inverse(inverse, num_unique=2, num_samples=2, name="cart")

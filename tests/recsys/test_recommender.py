@@ -1,8 +1,10 @@
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Stopwatch
@@ -99,6 +101,34 @@ def test_stages_one_by_one_give_what_forward_gives():
         lookup.start_lookup()
         assert torch.equal(recommender.finish(batch, lookup), whole)
     assert set(stopwatch.seconds) == {"ids", "lookup", "pooled"}
+
+
+def test_pooled_and_unpooled_features_have_the_same_groups():
+    world = Loopback.single()
+    bags = EmbeddingBagCollection(BAGS, world=world, groups=[["item"]], optimizer=OPTIONS)
+    sequences = EmbeddingCollection(SEQUENCES, world=world, groups=[["history"]], optimizer=OPTIONS)
+    model = make_recommender(world).model
+    with pytest.raises(RecipeError, match=r"item.*, unpooled ones for.*history.*give both the same"):
+        Recommender(bags, sequences, model)
+
+
+def test_windows_are_for_unpooled_features_alone():
+    recommender = make_recommender(Loopback.single())
+    batch = one_batch(Loopback.single())
+    windows = pack_windows(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int64))
+    with pytest.raises(DataError, match=r"'item' is packed into windows.*of these there are history"):
+        recommender.start(replace(batch, windows={"item": windows}))
+
+
+def test_an_inverse_without_its_rows_is_refused_before_lists_are_given_to_samples():
+    recommender = make_recommender(Loopback.single())
+    batch = one_batch(Loopback.single())
+    unique = KeyedJaggedTensor(
+        keys=["history"], values=torch.tensor([3]), lengths=torch.tensor([1]), stride=1
+    )
+    group = InverseKeyedJaggedTensor(unique, torch.tensor([0, 0, 0, 1, 0, 0]))
+    with pytest.raises(DataError, match="history: inverse holds 1, but there are rows 0 to 0"):
+        recommender.start(replace(batch, deduplicated=(group,)))
 
 
 def test_tables_that_every_rank_holds_are_summed_with_the_dense_model():

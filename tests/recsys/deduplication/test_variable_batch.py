@@ -74,3 +74,7 @@ def test_refuses_what_does_not_fit(jagged_of):
         from_variable_batch(jagged, [["a"]])
     with pytest.raises(DataError, match="name some of these"):
         from_variable_batch(to_variable_batch([deduplicate(jagged, ["a"])]), [["b"]])
+    wrong = to_variable_batch([deduplicate(jagged, ["a"])])
+    wrong.inverse_indices()[1][0, 1] = 2
+    with pytest.raises(DataError, match="feature 'a': inverse holds 2, but there are rows 0 to 1"):
+        from_variable_batch(wrong, [["a"]])

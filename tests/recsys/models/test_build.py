@@ -86,6 +86,12 @@ def test_refuses_features_that_are_not_there() -> None:
         build_model(ModelOptions(), num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
 
 
+def test_refuses_features_that_are_there_twice() -> None:
+    options = ModelOptions(sequences=("user",), sequence_pooling="self")
+    with pytest.raises(RecipeError, match="user: both pooled and unpooled"):
+        build_model(options, num_dense=0, pooled_dims={"user": 4}, sequence_dims={"user": 4}, seed=0)
+
+
 def test_two_towers_are_no_model_of_clicks() -> None:
     with pytest.raises(RecipeError, match="learns from interactions"):
         build_model(ModelOptions(kind="two_tower"), num_dense=0, pooled_dims=DIMS, seed=0)

@@ -3,7 +3,7 @@
 import torch
 
 from windrow.recsys.deduplication.options import DeduplicationOptions
-from windrow.recsys.embeddings import Embeddings, PooledRows
+from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
 from windrow.recsys.models.dcn import DCN
 from windrow.recsys.models.feature_mlps import FeatureMLPModel
 
@@ -39,3 +39,12 @@ def test_runs_on_the_rows_that_were_looked_up() -> None:
             mlp.register_forward_hook(lambda _, given, result: seen.append(len(result)))  # noqa: B023
         model(torch.ones(5, 1), embeddings)
         assert seen == expected
+
+
+def test_sequences_reach_the_model_inside() -> None:
+    model, seen = make(), []
+    model.model.finish = lambda begun, embeddings, context: seen.append(embeddings) or begun  # type: ignore[method-assign]
+    sequences = {"seen": SequenceRows(torch.zeros(3, 4), torch.tensor([1, 2]), None)}
+    given = Embeddings.of(torch.zeros(2, 7), DIMS)
+    model(torch.zeros(2, 1), Embeddings(given.groups, given.order, sequences))
+    assert seen[0].sequences == sequences

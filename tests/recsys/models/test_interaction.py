@@ -4,6 +4,7 @@ import pytest
 import torch
 from torch import Tensor
 
+from windrow.comm.errors import DataError
 from windrow.recsys.models.interaction import PairwiseDots
 
 
@@ -31,3 +32,8 @@ def test_values_and_gradients(num_samples: int, num_vectors: int, dtype: torch.d
 
 def test_is_no_part_of_a_state_dict() -> None:
     assert not PairwiseDots(4).state_dict()
+
+
+def test_refuses_other_features_than_it_was_made_for() -> None:
+    with pytest.raises(DataError, match="4 vectors of each sample, but the model was made for 3"):
+        PairwiseDots(3)(torch.zeros(2, 4, 8))

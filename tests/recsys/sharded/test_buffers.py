@@ -28,3 +28,12 @@ def test_what_is_too_small_is_replaced():
         buffer, _ = buffers.take([(rows, 4)])
         buffers.give(buffer)
     assert len(buffers._free) == 1
+
+
+def test_memory_of_inference_mode_serves_training_too():
+    buffers = Buffers(torch.device("cpu"))
+    with torch.inference_mode():
+        buffer, _ = buffers.take([(2, 3)])
+    buffers.give(buffer)
+    _, (matrix,) = buffers.take([(2, 3)])
+    matrix.copy_(torch.ones(2, 3))  # torch refuses this of a tensor that inference mode made

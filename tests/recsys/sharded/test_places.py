@@ -3,8 +3,8 @@
 import torch
 
 from windrow.recsys.sharded.layout import make_layout
+from windrow.recsys.sharded.places import find_places, targets_of
 from windrow.recsys.sharded.samples import read_samples
-from windrow.recsys.sharded.sequence_exchange import find_places
 
 
 def test_every_row_has_one_place(small):
@@ -15,11 +15,11 @@ def test_every_row_has_one_place(small):
     ids = [torch.tensor([i for bag in drawn[layout.features[f]] for i in bag]) for _, f, _ in layout.outputs]
     outputs = [torch.zeros(len(i), 12) for i in ids]
     for owner in layout.owners:
-        places = find_places(layout, owner, samples)
+        places = find_places(owner, targets_of(layout, owner), samples, torch.device("cpu"))
         for place, lookup in zip(places, owner.lookups, strict=True):
             rows = torch.arange(*owner.members[lookup.member].rows)
             start, stop = owner.requests[lookup.request].rows
-            wanted = ids[place.output]
+            wanted = ids[place.target.output]
             wanted = wanted[(wanted >= start) & (wanted < stop)]
             before = place.read(outputs)
             assert not before.any()

@@ -3,6 +3,7 @@
 import numpy as np
 import torch
 
+from windrow.comm.meter import Meter
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.pooled_exchange import PooledExchange
 
@@ -19,6 +20,7 @@ def test_values_and_gradients(spmd, small):
     def body(world):
         layout = make_layout(small.tables, small.make_plan("mixed", world.size), world.size)
         rank, counts = world.rank, SAMPLES[: world.size]
+        world.meter = Meter()
         exchange = PooledExchange(world, layout, device=torch.device("cpu"), stage="test")
         width = layout.owners[rank].width
         pooled = [owned(rank, width, world.size).requires_grad_()] if width else []
@@ -27,6 +29,11 @@ def test_values_and_gradients(spmd, small):
         scales = [(0, (8, 20), factors)]
         transfer = exchange.start(pooled, np.array(counts)[:, None])
         (output,) = transfer.finish([copies] if layout.replicated.width else [], scales)
+        # A row for each sample and owner, seen from both ends.
+        moved = world.meter.totals("test: vectors")
+        others = [owner for number, owner in enumerate(layout.owners) if number != rank and owner.width]
+        assert moved.rows_received == counts[rank] * len(others)
+        assert moved.rows_sent == (sum(counts) - counts[rank]) * bool(width)
 
         start = sum(counts[:rank])
         expected = torch.zeros(counts[rank], layout.width)
