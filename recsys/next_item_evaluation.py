@@ -17,6 +17,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.splits import near_equal_split
 from windrow.comm.world import World
 from windrow.recsys.batch import Batch
+from windrow.recsys.full_ranking import check_finite, gather_item_vectors, sum_of_chunks
 from windrow.recsys.id_lists import IdLists
 from windrow.recsys.models.next_item import NextItemVectors
 from windrow.recsys.ranking_metrics import mrr_at_k, recall_at_k
@@ -84,21 +85,14 @@ class NextItemEvaluator:
         Raises:
             DataError: a vector is NaN or infinite.
         """
-        items = self._item_vectors()
+        items = gather_item_vectors(
+            self._world,
+            lambda ids: self._look_up(_NO_HISTORIES, ids).items,
+            0,
+            self._num_items,
+            batch_size=self._batch_size,
+        )
         return {split: self._measure(samples, items) for split, samples in self._samples.items()}
-
-    def _item_vectors(self) -> Tensor:
-        """[items, d], whole on every rank, which looks a share of them up."""
-        size, rank = self._world.size, self._world.rank
-        parts = []
-        for start, stop in pairwise(
-            near_equal_split(self._num_items, -(-self._num_items // self._batch_size))
-        ):
-            shares = near_equal_split(stop - start, size)
-            mine = np.arange(start + shares[rank], start + shares[rank + 1])
-            found = self._look_up(_NO_HISTORIES, mine).items
-            parts += self._world.all_gather(found, stage="item vectors")
-        return torch.cat(parts)
 
     def _measure(self, samples: NextItemSamples, items: Tensor) -> dict[str, float]:
         size, rank = self._world.size, self._world.rank
@@ -120,18 +114,18 @@ class NextItemEvaluator:
             hits = best == samples.targets[start:stop, None]
             recall = recall_at_k(hits, np.ones(len(hits), np.int64))
             sums[place] = torch.tensor([recall.sum(), mrr_at_k(hits).sum()])
-        # Added up chunk by chunk, in their order, so that the sum does not depend on the number of ranks.
-        everyone = torch.cat(self._world.all_gather(sums, stage="ranking")).cumsum(dim=0)[-1] / len(samples)
-        recall_mean, reciprocal_mean = everyone.tolist()
-        return {f"recall@{self._k}": recall_mean, f"mrr@{self._k}": reciprocal_mean}
+        recall_sum, reciprocal_sum = sum_of_chunks(self._world, sums)
+        return {
+            f"recall@{self._k}": recall_sum / len(samples),
+            f"mrr@{self._k}": reciprocal_sum / len(samples),
+        }
 
     def _look_up(self, histories: IdLists, items: np.ndarray) -> NextItemVectors:
         numbers = np.arange(len(histories.offsets) - 1)
         batch = make_session_batch(histories, items, numbers, deduplicated=self._deduplicated)
         vectors = self._vectors(batch.to(self._device))
-        for name, found in (("a session", vectors.sessions), ("an item", vectors.items)):
-            if not torch.isfinite(found).all():
-                raise DataError(f"the vector of {name} is NaN or infinite: lower the learning rates")
+        check_finite(vectors.sessions, "a session")
+        check_finite(vectors.items, "an item")
         return vectors
 
 

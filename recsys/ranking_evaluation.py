@@ -23,6 +23,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.splits import near_equal_split
 from windrow.comm.world import World
 from windrow.recsys.batch import Batch
+from windrow.recsys.full_ranking import check_finite, gather_item_vectors, sum_of_chunks
 from windrow.recsys.interactions import Interactions, ItemLists
 from windrow.recsys.models.two_tower import TowerVectors
 from windrow.recsys.neighbourhoods import Neighbourhoods
@@ -153,7 +154,13 @@ class RankingEvaluator:
         users = self._user_vectors()
         bests = [{split: self._start(split, chunk) for split in self._relevant} for chunk in self._chunks]
         for first_item in range(0, self._interactions.num_items, ITEMS_PER_BLOCK):
-            items = self._item_vectors(first_item)
+            items = gather_item_vectors(
+                self._world,
+                lambda ids: self._look_up(np.zeros(0, dtype=np.int64), ids).items,
+                first_item,
+                min(first_item + ITEMS_PER_BLOCK, self._interactions.num_items),
+                batch_size=self._batch_size,
+            )
             start = 0
             for chunk, best in zip(self._chunks, bests, strict=True):
                 scores = users[start : start + len(chunk)] @ items.T
@@ -174,19 +181,6 @@ class RankingEvaluator:
             parts.append(self._look_up(mine[start:stop], np.zeros(0, dtype=np.int64)).users)
         return torch.cat(parts)
 
-    def _item_vectors(self, first_item: int) -> Tensor:
-        """Vectors of a block of items, all of it on every rank."""
-        last = min(first_item + ITEMS_PER_BLOCK, self._interactions.num_items)
-        shares = near_equal_split(last - first_item, self._world.size)
-        start, stop = shares[self._world.rank], shares[self._world.rank + 1]
-        largest = max(b - a for a, b in pairwise(shares))
-        steps = -(-largest // max(1, self._batch_size // self._world.size))
-        parts = []
-        for low, high in pairwise(near_equal_split(stop - start, steps)):
-            ids = np.arange(first_item + start + low, first_item + start + high, dtype=np.int64)
-            parts.append(self._look_up(np.zeros(0, dtype=np.int64), ids).items)
-        return torch.cat(self._world.all_gather(torch.cat(parts), stage="item vectors"))
-
     def _look_up(self, users: IntArray, items: IntArray) -> TowerVectors:
         draws = np.zeros(max(len(users), len(items)), dtype=np.uint64)
         batch = Batch(
@@ -196,9 +190,8 @@ class RankingEvaluator:
             row_ids=torch.from_numpy(users),
         )
         vectors = self._vectors(batch.to(self._device))
-        for name, found in (("user", vectors.users), ("item", vectors.items)):
-            if not torch.isfinite(found).all():
-                raise DataError(f"a vector of the {name} tower is NaN or infinite: lower the learning rates")
+        check_finite(vectors.users, "a user")
+        check_finite(vectors.items, "an item")
         return vectors
 
     def _start(self, split: str, users: IntArray) -> _Best:
@@ -217,9 +210,8 @@ class RankingEvaluator:
             hits = find_hits(items.cpu().numpy()[counted], users[counted], relevant)
             recall, ndcg = recall_at_k(hits, num_relevant), ndcg_at_k(hits, num_relevant)
             sums[position] = torch.tensor([len(hits), recall.sum(), ndcg.sum()])
-        # Added up chunk by chunk, in their order, so that the sum does not depend on the number of ranks.
-        everyone = torch.cat(self._world.all_gather(sums, stage="ranking")).cumsum(dim=0)[-1].tolist()
-        return {f"recall@{self._k}": everyone[1] / everyone[0], f"ndcg@{self._k}": everyone[2] / everyone[0]}
+        num_users, recall_sum, ndcg_sum = sum_of_chunks(self._world, sums)
+        return {f"recall@{self._k}": recall_sum / num_users, f"ndcg@{self._k}": ndcg_sum / num_users}
 
 
 def _entries(lists: ItemLists, users: IntArray) -> tuple[IntArray, IntArray]:

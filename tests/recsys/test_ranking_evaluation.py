@@ -128,7 +128,7 @@ def test_what_means_nothing_is_refused():
     def body(world, k=K):
         return RankingEvaluator(world, broken, INTERACTIONS, neighbourhoods, k=k).evaluate()
 
-    with pytest.raises(DataError, match="item tower is NaN"):
+    with pytest.raises(DataError, match="vector of an item is NaN"):
         Loopback.run(1, body)
     for k in (0, 51):
         with pytest.raises(RecipeError, match=rf"evaluation.k = {k}: must be 1 \.\. 50"):
