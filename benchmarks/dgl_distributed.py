@@ -41,7 +41,7 @@ from windrow.launch.benchmark.workers import worker_command
 from windrow.launch.cluster.network import host_address
 from windrow.launch.cluster.options import CLUSTER_VARIABLE, INTERFACE
 from windrow.launch.graph_job import GraphJob
-from windrow.launch.memory import forget_shapes, keep_freed_memory
+from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.recipe import make_recipe
 from windrow.partition.options import PartitionOptions
@@ -363,7 +363,7 @@ def work(task: Mapping[str, Any]) -> object:
     """Be what runs on one host: a rank of ours, or a trainer of DGL with its servers."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    forget_shapes()
+    keep_shapes(GRAPH_SHAPES)
     if task["variant"] in OURS:
         return train_windrow(task)
     if os.environ.get("DGL_ROLE") == "server":

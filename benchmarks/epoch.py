@@ -37,7 +37,7 @@ from windrow.launch.benchmark.interleave import interleave
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import forget_shapes, keep_freed_memory
+from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.book import PartitionBook
 
 if TYPE_CHECKING:
@@ -124,7 +124,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     os.sched_setaffinity(0, sorted(os.sched_getaffinity(0))[-threads:])
     torch.set_num_threads(threads)
     keep_freed_memory()
-    forget_shapes()
+    keep_shapes(GRAPH_SHAPES)
     warnings.filterwarnings("ignore")
     graph = load_graph(Path(task["path"]), short=short)
     named = {str(variant): variant for variant in dgl_variants(threads, short=short)}

@@ -37,7 +37,7 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import forget_shapes, keep_freed_memory
+from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.partitioning import graph_to_store
 from windrow.partition.options import PartitionOptions
 
@@ -174,7 +174,7 @@ def work(task: Mapping[str, Any]) -> object:
     """Be one of the hosts: time the variants in turn."""
     torch.set_num_threads(1)
     keep_freed_memory()
-    forget_shapes()
+    keep_shapes(GRAPH_SHAPES)
     scale = Scale(**task["scale"])
     with connect("mpi", deadline_s=300) as world:
         # In fp16, as theirs.

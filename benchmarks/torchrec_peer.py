@@ -34,7 +34,7 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
 from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import keep_freed_memory
+from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.tables.options import PlanOptions
 from windrow.partition.tables.plan import Plan
 from windrow.partition.tables.planners import make_plan
@@ -397,7 +397,9 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     warnings.simplefilter("ignore")  # TorchRec's, about itself
     logging.disable(logging.WARNING)
     torch.set_num_threads(1)
-    keep_freed_memory()  # as `windrow train` does; TorchRec gains as well
+    # As `windrow train` does; TorchRec gains as well.
+    keep_freed_memory()
+    keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world:
         if world.size > 1:
             import torch.distributed as dist

@@ -93,13 +93,13 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from windrow.comm.connect import ending_all_ranks
     from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.memory import forget_shapes, keep_freed_memory
+    from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
     from windrow.launch.prediction import PredictionOptions, predict
     from windrow.launch.recipe import Recipe
     from windrow.launch.run_folder import open_run_folder
 
     keep_freed_memory()
-    forget_shapes()
+    keep_shapes(GRAPH_SHAPES)
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)

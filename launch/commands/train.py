@@ -82,15 +82,19 @@ def run(arguments: argparse.Namespace) -> int:
     """
     from windrow.comm.connect import ending_all_ranks
     from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.memory import forget_shapes, keep_freed_memory
+    from windrow.launch.memory import (
+        GRAPH_SHAPES,
+        RECOMMENDATION_SHAPES,
+        keep_freed_memory,
+        keep_shapes,
+    )
     from windrow.launch.recipe import Recipe
     from windrow.launch.training import train
 
     keep_freed_memory()
     with ending_all_ranks():
         recipe = load_any_recipe(_recipe_path(arguments), arguments.overrides)
-    if isinstance(recipe, Recipe):
-        forget_shapes()
+    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
         print("\n".join(summary_lines(result)), flush=True)

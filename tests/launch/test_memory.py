@@ -42,7 +42,7 @@ def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -
 SHAPES = """
 import ctypes, sys
 import torch
-from windrow.launch.memory import forget_shapes, keep_freed_memory
+from windrow.launch.memory import keep_freed_memory, keep_shapes
 from windrow.training.dense import linear
 class Counts(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
@@ -50,8 +50,8 @@ class Counts(ctypes.Structure):
 library = ctypes.CDLL(None)
 library.mallinfo2.restype = Counts
 keep_freed_memory()
-if sys.argv[1] == "forget":
-    forget_shapes()
+if sys.argv[1] != "all":
+    keep_shapes(int(sys.argv[1]))
 weight = torch.randn(64, 64, requires_grad=True)
 def step(rows):
     linear(torch.randn(rows, 64, requires_grad=True), weight, None).sum().backward()
@@ -63,8 +63,8 @@ print(library.mallinfo2().uordblks - before)
 """
 
 
-def bytes_kept(mode: str) -> int:
-    command = [sys.executable, "-P", "-c", SHAPES, mode]
+def bytes_kept(shapes: str) -> int:
+    command = [sys.executable, "-P", "-c", SHAPES, shapes]
     # Another test may have trained in this process, which sets them.
     settings = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
     environment = {name: value for name, value in os.environ.items() if name not in settings}
@@ -74,14 +74,15 @@ def bytes_kept(mode: str) -> int:
 
 @pytest.mark.skipif(memory.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_nothing_is_kept_of_shapes_that_do_not_come_again() -> None:
-    kept = bytes_kept("leave")
+    kept = bytes_kept("all")
     if kept < 1 << 20:
         pytest.skip("multiplications on this processor keep nothing of their shapes")
-    assert bytes_kept("forget") < kept / 4
+    assert bytes_kept(str(memory.GRAPH_SHAPES)) < kept / 4
+    assert bytes_kept("10") < kept / 2
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"LRU_CACHE_CAPACITY": "77"}
     monkeypatch.setattr(memory.os, "environ", environment)
-    memory.forget_shapes()
+    memory.keep_shapes(0)
     assert environment == {"LRU_CACHE_CAPACITY": "77", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"}
