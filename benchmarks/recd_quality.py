@@ -4,10 +4,10 @@ Deduplicating a minibatch changes no result, but it pays only where the samples 
 (RecD; Zhao et al., MLSys 2023, arXiv 2211.05239), and such minibatches hold fewer, more alike sessions. Every prefix of
 a session is a sample of `windrow.recsys.models.next_item`; the same model, from the same first weights, learns
 
-  shuffled       samples shuffled anew in each epoch, every list and item looked up for itself: the baseline;
-  clustered      sessions shuffled anew, their samples together, what repeats looked up once;
-  ... in full    the same minibatches, not deduplicated: must train alike, but for rounding;
-  ... halved     clustered, in minibatches of half the size: twice the steps, each from as few sessions.
+  shuffled            samples shuffled anew in each epoch, every list and item looked up for itself: the baseline;
+  clustered           sessions shuffled anew, their samples together, what repeats looked up once;
+  clustered_in_full   the same minibatches, not deduplicated: must train alike, but for rounding;
+  ..._halved          either, in minibatches of half the size: twice the steps, each from as few sessions.
 
 The last sessions are for early stopping; each run counts with recall@20 and mrr@20 of the test prefixes, among all
 items, at its best validation epoch. Seeds change first weights, order, negatives and dropout. Aim: the mean difference
@@ -34,7 +34,7 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.launch.benchmark.diginetica import DIGINETICA, read_sessions
-from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.recsys.batch import Batch
 from windrow.recsys.id_lists import IdLists
@@ -51,19 +51,24 @@ from windrow.recsys.trainer import RecommendationTrainer, RecommendationTraining
 from windrow.training.early_stopping import EarlyStopping
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"
-SHUFFLED, CLUSTERED, HALVED, IN_FULL = "shuffled", "clustered", "halved", "in_full"
+SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered_in_full"
+SHUFFLED_HALVED, CLUSTERED_HALVED = "shuffled_halved", "clustered_halved"
 SEEDS, SEEDS_SHORT = 3, 2
 SESSIONS_SHORT = 6000
 """The last ones: about 23,000 samples."""
 VALIDATION_SESSIONS, VALIDATION_SESSIONS_SHORT = 4000, 500
 TEST_SHORT = 4000
-EPOCHS, EPOCHS_SHORT = 8, 2
+EPOCHS, EPOCHS_SHORT = 14, 2
 PATIENCE = 1
 DIM, BATCH_SIZE, NEGATIVES, MAX_HISTORY = 64, 512, 1024, 20
 DROPOUT, TEMPERATURE, NEGATIVE_EXPONENT = 0.2, 0.07, 0.5
 LEARNING_RATE, TABLE_LEARNING_RATE, INITIAL_SCALE = 0.003, 0.1, 0.1
 """Chosen for the shuffled variant on half of the sessions, by its validation recall."""
-DEDUPLICATED = (CLUSTERED, HALVED)
+ONE_BY_ONE = (SHUFFLED, SHUFFLED_HALVED)
+DEDUPLICATED = (CLUSTERED, CLUSTERED_HALVED)
+HALVED = (SHUFFLED_HALVED, CLUSTERED_HALVED)
+BASELINES = {CLUSTERED: SHUFFLED, CLUSTERED_HALVED: SHUFFLED_HALVED}
+"""Of equal minibatches."""
 EQUAL = 0.01
 """Recall of one run may differ by so much with and without deduplication: rounding is enough for another course."""
 REMEMBERED = {"recall@20": 0.497, "mrr@20": 0.162}
@@ -115,13 +120,13 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
 
 def work(task: Mapping[str, Any]) -> object:
     """Train once, with early stopping."""
-    from windrow.launch.memory import forget_shapes, keep_freed_memory
+    from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 
     keep_freed_memory()
-    forget_shapes()
+    keep_shapes(RECOMMENDATION_SHAPES)
     short, seed, variant = task["short"], task["seed"], task["variant"]
     deduplicated = variant in DEDUPLICATED
-    batch_size = BATCH_SIZE // 2 if variant == HALVED else BATCH_SIZE
+    batch_size = BATCH_SIZE // 2 if variant in HALVED else BATCH_SIZE
     sessions, samples, num_items = read_data(Path(task["data"]), short=short)
     world = Loopback.single()
     negatives = NegativeSampler(
@@ -135,7 +140,7 @@ def work(task: Mapping[str, Any]) -> object:
             batch_size=batch_size,
             negatives=negatives,
             seed=seed,
-            order="samples" if variant == SHUFFLED else "sessions",
+            order="samples" if variant in ONE_BY_ONE else "sessions",
             deduplicated=deduplicated,
         )
     )
@@ -207,15 +212,20 @@ def clone(model: torch.nn.Module) -> dict[str, torch.Tensor]:
 def differences(
     runs: Mapping[tuple[str, int], Mapping[str, Any]], variant: str, seeds: Sequence[int], metric: str
 ) -> tuple[float, float]:
-    """Mean over the seeds of a variant less shuffled, and its standard error."""
-    found = [runs[variant, seed][metric] - runs[SHUFFLED, seed][metric] for seed in seeds]
+    """Mean over the seeds of a clustered variant less the shuffled one, and its standard error."""
+    found = [runs[variant, seed][metric] - runs[BASELINES[variant], seed][metric] for seed in seeds]
     return fmean(found), stdev(found) / math.sqrt(len(found))
 
 
 def measure(program: Program) -> Findings:
     """Train every variant from every seed, two at a time; in full only once, to compare."""
+    folder = program.options.data.resolve()
+    if not (folder / DIGINETICA).is_file():
+        raise MissingDataError(
+            f"no {DIGINETICA} in {folder}: give its folder with --data (docs/session-recommendation.md)"
+        )
     seeds = range(SEEDS_SHORT if program.short else SEEDS)
-    compared = (SHUFFLED, CLUSTERED, HALVED)
+    compared = (SHUFFLED, CLUSTERED, SHUFFLED_HALVED, CLUSTERED_HALVED)
     wanted = [(variant, seed) for seed in seeds for variant in compared] + [(IN_FULL, 0)]
 
     def run(key: tuple[str, int]) -> dict[str, Any]:
@@ -223,7 +233,7 @@ def measure(program: Program) -> Findings:
             "variant": key[0],
             "seed": key[1],
             "short": program.short,
-            "data": str(program.options.data.resolve()),
+            "data": str(folder),
         }
         found: dict[str, Any] = program.in_process(task, threads=1)
         return found
@@ -241,6 +251,7 @@ def measure(program: Program) -> Findings:
             "loss of epoch 1": of["first_loss"],
             "median epoch (s)": float(np.median(of["epoch_s"])),
             "lookups per epoch": int(of["lookups"]),
+            "lookups until then": int(of["lookups"] * of["best_epoch"]),
         }
         for (variant, seed), of in runs.items()
     ]
@@ -251,20 +262,24 @@ def measure(program: Program) -> Findings:
             values = [runs[variant, seed][metric] for seed in seeds]
             figures[f"{variant}_{short_name}_share"] = fmean(values)
             figures[f"{variant}_{short_name}_standard_error_share"] = stdev(values) / math.sqrt(len(values))
-        for variant in (HALVED, CLUSTERED):
+        for variant, baseline in BASELINES.items():
             mean, error = differences(runs, variant, seeds, metric)
             figures[f"{variant}_{short_name}_difference_share"] = mean
             figures[f"{variant}_{short_name}_difference_standard_error_share"] = error
-        aims[short_name] = Aim(
-            f"mean {metric} of clustered over that of shuffled: no loss beyond two standard errors",
-            mean >= -2 * error,
-        )
+            aims[f"{variant}_{short_name}"] = Aim(
+                f"mean {metric} of {variant} less that of {baseline}: no loss beyond two standard errors",
+                mean >= -2 * error,
+            )
     equal = abs(runs[CLUSTERED, 0]["recall@20"] - runs[IN_FULL, 0]["recall@20"])
     figures["in_full_recall_difference_share"] = equal
     aims["equal"] = Aim(f"recall@20 within {EQUAL} with and without deduplication", equal <= EQUAL)
-    for name in ("best_epoch", "lookups"):
-        for variant in compared:
-            figures[f"{variant}_{name}_count"] = fmean(runs[variant, seed][name] for seed in seeds)
+    for variant in compared:
+        of_seeds = [runs[variant, seed] for seed in seeds]
+        figures[f"{variant}_best_epoch_count"] = fmean(of["best_epoch"] for of in of_seeds)
+        figures[f"{variant}_lookups_count"] = fmean(of["lookups"] for of in of_seeds)
+        figures[f"{variant}_lookups_until_best_count"] = fmean(
+            of["lookups"] * of["best_epoch"] for of in of_seeds
+        )
     figures["lookups_ratio"] = figures["shuffled_lookups_count"] / figures["clustered_lookups_count"]
     return Findings(
         figures=figures,

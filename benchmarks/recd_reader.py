@@ -23,6 +23,7 @@ from typing import TYPE_CHECKING, Literal
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
+from windrow.launch.memory import keep_freed_memory
 from windrow.recsys.batch_reader import BatchReader
 from windrow.recsys.decoded_columns import ColumnChoice
 from windrow.recsys.log_options import FeatureOptions, LogOptions
@@ -150,16 +151,37 @@ def read(reader: BatchReader, epoch: int) -> tuple[int, int]:
     return given, held
 
 
-def first_epoch(stores: Stores, kind: str, *, transformed: bool) -> Callable[[], object]:
-    """Read with a new reader."""
-    return lambda: read(stores.reader(kind, transformed=transformed), 0)
+class FirstEpochs:
+    """Reads the first epoch with one new reader after the other; what the last one holds is freed before the next."""
+
+    def __init__(self, stores: Stores, kind: str, *, transformed: bool) -> None:
+        self._stores = stores
+        self._kind = kind
+        self._transformed = transformed
+        self._reader: BatchReader | None = None
+
+    def renew(self) -> None:
+        """Make a reader that has read nothing."""
+        self._reader = None
+        self._reader = self._stores.reader(self._kind, transformed=self._transformed)
+
+    def __call__(self) -> None:
+        """Read."""
+        assert self._reader is not None
+        read(self._reader, 0)
 
 
-def later_epochs(stores: Stores, kind: str, *, transformed: bool) -> Callable[[], object]:
+def first_epochs(stores: Stores, kind: str, *, transformed: bool) -> Variant:
+    """Read the first epoch."""
+    epochs = FirstEpochs(stores, kind, transformed=transformed)
+    return Variant(run=epochs, before=epochs.renew, rows=stores.rows)
+
+
+def later_epochs(stores: Stores, kind: str, *, transformed: bool) -> Variant:
     """Read one epoch after the other with one reader."""
     reader = stores.reader(kind, transformed=transformed)
     epochs = count()
-    return lambda: read(reader, next(epochs))
+    return Variant(run=lambda: read(reader, next(epochs)), rows=stores.rows)
 
 
 def kept_bytes(stores: Stores, kind: str) -> int:
@@ -192,6 +214,8 @@ def decode(store: LogStore) -> Callable[[], int]:
 
 def measure(program: Program) -> Findings:
     """Time first and later epochs of each reader, with and without transforms, and what decoding alone takes."""
+    # As in `windrow train`.
+    keep_freed_memory()
     samples, repeats = (1 << 16, 5) if program.short else (3 << 16, 11)
     figures: dict[str, float] = {}
     comparisons: dict[str, Comparison] = {}
@@ -206,13 +230,16 @@ def measure(program: Program) -> Findings:
         for kind in (PLAIN, GROUPS, LEFT_OUT):
             variant = kind.replace(" ", "_")
             figures[f"{variant}_kept_bytes_per_sample"] = kept_bytes(stores, kind) / samples
-        timed: dict[str, dict[str, Callable[[], object]]] = {
-            "decoding alone": {PLAIN: decode(stores.full), LEFT_OUT: decode(stores.left_out)}
+        timed = {
+            "decoding alone": {
+                PLAIN: Variant(run=decode(stores.full), rows=samples),
+                LEFT_OUT: Variant(run=decode(stores.left_out), rows=samples),
+            }
         }
         for transformed in (False, True):
             suffix = ", transforms" if transformed else ""
             timed[f"first epoch{suffix}"] = {
-                kind: first_epoch(stores, kind, transformed=transformed)
+                kind: first_epochs(stores, kind, transformed=transformed)
                 for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
             }
             timed[f"later epochs{suffix}"] = {
@@ -220,8 +247,7 @@ def measure(program: Program) -> Findings:
                 for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
             }
         for name, runs in timed.items():
-            variants = {kind: Variant(run=run, rows=samples) for kind, run in runs.items()}
-            comparisons[name] = compared = compare(variants, baseline=PLAIN, repeats=repeats)
+            comparisons[name] = compared = compare(runs, baseline=PLAIN, repeats=repeats)
             key = name.replace(", ", "_").replace(" ", "_")
             for kind in runs:
                 variant = kind.replace(", ", "_").replace(" ", "_")

@@ -27,7 +27,7 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import keep_freed_memory
+from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_parts import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.recommendation_tables import log_transforms
@@ -165,6 +165,7 @@ def work(task: Mapping[str, Any]) -> object:
     """Time the variants in turn, in one process or as one of the hosts."""
     torch.set_num_threads(1)
     keep_freed_memory()
+    keep_shapes(RECOMMENDATION_SHAPES)
     scale, folder = Scale(**task["scale"]), Path(task["folder"])
     with connect("mpi", deadline_s=300) as world:
         runs = {

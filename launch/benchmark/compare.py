@@ -20,6 +20,8 @@ class Variant:
 
     run: Callable[[], object]
     """One run; what it returns is thrown away. On several ranks it must be collective in the same way on each."""
+    before: Callable[[], object] | None = None
+    """What has to be done before each run and is not timed."""
     bytes: int | None = None
     """That one run moves or reads, over all ranks; None where it means nothing."""
     rows: int | None = None
@@ -65,10 +67,10 @@ def compare(
     peaks = dict.fromkeys(described, 0)
     for turn, name in rotation(list(described), warm_up + repeats):
         if turn < warm_up:
-            _time_once(described[name].run, world)
+            _time_once(described[name], world)
             continue
         reset_peak_memory()
-        seconds[name].append(_time_once(described[name].run, world))
+        seconds[name].append(_time_once(described[name], world))
         peaks[name] = max(peaks[name], peak_memory_bytes() or 0)
     if world is not None:
         peaks = {name: int(_largest(world, peak)) for name, peak in peaks.items()}
@@ -84,11 +86,13 @@ def compare(
     return Comparison(baseline=baseline, variants=measured)
 
 
-def _time_once(run: Callable[[], object], world: World | None) -> float:
+def _time_once(variant: Variant, world: World | None) -> float:
+    if variant.before is not None:
+        variant.before()
     if world is not None:
         world.barrier(stage="benchmark")
     start = time.perf_counter()
-    run()
+    variant.run()
     seconds = time.perf_counter() - start
     return seconds if world is None else _largest(world, seconds)
 

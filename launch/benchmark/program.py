@@ -19,12 +19,16 @@ from windrow.launch.benchmark.workers import DEFAULT_DEADLINE_S, emulated_cluste
 from windrow.launch.environment import git_commit, hardware_line, package_versions
 from windrow.launch.text_table import table
 
-__all__ = ["Program", "conclude", "run_benchmark"]
+__all__ = ["MissingDataError", "Program", "conclude", "run_benchmark"]
 
 Work = Callable[[Mapping[str, Any]], object]
 """What a worker does: takes its task, returns what JSON can hold. On several ranks, what rank 0 returns counts."""
 
 AddOptions = Callable[[argparse.ArgumentParser], None]
+
+
+class MissingDataError(WindrowError):
+    """The data that a benchmark needs are not on this machine: it is skipped."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -141,7 +145,7 @@ def run_benchmark(
     Args:
         script: the benchmark's ``__file__``.
         description: its ``__doc__``, for ``--help``.
-        measure: measures everything; called in the process that the user started.
+        measure: measures everything; called in the process that the user started. It may raise `MissingDataError`.
         work: does a task in a process that `Program.on_ranks` or `Program.in_process` started.
         ranks: whether `measure` starts ranks, so that ``--hostfile`` means something.
         add_options: adds the benchmark's own options to the parser.
@@ -159,6 +163,8 @@ def run_benchmark(
         program = Program(script=Path(script).resolve(), options=options)
         check_writable(program.result_path)  # before hours are spent
         conclude(program, measure(program))
+    except MissingDataError as missing:
+        print(f"{Path(script).name}: skipped: {missing}")
     except WindrowError as error:
         print(f"{Path(script).name}: error: {error}", file=sys.stderr)
         sys.exit(2)

@@ -51,7 +51,7 @@ def test_what_the_guide_does(
         assert main(with_fewer_samples(command)) == 0
         if command[0] == "groups":
             assert "groups = [[" in capsys.readouterr().out
-    assert LogStore.open(tmp_path / "stores" / "sessions").manifest.order == "sessions"
+    assert LogStore.open(tmp_path / "stores" / "visits").manifest.order == "sessions"
 
 
 def test_what_the_page_of_generated_logs_does(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ def blocks(language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", text, re.MULTILINE | re.DOTALL)
 
 
-RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, PLAN_FILE, PLAN_SECTION, PRETRAINED = (
+RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, PLAN_FILE, PLAN_SECTION, PRETRAINED = (
     tomllib.loads(text) for text in blocks("toml")
 )
 WRITE_LOG, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS = blocks("python")
@@ -58,7 +58,9 @@ def train(recipe: dict[str, Any], run_folder: str) -> None:
     assert main(["train", "recipe.toml", "--run-folder", run_folder]) == 0
 
 
-@pytest.mark.parametrize("change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, PLAN_SECTION, PRETRAINED])
+@pytest.mark.parametrize(
+    "change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, PLAN_SECTION, PRETRAINED]
+)
 def test_recipes_are_accepted(change: dict[str, Any], tmp_path: Path) -> None:
     values = {"name": "mine", **merged(RECIPE, change)}
     make_recommendation_recipe(values, source="recommendation.md", base=tmp_path)
@@ -84,7 +86,7 @@ def test_tables_come_out_and_go_in(prepared: Path) -> None:
     train(merged(RECIPE, PRETRAINED), "runs/mine-2")
 
 
-@pytest.mark.parametrize("model", [SEQUENCES, SELF_ATTENTION])
-def test_sequences_train(prepared: Path, model: dict[str, Any]) -> None:
-    train(merged(RECIPE, model), "runs/mine-1")
+@pytest.mark.parametrize("change", [SEQUENCES, SELF_ATTENTION, TRANSFORMS])
+def test_it_trains_so_too(prepared: Path, change: dict[str, Any]) -> None:
+    train(merged(RECIPE, change), "runs/mine-1")
     assert (prepared / "recipes" / "runs" / "mine-1" / "summary.json").is_file()

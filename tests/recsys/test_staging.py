@@ -144,3 +144,23 @@ def test_times_are_dates_everywhere_or_nowhere(tmp_path: Path) -> None:
         split,
         *(block_of(**(GOOD | {"t": times})) for times in (dates, ["2020-01-01"] * 2)),
     )
+
+
+def test_keys_are_text_everywhere_or_nowhere(tmp_path: Path) -> None:
+    """One session is otherwise two: of a text its hash is taken, of a number the number itself."""
+    numbers, texts = [5, 6], ["5", "6"]
+    encoded = pa.array(texts).dictionary_encode()
+    by_session, by_column = (log_of(session="s"), LogSplitOptions()), (log_of(), LogSplitOptions(column="s"))
+    for first, second in ((numbers, texts), (texts, numbers), (numbers, encoded)):
+        for log, split in (by_session, by_column):
+            blocks = [
+                block_of(1 + number, **(GOOD | {"s": keys})) for number, keys in enumerate((first, second))
+            ]
+            with pytest.raises(DataError, match=r"line 2: column 's' holds .*, but .* in the rows before"):
+                stage(tmp_path / "staged.parquet", log, split, *blocks)
+    for first, second in ((texts, encoded), (numbers, [5.0, 6.0])):
+        stage(
+            tmp_path / "staged.parquet",
+            *by_session,
+            *(block_of(**(GOOD | {"s": keys})) for keys in (first, second)),
+        )

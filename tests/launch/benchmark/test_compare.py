@@ -26,6 +26,19 @@ def test_every_timed_run_is_kept_and_warm_up_is_not() -> None:
     assert {name: len(measured.seconds) for name, measured in found.variants.items()} == {"a": 3, "b": 3}
 
 
+def test_what_is_done_before_each_run_is_not_timed() -> None:
+    done: list[str] = []
+
+    def prepare() -> None:
+        time.sleep(PAUSE_S)
+        done.append("before")
+
+    variant = Variant(run=lambda: done.append("run"), before=prepare)
+    found = compare({"a": variant}, baseline="a", repeats=2)
+    assert done == ["before", "run"] * 3
+    assert max(found.variants["a"].seconds) < PAUSE_S
+
+
 def test_amounts_are_those_of_the_variant() -> None:
     found = compare({"a": Variant(run=int, bytes=5, rows=2), "b": int}, baseline="a", repeats=1)
     assert (found.variants["a"].bytes, found.variants["a"].rows) == (5, 2)

@@ -26,7 +26,7 @@ import torch
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError
 from windrow.launch.benchmark.compare import compare
-from windrow.launch.benchmark.program import run_benchmark
+from windrow.launch.benchmark.program import MissingDataError, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
 
@@ -49,6 +49,8 @@ def work(task):
 def measure(program):
     if program.options.number < 0:
         raise DataError("the number is negative: take another")
+    if program.options.number == 0:
+        raise MissingDataError("there is no number")
     if program.options.number == 99:
         program.in_process({"pid": str(program.script.with_name("pid"))}, threads=1)
     compared = comparison_from_json(program.on_ranks(2, {}))
@@ -108,6 +110,12 @@ def test_errors_of_use_are_one_line_and_status_2(script: Path) -> None:
     done = run(script, "--number=-1")
     assert done.returncode == 2
     assert done.stderr == "small.py: error: the number is negative: take another\n"
+
+
+def test_without_its_data_a_benchmark_is_skipped(script: Path) -> None:
+    done = run(script, "--number=0")
+    assert (done.returncode, done.stdout) == (0, "small.py: skipped: there is no number\n")
+    assert not list(script.parent.rglob("*.json"))
 
 
 def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_measured(
