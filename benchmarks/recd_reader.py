@@ -7,12 +7,14 @@ a session next to one another. Three readers make the same minibatches in the sa
     groups         groups of features are held, transformed and given once (O3, O4)
     left out       the same, from a store that leaves out what the sample before has
 
-In a first epoch all samples are decoded; in later ones those that fit in memory are there. Published: 1.79x. Files
-are in the page cache, readers may use all cores.
+In a first epoch all samples are decoded, to memory that the process did not have before; in later ones those that fit
+in memory are there. Published: 1.79x. Files are in the page cache, readers may use all cores.
 
     python benchmarks/recd_reader.py [--short]
 """
 
+import ctypes
+import platform
 import tempfile
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -152,7 +154,11 @@ def read(reader: BatchReader, epoch: int) -> tuple[int, int]:
 
 
 class FirstEpochs:
-    """Reads the first epoch with one new reader after the other; what the last one holds is freed before the next."""
+    """Reads the first epoch with one new reader after the other.
+
+    Memory of the last one goes back to the system before the next, so that none begins with pages that are there
+    already, and freeing them is not timed.
+    """
 
     def __init__(self, stores: Stores, kind: str, *, transformed: bool) -> None:
         self._stores = stores
@@ -162,7 +168,12 @@ class FirstEpochs:
 
     def renew(self) -> None:
         """Make a reader that has read nothing."""
+        import pyarrow as pa
+
         self._reader = None
+        pa.default_memory_pool().release_unused()
+        if platform.libc_ver()[0] == "glibc":
+            ctypes.CDLL(None).malloc_trim(0)
         self._reader = self._stores.reader(self._kind, transformed=self._transformed)
 
     def __call__(self) -> None:

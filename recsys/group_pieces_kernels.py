@@ -87,8 +87,9 @@ def number_rows(
 ) -> None:
     """Number the distinct rows of a batch, for each group in the order in which samples first have them.
 
-    A row is looked up by its place first, which costs one read; only a row that comes for the first time is looked up
-    by its hash, so that equal rows of two row groups get one number, and compared with what has the same hash.
+    A sample mostly has the row of the one before it. Another row is looked up by its place first, which costs one
+    read; only one that comes for the first time is looked up by its hash, so that equal rows of two row groups get one
+    number, and compared with what has the same hash.
 
     Args:
         codes: [G, B] row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it.
@@ -119,8 +120,13 @@ def number_rows(
         slots[:] = -1
         count = num_touched = start = 0
         for piece in range(len(piece_stops)):
+            before, number = np.int64(-1), np.int32(-1)
             for place in range(start, piece_stops[piece]):
                 code = codes[group, place]
+                if code == before:
+                    inverse[group, place] = number
+                    continue
+                before = code
                 source, row = piece_sources[piece, code >> SOURCE_BITS], code & low_bits
                 known = bases[source] + row
                 number = numbers[known]

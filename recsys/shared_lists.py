@@ -13,7 +13,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from windrow.recsys.deduplication.distinct_lists import distinct_lists, hash_lists
+from windrow.recsys.deduplication.distinct_lists import DistinctLists, distinct_lists
 from windrow.recsys.group_pieces_kernels import (
     FIELDS,
     GROUP_FIELDS,
@@ -131,24 +131,19 @@ def distinct_rows(
     """
     if transform is None or not transform_once:
         return _distinct(features if transform is None else transform(features))
-    representatives, inverse = _compared(features)
+    representatives, inverse, _ = _compared(features)
     # Rows that differed may be equal afterwards: lists of which the rest was cut off, for example.
     rows, again = _distinct(transform([gathered_lists(lists, representatives) for lists in features]))
     return rows, again[inverse]
 
 
 def _distinct(features: Sequence[IdLists]) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
-    representatives, inverse = _compared(features)
-    columns = []
-    for lists in features:
-        columns.append((lists.offsets, lists.ids))
-        if lists.weights is not None:
-            columns.append((lists.offsets, lists.weights.view(np.int32)))
-    found = tuple(_rows(lists, representatives) for lists in features)
-    return DistinctRows(found, hash_lists(columns, representatives)), inverse
+    found = _compared(features)
+    rows = tuple(_rows(lists, found.representatives) for lists in features)
+    return DistinctRows(rows, found.hashes), found.inverse
 
 
-def _compared(features: Sequence[IdLists]) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+def _compared(features: Sequence[IdLists]) -> DistinctLists:
     return distinct_lists(
         [lists.offsets for lists in features],
         [lists.ids for lists in features],

@@ -46,12 +46,10 @@ def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKey
     if values.device.type == "cpu":
         ids = values.contiguous().numpy()
         numbers = None if weights is None else weights.detach().contiguous().numpy()
-        representatives, inverse = (
-            torch.from_numpy(found)
-            for found in distinct_lists(
-                [bound.numpy() for bound in bounds], [ids] * len(group), [numbers] * len(group)
-            )
+        found = distinct_lists(
+            [bound.numpy() for bound in bounds], [ids] * len(group), [numbers] * len(group)
         )
+        representatives, inverse = torch.from_numpy(found.representatives), torch.from_numpy(found.inverse)
     else:
         representatives, inverse = distinct_on_device(device_columns(bounds, values, weights))
     return InverseKeyedJaggedTensor(select_lists(jagged, group, representatives), inverse)

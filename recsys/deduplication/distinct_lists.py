@@ -32,14 +32,16 @@ class DistinctLists(NamedTuple):
     Attributes:
         representatives: [U] int64, the first sample of each, increasing.
         inverse: [n] int64, 0 <= inverse < U, which of them each sample equals.
+        hashes: [U] uint64 of each, as `hash_lists` has them.
     """
 
     representatives: npt.NDArray[np.int64]
     inverse: npt.NDArray[np.int64]
+    hashes: npt.NDArray[np.uint64]
 
 
 HashLists = Callable[[Sequence[Column], npt.NDArray[np.int64]], npt.NDArray[np.uint64]]
-"""``hash(columns, rows [m]) -> [m]``: equal for equal samples."""
+"""``hash(columns, rows [m]) -> [m]``: equal for equal samples, in memory that may be written to."""
 
 
 def hash_lists(
@@ -84,7 +86,7 @@ def distinct_lists(
         hashing: how samples are hashed; what it gives has no influence on the result.
 
     Returns:
-        Representatives and inverse.
+        Representatives, inverse and hashes.
 
     Raises:
         DataError: no feature, or features of different numbers of samples.
@@ -109,18 +111,18 @@ def distinct_lists(
         mark_other_values(bounds, integers, stretches, begins)
     num_runs = starts_of_runs(begins, buffer)
     starts = buffer[:num_runs]
-    leaders = _leaders(columns, starts, hashing)
+    hashes = hashing(columns, starts)
+    leaders = _leaders(columns, starts, hashes)
     numbers, representatives = np.empty(num_runs, np.int64), np.empty(num_runs + 1, np.int64)
     inverse = np.empty(num_samples, np.int64)
-    num_unique = number_runs(starts, leaders, begins, numbers, representatives, inverse)
-    return DistinctLists(representatives[:num_unique].copy(), inverse)
+    num_unique = number_runs(starts, leaders, begins, numbers, representatives, hashes, inverse)
+    return DistinctLists(representatives[:num_unique].copy(), inverse, hashes[:num_unique].copy())
 
 
 def _leaders(
-    columns: Sequence[Column], rows: npt.NDArray[np.int64], hashing: HashLists
+    columns: Sequence[Column], rows: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """[m] position of the first row that equals each."""
-    hashes = hashing(columns, rows)
     leaders = _first_of_hash(hashes)
     unsettled = np.flatnonzero(_unequal(columns, rows, leaders))
     # All samples that equal a leader find it in the same round, so whoever leads the rest is the first of its kind.

@@ -232,6 +232,7 @@ def number_runs(
     begins: npt.NDArray[np.bool_],
     numbers: npt.NDArray[np.int64],
     representatives: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
     inverse: npt.NDArray[np.int64],
 ) -> int:
     """Number distinct runs in order of their first, and give each sample the number of its run.
@@ -242,6 +243,7 @@ def number_runs(
         begins: [n] whether a sample begins a run.
         numbers: [m]; overwritten.
         representatives: [m + 1]; the first U are written, and one without meaning: first sample of each number.
+        hashes: [m] of each run; the first U are overwritten, and one without meaning: hash of each number.
         inverse: [n]; written: number of each sample.
 
     Returns:
@@ -253,6 +255,7 @@ def number_runs(
         # Written before it is known to be one, and kept by counting on: no branch to guess.
         numbers[run] = count
         representatives[count] = starts[run]
+        hashes[count] = hashes[run]
         numbers[run] = numbers[leaders[run]]
         count += leads
     run = -1

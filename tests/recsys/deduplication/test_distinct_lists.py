@@ -111,6 +111,13 @@ def test_arrays_that_may_not_be_written_are_read():
     assert distinct_lists([bounds], [ids], [None]).inverse.tolist() == [0, 0, 1]
 
 
+def test_hashes_are_those_of_the_representatives():
+    bounds, ids = np.array([0, 2, 4, 4, 6, 7]), np.array([7, 3, 7, 3, 7, 3, 4])
+    found = distinct_lists([bounds], [ids], [None])
+    assert found.representatives.tolist() == [0, 2, 4]
+    assert found.hashes.tolist() == hash_lists([(bounds, ids)], found.representatives).tolist()
+
+
 def test_hashes_of_lists_that_are_alike_differ():
     lists = [[], [0], [0, 0], [1], [1, 0], [0, 1], [0, 0, 0, 0], [1 << 62, 1 << 62], [-1], [0] * 5, [0] * 8]
     bounds = np.cumsum([0, *map(len, lists)])

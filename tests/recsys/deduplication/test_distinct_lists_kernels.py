@@ -51,9 +51,13 @@ def test_marks_samples_that_are_not_their_leader():
 
 
 def test_numbers_runs_by_their_leaders():
-    numbers, representatives, inverse = np.empty(3, np.int64), np.empty(4, np.int64), np.empty(6, np.int64)
-    starts, leaders = np.array([0, 2, 3]), np.array([0, 1, 0])
-    begins = np.array([True, False, True, True, False, False])
-    assert number_runs(starts, leaders, begins, numbers, representatives, inverse) == 2
-    assert representatives[:2].tolist() == [0, 2]
-    assert inverse.tolist() == [0, 0, 1, 0, 0, 0]
+    numbers, representatives, inverse = np.empty(4, np.int64), np.empty(5, np.int64), np.empty(7, np.int64)
+    starts, leaders = np.array([0, 2, 3, 6]), np.array([0, 1, 0, 3])
+    begins, hashes = (
+        np.array([True, False, True, True, False, False, True]),
+        np.array([5, 6, 5, 7], np.uint64),
+    )
+    assert number_runs(starts, leaders, begins, numbers, representatives, hashes, inverse) == 3
+    assert representatives[:3].tolist() == [0, 2, 6]
+    assert hashes[:3].tolist() == [5, 6, 7]
+    assert inverse.tolist() == [0, 0, 1, 0, 0, 0, 2]
