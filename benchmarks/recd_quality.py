@@ -33,6 +33,7 @@ import numpy as np
 import torch
 
 from windrow.comm.loopback import Loopback
+from windrow.comm.npz_file import integer_row, load_arrays
 from windrow.launch.benchmark.diginetica import DIGINETICA, read_sessions
 from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
@@ -106,11 +107,11 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
     if short:
         sessions = sessions.split(SESSIONS_SHORT)[1]
     sessions, last = sessions.split(VALIDATION_SESSIONS_SHORT if short else VALIDATION_SESSIONS)
-    with np.load(path, allow_pickle=False) as archive:
-        histories = IdLists(
-            archive["test_offsets"].astype(np.int64), archive["test_items"].astype(np.int64), None
-        )
-        targets = archive["test_target"].astype(np.int64)
+    arrays = load_arrays(path)
+    test_offsets, test_items, targets = (
+        integer_row(path, arrays, f"test_{name}") for name in ("offsets", "items", "target")
+    )
+    histories = IdLists(test_offsets, test_items, None)
     if short:
         targets = targets[:TEST_SHORT]
         histories = IdLists(histories.offsets[: TEST_SHORT + 1], histories.ids, None)

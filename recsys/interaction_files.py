@@ -9,14 +9,13 @@ Parquet and CSV (also .tsv, .gz): one row for each interaction, with a column of
 integers from 0; one file for each split.
 """
 
-import zipfile
-import zlib
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
+from windrow.comm.npz_file import integer_row, load_arrays
 from windrow.recsys.interactions import (
     Interactions,
     ItemLists,
@@ -107,38 +106,12 @@ def _sorted_lists(lists: ItemLists) -> ItemLists:
 
 
 def _read_npz(path: Path) -> tuple[ItemLists, ItemLists]:
-    try:
-        # Opened here: numpy leaves a damaged file open.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as file:
-            arrays = {name: file[name] for name in file.files}
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
-    except (
-        OSError,
-        ValueError,
-        EOFError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again") from error
+    arrays = load_arrays(path)
     train, test = (
-        ItemLists(_integers(path, arrays, f"{split}_indptr"), _integers(path, arrays, f"{split}_items"))
+        ItemLists(integer_row(path, arrays, f"{split}_indptr"), integer_row(path, arrays, f"{split}_items"))
         for split in ("train", "test")
     )
     return train, test
-
-
-def _integers(path: Path, arrays: dict[str, npt.NDArray[np.generic]], name: str) -> IntArray:
-    if name not in arrays:
-        raise DataError(f"{path}: there is no array {name!r}; the arrays are {sorted(arrays)}. Rename it")
-    array = arrays[name]
-    if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
-        raise DataError(
-            f"{path}: array {name!r} has type {array.dtype} and shape {array.shape}; need 1-D integers"
-        )
-    return array.astype(np.int64)
 
 
 def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[IntArray, IntArray]:

@@ -8,8 +8,6 @@
     history        [17] [17 4] [17 4 4] -> 99                [8] -> 17
 """
 
-import zipfile
-import zlib
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +16,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
+from windrow.comm.npz_file import integer_row, load_arrays
 from windrow.recsys.id_lists import IdLists, offsets_of_lengths
 
 __all__ = ["NextItemSamples", "Sessions", "load_sessions", "places_in_lists"]
@@ -129,27 +128,8 @@ def load_sessions(path: Path, *, max_history: int = 50) -> Sessions:
     Raises:
         DataError: the file cannot be read, or does not hold sessions.
     """
-    try:
-        # Opened here: numpy leaves a damaged file open.
-        with path.open("rb") as stream, np.load(stream, allow_pickle=False) as archive:
-            arrays = archive["items"], archive["offsets"]
-    except (
-        OSError,
-        KeyError,
-        ValueError,
-        EOFError,
-        TypeError,
-        AttributeError,
-        zipfile.BadZipFile,
-        zlib.error,
-    ) as error:
-        raise DataError(f"{path}: expected an archive with items and offsets: {error}") from error
-    for name, array in zip(("items", "offsets"), arrays, strict=True):
-        if array.ndim != 1 or not np.issubdtype(array.dtype, np.integer):
-            raise DataError(
-                f"{path}: {name} is {array.dtype} of shape {array.shape}: expected one row of whole numbers"
-            )
-    items, offsets = (array.astype(np.int64) for array in arrays)
+    arrays = load_arrays(path)
+    items, offsets = (integer_row(path, arrays, name) for name in ("items", "offsets"))
     return Sessions(items, offsets, max_history)
 
 

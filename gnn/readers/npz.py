@@ -9,8 +9,6 @@ Arrays, by either name; only ``edges`` is required::
     train val test                          vertex ids
 """
 
-import zipfile
-import zlib
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -21,13 +19,14 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
+from windrow.comm.npz_file import load_arrays
 from windrow.gnn.assemble import assemble_graph
 from windrow.gnn.features import dense_features, float_features
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.splits import VertexSplit, split_from_masks
 
-__all__ = ["load_arrays", "read_npz"]
+__all__ = ["read_npz"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
@@ -66,42 +65,6 @@ def read_npz(options: GraphOptions) -> Graph:
         split_seed=options.split_seed,
         describe_edge=lambda edge: f"{options.path}, row {edge} of edges",
     )
-
-
-def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
-    """Load every array of an npz file, and nothing that needs pickle.
-
-    Args:
-        path: the file.
-
-    Returns:
-        Arrays by name.
-
-    Raises:
-        DataError: the file is no npz file, is damaged, or holds Python objects.
-    """
-    with path.open("rb") as stream:
-        try:
-            file = np.load(stream, allow_pickle=False)
-        except (OSError, ValueError, EOFError, zipfile.BadZipFile) as error:
-            raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again.") from error
-        if not isinstance(file, np.lib.npyio.NpzFile):
-            raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez.")
-        with file:
-            return {name: _load_array(path, file, name) for name in file.files}
-
-
-def _load_array(path: Path, file: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
-    try:
-        array: npt.NDArray[Any] = file[name]
-    except (OSError, ValueError, EOFError, zipfile.BadZipFile, zlib.error) as error:
-        if isinstance(error, ValueError) and "pickle" in str(error):
-            raise DataError(
-                f"{path}: array {name!r} holds Python objects, which only pickle can load, and a pickle can "
-                "run any code. Save it as numbers: convert it with .astype(...) before numpy.savez."
-            ) from error
-        raise DataError(f"{path}: array {name!r} is damaged ({error}); fetch it again.") from error
-    return array
 
 
 def _first_of(arrays: Arrays, *names: str) -> npt.NDArray[Any] | None:

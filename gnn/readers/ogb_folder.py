@@ -19,9 +19,9 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.errors import DataError
+from windrow.comm.npz_file import load_arrays
 from windrow.gnn.assemble import assemble_graph
 from windrow.gnn.graph import Graph
-from windrow.gnn.readers.npz import load_arrays
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.readers.table_files import read_matrix
 from windrow.gnn.splits import VertexSplit

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import DataError
+from windrow.comm.npz_file import integer_row, load_arrays
 
 __all__ = ["DIGINETICA", "interleaved", "prefix_samples", "read_sessions"]
 
@@ -34,13 +34,8 @@ def read_sessions(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int
     Raises:
         DataError: the file cannot be read, or has other arrays.
     """
-    try:
-        with np.load(path, allow_pickle=False) as archive:
-            return archive["train_items"].astype(np.int64), archive["train_offsets"].astype(np.int64)
-    except (OSError, KeyError, ValueError) as error:
-        raise DataError(
-            f"{path}: expected an archive with train_items and train_offsets, as {DIGINETICA} is: {error}"
-        ) from error
+    arrays = load_arrays(path)
+    return integer_row(path, arrays, "train_items"), integer_row(path, arrays, "train_offsets")
 
 
 def prefix_samples(

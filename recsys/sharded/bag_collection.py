@@ -78,6 +78,7 @@ class EmbeddingBagCollection(ShardedTables):
         )
         self._tables = list(tables)
         self._is_weighted = is_weighted
+        self._is_direct = self.layout.is_direct
         self.embedding_names = [name for names in embedding_names(tables) for name in names]
         """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
@@ -142,7 +143,7 @@ class EmbeddingBagCollection(ShardedTables):
             DataError: ids, lengths, weights or inverses are not lawful.
         """
         samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
-        if self.layout.is_direct:
+        if self._is_direct:
             return _DirectBags(self, features, samples)
         return _ExchangedBags(self, samples)
 

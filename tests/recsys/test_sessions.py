@@ -86,30 +86,18 @@ def test_an_archive_is_read(tmp_path):
 @pytest.mark.parametrize(
     ("arrays", "message"),
     [
-        ({"items": np.arange(3)}, "expected an archive with items and offsets"),
-        ({"items": np.arange(3.0), "offsets": np.array([0, 3])}, r"items is float64 of shape \(3,\)"),
-        ({"items": np.arange(3), "offsets": np.array([[0, 3]])}, r"offsets is int64 of shape \(1, 2\)"),
+        ({"items": np.arange(3)}, "there is no array 'offsets'"),
+        (
+            {"items": np.arange(3.0), "offsets": np.array([0, 3])},
+            r"'items' has type float64 and shape \(3,\)",
+        ),
+        (
+            {"items": np.arange(3), "offsets": np.array([[0, 3]])},
+            r"'offsets' has type int64 and shape \(1, 2\)",
+        ),
     ],
 )
 def test_another_archive_is_refused(tmp_path, arrays, message):
     np.savez(tmp_path / "mine.npz", **arrays)
     with pytest.raises(DataError, match=message):
         load_sessions(tmp_path / "mine.npz")
-
-
-def test_damaged_files_are_refused(tmp_path):
-    whole, path = tmp_path / "whole.npz", tmp_path / "damaged.npz"
-    np.savez_compressed(whole, items=np.arange(1000), offsets=np.array([0, 1000]))
-    good = whole.read_bytes()
-    for damaged in (b"", good[: len(good) // 2], good[:60] + b"\xff" * 40 + good[100:]):
-        path.write_bytes(damaged)
-        with pytest.raises(DataError, match=r"damaged\.npz: expected an archive"):
-            load_sessions(path)
-    np.save(tmp_path / "one.npy", np.arange(3))
-    with pytest.raises(DataError, match=r"one\.npy: expected an archive"):
-        load_sessions(tmp_path / "one.npy")
-
-
-def test_a_file_that_is_not_there_is_refused(tmp_path):
-    with pytest.raises(DataError, match=r"none\.npz: expected an archive"):
-        load_sessions(tmp_path / "none.npz")

@@ -1,0 +1,89 @@
+"""NumPy's npz files, read with errors that say what to do."""
+
+import zipfile
+import zlib
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import DataError
+
+__all__ = ["integer_row", "load_arrays"]
+
+DAMAGES = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+"""What NumPy raises of bytes that are something else."""
+
+
+def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
+    """Load every array of an npz file, and nothing that needs pickle.
+
+    Args:
+        path: the file.
+
+    Returns:
+        Arrays by name.
+
+    Raises:
+        DataError: the file is not there, cannot be read, is no npz file, is damaged, or holds Python objects.
+    """
+    try:
+        # Opened here: numpy leaves a damaged file open.
+        with path.open("rb") as stream:
+            return _load_all(path, stream)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
+    except OSError as error:
+        raise DataError(
+            f"{path}: cannot be read ({error.strerror}); correct the path or its permissions"
+        ) from error
+
+
+def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[np.int64]:
+    """Take one row of whole numbers out of a file's arrays.
+
+    Args:
+        path: of the file, for the error.
+        arrays: of the file.
+        name: of the one that is wanted.
+
+    Returns:
+        [n], converted to int64.
+
+    Raises:
+        DataError: there is no such array, or it is something else.
+    """
+    if name not in arrays:
+        raise DataError(f"{path}: there is no array {name!r}; the arrays are {sorted(arrays)}. Rename it")
+    array = arrays[name]
+    if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
+        raise DataError(
+            f"{path}: array {name!r} has type {array.dtype} and shape {array.shape}; need 1-D integers"
+        )
+    return array.astype(np.int64)
+
+
+def _load_all(path: Path, stream: Any) -> dict[str, npt.NDArray[Any]]:
+    try:
+        file = np.load(stream, allow_pickle=False)
+    except DAMAGES as error:
+        raise DataError(f"{path}: no readable npz file ({error}); fetch or write it again") from error
+    if not isinstance(file, np.lib.npyio.NpzFile):
+        raise DataError(f"{path}: a single array, not an npz file; write it with numpy.savez")
+    with file:
+        return {name: _load_array(path, file, name) for name in file.files}
+
+
+def _load_array(path: Path, file: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
+    try:
+        array: npt.NDArray[Any] = file[name]
+    except DAMAGES as error:
+        if isinstance(error, ValueError) and "pickle" in str(error):
+            raise DataError(
+                f"{path}: array {name!r} holds Python objects, which only pickle can load, and a pickle can "
+                "run any code. Save it as numbers: convert it with .astype(...) before numpy.savez"
+            ) from error
+        raise DataError(f"{path}: array {name!r} is damaged ({error}); fetch it again") from error
+    return array

@@ -1,0 +1,63 @@
+"""Arrays of npz files, and what is said of files that have none."""
+
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from windrow.comm.errors import DataError
+from windrow.comm.npz_file import integer_row, load_arrays
+
+EDGES = np.array([[0, 1], [1, 2]])
+
+
+def test_all_arrays_are_loaded(tmp_path: Path) -> None:
+    np.savez_compressed(tmp_path / "graph.npz", edges=EDGES, ids=np.arange(3, dtype=np.uint16))
+    arrays = load_arrays(tmp_path / "graph.npz")
+    assert arrays["edges"].tolist() == EDGES.tolist()
+    ids = integer_row(tmp_path / "graph.npz", arrays, "ids")
+    assert (ids.dtype, ids.tolist()) == (np.int64, [0, 1, 2])
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, 200])
+def test_a_truncated_file_is_refused(tmp_path: Path, cut: int) -> None:
+    np.savez(tmp_path / "graph.npz", edges=EDGES)
+    path = tmp_path / "graph.npz"
+    path.write_bytes(path.read_bytes()[:cut])
+    with pytest.raises(DataError, match=r"no readable npz file .*; fetch or write it again"):
+        load_arrays(path)
+
+
+def test_damaged_bytes_and_other_files_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edges=np.zeros((1000, 2), dtype=np.int64))
+    content = bytearray((tmp_path / "graph.npz").read_bytes())
+    content[5000] ^= 255
+    (tmp_path / "graph.npz").write_bytes(content)
+    with pytest.raises(DataError, match="array 'edges' is damaged"):
+        load_arrays(tmp_path / "graph.npz")
+    np.save(tmp_path / "one.npy", EDGES)
+    with pytest.raises(DataError, match="a single array, not an npz file"):
+        load_arrays(tmp_path / "one.npy")
+
+
+def test_objects_are_refused(tmp_path: Path) -> None:
+    np.savez(tmp_path / "graph.npz", edges=np.array([{}], dtype=object))
+    with pytest.raises(DataError, match=r"'edges' holds Python objects.*convert it with"):
+        load_arrays(tmp_path / "graph.npz")
+
+
+def test_files_that_cannot_be_opened(tmp_path: Path) -> None:
+    with pytest.raises(DataError, match=r"none\.npz: there is no such file; correct the path"):
+        load_arrays(tmp_path / "none.npz")
+    with pytest.raises(DataError, match=r"cannot be read \(Is a directory\)"):
+        load_arrays(tmp_path)
+
+
+def test_a_row_of_whole_numbers_is_nothing_else() -> None:
+    path, arrays = Path("x.npz"), {"edges": EDGES, "weights": np.zeros(3)}
+    with pytest.raises(DataError, match=r"no array 'ids'; the arrays are \['edges', 'weights'\]"):
+        integer_row(path, arrays, "ids")
+    with pytest.raises(DataError, match=r"'edges' has type int64 and shape \(2, 2\); need 1-D integers"):
+        integer_row(path, arrays, "edges")
+    with pytest.raises(DataError, match="'weights' has type float64"):
+        integer_row(path, arrays, "weights")
