@@ -208,7 +208,8 @@ def total(world: World, value: float) -> float:
 def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epochs) -> dict[str, float]:
     """What all ranks together move in an epoch of a clustered log, as the formulas of the paper have it.
 
-    From samples per session, share of unchanged samples and mean lengths of the log; batches are not looked at.
+    From samples per session, share of unchanged samples and ids, and mean lengths of the log; batches are not looked
+    at.
     """
     store = LogStore.open(recipe.store)
     transforms = log_transforms(recipe, store)
@@ -236,15 +237,13 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
         )
     moved = LookupTraffic(0.0, 0.0, 0.0)
     for collection in run.trainer.recommender.collections():
-        rows = dict.fromkeys(survey.features, mean_batch / world.size)
+        samples = mean_batch / world.size
+        held = {name: (samples, samples * survey.mean_length(name)) for name in survey.features}
         for group in collection.groups:
-            rows |= dict.fromkeys(group, survey.predicted_rows(group))
+            rows = survey.predicted_rows(group)
+            held |= {name: (rows, survey.predicted_ids(name, group)) for name in group}
         loads = {
-            feature.name: FeatureLoad(
-                rows[feature.name],
-                rows[feature.name] * survey.mean_length(feature.name),
-                not feature.multi_hot,
-            )
+            feature.name: FeatureLoad(*held[feature.name], not feature.multi_hot)
             for feature in store.features
         }
         moved += expected_traffic(collection.layout, collection.form, loads, survey.id_share)

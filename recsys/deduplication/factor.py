@@ -31,6 +31,7 @@ __all__ = [
     "WORTHWHILE_FACTOR",
     "dedupe_factor",
     "distinct_rows",
+    "left_of_batch",
     "samples_per_session_in_batch",
 ]
 
@@ -81,11 +82,29 @@ def distinct_rows(
         DataError: a number out of range.
     """
     _check(samples_per_session, unchanged)
+    repeated = unchanged * (samples_per_session - 1.0) / samples_per_session
+    return left_of_batch(batch_size, repeated, pieces=pieces)
+
+
+def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1.0) -> float:
+    """Expected samples of a batch that do not repeat their neighbour: ``p + (B - p) (1 - r)``.
+
+    Args:
+        batch_size: B, of one rank.
+        repeated_share: r, of all samples of the log those that are as the one before, which is of the same session;
+            where samples weigh as much as they have ids, that share of the ids.
+        pieces: p, as for `distinct_rows`.
+
+    Returns:
+        From p to B; times the mean length of lists, their ids.
+
+    Raises:
+        DataError: a number is negative.
+    """
     if batch_size < 0 or pieces < 0:
         raise DataError(f"a batch of {batch_size} samples in {pieces} pieces: give numbers of 0 or more")
     begun = min(pieces, batch_size)
-    repeats = unchanged * (samples_per_session - 1.0) / samples_per_session
-    return begun + (batch_size - begun) * (1.0 - repeats)
+    return begun + (batch_size - begun) * (1.0 - repeated_share)
 
 
 def samples_per_session_in_batch(

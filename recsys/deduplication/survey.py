@@ -20,6 +20,7 @@ from windrow.recsys.deduplication.coded_samples import CodedSamples, code_lists
 from windrow.recsys.deduplication.factor import (
     dedupe_factor,
     distinct_rows,
+    left_of_batch,
     samples_per_session_in_batch,
 )
 from windrow.recsys.deduplication.session_sample import SAMPLE_ROWS, choose_sessions
@@ -124,6 +125,16 @@ class LogSurvey:
         return distinct_rows(
             self.batch_size, self.samples_per_session, self.unchanged(group), pieces=self.pieces
         )
+
+    def predicted_ids(self, feature: str, group: Sequence[str]) -> float:
+        """Ids of a feature in the distinct rows of its group in a clustered batch, by the formula.
+
+        Each sample weighs as much as it has ids: lists that change may be longer than those that stay.
+        """
+        lengths = self.sample.lengths[feature].astype(np.int64)
+        repeated = lengths[1:][self.sample.unchanged(group) & self.within].sum()
+        share = float(repeated / lengths.sum()) if lengths.any() else 0.0
+        return self.mean_length(feature) * left_of_batch(self.batch_size, share, pieces=self.pieces)
 
     def id_share(self, feature: str, rows: tuple[int, int]) -> float:
         """Share of a feature's ids that fall into a range of rows of its table.

@@ -51,6 +51,15 @@ def test_against_a_slow_reader(stores, order):
     for name in ("cart", "history", "tags"):
         assert found.mean_length(name) == np.mean([len(sample[name]) for sample in samples])
     assert found.mean_length("item") == 1
+    repeated = sum(
+        len(after["history"])
+        for before, after in pairs
+        if (before["history"], before["cart"]) == (after["history"], after["cart"])
+    )
+    num_ids = sum(len(sample["history"]) for sample in samples)
+    left = LANES + (BATCH - LANES) * (1 - repeated / num_ids)
+    expected = pytest.approx(num_ids / len(samples) * left)
+    assert found.predicted_ids("history", ["history", "cart"]) == expected
 
 
 def test_the_plants_are_found(stores):
@@ -69,6 +78,8 @@ def test_the_formula_holds_for_clustered_batches_and_not_for_interleaved_ones(st
     for group in (["user"], ["history"], ["item"]):
         assert found.clustered.factor(group) == pytest.approx(found.predicted_factor(group), rel=0.1)
         assert found.predicted_rows(group) == pytest.approx(found.batch_size / found.predicted_factor(group))
+    # One id each, so as many as rows.
+    assert found.predicted_ids("item", ["item"]) == pytest.approx(found.predicted_rows(["item"]))
     assert found.clustered.factor(["user"]) == pytest.approx(found.clustered.samples_per_session, rel=0.01)
     assert found.as_read.factor(["user"]) == pytest.approx(found.as_read.samples_per_session, rel=0.01)
     if order == "time":
