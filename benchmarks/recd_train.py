@@ -6,7 +6,7 @@ clustered log; O3 and O4, a reader that gives distinct lists; O5, distinct lists
 rows of lists are expanded without padding; O7, what depends on a list alone is computed once for each. Every variant
 trains whole epochs in turn with the others in one job; samples stay decoded from epoch to epoch, since the paper's
 readers have machines of their own (`recd_reader.py` times ours). The paper's best model, one of sequences, trains 2.48
-times as fast; models of pooled features 1.25 to 1.43 times.
+times as fast.
 
     python benchmarks/recd_train.py [--short]
 """
