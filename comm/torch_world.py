@@ -4,7 +4,7 @@ import ctypes
 from collections import deque
 from collections.abc import Sequence
 from datetime import timedelta
-from typing import Literal, NoReturn
+from typing import ClassVar, Literal, NoReturn
 
 import torch
 import torch.distributed as dist
@@ -100,6 +100,9 @@ class TorchWorld(World):
     Opening is collective. One per process at a time: torch.distributed has one default group.
     """
 
+    _kept_works: ClassVar[tuple[dist.Work, ...]] = ()
+    """The latest of the world that was closed last in this process."""
+
     def __init__(
         self,
         backend: Backend,
@@ -160,9 +163,14 @@ class TorchWorld(World):
         dist.destroy_process_group()
         # Once torch._dynamo is imported, as optimisers do, gloo's threads outlive their group. One that lets go of a
         # finished work as its last owner wants the GIL for the work's tensors, and aborts the process where the
-        # interpreter has begun to end. So the latest works keep an owner for good.
-        for work in self._latest_works:
+        # interpreter has begun to end. So the latest works keep an owner for good. Those of the world that was closed
+        # before need none any more, and would keep threads that spin since their peers have left.
+        before, TorchWorld._kept_works = TorchWorld._kept_works, tuple(self._latest_works)
+        self._latest_works.clear()
+        for work in TorchWorld._kept_works:
             ctypes.pythonapi.Py_IncRef(ctypes.py_object(work))
+        for work in before:
+            ctypes.pythonapi.Py_DecRef(ctypes.py_object(work))
 
     def _request(self, works: list[dist.Work], peers: list[int | None]) -> Request:
         kind = _GlooWorks if self._backend == "gloo" else _Works

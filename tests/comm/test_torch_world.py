@@ -3,6 +3,7 @@
 import os
 import sys
 import time
+from pathlib import Path
 
 import pytest
 import torch
@@ -100,3 +101,24 @@ def test_finished_sums_keep_an_owner_when_the_group_is_closed():
     owners = sys.getrefcount(work)
     world.close()
     assert sys.getrefcount(work) == owners + 1
+    # A later world takes its place: what is kept keeps threads of its group as well.
+    after = TorchWorld("gloo", Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1")))
+    after.close()
+    assert sys.getrefcount(work) == owners - 1
+
+
+@pytest.mark.skipif(not Path("/proc/self/task").exists(), reason="needs Linux's /proc/self/task")
+def test_worlds_that_are_closed_leave_the_threads_of_one_behind_at_most():
+    def count() -> int:
+        names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
+        return sum(name.startswith("gloo") for name in names)
+
+    counts = []
+    for _ in range(4):
+        meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
+        world = TorchWorld("gloo", meeting, deadline_s=10)
+        world.all_reduce(torch.ones(2), stage="test")
+        world.close()
+        del world
+        counts.append(count())
+    assert counts[1:] == counts[:-1]
