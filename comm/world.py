@@ -129,12 +129,14 @@ class World(ABC):
             A handle; the buffers belong to the world until it is done.
         """
         meter = self.meter
-        rows_sent, rows_received = num_rows or (list(map(len, sends)), list(map(len, receives)))
-        sizes = [
-            (peer, rows_sent[peer], sent.nbytes, rows_received[peer], received.nbytes)
-            for peer, (sent, received) in enumerate(zip(sends, receives, strict=True))
-            if meter is not None and peer != self.rank
-        ]
+        sizes: list[tuple[int, int, int, int, int]] = []
+        if meter is not None:
+            rows_sent, rows_received = num_rows or (list(map(len, sends)), list(map(len, receives)))
+            sizes = [
+                (peer, rows_sent[peer], sent.nbytes, rows_received[peer], received.nbytes)
+                for peer, (sent, received) in enumerate(zip(sends, receives, strict=True))
+                if peer != self.rank
+            ]
         nothing = torch.empty(0)
         outgoing = [nothing if p == self.rank else self._outgoing(t) for p, t in enumerate(sends)]
         incoming = [nothing if p == self.rank else self._incoming(t) for p, t in enumerate(receives)]

@@ -9,6 +9,7 @@ from torch import Tensor
 
 from windrow.recsys.deduplication.partial import PartialLists
 from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+from windrow.recsys.jagged_checks import check_inverse
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -49,9 +50,20 @@ class Batch:
         return len(self.labels)
 
     def expanded(self) -> "Batch":
-        """The same with a list for each sample of every feature but `windows`; itself where it has them."""
+        """The same with a list for each sample of every feature but `windows`; itself where it has them.
+
+        Raises:
+            DataError: an inverse names rows that are not there, or has another number of samples.
+        """
         if not self.deduplicated:
             return self
+        for group in self.deduplicated:
+            check_inverse(
+                group.inverse,
+                num_unique=group.num_unique,
+                num_samples=self.num_samples,
+                name=f"the group {', '.join(group.keys)}",
+            )
         from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
         parts = [self.sparse, *(group.expand() for group in self.deduplicated)]

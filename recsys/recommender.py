@@ -10,7 +10,6 @@ from windrow.comm.meter import Stopwatch
 from windrow.recsys.batch import Batch
 from windrow.recsys.deduplication.partial import PartialLists
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
-from windrow.recsys.jagged_checks import check_inverse
 from windrow.recsys.models.model import ClickModel
 from windrow.recsys.models.next_item import NextItem
 from windrow.recsys.models.two_tower import TwoTower
@@ -129,13 +128,6 @@ class Recommender(nn.Module):
         with stopwatch.measure("ids"):
             self._check_windows(batch.windows)
             if not self.collections()[0].groups:
-                for group in batch.deduplicated:
-                    check_inverse(
-                        group.inverse,
-                        num_unique=group.num_unique,
-                        num_samples=batch.num_samples,
-                        name=f"the group {', '.join(group.keys)}",
-                    )
                 batch = batch.expanded()
             given = (batch.sparse, batch.deduplicated)
             return RecommenderLookup(

@@ -15,7 +15,7 @@ from pyarrow import parquet
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.clustering.log_files import LogFiles
-from windrow.recsys.clustering.ranks import open_ranks, rank_rows, write_ranks
+from windrow.recsys.clustering.ranks import Ranks, open_ranks, rank_rows, write_ranks
 
 ROWS = st.lists(
     st.tuples(st.sampled_from(["a", "b", "é", "", None]), st.integers(0, 3) | st.none()),
@@ -35,6 +35,12 @@ def log_of(folder: Path, columns: dict[str, Any]) -> LogFiles:
     return LogFiles.open([folder / "it's.parquet"])
 
 
+def ranks_of(log: LogFiles, work: Path, **changes: Any) -> Ranks:
+    """Rank the rows of a log: sessions and times are one column, sorted, in one shard, but for changes."""
+    options = {"by": "s", "time": "s", "sort": True, "shards": 1, "advance": lambda share: None, **changes}
+    return rank_rows(log, work=work, memory_bytes=MEMORY_BYTES, **options)
+
+
 @settings(max_examples=25)
 @given(ROWS, st.integers(1, 3), st.booleans())
 def test_ranks_are_those_of_a_sort(
@@ -51,15 +57,8 @@ def test_ranks_are_those_of_a_sort(
         folder = Path(name)
         columns = {"s": pa.array(sessions, pa.string()), "t": pa.array(times, pa.int16())}
         told: list[float] = []
-        ranks = rank_rows(
-            log_of(folder, columns),
-            by="s",
-            time="t",
-            sort=sort,
-            shards=shards,
-            work=folder,
-            memory_bytes=MEMORY_BYTES,
-            advance=told.append,
+        ranks = ranks_of(
+            log_of(folder, columns), folder, time="t", sort=sort, shards=shards, advance=told.append
         )
         ordered = sorted(range(len(rows)), key=key)
         assert np.argsort(ranks.open()).tolist() == ordered
@@ -85,16 +84,7 @@ def test_ranks_are_those_of_a_sort(
 )
 def test_sessions_of_any_type(tmp_path: Path, sessions: pa.Array) -> None:
     log = log_of(tmp_path, {"s": sessions})
-    ranks = rank_rows(
-        log,
-        by="s",
-        time="s",
-        sort=False,
-        shards=1000,
-        work=tmp_path,
-        memory_bytes=MEMORY_BYTES,
-        advance=lambda share: None,
-    )
+    ranks = ranks_of(log, tmp_path, sort=False, shards=1000)
     assert ranks.sessions == 2
     assert sorted(ranks.shard_rows)[-2:] == [1, 2]
 
@@ -102,16 +92,7 @@ def test_sessions_of_any_type(tmp_path: Path, sessions: pa.Array) -> None:
 @pytest.mark.parametrize("kind", [pa.timestamp("ns", "UTC"), pa.time64("ns")], ids=str)
 def test_nanoseconds_order_rows(tmp_path: Path, kind: pa.DataType) -> None:
     log = log_of(tmp_path, {"s": ["a", "a", "a"], "t": pa.array([7, 9, 8], kind)})
-    ranks = rank_rows(
-        log,
-        by="s",
-        time="t",
-        sort=True,
-        shards=1,
-        work=tmp_path,
-        memory_bytes=MEMORY_BYTES,
-        advance=lambda share: None,
-    )
+    ranks = ranks_of(log, tmp_path, time="t")
     assert ranks.open().tolist() == [0, 2, 1]
 
 
@@ -119,16 +100,7 @@ def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path) -> None:
     with pytest.raises(
         StoreError, match=r"DuckDB could not write .*: make room on the disk of the output, or"
     ):
-        rank_rows(
-            log_of(tmp_path, {"s": [1]}),
-            by="s",
-            time="s",
-            sort=True,
-            shards=1,
-            work=tmp_path / "nowhere",
-            memory_bytes=MEMORY_BYTES,
-            advance=lambda share: None,
-        )
+        ranks_of(log_of(tmp_path, {"s": [1]}), tmp_path / "nowhere")
 
 
 def test_an_order_is_turned_round(tmp_path: Path) -> None:
@@ -142,13 +114,4 @@ def test_memory_that_is_not_enough_is_told(tmp_path: Path, monkeypatch: pytest.M
     with pytest.raises(
         DataError, match=r"DuckDB could not order 200000 rows within \d+ bytes: raise --memory"
     ):
-        rank_rows(
-            log_of(tmp_path, {"s": np.arange(200_000)}),
-            by="s",
-            time="s",
-            sort=True,
-            shards=1,
-            work=tmp_path,
-            memory_bytes=MEMORY_BYTES,
-            advance=lambda share: None,
-        )
+        ranks_of(log_of(tmp_path, {"s": np.arange(200_000)}), tmp_path)
