@@ -61,7 +61,7 @@ class Batch:
             check_inverse(
                 group.inverse,
                 num_unique=group.num_unique,
-                num_samples=self.num_samples,
+                num_samples=self.sparse.stride(),
                 name=f"the group {', '.join(group.keys)}",
             )
         from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
