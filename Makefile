@@ -53,7 +53,7 @@ lint: $(INSTALLED_FOR_DEVELOPMENT)
 	ruff format --check .
 
 type: $(INSTALLED_FOR_DEVELOPMENT)
-	python tools/typecheck.py
+	mypy
 
 bench: FORM = --short
 bench-full: FORM =
@@ -67,7 +67,7 @@ bench bench-full: $(INSTALLED_FOR_DEVELOPMENT)
 install: $(INSTALLED_FOR_DEVELOPMENT)
 
 clean:
-	rm -rf .typecheck .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist windrow.egg-info
+	rm -rf .mypy_cache .pytest_cache .ruff_cache .hypothesis build dist windrow.egg-info
 	find . -path ./.venv -prune -o -name __pycache__ -type d -exec rm -rf {} +
 
 .venv/.stamp-python:
@@ -81,8 +81,7 @@ clean:
 	echo "Install it, or name it: make $(MAKECMDGOALS) PYTHON=/path/to/python3.11" >&2; \
 	exit 1
 
-# A new top-level folder must be installed anew, since the editable install lists them.
-$(INSTALLED): .venv/.stamp-python requirements/common.txt requirements/$(DEVICE).txt requirements/torchrec.txt pyproject.toml setup.py $(wildcard */__init__.py)
+$(INSTALLED): .venv/.stamp-python requirements/common.txt requirements/$(DEVICE).txt requirements/torchrec.txt pyproject.toml
 	python -m pip install --disable-pip-version-check -r requirements/$(DEVICE).txt
 	python -m pip install --disable-pip-version-check --no-deps -r requirements/torchrec.txt
 	python -m pip install --disable-pip-version-check --no-deps --no-build-isolation --editable .
