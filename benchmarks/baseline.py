@@ -26,8 +26,8 @@ from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Findings, Matrix, Table
 from windrow.launch.benchmark.workers import run_command
-from windrow.launch.rank_cost import communication_share
-from windrow.launch.rank_record import RankRecord, read_rank_records
+from windrow.launch.epoch_cost import communication_share
+from windrow.launch.epoch_record import RankRecord, read_rank_records
 from windrow.launch.run_folder import RunFolder
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
@@ -76,8 +76,8 @@ JOBS = (
 
 def work(task: Mapping[str, Any]) -> object:
     """Be one rank of a job, as ``windrow train`` is."""
-    from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.memory import keep_freed_memory
+    from windrow.launch.rank_process import keep_freed_memory
+    from windrow.launch.recipe import load_any_recipe
     from windrow.launch.training import train
 
     keep_freed_memory()

@@ -19,11 +19,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Literal
 
-from windrow.launch.benchmark.processes import family, is_alive
+from windrow.launch.benchmark.measurement import median
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.statistics import median
-from windrow.launch.benchmark.workers import emulated_cluster, mpirun
+from windrow.launch.benchmark.workers import emulated_cluster, family, is_alive, mpirun
 
 HOSTS = 4
 RATE = "1gbit"

@@ -38,11 +38,10 @@ from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.workers import worker_command
-from windrow.launch.cluster.network import host_address
-from windrow.launch.cluster.options import CLUSTER_VARIABLE, INTERFACE
+from windrow.launch.cluster.network import CLUSTER_VARIABLE, INTERFACE, host_address
 from windrow.launch.graph_job import GraphJob
-from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.partitioning import graph_to_store
+from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recipe import make_recipe
 from windrow.partition.options import PartitionOptions
 from windrow.partition.store import PartitionStore

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.partition import PartitionQuality, measure_quality, partition_graph
-from windrow.partition.adjacency import Adjacency, symmetric_adjacency
+from windrow.partition.refine import Adjacency, symmetric_adjacency
 
 BEST_KNOWN = {"4elt": 137, "wing_nodal": 1668, "wave": 8524}
 IMBALANCE = 0.05

@@ -3,12 +3,12 @@
     python benchmarks/epoch.py [--short] [--data FOLDER]
 
 Same graph, features, seeds per step, fanouts, model (three layers of GraphSAGE with the mean, dropout 0.5 on hidden
-rows), optimiser, number of threads and allocator (`windrow.launch.memory`, which makes DGL faster too), in turn in one
-process that is bound to as many cores as it has threads. DGL's loop is the one of its examples: `NeighborSampler`,
-`DataLoader`, `SAGEConv`, `torch.nn.Dropout`. Of its index types, code paths, numbers of worker processes and ways to
-fetch features the fastest two of a short trial are measured, and the faster of those counts. int32 with fused=True is
-left out: its samples are wrong, see benchmarks/sampler.py. The short version trains on a quarter of the vertices,
-tries fewer variants and measures the fastest alone.
+rows), optimiser, number of threads and allocator (`windrow.launch.rank_process`, which makes DGL faster too), in turn
+in one process that is bound to as many cores as it has threads. DGL's loop is the one of its examples:
+`NeighborSampler`, `DataLoader`, `SAGEConv`, `torch.nn.Dropout`. Of its index types, code paths, numbers of worker
+processes and ways to fetch features the fastest two of a short trial are measured, and the faster of those counts.
+int32 with fused=True is left out: its samples are wrong, see benchmarks/sampler.py. The short version trains on a
+quarter of the vertices, tries fewer variants and measures the fastest alone.
 """
 
 import argparse
@@ -31,13 +31,11 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark.compare import compare
-from windrow.launch.benchmark.graphs import EGO_TWITTER, POWER_LAW, load_topology, save_topology
-from windrow.launch.benchmark.interleave import interleave
+from windrow.launch.benchmark.compare import compare, interleave
+from windrow.launch.benchmark.data_sets import EGO_TWITTER, POWER_LAW, load_topology, save_topology
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
+from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.book import PartitionBook
 
 if TYPE_CHECKING:

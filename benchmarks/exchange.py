@@ -20,9 +20,8 @@ from windrow.comm.exchange import RowExchange
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import keep_freed_memory
+from windrow.launch.benchmark.result import Aim, Findings, comparison_from_json, comparison_to_json
+from windrow.launch.rank_process import keep_freed_memory
 
 RANKS = 2
 FETCHED_BYTES = 32 << 20

@@ -26,10 +26,9 @@ from torch import Tensor
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
-from windrow.launch.memory import keep_freed_memory
-from windrow.recsys.deduplication.deduplicate import deduplicate
-from windrow.recsys.deduplication.partial import pack_windows
-from windrow.recsys.deduplication.select_lists import select_by_pytorch
+from windrow.launch.rank_process import keep_freed_memory
+from windrow.recsys.batches.deduplication.deduplicate import deduplicate
+from windrow.recsys.batches.deduplication.ikjt import pack_windows, select_by_pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable

@@ -24,10 +24,9 @@ from typing import Any
 import torch
 
 from windrow.comm.errors import DeadlineError, PeerFailedError
-from windrow.launch.benchmark.processes import family, is_alive
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.workers import mpirun, run_command
+from windrow.launch.benchmark.workers import family, is_alive, mpirun, run_command
 from windrow.launch.checkpoint import Checkpoint, load_latest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"

@@ -28,11 +28,11 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic_communities import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark.memory_watch import MemoryWatch
+from windrow.launch.benchmark.memory import MemoryWatch
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.partitioning import graph_to_store
-from windrow.launch.progress import SilentProgress
+from windrow.launch.terminal import SilentProgress
 from windrow.partition import PartitionOptions
 
 RANKS = 2

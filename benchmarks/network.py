@@ -22,15 +22,13 @@ from windrow.comm.connect import connect
 from windrow.comm.errors import RecipeError
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.link_probe import measure_links
-from windrow.comm.links import links_to_json
-from windrow.comm.network_description import seconds_per_byte
+from windrow.comm.links import links_to_json, seconds_per_byte
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.formatting import byte_size
-from windrow.launch.memory import keep_freed_memory
+from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.launch.rank_process import keep_freed_memory
+from windrow.launch.terminal import byte_size
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark.measurement import Comparison

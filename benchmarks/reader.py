@@ -21,22 +21,16 @@ from windrow.comm.loopback import Loopback
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
-from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
-from windrow.recsys.log_options import FeatureOptions, LogOptions
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.options import ModelOptions
-from windrow.recsys.prepare import prepare_log
-from windrow.recsys.readers.criteo import CRITEO_COLUMNS, CriteoLog
-from windrow.recsys.readers.csv_log import CSVLog
-from windrow.recsys.readers.libfm import LibfmLog
-from windrow.recsys.readers.parquet_log import ParquetLog
-from windrow.recsys.readers.raw_block import LogReader
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.raw_blocks import LogReader
+from windrow.recsys.log.readers import CRITEO_COLUMNS, CriteoLog, CSVLog, LibfmLog, ParquetLog
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-from windrow.recsys.splits import LogSplitOptions
-from windrow.recsys.store import LogStore
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 if TYPE_CHECKING:

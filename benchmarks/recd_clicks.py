@@ -2,7 +2,7 @@
 
 Deduplication pays where the samples of a session are in one minibatch, which then holds fewer sessions, more alike
 (RecD; Zhao et al., MLSys 2023, arXiv 2211.05239, does not say what that does to a model). A DLRM of pooled features
-learns from a generated log with the published statistics (`windrow.recsys.session_log`), split by sessions; who knew
+learns from a generated log with the published statistics (`windrow.recsys.log.synthetic`), split by sessions; who knew
 how its clicks were drawn would reach an AUC of 0.82:
 
   shuffled        samples shuffled anew in each epoch, in windows of 65,536: the default, without deduplication
@@ -25,10 +25,9 @@ from windrow.comm.loopback import Loopback
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.recsys.prepare import prepare_log
-from windrow.recsys.session_log.generate import generate_log
-from windrow.recsys.session_log.preset import recd
-from windrow.recsys.session_log.recipe import session_log_recipe
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
+from windrow.recsys.log.synthetic.options import recd
 
 SAMPLES, SAMPLES_SHORT = 200_000, 40_000
 SEEDS, SEEDS_SHORT = 3, 2
@@ -66,8 +65,8 @@ def recipe_of(folder: Path, variant: str, seed: int) -> RecommendationRecipe:
 
 def work(task: Mapping[str, Any]) -> object:
     """Train one variant from one seed; the test AUC after each epoch."""
-    from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recommendation_parts import click_parts
+    from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.launch.recommendation_job import click_parts
     from windrow.recsys.trainer import RecommendationTrainer
 
     keep_freed_memory()

@@ -2,7 +2,7 @@
 
 Deduplicating a minibatch changes no result, but it pays only where the samples of a session stand next to one another
 (RecD; Zhao et al., MLSys 2023, arXiv 2211.05239), and such minibatches hold fewer, more alike sessions. Every prefix of
-a session is a sample of `windrow.recsys.models.next_item`; the same model, from the same first weights, learns
+a session is a sample of `windrow.recsys.models.retrieval`; the same model, from the same first weights, learns
 
   shuffled            samples shuffled anew in each epoch, every list and item looked up for itself: the baseline;
   clustered           sessions shuffled anew, their samples together, what repeats looked up once;
@@ -34,22 +34,20 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.npz_file import integer_row, load_arrays
-from windrow.launch.benchmark.diginetica import DIGINETICA, read_sessions
+from windrow.launch.benchmark.data_sets import DIGINETICA, read_sessions
 from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.recsys.batch import Batch
-from windrow.recsys.id_lists import IdLists
-from windrow.recsys.models.next_item import NextItem, next_item_tables
-from windrow.recsys.negative_sampling import NegativeSampler
-from windrow.recsys.next_item_evaluation import NextItemEvaluator
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.sampling import NegativeSampler
+from windrow.recsys.batches.sessions import ITEM, NextItemSamples, SessionReader, Sessions
+from windrow.recsys.models.retrieval import NextItem, next_item_tables
+from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.session_batch import ITEM
-from windrow.recsys.session_reader import SessionReader
-from windrow.recsys.sessions import NextItemSamples, Sessions
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
-from windrow.training.early_stopping import EarlyStopping
+from windrow.training.schedule import EarlyStopping
 
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"
 SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered_in_full"
@@ -121,7 +119,7 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
 
 def work(task: Mapping[str, Any]) -> object:
     """Train once, with early stopping."""
-    from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)

@@ -25,22 +25,19 @@ from typing import TYPE_CHECKING, Literal
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
-from windrow.launch.memory import keep_freed_memory
-from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.decoded_columns import ColumnChoice
-from windrow.recsys.log_options import FeatureOptions, LogOptions
-from windrow.recsys.prepare import prepare_log
-from windrow.recsys.row_groups import RowGroups
-from windrow.recsys.session_log.generate import generate_log
-from windrow.recsys.session_log.preset import recd
-from windrow.recsys.splits import LogSplitOptions
-from windrow.recsys.store import LogStore
-from windrow.recsys.transforms.options import TransformOptions
-from windrow.recsys.transforms.transforms import Transforms
+from windrow.launch.rank_process import keep_freed_memory
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
+from windrow.recsys.batches.transforms import TransformOptions, Transforms
+from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.log.synthetic.generate import generate_log
+from windrow.recsys.log.synthetic.options import recd
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark.measurement import Comparison
-    from windrow.recsys.session_log.options import SessionLogOptions
+    from windrow.recsys.log.synthetic.options import SessionLogOptions
 
 PLAIN, WINDOW, GROUPS, LEFT_OUT = "plain", "plain, samples shuffled", "groups", "left out"
 AIM = 2.0

@@ -1,6 +1,6 @@
 """How many bytes a log takes, in order of time over clustered by session, and which statistics of a log decide that.
 
-Two logs: a generated one with the published statistics of production logs (`windrow.recsys.session_log`), and samples
+Two logs: a generated one with the published statistics of production logs (`windrow.recsys.log.synthetic`), and samples
 made of Diginetica's shopping sessions, every prefix of a session one. In order of time, samples of a session lie among
 those of 10,000 others. Clustered, they are next to one another, as `windrow cluster-log` writes them; sharded (O1 alone
 in RecD, Zhao et al., MLSys 2023), sessions are dealt to 64 files, each in order of time. Published: up to 3.71 times.
@@ -22,15 +22,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windrow.launch.benchmark.diginetica import DIGINETICA, interleaved, prefix_samples, read_sessions
+from windrow.launch.benchmark.data_sets import DIGINETICA, interleaved, prefix_samples, read_sessions
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.recsys.clustering.cluster_log import cluster_log
-from windrow.recsys.clustering.options import ClusterOptions
-from windrow.recsys.session_log.generate import generate_log
-from windrow.recsys.session_log.options import FeatureGroup, SessionLogOptions
-from windrow.recsys.session_log.preset import published_statistics, recd
-from windrow.recsys.session_log.statistics import expected_statistics, measured_statistics
+from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
+from windrow.recsys.log.synthetic.generate import generate_log
+from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions, published_statistics, recd
+from windrow.recsys.log.synthetic.statistics import expected_statistics, measured_statistics
 
 PUBLISHED = 3.71
 DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"

@@ -1,12 +1,12 @@
 """What each step of RecD gains in training: a pooled and a sequence model, one process and 4 emulated hosts.
 
-A generated log with the published statistics (`windrow.recsys.session_log`) is prepared in order of time and clustered
-by session. Then the steps are switched on one after another, as in the paper (Zhao et al., MLSys 2023): O1 and O2, the
-clustered log; O3 and O4, a reader that gives distinct lists; O5, distinct lists alone travel and are looked up; O6,
-rows of lists are expanded without padding; O7, what depends on a list alone is computed once for each. Every variant
-trains whole epochs in turn with the others in one job; samples stay decoded from epoch to epoch, since the paper's
-readers have machines of their own (`recd_reader.py` times ours). The paper's best model, one of sequences, trains 2.48
-times as fast.
+A generated log with the published statistics (`windrow.recsys.log.synthetic`) is prepared in order of time and
+clustered by session. Then the steps are switched on one after another, as in the paper (Zhao et al., MLSys 2023): O1
+and O2, the clustered log; O3 and O4, a reader that gives distinct lists; O5, distinct lists alone travel and are
+looked up; O6, rows of lists are expanded without padding; O7, what depends on a list alone is computed once for each.
+Every variant trains whole epochs in turn with the others in one job; samples stay decoded from epoch to epoch, since
+the paper's readers have machines of their own (`recd_reader.py` times ours). The paper's best model, one of
+sequences, trains 2.48 times as fast.
 
     python benchmarks/recd_train.py [--short]
 """
@@ -25,20 +25,18 @@ from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.launch.recommendation_parts import click_parts
+from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.recommendation_tables import log_transforms
-from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.deduplication.survey import survey_log
-from windrow.recsys.deduplication.traffic import FeatureLoad, LookupTraffic, expected_traffic
-from windrow.recsys.prepare import prepare_log
-from windrow.recsys.session_log.generate import generate_log
-from windrow.recsys.session_log.preset import recd
-from windrow.recsys.session_log.recipe import recipe_groups, session_log_recipe
-from windrow.recsys.store import LogStore
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.batches.deduplication.survey import survey_log
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
+from windrow.recsys.log.synthetic.options import recd
+from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
 from windrow.recsys.trainer import RecommendationTrainer
 
 HOSTS = 4

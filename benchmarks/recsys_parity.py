@@ -17,23 +17,20 @@ from windrow.comm.connect import connect
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key
-from windrow.comm.splits import near_equal_split
+from windrow.comm.rows import near_equal_split
 from windrow.comm.world import World
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Shard, TableSpec
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.partition.tables.spec import TableSpec
-from windrow.recsys.batch import Batch
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, PoolingType
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.model import ClickModel
-from windrow.recsys.models.options import ModelOptions
-from windrow.recsys.tables.options import Optimizer, TableOptions
+from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.click_models import ClickModel
+from windrow.recsys.tables.options import EmbeddingBagConfig, Optimizer, PoolingType, TableOptions
 
 if TYPE_CHECKING:
-    from windrow.partition.tables.options import PlannerName
+    from windrow.partition.tables.planners import PlannerName
 
 STEPS = 50
 SAMPLES = 96

@@ -23,7 +23,7 @@ from windrow.launch.checkpoint import Checkpoint, load_latest, tables_folder
 from windrow.launch.recommendation_job import RecommendationJob
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
-from windrow.recsys.tables.shard_reader import ShardReader
+from windrow.recsys.tables.shard_files import ShardReader
 
 RECIPE = Path(__file__).parent.parent / "examples" / "open_bandit.toml"
 EPOCHS = 6

@@ -29,16 +29,15 @@ from windrow.comm.world import World
 from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic_communities import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
+from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.partitioning import graph_to_store
+from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions
 
 if TYPE_CHECKING:

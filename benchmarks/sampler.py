@@ -27,11 +27,10 @@ from torch import Tensor
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.benchmark.compare import compare
-from windrow.launch.benchmark.graphs import EGO_TWITTER, POWER_LAW, load_topology, save_topology
+from windrow.launch.benchmark.data_sets import EGO_TWITTER, POWER_LAW, load_topology, save_topology
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
+from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 
 OURS = "windrow"
 FANOUTS = [15, 10, 5]

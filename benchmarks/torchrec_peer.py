@@ -32,18 +32,14 @@ from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
-from windrow.launch.memory import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.partition.tables.options import PlanOptions
-from windrow.partition.tables.plan import Plan
-from windrow.partition.tables.planners import make_plan
-from windrow.partition.tables.spec import TableSpec
-from windrow.recsys.batch import Batch
+from windrow.launch.benchmark.result import Aim, Findings, comparison_from_json, comparison_to_json
+from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+from windrow.partition.tables.plan import Plan, TableSpec
+from windrow.partition.tables.planners import PlanOptions, make_plan
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.model import ClickModel
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.click_models import ClickModel
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark.measurement import Comparison
@@ -294,10 +290,9 @@ def windrow_epoch(
     setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int
 ) -> Callable[[], object]:
     """A function that trains our model for some steps, as `windrow train` does."""
-    from windrow.recsys.embedding_configs import EmbeddingBagConfig
     from windrow.recsys.recommender import Recommender
     from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-    from windrow.recsys.tables.options import TableOptions
+    from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
     from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
     options = TableOptions(dim=DIM, optimizer="rowwise_adagrad", learning_rate=TABLE_RATE)

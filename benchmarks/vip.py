@@ -25,15 +25,13 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.caching.demand import Demand
-from windrow.caching.dynamic import DynamicCache
-from windrow.caching.options import PolicyName
+from windrow.caching.dynamic_store import DynamicCache
 from windrow.caching.policies import score_vertices
-from windrow.caching.samplers import find_samplers
-from windrow.caching.selection import cache_capacity, choose_cached
+from windrow.caching.selection import PolicyName, cache_capacity, choose_cached
+from windrow.caching.vip import Demand, find_samplers
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.gnn.accesses import count_accesses
 from windrow.gnn.build import csc_from_edges, edges_of
+from windrow.gnn.demand import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.synthetic_communities import power_law_communities

@@ -21,11 +21,9 @@ from functools import partial
 import numpy as np
 import numpy.typing as npt
 
-from windrow.caching.demand import Demand
-from windrow.caching.options import PolicyName
-from windrow.caching.policies_kernels import add_from_samplers
-from windrow.caching.samplers import Samplers, find_samplers, in_parallel
-from windrow.caching.vip import inclusion_probabilities
+from windrow.caching.ranking_kernels import add_from_samplers
+from windrow.caching.selection import PolicyName
+from windrow.caching.vip import Demand, Samplers, find_samplers, in_parallel, inclusion_probabilities
 from windrow.comm.errors import RecipeError
 
 __all__ = ["SIMULATED_EPOCHS", "score_vertices"]
@@ -59,7 +57,7 @@ def score_vertices(
         RecipeError: the policy is not known, or is "simulation" and there is no `simulate`.
 
     Cost:
-        At most one pass over the edges for each hop, after `windrow.caching.samplers.find_samplers`; "simulation" costs
+        At most one pass over the edges for each hop, after `windrow.caching.vip.find_samplers`; "simulation" costs
         what `simulate` does.
     """
     if policy == "simulation":

@@ -1,11 +1,80 @@
-"""Which remote rows a rank keeps, given a ranking of all vertices."""
+"""Which remote rows a rank keeps, and how many: cache options, capacity, expected traffic, knee of the curve.
+
+A vertex that is among the input rows of a minibatch with probability p (`windrow.caching.vip`) is so in ``steps * p``
+minibatches of an epoch, in expectation and whatever else is sampled. So the rows that travel are a sum over the remote
+vertices that are not kept, and a curve over the number of rows kept is a sum from the worst ranked vertex upwards::
+
+    ranking   best [ 7  2  9  4 ] worst       total  .9 .5 .2 .1        steps 10
+    kept                  0    1    2    3    4
+    rows an epoch        17    8    3    1    0
+"""
 
 import math
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Literal, get_args
 
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["cache_capacity", "choose_cached"]
+from windrow.comm.errors import RecipeError
+
+__all__ = [
+    "GIB_BYTES",
+    "CacheOptions",
+    "PolicyName",
+    "automatic_capacities",
+    "cache_capacity",
+    "choose_cached",
+    "expected_remote_rows",
+    "knee_of_curve",
+    "least_that_suffices",
+    "rows_that_fit",
+    "rows_worth_keeping",
+]
+
+PolicyName = Literal["vip", "degree", "reachable-degree", "halo", "paths", "reverse-pagerank", "simulation"]
+"""What remote vertices are ranked by; see `windrow.caching.policies`."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class CacheOptions:
+    """Which rows of other ranks are kept on this one as well. The answer does not depend on it."""
+
+    alpha: float | Literal["auto"] = "auto"
+    """Replication factor: every rank keeps floor(alpha * N / ranks) remote rows, so memory for features grows to
+    1 + alpha times. "auto": as much as pays and fits into `memory_gib`."""
+
+    policy: PolicyName = "vip"
+    """What remote vertices are ranked by."""
+
+    memory_gib: float = 1.0
+    """Most memory of a rank for remote rows, in GiB (2**30 bytes), where alpha is "auto"; that of the GPU, where one
+    trains. The index of the rows comes on top, in memory of the host: at most 64 bytes for each row, or 64 MiB."""
+
+    gpu_share: float = 1.0
+    """Share of a rank's own rows that is kept in GPU memory, those that are needed most first; the rest waits in
+    page-locked memory of the host. Means nothing on a CPU."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        if isinstance(self.alpha, str):
+            if self.alpha != "auto":
+                raise RecipeError(f'cache.alpha = "{self.alpha}": must be a number from 0, or "auto"')
+        elif not 0 <= self.alpha < float("inf"):
+            raise RecipeError(f'cache.alpha = {self.alpha}: must be a number from 0, or "auto"')
+        if self.policy not in get_args(PolicyName):
+            names = ", ".join(get_args(PolicyName))
+            raise RecipeError(f'cache.policy = "{self.policy}": must be one of {names}')
+        if not 0 <= self.memory_gib < float("inf"):
+            raise RecipeError(f"cache.memory_gib = {self.memory_gib}: must be a number from 0")
+        if not 0 <= self.gpu_share <= 1:
+            raise RecipeError(f"cache.gpu_share = {self.gpu_share}: must be a number from 0 to 1")
 
 
 def cache_capacity(alpha: float, num_vertices: int, num_parts: int) -> int:
@@ -52,3 +121,154 @@ def choose_cached(
         tied = candidates[found == least][: capacity - len(better)]
         candidates = np.sort(np.concatenate([better, tied]))
     return candidates[np.argsort(-scores[candidates], kind="stable")]
+
+
+GIB_BYTES = 1 << 30
+
+NEARLY_ALL = 0.9
+"""Share of the remote rows from which on keeping the rest too is better: filling the caches then takes at most a ninth
+longer, and ranks that hold every row need no exchange at all, not even one that says that nothing is asked for."""
+
+
+def rows_that_fit(memory_gib: float, row_bytes: int) -> int:
+    """Rows that a memory budget has room for.
+
+    Args:
+        memory_gib: the budget, in units of 2**30 bytes.
+        row_bytes: of one row as it is kept.
+    """
+    return int(memory_gib * GIB_BYTES) // row_bytes
+
+
+def rows_worth_keeping(
+    total: npt.NDArray[np.float64], own: tuple[int, int], *, steps: int, epochs: int
+) -> int:
+    """Remote rows that spare more transfers than they cost.
+
+    A kept row travels once, before training. One that is not kept travels ``steps * epochs * p`` times in expectation.
+    So keeping it pays where that is above 1. More rows never make training slower, but beyond this they would cost
+    more traffic than they save.
+
+    Args:
+        total: float64 [N], probability p of each vertex to be among the input rows of one minibatch.
+        own: first id of the rank's own vertices, and the one after its last.
+        steps: minibatches in an epoch.
+        epochs: of the whole run.
+
+    Returns:
+        How many vertices outside `own` have ``steps * epochs * p > 1``.
+    """
+    least = 1.0 / (steps * epochs)
+    paying = total > least
+    return int(paying.sum() - paying[slice(*own)].sum())
+
+
+def automatic_capacities(
+    worthwhile: Sequence[int], remote: Sequence[int], row_bytes: int, memory_gib: float
+) -> list[int]:
+    """Rows that each rank keeps where the recipe says ``cache.alpha = "auto"``.
+
+    Those that are worth keeping, the best first, until the memory is full; every remote row where that is nearly all
+    of them and fits.
+
+    Args:
+        worthwhile: of each rank, what `rows_worth_keeping` gives.
+        remote: of each rank, how many vertices the others own.
+        row_bytes: of one row as it is kept.
+        memory_gib: the most memory of a rank for them, in units of 2**30 bytes.
+    """
+    affordable = rows_that_fit(memory_gib, row_bytes)
+    if max(remote) <= affordable and sum(worthwhile) >= NEARLY_ALL * sum(remote):
+        return list(remote)
+    return [min(rows, affordable) for rows in worthwhile]
+
+
+def expected_remote_rows(
+    total: npt.NDArray[np.float64],
+    ranking: npt.NDArray[np.int64],
+    offsets: Sequence[int],
+    part: int,
+    capacities: npt.ArrayLike,
+    *,
+    steps: int,
+) -> npt.NDArray[np.float64]:
+    """Rows that a part asks each owner for in an epoch, for several sizes of its cache.
+
+    Args:
+        total: float64 [N], probability of each vertex to be among the input rows of one minibatch of the part.
+        ranking: int64 [n], remote vertices, the one that is kept first at the front, none twice. Vertices that are not
+            in it are never kept.
+        offsets: [parts + 1], part p owns the ids offsets[p] .. offsets[p + 1] - 1.
+        part: whose minibatches.
+        capacities: integers [C] in any order, rows kept; more than n keeps n.
+        steps: minibatches in an epoch.
+
+    Returns:
+        float64 [C, parts]; the part's own column is 0. Never more for a larger capacity, and exactly 0 where every
+        vertex that can be asked for is kept.
+
+    Cost:
+        One pass over the vertices and one over the ranking.
+    """
+    num_parts = len(offsets) - 1
+    kept = np.minimum(np.asarray(capacities, dtype=np.int64), len(ranking))
+    never_kept = total.copy()
+    never_kept[offsets[part] : offsets[part + 1]] = 0.0
+    never_kept[ranking] = 0.0
+    asked = np.array([never_kept[start:stop].sum() for start, stop in pairwise(offsets)])
+    # Summed from the worst rank upwards: differences of two large sums would leave crumbs where nothing is asked for.
+    rows = np.empty((len(kept), num_parts))
+    cuts = np.unique(kept)
+    for start, stop in reversed(list(pairwise([*cuts.tolist(), len(ranking)]))):
+        ids = ranking[start:stop]
+        owners = np.searchsorted(offsets, ids, side="right") - 1
+        asked = asked + np.bincount(owners, weights=total[ids], minlength=num_parts)
+        rows[kept == start] = asked
+    return steps * rows
+
+
+def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
+    """The point of a falling curve that lies furthest below the straight line from its first point to its last.
+
+    Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
+    in a Haystack, ICDCS Workshops 2011, without its smoothing)::
+
+        cost
+         o .
+         |   .          line
+         |o     .
+         |  o      .
+         |    K       .           K: the knee
+         |        o      o  .
+         +-------------------- o   kept
+
+    Args:
+        kept: [n] rising, at least one.
+        cost: [n] what is paid at each, never rising.
+
+    Returns:
+        Position of the knee. 0 where the cost never falls; the last where it falls in a straight line, or faster and
+        faster: then each row kept is worth as much as the one before.
+    """
+    x, y = np.asarray(kept, dtype=np.float64), np.asarray(cost, dtype=np.float64)
+    fall, width = y[0] - y[-1], x[-1] - x[0]
+    if fall <= 0 or width <= 0:
+        return 0
+    below_the_line = 1.0 - (x - x[0]) / width - (y - y[-1]) / fall
+    furthest = int(below_the_line.argmax())
+    # Rounding alone makes a straight line bend by some 1e-16.
+    return furthest if below_the_line[furthest] > 1e-9 else len(x) - 1
+
+
+def least_that_suffices(cost: npt.ArrayLike, *, tolerance: float) -> int:
+    """The first point that costs hardly more than the cheapest one.
+
+    Args:
+        cost: [n], at least one.
+        tolerance: how much more may be paid, as a share of the least cost.
+
+    Returns:
+        Position of the first point whose cost is at most ``(1 + tolerance)`` times the least.
+    """
+    y = np.asarray(cost, dtype=np.float64)
+    return int((y <= (1.0 + tolerance) * y.min()).argmax())

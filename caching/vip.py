@@ -1,4 +1,8 @@
-"""Vertex inclusion probabilities: how likely a minibatch of a rank needs a vertex's row, before any is sampled.
+"""Vertex inclusion probabilities (VIP): how likely a minibatch of a rank needs a vertex's row, before any is sampled.
+
+`Demand` is what a ranking of vertices may look at. `Samplers` are the neighbour lists of a graph read the other way
+round, and how far they overlap: a vertex samples from its own list, but its chance to be sampled depends on in whose
+lists it stands. In an undirected graph these are the vertices of its own list, and nothing needs to be built.
 
 The idea is that of SALIENT++ (Kaler et al., Communication-Efficient Graph Neural Networks with Probabilistic
 Neighborhood Expansion Analysis and Caching, MLSys 2023), whose formula follows samplers that expand the vertices of the
@@ -14,24 +18,154 @@ The product takes the ways to u for independent. Two dependences are taken out o
 
 * what u itself brought about: u cannot be found through v where v was found through u (u's factor is divided out);
 * what finds both: where x lists v and u and draws both, v finds nothing new. Of the factors of those that list v the
-  share ``c(v) * t_i(x)`` is divided out, c(v) the clustering coefficient of v, estimated by sampling
-  (`windrow.caching.samplers`), times 0.6.
+  share ``c(v) * t_i(x)`` is divided out, c(v) the clustering coefficient of v, estimated by sampling (`Samplers`),
+  times 0.6.
 
 On graphs without triangles the first alone leaves an error of expected traffic below 1 %. The second turns 8 % into 3 %
 on a social network and a network of co-authors. Entries that repeat in a list are as many chances to be drawn.
 """
 
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
-from windrow.caching.demand import Demand
-from windrow.caching.samplers import Samplers, find_samplers, in_parallel
-from windrow.caching.vip_kernels import begin_hop, finish_hop, pass_hop
+from windrow.caching.ranking_kernels import (
+    begin_hop,
+    estimate_shared,
+    fingerprints,
+    finish_hop,
+    mark_single_edges,
+    pass_hop,
+    transpose,
+)
+from windrow.comm.random import stream_key
 
-__all__ = ["InclusionProbabilities", "inclusion_probabilities"]
+__all__ = [
+    "Demand",
+    "InclusionProbabilities",
+    "Samplers",
+    "find_samplers",
+    "in_parallel",
+    "inclusion_probabilities",
+]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Demand:
+    """The sampled neighbourhoods of one rank's training vertices, as far as they are known before sampling."""
+
+    indptr: npt.NDArray[np.int64]
+    """int64 [N + 1], where each vertex's list of in-neighbours starts: a vertex samples from its own list."""
+    indices: npt.NDArray[np.integer]
+    """int32 or int64 [E], the lists one after another."""
+    own: tuple[int, int]
+    """First id of the vertices whose rows this rank holds anyway, and the one after its last."""
+    seeds: npt.NDArray[np.int64]
+    """int64 [n], the training vertices of this rank, each in one minibatch of every epoch."""
+    steps: int
+    """Minibatches in an epoch, at least 1: a seed is in each of them with probability 1 / steps."""
+    fanouts: tuple[int, ...]
+    """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 for all."""
+
+    @property
+    def num_vertices(self) -> int:
+        """N."""
+        return len(self.indptr) - 1
+
+
+PAIRS_PER_VERTEX = 8
+"""Draws that estimate how far lists overlap. Single estimates are coarse, but sums over many neighbours count."""
+
+CHUNKS_PER_THREAD = 8
+"""Pieces of work for each thread, so that none waits long for the last."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class Samplers:
+    """In whose lists each vertex stands, of one graph."""
+
+    indptr: npt.NDArray[np.int64]
+    """int64 [N + 1], where each vertex's list of those who list it starts."""
+    indices: npt.NDArray[np.integer]
+    """int32 or int64 [E], the lists one after another."""
+    single: npt.NDArray[np.bool_] | None
+    """bool [E], beside `indices`: whether that vertex is not itself listed by the one that it lists. None where no edge
+    is so: an undirected graph."""
+    shared: npt.NDArray[np.float32]
+    """float32 [N], of the pairs of a vertex that lists this one and one that this one lists, the share where the first
+    lists the second too, about: the local clustering coefficient of an undirected graph."""
+
+
+def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Samplers:
+    """Read the lists of a graph the other way round.
+
+    Args:
+        indptr: int64 [N + 1], where each vertex's list starts.
+        indices: int32 or int64 [E], the lists one after another; in any order.
+
+    Returns:
+        The same on any number of threads.
+
+    Cost:
+        O(E), on as many threads as PyTorch has. Memory: 4 bytes per vertex; for a graph that is not undirected also a
+        copy of the lists, one byte per edge, and 8 bytes per vertex and thread while it runs.
+    """
+    forward, backward = fingerprints(indptr, indices)
+    single = None
+    out_indptr, out_indices = indptr, indices
+    if forward != backward:
+        out_indptr, out_indices = np.zeros_like(indptr), np.empty_like(indices)
+        transpose(indptr, indices, out_indptr, out_indices)
+        marks = single = np.empty(len(indices), np.bool_)
+        in_parallel(
+            lambda first, last: mark_single_edges(
+                first, last, indptr, indices, out_indptr, out_indices, marks
+            ),
+            out_indptr,
+            chunks_per_thread=1,
+        )
+    shared = np.empty(len(indptr) - 1, np.float32)
+    key = np.uint64(stream_key(0))
+    in_parallel(
+        lambda first, last: estimate_shared(
+            first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared
+        ),
+        indptr,
+    )
+    return Samplers(indptr=out_indptr, indices=out_indices, single=single, shared=shared)
+
+
+def in_parallel(
+    work: Callable[[int, int], object],
+    indptr: npt.NDArray[np.int64],
+    *,
+    chunks_per_thread: int = CHUNKS_PER_THREAD,
+) -> None:
+    """Call a compiled loop that holds no lock on ranges of vertices, on as many threads as PyTorch has.
+
+    Args:
+        work: does the vertices from its first argument to before its second; must do each without regard to others.
+        indptr: int64 [N + 1]; the ranges have about equally many vertices and entries.
+        chunks_per_thread: ranges for each thread.
+    """
+    num_vertices = len(indptr) - 1
+    threads = torch.get_num_threads()
+    if threads == 1:
+        work(0, num_vertices)
+        return
+    weights = indptr + np.arange(num_vertices + 1)
+    cuts = np.linspace(0, weights[-1], threads * chunks_per_thread + 1)
+    bounds = np.unique(np.append(np.searchsorted(weights, cuts), num_vertices)).tolist()
+    with ThreadPoolExecutor(threads, thread_name_prefix="vertices") as pool:
+        for done in [pool.submit(work, first, last) for first, last in pairwise(bounds)]:
+            done.result()
+
 
 COMMON_SHARE = 0.6
 """How much of the common part is divided out. All of it is too much, since what is left is not independent either:
@@ -68,7 +202,7 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
 
     Cost:
         One pass over the edges per hop, on as many threads as PyTorch has. Memory: 8 * (4 H + 5) bytes per vertex for
-        H hops, 136 for three, and what `windrow.caching.samplers.find_samplers` takes.
+        H hops, 136 for three, and what `windrow.caching.vip.find_samplers` takes.
     """
     num_vertices, num_hops = demand.num_vertices, len(demand.fanouts)
     if samplers is None:

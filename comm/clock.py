@@ -16,7 +16,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from windrow.comm.trace import trace_clock_ns
+from windrow.comm.meter import trace_clock_ns
 from windrow.comm.world import World
 
 __all__ = ["ClockAlignment", "ClockOffset", "PingPong", "best_offset", "measure_clock_offset"]

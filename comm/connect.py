@@ -9,9 +9,8 @@ from importlib.util import find_spec
 from typing import Literal
 
 from windrow.comm.errors import PeerFailedError, RecipeError, WindrowError
-from windrow.comm.launcher import launched_by_torchrun, launched_rank, launched_size
+from windrow.comm.launcher import Rendezvous, exit_now, launched_by_torchrun, launched_rank, launched_size
 from windrow.comm.loopback import Loopback
-from windrow.comm.rendezvous import Rendezvous, exit_now
 from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
 __all__ = ["BackendName", "connect", "ending_all_ranks"]

@@ -18,9 +18,8 @@ import torch
 from torch import Tensor
 
 from windrow.comm.codec import Codec, Fp32Codec
-from windrow.comm.distinct import distinct_ids
 from windrow.comm.row_stream import RowStream
-from windrow.comm.splits import group_by_owner
+from windrow.comm.rows import distinct_ids, group_by_owner
 from windrow.comm.world import World
 
 __all__ = ["RowExchange"]

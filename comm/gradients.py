@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.pending import Pending
+from windrow.comm.transfer import Pending
 from windrow.comm.world import World
 
 __all__ = ["GradientReducer"]

@@ -29,7 +29,7 @@ __all__ = ["ProbeOptions", "measure_links", "spread"]
 STAGE = "link probe"
 
 SETTLE_S = 0.1
-"""Before a pair begins: by then the others have ceased to poll (`windrow.comm.pending.SPIN_S`) and left the cores."""
+"""Before a pair begins: by then the others have ceased to poll (`windrow.comm.transfer.SPIN_S`) and left the cores."""
 
 PAUSE_S = 1.5e-3
 """Before each ping-pong, as training computes between exchanges: what passes a link unshaped, or fills the buffer of a

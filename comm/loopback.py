@@ -13,8 +13,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import PeerFailedError
-from windrow.comm.pending import Request
-from windrow.comm.staging import as_bytes
+from windrow.comm.transfer import Request, as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
 __all__ = ["Loopback"]

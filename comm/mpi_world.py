@@ -11,12 +11,10 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from windrow.comm.background_progress import BackgroundProgress
-from windrow.comm.paced_sends import PacedMessage, PacedSends
-from windrow.comm.pending import Request
-from windrow.comm.rendezvous import Rendezvous, free_port
-from windrow.comm.splits import chunk_bounds
-from windrow.comm.staging import as_bytes
+from windrow.comm.launcher import Rendezvous, free_port
+from windrow.comm.mpi_progress import BackgroundProgress, PacedMessage, PacedSends
+from windrow.comm.rows import chunk_bounds
+from windrow.comm.transfer import Request, as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
 __all__ = ["MPIWorld", "abort_job", "mpi_rendezvous"]

@@ -6,7 +6,7 @@ the same vertex draws the same numbers on 1, 2 or 4 ranks.
 
 The mixing function is the finaliser of SplitMix64 (Steele, Lea, Flood: Fast Splittable Pseudorandom Number
 Generators, OOPSLA 2014): a bijection of 64-bit integers in which every input bit flips every output bit with
-probability close to one half. ``windrow.comm.random_kernels`` holds the same functions for compiled code.
+probability close to one half. ``windrow.comm.inline_kernels`` holds the same functions for compiled code.
 """
 
 from enum import IntEnum

@@ -23,7 +23,7 @@ from windrow.comm.rows import move_rows
 from windrow.comm.world import World
 
 if TYPE_CHECKING:
-    from windrow.comm.pending import Pending
+    from windrow.comm.transfer import Pending
 
 __all__ = ["RowFetch", "RowFetcher", "RowSource"]
 

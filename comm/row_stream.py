@@ -15,9 +15,8 @@ from dataclasses import dataclass
 from torch import Tensor
 
 from windrow.comm.codec import Codec
-from windrow.comm.pending import Pending
-from windrow.comm.rows import gather_rows, scatter_rows
-from windrow.comm.splits import offsets_from_counts
+from windrow.comm.rows import gather_rows, offsets_from_counts, scatter_rows
+from windrow.comm.transfer import Pending
 from windrow.comm.world import World
 
 __all__ = ["RowStream"]

@@ -1,20 +1,43 @@
-"""The loops behind `windrow.comm.rows`: copy ``rows[positions[i]]`` to ``out[places[i]]``.
+"""The loops behind `windrow.comm.rows`: copies of rows, conversions to 16 bits, owners of ids, distinct ids.
 
-Both are contiguous matrices of equal width. An empty `positions` means all rows as they stand, and so does an empty
-`places`; where both have entries they have the same number.
+Copies take ``rows[positions[i]]`` to ``out[places[i]]``. Both are contiguous matrices of equal width. An empty
+`positions` means all rows as they stand, and so does an empty `places`; where both have entries they have the same
+number. The three loops begin alike. A function for that part, even an inlined one, would count references to its arrays
+for every row: it made narrow rows take three to seven times as long.
 
-The three loops begin alike. A function for that part, even an inlined one, would count references to its arrays for
-every row: it made narrow rows take three to seven times as long.
+Conversions go between float32 and the bits of 16-bit floating-point numbers. Numba knows neither type; the processor
+converts many at once, which LLVM does where loops use these::
+
+    float16    sign 1, exponent 5, fraction 10 bits (IEEE 754 binary16)
+    bfloat16   sign 1, exponent 8, fraction 7 bits: the upper half of a float32
 """
+
+from collections.abc import Callable
+from typing import Any, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
 
-from windrow.comm.half_kernels import from_bfloat16, from_float16, to_bfloat16, to_float16
-from windrow.comm.prefetch_kernels import prefetch
+from windrow.comm.inline_kernels import mix64, prefetch
 
-__all__ = ["AHEAD", "Words", "move", "narrow", "widen"]
+__all__ = [
+    "AHEAD",
+    "Words",
+    "find_distinct",
+    "find_owners",
+    "from_bfloat16",
+    "from_float16",
+    "move",
+    "narrow",
+    "sort_by_owner",
+    "to_bfloat16",
+    "to_float16",
+    "widen",
+]
 
 Words = npt.NDArray[np.integer]
 Positions = npt.NDArray[np.int64]
@@ -109,3 +132,160 @@ def narrow(
         else:
             for column in range(width):
                 out[place, column] = to_float16(rows[position, column])
+
+
+@numba.njit(cache=True, nogil=True)
+def find_owners(
+    ids: npt.NDArray[np.int64],
+    offsets: npt.NDArray[np.int64],
+    owner: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int64],
+) -> tuple[bool, int]:
+    """Find who owns each id, how many each rank owns, and whether the ids are grouped by owner.
+
+    Args:
+        ids: [n].
+        offsets: [ranks + 1], never falling.
+        owner: [n]; written.
+        counts: [ranks] of zeros; written.
+
+    Returns:
+        ``(grouped, bad_position)``: whether owners never fall, and the first position whose id nobody owns,
+        or -1 (where it is not -1 the rest is unfinished).
+    """
+    first, last = offsets[0], offsets[-1]
+    outside = False
+    for position in range(ids.size):
+        outside |= (ids[position] < first) | (ids[position] >= last)
+        owner[position] = 0
+    if outside:
+        for position in range(ids.size):
+            if ids[position] < first or ids[position] >= last:
+                return False, position
+
+    # One level of the binary search at a time for all ids: these loops have no branch on the data, which no
+    # processor could guess for ids in random order, and compile to vector code.
+    length = counts.size
+    while length > 1:
+        half = length >> 1
+        for position in range(ids.size):
+            low = owner[position]
+            owner[position] = low + np.int32(half) * np.int32(offsets[low + half] <= ids[position])
+        length -= half
+
+    grouped = True
+    previous = 0
+    for position in range(ids.size):
+        low = owner[position]
+        counts[low] += 1
+        grouped &= previous <= low
+        previous = low
+    return grouped, -1
+
+
+@numba.njit(cache=True, nogil=True)
+def sort_by_owner(
+    owner: npt.NDArray[np.int32],
+    counts: npt.NDArray[np.int64],
+    order: npt.NDArray[np.int64],
+) -> None:
+    """Counting sort: the positions of rank 0's ids in order, then those of rank 1, and so on.
+
+    Args:
+        owner: [n] from `find_owners`.
+        counts: [ranks] from `find_owners`.
+        order: [n]; written.
+    """
+    cursor = np.zeros(counts.size, np.int64)
+    for rank in range(1, counts.size):
+        cursor[rank] = cursor[rank - 1] + counts[rank - 1]
+    for position in range(owner.size):
+        rank = owner[position]
+        order[cursor[rank]] = position
+        cursor[rank] += 1
+
+
+Ids = npt.NDArray[np.int64]
+
+
+@numba.njit(nogil=True, cache=True)
+def find_distinct(ids: Ids, slots: npt.NDArray[np.int32], found: Ids, positions: Ids) -> int:
+    """Number ids by first appearance, with a hash table of open addressing.
+
+    Args:
+        ids: [n].
+        slots: [power of two, at least 2 n], all -1; filled with places in `found`.
+        found: [n], its first entries are filled with the distinct ids.
+        positions: [n], filled with the place of each id in `found`.
+
+    Returns:
+        The number of distinct ids.
+    """
+    mask = np.uint64(len(slots) - 1)
+    count = 0
+    for i in range(len(ids)):
+        number = ids[i]
+        slot = mix64(np.uint64(number)) & mask
+        while slots[slot] >= 0 and found[slots[slot]] != number:
+            slot = (slot + np.uint64(1)) & mask
+        if slots[slot] < 0:
+            slots[slot] = count
+            found[count] = number
+            count += 1
+        positions[i] = slots[slot]
+    return count
+
+
+_INT16, _INT32, _FLOAT, _HALF = ir.IntType(16), ir.IntType(32), ir.FloatType(), ir.HalfType()
+_SHIFT = 16
+_JUST_BELOW_HALF = 0x7FFF
+"""What rounding adds to the lower half of a float32, and one more where the upper half is odd: ties go to even."""
+_NOT_A_NUMBER = 0x7FC0
+"""The bfloat16 that stands for every NaN, as in PyTorch: rounding the bits of one could give infinity."""
+
+
+def _from_float16(_typing_context: object, _bits: types.Integer) -> tuple[Any, Callable[..., Any]]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.fpext(builder.bitcast(arguments[0], _HALF), _FLOAT)
+
+    return types.float32(types.uint16), generate
+
+
+def _to_float16(_typing_context: object, _value: types.Float) -> tuple[Any, Callable[..., Any]]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        return builder.bitcast(builder.fptrunc(arguments[0], _HALF), _INT16)
+
+    return types.uint16(types.float32), generate
+
+
+def _from_bfloat16(_typing_context: object, _bits: types.Integer) -> tuple[Any, Callable[..., Any]]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        wide = builder.zext(arguments[0], _INT32)
+        return builder.bitcast(builder.shl(wide, _INT32(_SHIFT)), _FLOAT)
+
+    return types.float32(types.uint16), generate
+
+
+def _to_bfloat16(_typing_context: object, _value: types.Float) -> tuple[Any, Callable[..., Any]]:
+    def generate(_context: Any, builder: Any, _signature: Any, arguments: Any) -> Any:
+        bits = builder.bitcast(arguments[0], _INT32)
+        odd = builder.and_(builder.lshr(bits, _INT32(_SHIFT)), _INT32(1))
+        rounded = builder.add(bits, builder.add(odd, _INT32(_JUST_BELOW_HALF)))
+        upper = builder.trunc(builder.lshr(rounded, _INT32(_SHIFT)), _INT16)
+        is_number = builder.fcmp_ordered("==", arguments[0], arguments[0])
+        return builder.select(is_number, upper, _INT16(_NOT_A_NUMBER))
+
+    return types.uint16(types.float32), generate
+
+
+from_float16 = cast("Callable[[np.uint16], np.float32]", intrinsic(_from_float16))
+"""The value of a float16, given by its bits; exact."""
+
+to_float16 = cast("Callable[[np.float32], np.uint16]", intrinsic(_to_float16))
+"""The bits of the nearest float16, ties to even; infinity from 65520 on."""
+
+from_bfloat16 = cast("Callable[[np.uint16], np.float32]", intrinsic(_from_bfloat16))
+"""The value of a bfloat16, given by its bits; exact."""
+
+to_bfloat16 = cast("Callable[[np.float32], np.uint16]", intrinsic(_to_bfloat16))
+"""The bits of the nearest bfloat16, ties to even; one NaN for all."""

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from windrow.comm.errors import DeadlineError, PeerFailedError
-from windrow.comm.pending import Request
-from windrow.comm.rendezvous import Rendezvous
-from windrow.comm.staging import as_bytes
+from windrow.comm.launcher import Rendezvous
+from windrow.comm.transfer import Request, as_bytes
 from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
 
 __all__ = ["Backend", "TorchWorld"]

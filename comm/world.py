@@ -1,7 +1,7 @@
 """The ranks of a job, and the few collectives that everything else is written with.
 
 The law, as in MPI: every collective is issued by all ranks, in the same order. What must agree is said at
-each method; ``debug=True`` checks it before each call and raises the same error on every rank.
+each method; ``debug=True`` checks it before each call (`check_agreement`) and raises the same error on every rank.
 
 A backend implements two transfers, `_post_exchange` (one optional message to and from each peer) and
 `_post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here.
@@ -11,21 +11,20 @@ import contextlib
 import functools
 import pickle
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, TypeVar
 
 import torch
 from torch import Tensor
 
-from windrow.comm.agreement import check_agreement
-from windrow.comm.pending import Pending, Request
-from windrow.comm.staging import from_transport, to_transport
-from windrow.comm.trace import Operation, Tracer, trace_clock_ns
+from windrow.comm.errors import CollectiveMismatchError
+from windrow.comm.meter import Operation, Tracer, trace_clock_ns
+from windrow.comm.transfer import Pending, Request, from_transport, to_transport
 
 if TYPE_CHECKING:
     from windrow.comm.meter import Meter
 
-__all__ = ["DEFAULT_DEADLINE_S", "ReduceOp", "World"]
+__all__ = ["DEFAULT_DEADLINE_S", "ReduceOp", "World", "check_agreement"]
 
 T = TypeVar("T")
 ReduceOp = Literal["sum", "max", "min"]
@@ -407,3 +406,30 @@ class World(ABC):
                 f"send_counts {list(send_counts)} must be non-negative and add up to the {len(send)} rows to send, "
                 f"and receive_counts {list(receive_counts)} be non-negative"
             )
+
+
+def check_agreement(world: "World", call: Mapping[str, object]) -> None:
+    """Compare a description of the collective that each rank is about to issue. Collective.
+
+    Args:
+        world: all its ranks call this at the same point of their collective order.
+        call: what must be equal on all ranks: the operation, stage, shape, dtype, and so on.
+
+    Raises:
+        CollectiveMismatchError: on every rank, with the same text, listing each rank's call.
+
+    Cost: one all-gather of a few hundred bytes.
+    """
+    calls = world.all_gather_object(dict(call), stage="debug agreement")
+    if all(other == calls[0] for other in calls):
+        return
+    lines = "\n".join(f"  rank {rank}: {_describe(other)}" for rank, other in enumerate(calls))
+    raise CollectiveMismatchError(
+        f"ranks issued collectives that do not agree:\n{lines}\n"
+        "Every rank must issue the same collectives in the same order; look for a branch that depends on the rank."
+    )
+
+
+def _describe(call: Mapping[str, object]) -> str:
+    details = ", ".join(f"{key}={value}" for key, value in call.items() if key != "operation")
+    return f"{call['operation']}({details})"

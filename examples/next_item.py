@@ -16,12 +16,10 @@ import torch
 from windrow import recsys
 from windrow.comm.connect import connect
 from windrow.partition.tables import plan_with_planner
-from windrow.recsys.models.next_item import NextItem, next_item_tables
-from windrow.recsys.negative_sampling import NegativeSampler
-from windrow.recsys.next_item_evaluation import NextItemEvaluator
-from windrow.recsys.session_batch import ITEM
-from windrow.recsys.session_reader import SessionReader
-from windrow.recsys.sessions import Sessions, load_sessions
+from windrow.recsys.batches.sampling import NegativeSampler
+from windrow.recsys.batches.sessions import ITEM, SessionReader, Sessions, load_sessions
+from windrow.recsys.models.retrieval import NextItem, next_item_tables
+from windrow.recsys.ranking_evaluation import NextItemEvaluator
 
 DIM, BATCH_SIZE, NEGATIVES, TABLE_RATE, SEED = 32, 256, 256, 0.1, 0
 

@@ -3,15 +3,15 @@
 What a program of one's own needs is here; the modules hold the rest.
 """
 
-from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator
 from windrow.gnn.graph import Graph
 from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.splits import SplitOptions, VertexSplit
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 __all__ = [
     "GNN",

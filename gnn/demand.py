@@ -1,11 +1,23 @@
-"""What the minibatches of one part of a graph will ask for."""
+"""How often minibatches ask for each vertex: the sampling to analyse, the order of vertices that follows, and counts.
 
-from collections.abc import Sequence
+`demand_of` describes the minibatches of one part to the analysis of `windrow.caching`, `vertex_priorities` says which
+vertices of a part its own minibatches need most (a store orders them by that), and `count_accesses` samples and counts
+what the analysis predicts.
+"""
 
-from windrow.caching.demand import Demand
+from collections.abc import Callable, Iterable, Sequence
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.caching.vip import Demand, find_samplers, inclusion_probabilities
+from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.seed_order import SeedOrder, count_steps
+from windrow.partition.book import VertexOrder
 
-__all__ = ["demand_of"]
+__all__ = ["bytes_for_priorities", "count_accesses", "demand_of", "vertex_priorities"]
 
 
 def demand_of(graph: PartitionedGraph, part: int, fanouts: Sequence[int], steps: int) -> Demand:
@@ -27,3 +39,101 @@ def demand_of(graph: PartitionedGraph, part: int, fanouts: Sequence[int], steps:
         steps=steps,
         fanouts=tuple(fanouts),
     )
+
+
+PRIORITY_STAGE = "ordering vertices"
+VECTORS_PER_HOP = 4
+"""Of N numbers of 8 bytes each: those of `inclusion_probabilities`."""
+VECTORS_BESIDE_HOPS = 8
+"""Five of the same function, what it knows of lists that overlap, the priorities, and the ids of a part."""
+
+
+def vertex_priorities(
+    graph: Graph,
+    assignment: npt.NDArray[np.integer],
+    num_parts: int,
+    order: VertexOrder,
+    *,
+    progress: Callable[[str, float], None] | None = None,
+) -> npt.NDArray[np.float64]:
+    """The probability of each vertex to be needed in a minibatch of the rank that owns it.
+
+    Args:
+        graph: in the user's numbering, with training vertices.
+        assignment: integer [N], each vertex's part.
+        num_parts: number of parts.
+        order: the minibatches.
+        progress: called with a stage name and the share done, 0 to 1.
+
+    Returns:
+        float64 [N] from 0 to 1, for `windrow.partition.book.PartitionBook.from_assignment`; a part without training
+        vertices has zeros.
+
+    Cost:
+        A pass over the edges for each part and hop, one part after another; see `windrow.caching.vip`. Memory: see
+        `bytes_for_priorities`.
+    """
+    indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
+    train_ids = graph.train_ids.numpy()
+    parts_of_seeds = assignment[train_ids]
+    steps = count_steps(len(train_ids), order.batch_size)
+    priorities = np.zeros(graph.num_vertices)
+    if progress is not None:
+        progress(PRIORITY_STAGE, 0.0)
+    samplers = find_samplers(indptr, indices)
+    for part in range(num_parts):
+        seeds = train_ids[parts_of_seeds == part]
+        if len(seeds):
+            demand = Demand(
+                indptr=indptr,
+                indices=indices,
+                # Parts are no ranges before vertices are renumbered; probabilities do not ask who owns a vertex.
+                own=(0, 0),
+                seeds=seeds,
+                steps=steps,
+                fanouts=order.fanouts,
+            )
+            mine = np.flatnonzero(assignment == part)
+            priorities[mine] = inclusion_probabilities(demand, samplers=samplers).total[mine]
+        if progress is not None:
+            progress(PRIORITY_STAGE, (part + 1) / num_parts)
+    return priorities
+
+
+def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
+    """Estimate the peak memory of `vertex_priorities`, beyond the graph.
+
+    Args:
+        graph: directed or not; where it is not, it takes less: no second copy of the lists.
+        order: the minibatches.
+
+    Returns:
+        Bytes.
+    """
+    lists = graph.num_edges * (graph.indices.element_size() + 1)
+    return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
+
+
+def count_accesses(
+    sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[int]
+) -> npt.NDArray[np.int64]:
+    """Sample all minibatches of some epochs and count how often each vertex is among the input rows.
+
+    Args:
+        sampler: of the rank; its draws are those of training where its seed is the run's.
+        order: the rank's seeds.
+        epochs: numbers of the epochs. Ranking vertices for training by epochs that training will sample itself would
+            be looking ahead: take others.
+
+    Returns:
+        int64 [N].
+
+    Cost:
+        That of sampling; 8 bytes per vertex.
+    """
+    counts = np.zeros(sampler.num_vertices, np.int64)
+    for epoch in epochs:
+        for step in range(order.steps_per_epoch):
+            # No vertex is twice among the input rows of a minibatch.
+            counts[sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step).input_ids.numpy()] += 1
+    return counts

@@ -10,12 +10,11 @@ from torch import Tensor
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
-from windrow.gnn.inference import infer_exactly
+from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import Metric, check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
-from windrow.gnn.pipeline_options import PipelineOptions
-from windrow.gnn.sampled_inference import infer_sampled, own_vertices
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 
 __all__ = ["EvaluationOptions", "Evaluator", "measure_split"]

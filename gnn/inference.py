@@ -1,22 +1,50 @@
-"""Exact predictions for every vertex: the whole graph, one layer at a time, each rank its own vertices.
+"""Distributed inference: exact, or from sampled neighbourhoods; and its results on rank 0 in the user's order.
 
-A layer's outputs of all vertices are computed before the next layer starts, so no vertex is computed twice and
-no neighbour is left out. Before each layer a rank fetches the rows of the sources that others own.
+Exact: the whole graph, one layer at a time, each rank its own vertices. A layer's outputs of all vertices are computed
+before the next layer starts, so no vertex is computed twice and no neighbour is left out. Before each layer a rank
+fetches the rows of the sources that others own.
+
+Sampled: through the pipeline of training, sampled and fetched ahead. Each vertex is computed on the rank that owns it.
+What it samples depends on its id alone, not on the vertices that share its minibatch, so that the result does not
+depend on the number of ranks or on the size of minibatches.
+
+Rows of all ranks come to rank 0 a chunk at a time: memory stays bounded, whatever the graph::
+
+    the user's ids         0  1  2  3  4  5          chunks of 4
+    vertices of rank 0        1     3  4             rank 0 receives  1 3 | 0 2   places them  0 1 2 3
+    vertices of rank 1     0     2        5                           4 | 5                    4 5
+
+Which rank has which vertex of a chunk is known everywhere, so that rows alone travel, each once.
 """
 
-from collections.abc import Callable
+import contextlib
+from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
 from torch import Tensor
 
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.exchange import RowExchange
+from windrow.comm.meter import Stopwatch
+from windrow.comm.rows import chunk_bounds, group_by_owner, near_equal_split
 from windrow.comm.world import World
-from windrow.gnn.block import Block
+from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
+from windrow.gnn.sampler import NeighborSampler
 
-__all__ = ["exact_chunks", "gather_predictions", "infer_exactly"]
+__all__ = [
+    "exact_chunks",
+    "gather_predictions",
+    "infer_exactly",
+    "infer_sampled",
+    "own_vertices",
+    "rows_in_users_order",
+    "sampled_steps",
+    "wanted_vertices",
+]
 
 CHUNK_VERTICES = 1 << 16
 """Vertices whose layer output is computed at a time: bounds the memory for their sources' rows."""
@@ -113,3 +141,156 @@ def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) 
     """
     rows = torch.cat(world.all_gather(own_rows.cpu(), stage="predictions"))
     return rows[torch.from_numpy(graph.book.old_to_new)]
+
+
+def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
+    """The vertices that this rank computes.
+
+    Args:
+        graph: this rank's view.
+        ids: int64 [n], distinct ids of the partition, over all parts; None for all vertices.
+
+    Returns:
+        int64, those of this part: in the order of `ids`, or ascending.
+    """
+    start, stop = graph.own_range
+    return torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)]
+
+
+def sampled_steps(graph: PartitionedGraph, ids: Tensor | None, batch_size: int) -> int:
+    """How many minibatches `infer_sampled` goes through, the same on every rank.
+
+    Args:
+        graph: any rank's view.
+        ids: as for `own_vertices`.
+        batch_size: vertices of a minibatch, over all ranks.
+    """
+    ranges = list(pairwise(graph.offsets))
+    if ids is None:
+        largest = max(stop - start for start, stop in ranges)
+    else:
+        largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in ranges)
+    return -(-largest // max(1, batch_size // len(ranges)))
+
+
+@torch.no_grad()
+def infer_sampled(
+    world: World,
+    graph: PartitionedGraph,
+    model: GNN,
+    ids: Tensor | None,
+    *,
+    sampler: NeighborSampler,
+    store: CachedStore,
+    options: PipelineOptions,
+    batch_size: int,
+    after_step: Callable[[], None] | None = None,
+) -> Tensor:
+    """Compute the outputs of this rank's vertices from sampled neighbours, without dropout. Collective.
+
+    Args:
+        world: all ranks call this, with the same weights, fanouts and sizes.
+        graph: this rank's view.
+        model: in evaluation mode, on any device.
+        ids: int64 [n], distinct ids of the partition, over all parts; None for all vertices; must agree.
+        sampler: of this rank; it has one fanout for each layer.
+        store: where rows of features are.
+        options: how far ahead minibatches are made.
+        batch_size: vertices of a minibatch, over all ranks.
+        after_step: called after each minibatch, to show progress.
+
+    Returns:
+        float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
+
+    Raises:
+        DataError: an id is not a vertex.
+        DeadlineError: a rank did not come in time.
+    """
+    own = own_vertices(graph, ids)
+    outputs = torch.empty((len(own), graph.outputs))
+    steps = sampled_steps(graph, ids, batch_size)
+    if steps == 0:
+        return outputs
+    bounds = list(pairwise(near_equal_split(len(own), steps)))
+    device = next(model.parameters()).device
+    pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
+    with contextlib.closing(pipeline):
+        for (first, last), loaded in zip(bounds, pipeline.run(_tasks(own, bounds)), strict=True):
+            outputs[first:last] = model(loaded.minibatch.blocks, loaded.rows)
+            if after_step is not None:
+                after_step()
+    return outputs
+
+
+def _tasks(own: Tensor, bounds: list[tuple[int, int]]) -> Iterator[SeedTask]:
+    # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
+    return (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
+
+
+PREDICTIONS_STAGE = "predictions"
+ROOT = 0
+
+
+def wanted_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
+    """Put vertices into the user's order.
+
+    Args:
+        graph: any rank's view.
+        ids: int64 [n], distinct ids of the partition; None for all vertices.
+
+    Returns:
+        int64 [n], ascending ids of the user.
+    """
+    if ids is None:
+        return torch.arange(graph.num_vertices)
+    return graph.original_ids[ids].sort().values
+
+
+def rows_in_users_order(
+    world: World,
+    graph: PartitionedGraph,
+    wanted: Tensor,
+    own_ids: Tensor,
+    own_rows: Tensor,
+    *,
+    chunk_rows: int,
+) -> Iterator[tuple[Tensor, Tensor]]:
+    """Bring rows to rank 0, chunk by chunk. Collective: every rank goes through all chunks.
+
+    Args:
+        world: all ranks call this.
+        graph: this rank's view.
+        wanted: int64, ascending ids of the user; must agree.
+        own_ids: int64, ascending ids of the partition, in this rank's range: all that are wanted are among them.
+        own_rows: [len(own_ids), ...] their rows, on any device; row shape and dtype must agree.
+        chunk_rows: most rows that are brought together at a time; must agree.
+
+    Yields:
+        The user's ids of a chunk, ascending, and on rank 0 their rows on the CPU; on other ranks no rows.
+
+    Memory: rank 0 holds a chunk twice, other ranks what they send of it, besides 8 bytes for each id.
+    """
+    start, stop = graph.own_range
+    old_to_new = torch.from_numpy(graph.book.old_to_new)
+    for first, last in chunk_bounds(len(wanted), chunk_rows):
+        chunk = wanted[first:last]
+        ids = old_to_new[chunk]
+        own = ids[(ids >= start) & (ids < stop)]
+        places = torch.searchsorted(own_ids, own).to(own_rows.device)
+        yield chunk, _to_root(world, graph, ids, own_rows[places].cpu())
+
+
+def _to_root(world: World, graph: PartitionedGraph, ids: Tensor, own: Tensor) -> Tensor:
+    """Rows of a chunk's vertices in the chunk's order on the root, none elsewhere; `own` keeps that order too."""
+    nobody = [0] * world.size
+    if world.rank != ROOT:
+        sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
+        return world.all_to_all(own, sends, nobody, stage=PREDICTIONS_STAGE)
+    order, counts = group_by_owner(ids, graph.offsets)
+    sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
+    received = world.all_to_all(own, sends, counts, stage=PREDICTIONS_STAGE)
+    if order is None:
+        return received
+    rows = torch.empty_like(received)
+    rows[order] = received
+    return rows

@@ -1,4 +1,4 @@
-"""Numba kernels behind `windrow.gnn.block` and `windrow.gnn.message_passing` for arrays in CPU memory."""
+"""Compiled loops of `windrow.gnn.message_passing` for arrays in CPU memory."""
 
 import numba
 import numpy as np

@@ -1,4 +1,4 @@
-"""How wrong predictions are (the loss) and how good (accuracy, macro-F1, ROC-AUC; all: higher is better).
+"""Loss and metrics (accuracy, macro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
 
 Logits are [n, C] for "single-label" and "multi-label", and [n] or [n, 1] for "binary", where they speak for
 class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column::
@@ -9,6 +9,15 @@ class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column 
                                                        0 0 1
     binary                   labels  1 0      columns  0 1        scores: minus logit, logit
                                                        1 0
+
+What is written for users::
+
+    task           columns
+    single-label   prediction: the class; probability: of that class
+    binary         probability: of class 1
+    multi-label    probabilities: one of each class
+
+Nothing here communicates.
 """
 
 from typing import Literal
@@ -20,7 +29,15 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.gnn.graph import Task
 
-__all__ = ["Metric", "check_labels_can_be_scored", "default_metric", "evaluate_predictions", "loss_sum"]
+__all__ = [
+    "Metric",
+    "check_finite",
+    "check_labels_can_be_scored",
+    "default_metric",
+    "evaluate_predictions",
+    "loss_sum",
+    "prediction_columns",
+]
 
 Metric = Literal["accuracy", "macro_f1", "roc_auc"]
 """A measure of predictions; higher is better, 1 is perfect."""
@@ -176,3 +193,47 @@ def _roc_auc(scores: Tensor, targets: Tensor) -> float:
         ranks = torch.unique(scores[:, column], return_inverse=True)[1].double() / len(scores)
         areas.append(float(binary_auroc(ranks, targets[:, column].long())))
     return sum(areas) / len(areas)
+
+
+def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
+    """Turn logits into predictions.
+
+    Args:
+        task: of the graph.
+        logits: [n, C] on the CPU, or [n] or [n, 1] for "binary".
+
+    Returns:
+        By column: "prediction" int32 [n] is the class with the largest logit, the first of equal ones, as metrics
+        count it; "probability" float32 [n]; "probabilities" float32 [n, C].
+    """
+    # Single precision would lose digits of a probability that is close to 1.
+    exact = logits.double()
+    if task == "binary":
+        return {"probability": exact.reshape(-1).sigmoid().float()}
+    if task == "multi-label":
+        return {"probabilities": exact.sigmoid().float()}
+    prediction = logits.argmax(1, keepdim=True)
+    probability = exact.softmax(1).gather(1, prediction)
+    return {
+        "prediction": prediction.flatten().to(torch.int32),
+        "probability": probability.flatten().float(),
+    }
+
+
+def check_finite(vertices: Tensor, logits: Tensor) -> None:
+    """Refuse outputs that say nothing.
+
+    Args:
+        vertices: int64 [n], the user's ids.
+        logits: [n] or [n, C].
+
+    Raises:
+        DataError: an output is NaN or infinite; names the first vertex.
+    """
+    lost = ~logits.isfinite().reshape(len(logits), -1).all(1)
+    if bool(lost.any()):
+        vertex = int(vertices[lost.nonzero()[0, 0]])
+        raise DataError(
+            f"the prediction for vertex {vertex} is NaN or infinite: the training diverged; predict with an earlier "
+            "checkpoint (--checkpoint best), or train again with a lower learning rate"
+        )

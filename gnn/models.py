@@ -10,13 +10,10 @@ from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, stream_key
-from windrow.gnn.block import Block
-from windrow.gnn.layers.gat import GATLayer
-from windrow.gnn.layers.gcn import GCNLayer
-from windrow.gnn.layers.gin import GINLayer
-from windrow.gnn.layers.graphsage import GraphSAGELayer
+from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
+from windrow.gnn.message_passing import Block
+from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
-from windrow.training.linear import make_linear
 
 __all__ = ["GNN", "ModelOptions", "build_model"]
 

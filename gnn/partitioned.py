@@ -18,9 +18,8 @@ from torch import Tensor
 from windrow.comm.codec import CodecName, make_codec
 from windrow.comm.errors import DataError
 from windrow.gnn.graph import Graph, Task
-from windrow.partition.book import PartitionBook
+from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
 from windrow.partition.store import PartitionStore
-from windrow.partition.vertex_order import VertexOrder, order_from_metadata
 
 __all__ = ["PartitionedGraph", "Split"]
 

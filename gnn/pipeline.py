@@ -13,34 +13,227 @@ travels while the caller computes. The queue of a stage therefore holds what its
 and all ranks issue the same exchanges in the same order, whatever the timing (Kaler et al., Communication-Efficient
 Graph Neural Networks with Probabilistic Neighborhood Expansion Analysis and Caching, MLSys 2023, section 5).
 
-On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on.
-
 Rows of two minibatches are on the wire, so that it does not fall idle while those that have come are put in their
 places and those for the next are gathered. They give way to sums of gradients, which minibatch i waits for.
 
 A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in one go, of 1 counts too. Beyond 4 the
 rows are the longer on their way. With 0, all stages of a minibatch follow one another, and sampling too: what the
 pipeline is measured against.
+
+Threads sample, and work out where each row will come from (`MinibatchLoader`)::
+
+    task 7   task 6   task 5   |  task 4   task 3  |  task 2
+    not yet drawn              |  being sampled    |  taken by the caller, in order
+
+A thread does a whole minibatch from end to end and holds the interpreter lock only between its compiled loops. At
+most `threads + 1` minibatches are under way or waiting, so memory is bounded and nobody samples far ahead of training.
+
+On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on
+(`DeviceCopy`)::
+
+    stream of the caller   | compute i        | compute i + 1    |
+    stream of the copies      | copy i + 1       | copy i + 2
+
+A stream does its work in order, so copies need one of their own. What they made is used by another stream than the one
+that its memory belongs to: that stream waits for the copies, and the allocator for that stream.
 """
 
 import contextlib
 from collections import deque
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Callable, Generator, Iterable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import AbstractContextManager
 from dataclasses import dataclass
 
 import torch
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore, RowGather
+from windrow.caching.request import RowRequest
+from windrow.comm.errors import DeadlineError, RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
-from windrow.gnn.block import Minibatch
-from windrow.gnn.device_copy import DeviceCopy
-from windrow.gnn.loader import MinibatchLoader, PlannedMinibatch, SeedTask
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.sampler import NeighborSampler
 
-__all__ = ["LoadedMinibatch", "MinibatchPipeline"]
+__all__ = [
+    "DeviceCopy",
+    "LoadedMinibatch",
+    "MinibatchLoader",
+    "MinibatchPipeline",
+    "PipelineOptions",
+    "PlannedMinibatch",
+    "SeedTask",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PipelineOptions:
+    """How many minibatches are under way while one is trained on. The answer does not depend on it, bit for bit."""
+
+    depth: int = 4
+    """Minibatches whose rows are being asked for ahead of the one in training; 0 does all stages of a minibatch one
+    after another (no pipeline)."""
+
+    sampler_threads: int = 1
+    """Threads of each rank that sample, each a whole minibatch at a time, ahead of the exchange."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        for name, least in (("depth", 0), ("sampler_threads", 1)):
+            if getattr(self, name) < least:
+                raise RecipeError(f"pipeline.{name} = {getattr(self, name)}: must be at least {least}")
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class SeedTask:
+    """A minibatch to be made: seeds, and the counters of its randomness."""
+
+    seeds: Tensor
+    """int64 [b], ids of the partition; b may be 0."""
+    epoch: int
+    """Of the training run; 0 where it is nothing else."""
+    step: int
+    """Of the epoch."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class PlannedMinibatch:
+    """A sampled minibatch whose rows are not there yet."""
+
+    task: SeedTask
+    """What it was made from."""
+    minibatch: Minibatch
+    """On the CPU."""
+    request: RowRequest
+    """Where the rows of its input vertices will come from."""
+
+
+class MinibatchLoader:
+    """Samples minibatches in threads, and gives them out in the order of their tasks.
+
+    Args:
+        sampler: samples.
+        plan: tells where the rows of some vertices will come from; called in the same thread as the sampler.
+        threads: that sample; 0 for none: the caller's own thread does each minibatch when it is asked for.
+        deadline_s: seconds to wait for one minibatch.
+        stopwatch: gets the stage "sample", seconds of all threads together.
+    """
+
+    def __init__(
+        self,
+        sampler: NeighborSampler,
+        plan: Callable[[Tensor], RowRequest],
+        *,
+        threads: int,
+        deadline_s: float,
+        stopwatch: Stopwatch,
+    ) -> None:
+        self._sampler = sampler
+        self._plan = plan
+        self._threads = threads
+        self._deadline_s = deadline_s
+        self._stopwatch = stopwatch
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampler") if threads else None
+
+    def run(self, tasks: Iterable[SeedTask]) -> Iterator[PlannedMinibatch]:
+        """Make minibatches.
+
+        Args:
+            tasks: drawn in the caller's thread, at most ``threads + 1`` ahead.
+
+        Yields:
+            One for each task, in their order.
+
+        Raises:
+            BaseException: whatever a thread raised, when its minibatch is due.
+            DeadlineError: a minibatch was not there within the deadline; names it.
+        """
+        if self._pool is None:
+            yield from map(self._make, tasks)
+            return
+        remaining = iter(tasks)
+        waiting: deque[tuple[SeedTask, Future[PlannedMinibatch]]] = deque()
+        try:
+            while True:
+                for task in remaining:
+                    waiting.append((task, self._pool.submit(self._make, task)))
+                    if len(waiting) > self._threads:
+                        break
+                if not waiting:
+                    return
+                yield self._result(*waiting.popleft())
+        finally:
+            # Where the caller stops early, nobody wants what is not begun.
+            for _, future in waiting:
+                future.cancel()
+
+    def close(self) -> None:
+        """End the threads, once they are done with what they have begun."""
+        if self._pool is not None:
+            self._pool.shutdown(cancel_futures=True)
+
+    def _result(self, task: SeedTask, future: Future[PlannedMinibatch]) -> PlannedMinibatch:
+        try:
+            return future.result(timeout=self._deadline_s)
+        except TimeoutError:
+            if future.done():  # It is the thread's own error.
+                raise
+            raise DeadlineError(
+                f"the minibatch of epoch {task.epoch}, step {task.step} was not sampled after {self._deadline_s:g} s: "
+                "give sampling more threads or smaller fanouts, or raise deadline_s"
+            ) from None
+
+    def _make(self, task: SeedTask) -> PlannedMinibatch:
+        with self._stopwatch.measure("sample"):
+            minibatch = self._sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
+            return PlannedMinibatch(task=task, minibatch=minibatch, request=self._plan(minibatch.input_ids))
+
+
+class DeviceCopy:
+    """Where minibatches are copied to a device; on a CPU nothing needs to be done.
+
+    Args:
+        device: where minibatches are computed. What is on it already may be read by the copies.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._stream: torch.cuda.Stream | None = None
+        if device.type == "cuda":
+            self._stream = torch.cuda.Stream(device)
+            self._stream.wait_stream(torch.cuda.current_stream(device))
+
+    @property
+    def overlaps(self) -> bool:
+        """Whether copies run beside computing, so that it pays to begin them a minibatch ahead."""
+        return self._stream is not None
+
+    def queue(self) -> AbstractContextManager[object]:
+        """While the ``with`` block runs, what this thread queues on the device goes to the stream of the copies."""
+        return contextlib.nullcontext() if self._stream is None else torch.cuda.stream(self._stream)
+
+    def mark(self) -> torch.cuda.Event | None:
+        """A moment: when all copies that were queued until now are done."""
+        return None if self._stream is None else self._stream.record_event()
+
+    def hand_over(self, done: torch.cuda.Event | None, tensors: Iterable[Tensor]) -> None:
+        """Let the caller's stream use what the copies made; the caller itself waits for nothing.
+
+        Args:
+            done: from `mark`, after the copies.
+            tensors: what they made; those on a CPU do not matter.
+        """
+        if self._stream is None or done is None:
+            return
+        current = torch.cuda.current_stream(self._stream.device)
+        current.wait_event(done)
+        for tensor in tensors:
+            if tensor.is_cuda:
+                tensor.record_stream(current)
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)

@@ -26,7 +26,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.comm.splits import group_by_owner, near_equal_split
+from windrow.comm.rows import group_by_owner, near_equal_split
 
 __all__ = ["SeedOrder", "SeedScheme", "check_every_part_has_training_vertices", "count_steps"]
 

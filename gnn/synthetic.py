@@ -1,4 +1,4 @@
-"""Generated graphs: a power-law graph of any size for benchmarks, a community graph that a model can learn.
+"""Synthetic graphs: a power-law graph of any size for benchmarks, a community graph that a model can learn.
 
 Every number is a hash of (seed, what it is for, its position), so a graph depends on its arguments alone.
 """
@@ -12,12 +12,19 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
-from windrow.gnn.splits import SplitOptions
-from windrow.gnn.synthetic_draws import below, distinct, shuffled, uniform
+from windrow.gnn.vertex_data import SplitOptions
 
-__all__ = ["community_graph", "power_law_graph", "random_features"]
+__all__ = [
+    "below",
+    "community_graph",
+    "distinct",
+    "power_law_graph",
+    "random_features",
+    "shuffled",
+    "uniform",
+]
 
 MAX_ROUNDS = 8
 NUMBERS_PER_CHUNK = 1 << 20
@@ -177,3 +184,64 @@ def _distinct_pairs(num_vertices: int, wanted: int, skew: float, seed: int) -> n
 def _rank(num_vertices: int, skew: float, uniform: npt.NDArray[np.float64]) -> npt.NDArray[np.int64]:
     """Invert the distribution with density proportional to x ** -skew on (0, 1], scaled to ranks."""
     return (num_vertices * uniform ** (1 / (1 - skew))).astype(np.int64)
+
+
+def uniform(positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.float64]:
+    """Draw one number in [0, 1) for each position.
+
+    Args:
+        positions: int64, any shape.
+        seed: another seed gives other numbers.
+        purpose: and so does another purpose.
+
+    Returns:
+        float64 of the same shape: the top 53 bits of a hash.
+    """
+    hashes = hash_ids(stream_key(seed, Stream.GENERATE, purpose), positions) >> np.uint64(11)
+    return hashes.astype(np.float64) * 2.0**-53
+
+
+def below(limit: int, positions: npt.NDArray[np.int64], seed: int, purpose: int) -> npt.NDArray[np.int64]:
+    """Draw one integer in [0, limit) for each position; see `uniform`.
+
+    Args:
+        limit: at least 1, far below 2**53.
+        positions: int64, any shape.
+        seed: another seed gives other numbers.
+        purpose: and so does another purpose.
+
+    Returns:
+        int64 of the same shape.
+    """
+    return (uniform(positions, seed, purpose) * limit).astype(np.int64)
+
+
+def shuffled(count: int, seed: int, purpose: int) -> npt.NDArray[np.int64]:
+    """Put 0..count - 1 in a random order.
+
+    Args:
+        count: how many.
+        seed: another seed gives another order.
+        purpose: and so does another purpose.
+
+    Returns:
+        int64 [count], a permutation.
+
+    Cost:
+        One sort of `count` numbers.
+    """
+    return np.argsort(hash_ids(stream_key(seed, Stream.GENERATE, purpose), np.arange(count)))
+
+
+def distinct(keys: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """Sort and drop repeats: numpy.unique gives the same, far more slowly.
+
+    Args:
+        keys: int64 [n]; sorted in place.
+
+    Returns:
+        int64, ascending without repeats.
+    """
+    keys.sort()
+    first = np.concatenate((np.ones(min(keys.size, 1), dtype=bool), keys[1:] != keys[:-1]))
+    return keys if first.all() else keys[first]

@@ -8,10 +8,9 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, stream_key
 from windrow.gnn.graph import Graph
-from windrow.gnn.splits import VertexSplit
-from windrow.gnn.synthetic import random_features
-from windrow.gnn.synthetic_draws import distinct, shuffled
-from windrow.gnn.synthetic_kernels import csc_from_pairs, draw_features, draw_pairs
+from windrow.gnn.graph_kernels import csc_from_pairs, draw_features, draw_pairs
+from windrow.gnn.synthetic import distinct, random_features, shuffled
+from windrow.gnn.vertex_data import VertexSplit
 
 __all__ = ["power_law_communities"]
 

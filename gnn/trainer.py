@@ -13,12 +13,10 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
-from windrow.gnn.loader import SeedTask
 from windrow.gnn.metrics import loss_sum
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training.dropout import DropoutContext

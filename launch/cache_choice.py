@@ -1,18 +1,189 @@
-"""Which remote rows each rank keeps during a training run, decided by all ranks together before it starts."""
+"""Which remote rows each rank caches, for training and for sampled inference.
+
+One part's minibatches are ranked first: what they will ask for, and which remote rows would be kept first. This needs
+one process, so that planning does it for all parts. Then all ranks agree on sizes, before a run starts.
+
+Seeds of an inference pass are all vertices to predict, and there is one epoch. A row that two minibatches need is
+worth keeping: it travels once instead of twice.
+"""
 
 from dataclasses import dataclass
 
+import numpy as np
+import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.caching.auto_capacity import automatic_capacities
-from windrow.caching.selection import cache_capacity
+from windrow.caching.policies import score_vertices
+from windrow.caching.selection import (
+    automatic_capacities,
+    cache_capacity,
+    choose_cached,
+    expected_remote_rows,
+    rows_worth_keeping,
+)
+from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
+from windrow.comm.codec import make_codec
 from windrow.comm.world import World
+from windrow.gnn.demand import count_accesses, demand_of
+from windrow.gnn.inference import own_vertices, sampled_steps
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.launch.part_ranking import PartRanking, rank_part, row_sizes
+from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.seed_order import SeedOrder
+from windrow.gnn.trainer import SamplerOptions
 from windrow.launch.recipe import Recipe
 
-__all__ = ["CacheChoice", "agree_on_capacities", "choose_cache"]
+__all__ = [
+    "CacheChoice",
+    "PartRanking",
+    "agree_on_capacities",
+    "choose_cache",
+    "choose_inference_cache",
+    "rank_part",
+    "row_sizes",
+    "seed_order",
+]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class PartRanking:
+    """One part's remote vertices in the order in which they would be kept, and how often they will be needed."""
+
+    part: int
+    """Which part."""
+    offsets: list[int]
+    """[parts + 1], where each part's ids start."""
+    steps: int
+    """Minibatches in an epoch."""
+    total: npt.NDArray[np.float64]
+    """float64 [N], probability of each vertex to be among the input rows of one minibatch of this part."""
+    ranking: npt.NDArray[np.int64]
+    """Remote vertices with a score above 0, best first."""
+
+    @property
+    def own(self) -> tuple[int, int]:
+        """First id of this part, and the one after its last."""
+        return self.offsets[self.part], self.offsets[self.part + 1]
+
+    @property
+    def num_remote(self) -> int:
+        """Vertices of all other parts."""
+        return self.offsets[-1] - (self.own[1] - self.own[0])
+
+    @property
+    def input_rows(self) -> float:
+        """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
+        return self.steps * float(self.total.sum())
+
+    def worthwhile(self, epochs: int) -> int:
+        """Remote rows that spare more transfers than they cost, see `windrow.caching.selection`."""
+        return rows_worth_keeping(self.total, self.own, steps=self.steps, epochs=epochs)
+
+    def num_kept(self, capacity: int) -> int:
+        """How many ids `kept` gives."""
+        return len(self.ranking[:capacity]) if capacity < self.num_remote else self.num_remote
+
+    def kept(self, capacity: int) -> npt.NDArray[np.int64]:
+        """Ids that a cache of so many rows holds: the best; every remote vertex where there is room for all of them."""
+        if capacity < self.num_remote:
+            # A copy: a run that holds on to a part of the ranking would hold all of it in memory.
+            return self.ranking[:capacity].copy()
+        start, stop = self.own
+        return np.concatenate([np.arange(start), np.arange(stop, self.offsets[-1])])
+
+    def expected_rows(self, capacities: npt.ArrayLike) -> npt.NDArray[np.float64]:
+        """Rows that this part asks each owner for in an epoch.
+
+        Args:
+            capacities: integers [C], sizes of the cache.
+
+        Returns:
+            float64 [C, parts].
+        """
+        rows = expected_remote_rows(
+            self.total, self.ranking, self.offsets, self.part, capacities, steps=self.steps
+        )
+        rows[np.asarray(capacities) >= self.num_remote] = 0.0
+        return rows
+
+
+def rank_part(
+    graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: Samplers | None = None
+) -> PartRanking:
+    """Analyse a part.
+
+    Args:
+        graph: its topology and training vertices; whose rows it holds does not matter.
+        part: whose minibatches.
+        recipe: sampler, cache policy, batch size and seed.
+        samplers: of the same graph, where they are known from another part.
+
+    Cost:
+        One pass over the edges for each hop. The policy "simulation" samples some epochs besides.
+    """
+    order = seed_order(graph, part, recipe)
+    if samplers is None:
+        samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
+    demand = demand_of(graph, part, recipe.sampler.fanouts, order.steps_per_epoch)
+    # A copy, or all hops would stay in memory with the last.
+    total = inclusion_probabilities(demand, samplers=samplers).total.copy()
+    policy = recipe.cache.policy
+
+    def simulate(epochs: int) -> npt.NDArray[np.int64]:
+        sampler = NeighborSampler(
+            graph.indptr,
+            graph.indices,
+            recipe.sampler.fanouts,
+            seed=recipe.run.seed,
+            original_ids=graph.original_ids,
+        )
+        # Epochs that are not trained: a simulation that saw the very minibatches of training would flatter itself.
+        first = recipe.training.epochs
+        return count_accesses(sampler, order, range(first, first + epochs))
+
+    scores = (
+        total if policy == "vip" else score_vertices(policy, demand, simulate=simulate, samplers=samplers)
+    )
+    return PartRanking(
+        part=part,
+        offsets=graph.offsets,
+        steps=order.steps_per_epoch,
+        total=total,
+        ranking=choose_cached(scores, demand.own, graph.num_vertices),
+    )
+
+
+def seed_order(graph: PartitionedGraph, part: int, recipe: Recipe) -> SeedOrder:
+    """The seeds of a part's minibatches, as training draws them.
+
+    Args:
+        graph: with its training vertices.
+        part: whose seeds.
+        recipe: batch size, order and seed.
+    """
+    return SeedOrder(
+        graph.train_ids,
+        graph.original_ids,
+        offsets=graph.offsets,
+        rank=part,
+        batch_size=recipe.training.batch_size,
+        scheme=recipe.sampler.order,
+        seed=recipe.run.seed,
+    )
+
+
+def row_sizes(sampler: SamplerOptions, features: Tensor) -> tuple[int, int]:
+    """Bytes of one row of features where it is owned, and on the wire of training or in a cache, which keeps that form.
+
+    Args:
+        sampler: says in which number formats rows are kept and travel.
+        features: [rows, F] as the store has them, or as training keeps them already; only shape and dtype count.
+    """
+    shape = features.shape[1:]
+    in_memory = make_codec(sampler.storage).wire_row_bytes(shape, features.dtype)
+    on_the_wire = sampler.codec_of(features.dtype).wire_row_bytes(shape, features.dtype)
+    return in_memory, min(in_memory, on_the_wire)
+
 
 STAGE = "size of caches"
 
@@ -42,7 +213,7 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
         need; with "auto", those that pay, within the memory budget.
 
     Cost:
-        That of `windrow.launch.part_ranking.rank_part`; none where alpha is 0 or there is one rank.
+        That of `windrow.launch.cache_choice.rank_part`; none where alpha is 0 or there is one rank.
     """
     options = recipe.cache
     if world.size == 1 or options.alpha == 0:
@@ -74,8 +245,55 @@ def agree_on_capacities(
         ranking: of this rank.
         worthwhile: remote rows that this rank would gain by keeping.
         row_bytes: of one row as it is kept; must agree.
-        memory_gib: see `windrow.caching.auto_capacity.automatic_capacities`; must agree.
+        memory_gib: see `windrow.caching.selection.automatic_capacities`; must agree.
     """
     needs = world.all_gather_object((worthwhile, ranking.num_remote), stage=STAGE)
     everywhere, remote = zip(*needs, strict=True)
     return automatic_capacities(everywhere, remote, row_bytes, memory_gib)
+
+
+def choose_inference_cache(
+    world: World, graph: PartitionedGraph, ids: Tensor | None, recipe: Recipe, fanouts: tuple[int, ...]
+) -> Tensor:
+    """Choose the remote rows that this rank keeps, by the probability that a minibatch needs them. Collective.
+
+    Args:
+        world: one rank for each part.
+        graph: this rank's view.
+        ids: int64 [n], vertices to predict, ids of the partition; None for all; must agree.
+        recipe: section [cache] says how much room there is, [evaluation] the size of minibatches; must agree.
+        fanouts: neighbours per hop; must agree.
+
+    Returns:
+        int64 ids of other ranks' vertices: never more than save transfers, save where rows of all ranks fit.
+
+    Cost:
+        One pass over the edges for each hop; none where alpha is 0 or there is one rank.
+    """
+    options = recipe.cache
+    steps = sampled_steps(graph, ids, recipe.evaluation.batch_size)
+    if world.size == 1 or options.alpha == 0 or steps == 0:
+        return torch.empty(0, dtype=torch.int64)
+    demand = Demand(
+        indptr=graph.indptr.numpy(),
+        indices=graph.indices.numpy(),
+        own=graph.own_range,
+        seeds=own_vertices(graph, ids).numpy(),
+        steps=steps,
+        fanouts=fanouts,
+    )
+    total = inclusion_probabilities(demand).total
+    ranking = PartRanking(
+        part=world.rank,
+        offsets=graph.offsets,
+        steps=steps,
+        total=total,
+        ranking=choose_cached(total, demand.own, graph.num_vertices),
+    )
+    worthwhile = ranking.worthwhile(1)
+    if isinstance(options.alpha, str):
+        row_bytes, _ = row_sizes(recipe.sampler, graph.features)
+        capacities = agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
+        return torch.from_numpy(ranking.kept(capacities[world.rank]))
+    room = cache_capacity(options.alpha, graph.num_vertices, world.size)
+    return torch.from_numpy(ranking.kept(min(worthwhile, room)))

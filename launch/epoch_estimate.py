@@ -8,17 +8,31 @@ before the backward pass::
     no pipeline    | sample, gather |  counts, ids, rows  | compute | sums |          seconds: the sum
     pipeline       | sample, gather, compute |
                    | counts, ids, rows         | sums |                               seconds: the longer row, and sums
+
+A step's work is measured without its network: a few minibatches of the real graph, with made-up rows.
 """
 
-from dataclasses import dataclass
+import time
+from dataclasses import dataclass, field
+from statistics import median
 
 import numpy as np
 import numpy.typing as npt
+import torch
+from torch import Tensor
 
+from windrow.comm.codec import make_codec
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
+from windrow.gnn.metrics import loss_sum
+from windrow.gnn.models import GNN, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import NeighborSampler
+from windrow.launch.cache_choice import seed_order
+from windrow.launch.recipe import Recipe
+from windrow.training.dropout import DropoutContext
 
-__all__ = ["ID_BYTES", "EpochTime", "StepWork", "estimate_epoch"]
+__all__ = ["ID_BYTES", "EpochTime", "StepWork", "estimate_epoch", "measure_step_work"]
 
 ID_BYTES = 8
 """Of one id on the wire."""
@@ -89,3 +103,122 @@ def estimate_epoch(
         exchange_s=steps * exchange,
         reduction_s=steps * predict_all_reduce(links, work.gradient_bytes),
     )
+
+
+MINIBATCHES = 8
+"""That are measured, spread over parts and steps."""
+
+ENOUGH_S = 10.0
+"""Seconds of measuring after which no further minibatch is begun."""
+
+MADE_UP_ROWS = 1 << 16
+"""Rows that are gathered from: as many as hardly fit into a processor's cache, few enough to make in no time."""
+
+
+def measure_step_work(
+    graph: PartitionedGraph, recipe: Recipe, device: torch.device, *, threads: int, slower: float = 1.0
+) -> StepWork:
+    """Run a few minibatches of the recipe: sample, gather, forward, backward, update. Nothing is learnt or kept.
+
+    Args:
+        graph: its topology, training vertices and labels; of its features only shape and dtype count.
+        recipe: all of its sections that training looks at.
+        device: where the model computes.
+        threads: of a rank for computing.
+        slower: how much longer the processor takes where ranks compete for it.
+
+    Returns:
+        The median over the minibatches, after one that does not count.
+    """
+    before = torch.get_num_threads()
+    torch.set_num_threads(threads)
+    try:
+        return _run_some(graph, recipe, device).result(slower)
+    finally:
+        torch.set_num_threads(before)
+
+
+def _run_some(graph: PartitionedGraph, recipe: Recipe, device: torch.device) -> "_Bench":
+    bench = _Bench(graph, recipe, device)
+    parts = graph.book.num_parts
+    orders = [seed_order(graph, part, recipe) for part in range(parts)]
+    begun = time.perf_counter()
+    for index in range(MINIBATCHES + 1):
+        order = orders[index % parts]
+        step = index * max(1, order.steps_per_epoch // MINIBATCHES) % order.steps_per_epoch
+        bench.run(order.seeds(0, step), step, share=1 / order.global_batch_size(0, step), counts=index > 0)
+        if index > 1 and time.perf_counter() - begun > ENOUGH_S:
+            break
+    return bench
+
+
+@dataclass(eq=False)
+class _Bench:
+    """Where minibatches are run, and how long they took."""
+
+    graph: PartitionedGraph
+    recipe: Recipe
+    device: torch.device
+    processor_s: list[float] = field(default_factory=list)
+    device_s: list[float] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        width = self.graph.features.shape[1]
+        self._model: GNN = build_model(
+            self.recipe.model, in_features=width, out_features=self.graph.outputs, seed=self.recipe.run.seed
+        ).to(self.device)
+        self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=self.recipe.training.learning_rate)
+        self._sampler = NeighborSampler(
+            self.graph.indptr,
+            self.graph.indices,
+            self.recipe.sampler.fanouts,
+            seed=self.recipe.run.seed,
+            original_ids=self.graph.original_ids,
+            source_degrees=self._model.needs_source_degrees,
+        )
+        generator = torch.Generator().manual_seed(0)
+        made_up = torch.randn(min(MADE_UP_ROWS, self.graph.num_vertices), width, generator=generator)
+        self._rows = make_codec(self.recipe.sampler.storage).encode(made_up)
+
+    def run(self, seeds: Tensor, step: int, *, share: float, counts: bool) -> None:
+        """Do a step as training does it; `share` of the loss is what its gradients are of."""
+        begun = self._now()
+        minibatch = self._sampler.sample(seeds, epoch=0, step=step)
+        rows = self._rows[minibatch.input_ids % len(self._rows)].to(self.device, torch.float32)
+        blocks = minibatch.to(self.device).blocks
+        gathered = self._now()
+        if len(seeds) > 0:
+            row_ids = self.graph.original_ids[minibatch.input_ids].to(self.device)
+            dropout = DropoutContext(seed=self.recipe.run.seed, epoch=0, step=step, row_ids=row_ids)
+            logits = self._model(blocks, rows, dropout)
+            loss = loss_sum(self.graph.task, logits, self.graph.labels[seeds].to(self.device))
+            self._optimizer.zero_grad()
+            (loss * share).backward()
+            self._optimizer.step()
+        if counts:
+            self.processor_s.append(self._between(begun, gathered))
+            self.device_s.append(self._between(gathered, self._now()))
+
+    def result(self, slower: float) -> StepWork:
+        """Medians of what counted."""
+        processor = slower * median(self.processor_s)
+        device = median(self.device_s)
+        gradient_bytes = sum(
+            weight.numel() * weight.element_size()
+            for weight in self._model.parameters()
+            if weight.requires_grad
+        )
+        if self.device.type == "cpu":
+            processor, device = processor + slower * device, 0.0
+        return StepWork(processor_s=processor, device_s=device, gradient_bytes=gradient_bytes)
+
+    def _now(self) -> tuple[float, float]:
+        """Seconds on the clock, and seconds that all threads of this process have computed."""
+        if self.device.type == "cuda":
+            torch.cuda.synchronize(self.device)
+        return time.perf_counter(), time.process_time()
+
+    def _between(self, begun: tuple[float, float], ended: tuple[float, float]) -> float:
+        """Seconds that the step took; without those in which other programs of this machine had the cores."""
+        passed, computed = (end - begin for begin, end in zip(begun, ended, strict=True))
+        return passed if self.device.type == "cuda" else min(passed, computed)

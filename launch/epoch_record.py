@@ -1,12 +1,50 @@
-"""What is kept about one finished epoch: a line of metrics.jsonl, a row of the table, a point of the plot."""
+"""The record of a run, epoch by epoch: metrics.jsonl, ranks.jsonl, TensorBoard, and the curves as one picture.
 
+A line of metrics.jsonl is also a row of the printed table and a point of the curves: loss, validation and test metric,
+seconds per stage. Both files survive a kill, and
+forget the epochs that are run again. A line of ranks.jsonl says what each rank did in one epoch::
+
+    {"epoch": 1, "ranks": [{"host": "a", "seconds": 1.2, "stage_seconds": {"sample": 0.1, ...},
+                            "bytes_sent": {"features: rows": [0, 1234]}, "bytes_received": {"features: rows": [0, 980]},
+                            "bytes_reduced": 4096, "rows_local": 10, "rows_cached": 5, "rows_remote": 20,
+                            "peak_memory_bytes": 123, ...},
+                           ...]}
+
+The place in a list is a rank: ``ranks[p]["bytes_sent"][stage][q]`` is what p sent to q. What a line of an older version
+lacks has its default: no row was found in a cache.
+"""
+
+import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
+from pathlib import Path
+from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
 
-__all__ = ["EpochRecord", "best_record"]
+import numpy as np
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.launch.epoch_cost import RankCost
+from windrow.partition.atomic_writes import write_atomically
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from torch.utils.tensorboard.writer import SummaryWriter
+
+__all__ = [
+    "EpochEntry",
+    "EpochLines",
+    "EpochRecord",
+    "MetricsLog",
+    "RankRecord",
+    "best_record",
+    "read_lines",
+    "read_rank_records",
+    "read_records",
+    "write_plot",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -74,3 +112,318 @@ def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
             if value > (best[0] if best else -math.inf):
                 best = value, record
     return best[1] if best else None
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RankRecord:
+    """One epoch, rank by rank."""
+
+    epoch: int
+    """Epochs finished, this one included: the first has 1."""
+    ranks: tuple[RankCost, ...]
+    """One for each rank."""
+
+    def to_json(self) -> str:
+        """One line of JSON."""
+        return json.dumps({"epoch": self.epoch, "ranks": [rank.to_dict() for rank in self.ranks]})
+
+    @staticmethod
+    def from_json(line: str) -> "RankRecord":
+        """The inverse of `to_json`.
+
+        Raises:
+            ValueError: the line is no JSON object, or has not exactly the fields of a record.
+        """
+        values = json.loads(line)
+        try:
+            ranks = tuple(RankCost(**rank) for rank in values.pop("ranks"))
+            return RankRecord(**values, ranks=ranks)
+        except (AttributeError, KeyError, TypeError) as error:
+            raise ValueError(f"not the record of an epoch's ranks: {line[:100]!r}") from error
+
+
+def read_rank_records(path: Path) -> list[RankRecord]:
+    """Read what the ranks of a run did.
+
+    Args:
+        path: a ranks.jsonl; need not exist.
+
+    Returns:
+        The records in order. A last line that a killed process left unfinished is passed over.
+
+    Raises:
+        StoreError: another line is not a record.
+    """
+    return read_lines(path, RankRecord.from_json)
+
+
+class EpochEntry(Protocol):
+    """What a line holds."""
+
+    @property
+    def epoch(self) -> int:
+        """Epochs finished, this one included."""
+
+    def to_json(self) -> str:
+        """The line, without its end."""
+
+
+Entry = TypeVar("Entry", bound=EpochEntry)
+Line = TypeVar("Line")
+
+
+class EpochLines(Generic[Entry]):
+    """Appends one line per epoch. Rank 0 alone makes one.
+
+    Args:
+        path: the file; one of an earlier run is gone on with.
+        parse: the inverse of the entries' ``to_json``, with a ValueError for what is not an entry.
+        finished_epochs: of the checkpoint that is resumed from: lines of later epochs are removed, since those
+            epochs are run again. 0 for a new run.
+
+    Raises:
+        StoreError: the file of an earlier run cannot be understood.
+    """
+
+    def __init__(self, path: Path, parse: Callable[[str], Entry], *, finished_epochs: int = 0) -> None:
+        self.kept = tuple(entry for entry in read_lines(path, parse) if entry.epoch <= finished_epochs)
+        """Entries from before the run was resumed."""
+        write_atomically(path, b"".join(f"{entry.to_json()}\n".encode() for entry in self.kept))
+        self._file = path.open("a", encoding="utf-8")
+
+    def append(self, entry: Entry) -> None:
+        """Write one line; it is on its way to the disk when this returns.
+
+        Raises:
+            StoreError: the disk is full, say.
+        """
+        try:
+            self._file.write(entry.to_json() + "\n")
+            self._file.flush()
+        except OSError as error:
+            # Closing writes what is left, which fails once more; a second close does nothing.
+            with contextlib.suppress(OSError):
+                self._file.close()
+            raise StoreError(
+                f"cannot write {self._file.name}: {error.strerror}. Make room, then go on with --resume."
+            ) from error
+
+    def close(self) -> None:
+        """Close the file."""
+        self._file.close()
+
+
+def read_lines(path: Path, parse: Callable[[str], Line]) -> list[Line]:
+    """Read a file of lines.
+
+    Args:
+        path: the file; need not exist.
+        parse: makes something of a line, with a ValueError for what is not one.
+
+    Returns:
+        What the lines hold, in order. A last line that a killed process left unfinished is passed over.
+
+    Raises:
+        StoreError: another line cannot be understood.
+    """
+    if not path.exists():
+        return []
+    finished = path.read_text(encoding="utf-8").split("\n")[:-1]
+    found = []
+    for number, line in enumerate(finished, start=1):
+        try:
+            found.append(parse(line))
+        except ValueError as error:
+            raise StoreError(f"{path}, line {number}: {error}. Remove that line.") from error
+    return found
+
+
+class MetricsLog:
+    """Appends one record per epoch. Rank 0 alone makes one. A context manager.
+
+    Args:
+        path: the file of JSON lines.
+        tensorboard_folder: where event files go; None for none.
+        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since
+            those epochs are run again. 0 for a new run.
+
+    Raises:
+        RecipeError: TensorBoard is asked for and not installed.
+        StoreError: the file of an earlier run cannot be understood.
+    """
+
+    def __init__(
+        self, path: Path, *, tensorboard_folder: Path | None = None, finished_epochs: int = 0
+    ) -> None:
+        self._writer = None if tensorboard_folder is None else _writer(tensorboard_folder, finished_epochs)
+        self._lines = EpochLines(path, EpochRecord.from_json, finished_epochs=finished_epochs)
+        self._records = list(self._lines.kept)
+
+    @property
+    def records(self) -> tuple[EpochRecord, ...]:
+        """All records of the run, those from before it was resumed included."""
+        return tuple(self._records)
+
+    def append(self, record: EpochRecord) -> None:
+        """Write one record; it is on its way to the disk when this returns.
+
+        Raises:
+            StoreError: the disk is full, say.
+        """
+        self._records.append(record)
+        self._lines.append(record)
+        if self._writer is not None:
+            for name, value in _scalars(record).items():
+                self._writer.add_scalar(name, value, record.epoch)
+            self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._lines.close()
+        if self._writer is not None:
+            self._writer.close()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+
+def read_records(path: Path) -> list[EpochRecord]:
+    """Read the records of a run.
+
+    Args:
+        path: a metrics.jsonl; need not exist.
+
+    Returns:
+        The records in order. A last line that a killed process left unfinished is passed over.
+
+    Raises:
+        StoreError: another line is not a record.
+    """
+    return read_lines(path, EpochRecord.from_json)
+
+
+def _writer(folder: Path, finished_epochs: int) -> "SummaryWriter":
+    try:
+        from torch.utils.tensorboard.writer import SummaryWriter
+    except ImportError as error:
+        raise RecipeError(
+            "[run] tensorboard = true, but TensorBoard is not installed: install it, or set this to false"
+        ) from error
+    return SummaryWriter(log_dir=str(folder), purge_step=finished_epochs + 1 if finished_epochs else None)
+
+
+def _scalars(record: EpochRecord) -> dict[str, float]:
+    named: dict[str, float | None] = {
+        "loss/train": record.loss,
+        f"{record.metric}/validation": record.validation,
+        f"{record.metric}/test": record.test,
+        **{f"figures/{name.replace(' ', '_')}": value for name, value in record.figures.items()},
+        "learning_rate": record.learning_rate,
+        "seconds/epoch": record.seconds,
+        **{f"seconds/{stage}": seconds for stage, seconds in record.stage_seconds.items()},
+        "fetched/rows": float(record.rows_fetched),
+        "fetched/bytes": float(record.bytes_fetched),
+    }
+    return {name: value for name, value in named.items() if value is not None}
+
+
+SIZE_INCHES = (13.0, 4.2)
+DOTS_PER_INCH = 130
+FEW_EPOCHS = 25
+COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
+"""Okabe and Ito's palette, told apart by colour-blind readers too."""
+
+METRIC_NAMES = {
+    "roc_auc": "ROC-AUC",
+    "macro_f1": "macro-F1",
+    "auc": "ROC-AUC",
+    "normalised_entropy": "normalised entropy",
+}
+
+
+def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
+    """Draw the curves.
+
+    Args:
+        records: of a run, at least one.
+        path: a .png file.
+        title: above the picture.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    loss, metric, seconds = figure.subplots(1, 3)
+    _draw_loss(loss, records)
+    _draw_metric(metric, records)
+    _draw_seconds(seconds, records)
+    for axes in (loss, metric, seconds):
+        axes.set_xlabel("epoch")
+        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.grid(alpha=0.3, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+    figure.suptitle(title, weight="bold")
+    figure.savefig(path)
+
+
+def _draw_loss(axes: "Axes", records: Sequence[EpochRecord]) -> None:
+    axes.plot(
+        [r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records)
+    )
+    axes.set_title("Training loss")
+    axes.set_ylabel("mean loss per training sample")
+
+
+def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
+    name = records[-1].metric
+    for label, colour, points in (
+        ("validation", COLOURS[1], [(r.epoch, r.validation) for r in records if r.validation is not None]),
+        ("test", COLOURS[2], [(r.epoch, r.test) for r in records if r.test is not None]),
+    ):
+        if points:
+            epochs, values = zip(*points, strict=True)
+            axes.plot(epochs, values, color=colour, label=label, marker=_marker(points))
+    axes.set_title("Not evaluated")
+    best = best_record(records)
+    if best is not None:
+        axes.axvline(
+            best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}"
+        )
+        axes.set_title(_best_title(best))
+        axes.legend(loc="lower right" if best.higher_is_better else "upper right", edgecolor="none")
+    axes.set_ylabel(METRIC_NAMES.get(name, name))
+
+
+def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
+    stages = list(dict.fromkeys(stage for record in records for stage in record.stage_seconds))
+    epochs = np.array([record.epoch for record in records])
+    bottom = np.zeros(len(records))
+    for index, stage in enumerate(stages):
+        height = np.array([record.stage_seconds.get(stage, 0.0) for record in records])
+        colour = COLOURS[index % len(COLOURS)]
+        axes.bar(epochs, height, bottom=bottom, width=1.0, color=colour, label=stage, linewidth=0)
+        bottom += height
+    axes.plot(
+        epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch"
+    )
+    axes.set_ylim(bottom=0)
+    axes.set_title("Seconds per stage")
+    axes.set_ylabel("seconds (each stage: its slowest rank)")
+    axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
+
+
+def _best_title(best: EpochRecord) -> str:
+    parts = [
+        f"{name} {value:.4f}"
+        for name, value in (("validation", best.validation), ("test", best.test))
+        if value is not None
+    ]
+    return f"Best epoch: {', '.join(parts)}"
+
+
+def _marker(points: Sequence[object]) -> str | None:
+    return "o" if len(points) <= FEW_EPOCHS else None

@@ -11,14 +11,12 @@ from windrow.gnn.evaluation import Evaluator
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch.cache_choice import choose_cache
-from windrow.launch.checkpoint import check_world_size
-from windrow.launch.checkpoint_file import CheckpointHeader
-from windrow.launch.formatting import byte_size
-from windrow.launch.part_ranking import row_sizes
-from windrow.launch.placement import graph_placement
+from windrow.launch.cache_choice import choose_cache, row_sizes
+from windrow.launch.checkpoint import CheckpointHeader, check_world_size
+from windrow.launch.job import graph_placement
 from windrow.launch.recipe import Recipe
-from windrow.partition.vertex_order import check_vertex_order
+from windrow.launch.terminal import byte_size
+from windrow.partition.book import check_vertex_order
 from windrow.training.schedule import learning_rate_factor
 
 __all__ = ["GraphJob"]

@@ -1,15 +1,33 @@
-"""What the training loop asks of a job: of a graph, or of a click log."""
+"""What the training loop asks of a job, of a graph or of a click log; and what each rank holds, for placement.json.
 
-from collections.abc import Callable, Mapping, Sequence
+The placement of a graph::
+
+    {"kind": "graph", "ranks": [{"vertices": 1, "train_vertices": 1, "edges": 1, "feature_bytes": 1, "cached_rows": 1,
+                                 "cached_bytes": 1}, ...]}
+
+Of a click log, with a shard on each rank for a replicated table::
+
+    {"kind": "log", "world_size": 4, "tables": [
+        {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
+            {"rank": 0, "first_row": 0, "rows": 5, "first_column": 0, "columns": 8, "bytes": 160}, ...]}, ...]}
+
+Bytes of tables are those of weights and optimiser state. Every rank knows all of it: nothing is communicated.
+"""
+
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
+import numpy as np
+
 from windrow.comm.meter import Stopwatch, Traffic
-from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.checkpoint import CheckpointHeader
+from windrow.partition.tables.plan import Plan, Shard, TableSpec, rectangle_bytes
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.rank_tables import StoredTable
+    from windrow.gnn.partitioned import PartitionedGraph
+    from windrow.recsys.sharded.collection import StoredTable
 
-__all__ = ["TrainingJob"]
+__all__ = ["TrainingJob", "graph_placement", "table_placement"]
 
 
 class TrainingJob(Protocol):
@@ -88,7 +106,7 @@ class TrainingJob(Protocol):
         """Rows that this rank exchanged since the meter was reset."""
 
     def placement(self) -> dict[str, Any]:
-        """What each rank holds, as `windrow.launch.placement` describes it; not collective."""
+        """What each rank holds, as `windrow.launch.job` describes it; not collective."""
 
     def state_dict(self) -> dict[str, Any]:
         """What all ranks have in common: dense weights and optimiser."""
@@ -108,3 +126,85 @@ class TrainingJob(Protocol):
 
     def close(self) -> None:
         """Let go of everything."""
+
+
+def graph_placement(
+    graph: "PartitionedGraph", *, cached_rows: int | Sequence[int] = 0, copy_bytes: int | None = None
+) -> dict[str, Any]:
+    """What the parts of a graph are.
+
+    Args:
+        graph: any rank's view of it.
+        cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
+        copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
+
+    Returns:
+        For each rank its vertices, the training vertices among them, the edges that end at them, the bytes of their
+        features, and rows and bytes of its cache.
+    """
+    num_parts = graph.book.num_parts
+    copies = [cached_rows] * num_parts if isinstance(cached_rows, int) else cached_rows
+    offsets = graph.book.offsets
+    first_edges = graph.indptr[offsets].numpy()
+    training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=num_parts)
+    row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
+    if copy_bytes is None:
+        copy_bytes = row_bytes
+    columns = zip(
+        np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True
+    )
+    return {
+        "kind": "graph",
+        "ranks": [
+            {
+                "vertices": vertices,
+                "train_vertices": train_vertices,
+                "edges": edges,
+                "feature_bytes": vertices * row_bytes,
+                "cached_rows": cached,
+                "cached_bytes": cached * copy_bytes,
+            }
+            for vertices, train_vertices, edges, cached in columns
+        ],
+    }
+
+
+def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
+    """Where embedding tables live.
+
+    Args:
+        tables: each with a plan that holds it.
+        world_size: number of ranks.
+    """
+    return {
+        "kind": "log",
+        "world_size": world_size,
+        "tables": [
+            {
+                "name": spec.name,
+                "rows": spec.rows,
+                "dim": spec.dim,
+                "bytes": spec.num_bytes,
+                "plan": plan.kind_of(spec.name),
+                "shards": [_described(shard, spec) for shard in _shards(spec, plan, world_size)],
+            }
+            for spec, plan in tables
+        ],
+    }
+
+
+def _shards(spec: TableSpec, plan: Plan, world_size: int) -> Sequence[Shard]:
+    if spec.name in plan.replicated:
+        return [Shard(spec.name, rank, (0, spec.rows), (0, spec.dim)) for rank in range(world_size)]
+    return plan.shards_of(spec.name)
+
+
+def _described(shard: Shard, spec: TableSpec) -> dict[str, int]:
+    return {
+        "rank": shard.rank,
+        "first_row": shard.rows[0],
+        "rows": shard.num_rows,
+        "first_column": shard.columns[0],
+        "columns": shard.num_columns,
+        "bytes": rectangle_bytes(spec, shard.num_rows, shard.num_columns),
+    }

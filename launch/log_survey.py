@@ -1,21 +1,42 @@
-"""What repeats in the prepared log of a recipe, in the batches that its training would have."""
+"""What is in the prepared log of a recipe: sizes, repeats in its batches, and what a training step costs.
 
-from collections.abc import Iterator
+Batches are those that training would have. A step's bytes and lookups are counted with equal lists of features held
+once or not.
+"""
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
 import numpy as np
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.recommendation_tables import check_store, log_transforms
-from windrow.recsys.batch import Batch
-from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.deduplication.propose_groups import lookup_costs, propose_groups
-from windrow.recsys.deduplication.session_sample import SAMPLE_ROWS
-from windrow.recsys.deduplication.survey import LogSurvey, survey_log
-from windrow.recsys.staged_log import SHARD_ROWS
-from windrow.recsys.store import LogStore
+from windrow.launch.recommendation_tables import (
+    bag_configs,
+    check_store,
+    log_transforms,
+    plan_of,
+    plan_tables,
+    sequence_configs,
+)
+from windrow.launch.terminal import byte_size, table
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.batches.deduplication.options import INVERSE_BYTES
+from windrow.recsys.batches.deduplication.propose_groups import lookup_costs, propose_groups
+from windrow.recsys.batches.deduplication.survey import LogSurvey, SurveyedBatches, survey_log
+from windrow.recsys.batches.deduplication.survey_sample import SAMPLE_ROWS
+from windrow.recsys.log.staging import SHARD_ROWS
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.sharded.layout import make_layout
+from windrow.recsys.sharded.packing import MessageFormat
+from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
 
-__all__ = ["groups_for", "open_and_survey"]
+if TYPE_CHECKING:
+    from windrow.recsys.tables.options import TableConfig
+
+__all__ = ["StepCounter", "StepCounts", "groups_for", "log_summary", "open_and_survey"]
 
 BATCHES_AS_READ = 4
 """Batches of the training reader that are looked at, spread over an epoch."""
@@ -93,3 +114,196 @@ def _batches_as_read(recipe: RecommendationRecipe, store: LogStore, ranks: int) 
     for step in np.unique(np.linspace(0, full_steps - 1, BATCHES_AS_READ).astype(int)).tolist():
         with reader.batches(0, step) as batches:
             yield next(batches)
+
+
+HELD_BYTES = 8
+"""An id, or the length of a list, in a batch: int64."""
+
+VALUE_BYTES = 4
+"""A float32: a weight of an id, or a number of a vector."""
+
+Groups = Sequence[Sequence[str]]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StepCounts:
+    """A step of training, all ranks together."""
+
+    held_bytes: float
+    """Ids, weights, lengths and inverses of the batches that readers give."""
+    list_values: float
+    """Ids of the groups' features that transforms go over."""
+    id_bytes: float
+    """Of ids on their way to other ranks."""
+    lookups: float
+    """Rows of tables that are read."""
+    vector_bytes: float
+    """Of vectors on their way home; as much again of gradients on the way back."""
+    padded_bytes: float
+    """Vectors of the groups' sequence features, in a matrix that is as wide as the longest list."""
+    jagged_bytes: float
+    """The same without padding."""
+    items: float
+    """Ids of the groups' sequence features: what their towers work on."""
+    group_rows: float
+    """Rows of all groups: what is computed from a group alone is computed for each."""
+
+
+class StepCounter:
+    """Counts what batches of a log mean for a recipe.
+
+    Args:
+        recipe: as it would be trained.
+        store: its prepared log.
+        found: in the log.
+        ranks: how many would train.
+        groups: of features that would be held once.
+
+    Raises:
+        PlanError: the tables do not fit, or the plan's file is not right.
+    """
+
+    def __init__(
+        self,
+        recipe: RecommendationRecipe,
+        store: LogStore,
+        found: LogSurvey,
+        *,
+        ranks: int,
+        groups: Groups,
+    ) -> None:
+        self._found = found
+        self._ranks = ranks
+        self._groups = tuple(tuple(group) for group in groups)
+        transforms = log_transforms(recipe, store)
+        self._entries = {feature.name: feature for feature in transforms.features}
+        self._changed = [name for group in self._groups for name in group if transforms.changes(name)]
+        self._vector_bytes = VALUE_BYTES * recipe.tables.dim
+        self._plan = plan_tables(recipe, store, ranks)
+        self._collections: list[tuple[Sequence[TableConfig], bool]] = [
+            (bag_configs(recipe, store), True),
+            (sequence_configs(recipe, store), False),
+        ]
+        self._sequences = [
+            name for name in recipe.model.sequences if any(name in group for group in self._groups)
+        ]
+
+    def count(self, batches: SurveyedBatches, *, deduplicated: bool) -> StepCounts:
+        """Count.
+
+        Args:
+            batches: of one rank; those of the others are taken to be alike.
+            deduplicated: whether equal lists of groups are held once.
+        """
+        groups = self._groups if deduplicated else ()
+        num_samples = batches.num_samples
+        loads = {
+            name: FeatureLoad(num_samples, batches.num_ids(name), not entry.multi_hot)
+            for name, entry in self._entries.items()
+        }
+        group_rows = num_samples * len(self._groups)
+        if deduplicated:
+            group_rows = 0.0
+            for group in groups:
+                rows, ids = batches.distinct(group)
+                group_rows += rows
+                loads |= {name: FeatureLoad(rows, ids[name], loads[name].one_each) for name in group}
+        traffic = self._traffic(loads, groups)
+        padded = jagged = 0.0
+        for name in self._sequences:
+            padded += num_samples * batches.longest(name) * self._vector_bytes
+            jagged += batches.num_ids(name) * self._vector_bytes
+        each = self._ranks
+        return StepCounts(
+            held_bytes=each * (self._held_bytes(loads) + INVERSE_BYTES * num_samples * len(groups)),
+            list_values=each * sum(loads[name].ids * self._stored_share(name) for name in self._changed),
+            id_bytes=traffic.id_bytes,
+            lookups=traffic.lookups,
+            vector_bytes=traffic.vector_bytes,
+            padded_bytes=each * padded,
+            jagged_bytes=each * jagged,
+            items=each * sum(loads[name].ids for name in self._sequences),
+            group_rows=each * group_rows,
+        )
+
+    def _stored_share(self, feature: str) -> float:
+        """Ids that the store has, for each that transforms leave."""
+        given = self._found.sample.num_ids(feature)
+        return self._found.num_stored[feature] / given if given else 0.0
+
+    def _held_bytes(self, loads: Mapping[str, FeatureLoad]) -> float:
+        weighted = any(entry.weighted for entry in self._entries.values())
+        each_id = HELD_BYTES + VALUE_BYTES * weighted
+        return sum(each_id * load.ids + HELD_BYTES * load.rows for load in loads.values())
+
+    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Groups) -> LookupTraffic:
+        total = LookupTraffic(0.0, 0.0, 0.0)
+        weighted = any(entry.weighted for entry in self._entries.values())
+        for tables, pooled in self._collections:
+            if not tables:
+                continue
+            held = {name for table in tables for name in table.feature_names}
+            here = [kept for group in groups if (kept := [name for name in group if name in held])]
+            plan = plan_of(self._plan, {table.name for table in tables})
+            layout = make_layout(tables, plan, self._ranks, here)
+            form = MessageFormat(
+                np.int64 if layout.wide_ids else np.int32, weighted=weighted and pooled, with_lengths=pooled
+            )
+            total += expected_traffic(layout, form, loads, self._found.id_share)
+        return total
+
+
+TRAIN = "train"
+
+
+def log_summary(store: LogStore) -> list[str]:
+    """Describe a prepared log.
+
+    Args:
+        store: opened.
+
+    Returns:
+        Lines: samples and positives of each split; for each feature the rows of its table, the different values
+        behind them, samples without a value and ids of unseen values in all splits, and ids per training sample;
+        the size on disk.
+    """
+    manifest = store.manifest
+    splits = [
+        {
+            "split": name,
+            "samples": f"{entry.rows:,}",
+            "positives": f"{entry.positives:,}",
+            "base rate": f"{store.split(name).base_rate:.4f}",
+            "files": len(entry.files),
+        }
+        for name, entry in manifest.splits.items()
+    ]
+    distinct = {
+        file.name.split("/")[-1].removesuffix(".parquet"): file.rows for file in manifest.vocabularies
+    }
+    features = [
+        {
+            "feature": feature.name,
+            "ids": feature.ids,
+            "rows": f"{feature.rows:,}",
+            "distinct": f"{distinct[feature.table]:,}" if feature.ids == "vocabulary" else "-",
+            "missing": f"{_total(feature.counts, 'missing'):,}",
+            "unseen": f"{_total(feature.counts, 'unseen'):,}" if feature.ids == "vocabulary" else "-",
+            "ids per sample": f"{feature.mean_ids(TRAIN, manifest.splits[TRAIN].rows):.2f}",
+        }
+        for feature in store.features
+    ]
+    lines = table(splits).splitlines()
+    if features:
+        lines += ["", *table(features).splitlines()]
+    empty = {name: missing for name, missing in manifest.dense_missing.items() if missing}
+    if empty:
+        lines.append(
+            "missing dense values, now 0: " + ", ".join(f"{name} {n:,}" for name, n in empty.items())
+        )
+    lines.append(f"{byte_size(sum(file.num_bytes for file in manifest.all_files()))} in {store.path}")
+    return lines
+
+
+def _total(counts: Mapping[str, Mapping[str, int]], name: str) -> int:
+    return sum(numbers[name] for numbers in counts.values())

@@ -11,13 +11,12 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.errors import StoreError
+from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
-from windrow.gnn.vertex_priority import bytes_for_priorities, vertex_priorities
-from windrow.launch.formatting import duration
-from windrow.launch.progress import Progress, SilentProgress
 from windrow.launch.recipe import Recipe
+from windrow.launch.terminal import Progress, SilentProgress, duration
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -29,8 +28,8 @@ from windrow.partition import (
     partition_with_options,
     write_store,
 )
-from windrow.partition.memory import MemoryEstimate
-from windrow.partition.vertex_order import ORDER_KEY, VertexOrder, order_to_metadata
+from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
+from windrow.partition.options import MemoryEstimate
 
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 

@@ -1,38 +1,39 @@
-"""The recipe: every setting of a run in one TOML file, checked before any other process is involved.
+"""The recipe of a graph: every setting of a run in one TOML file; and the reader of recipes of either kind.
 
     store = "../stores/tolokers-2"    the partitioned graph, relative to this file
     [graph]                           which graph            windrow.gnn.readers.options.GraphOptions
     [partition]                       how it is split        windrow.partition.options.PartitionOptions
     [model]                           the network            windrow.gnn.models.ModelOptions
     [sampler]                         its minibatches        windrow.gnn.trainer.SamplerOptions
-    [cache]                           remote rows kept here  windrow.caching.options.CacheOptions
-    [pipeline]                        batches under way      windrow.gnn.pipeline_options.PipelineOptions
+    [cache]                           remote rows kept here  windrow.caching.selection.CacheOptions
+    [pipeline]                        batches under way      windrow.gnn.pipeline.PipelineOptions
     [training]                        how it learns          windrow.gnn.trainer.TrainingOptions
     [evaluation]                      how it is measured     windrow.gnn.evaluation.EvaluationOptions
-    [run]                             where, with what seed  windrow.launch.run_options.RunOptions
+    [run]                             where, with what seed  windrow.launch.rank_process.RunOptions
 
-Each section is a dataclass beside the component that it configures.
+Each section is a dataclass beside the component that it configures. A recipe is checked before any other process is
+involved. Its sections tell its kind: [graph], or [log] for `windrow.launch.recommendation_recipe`.
 """
 
 import dataclasses
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeAlias
 
-from windrow.caching.options import CacheOptions
+from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.models import ModelOptions
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
-from windrow.launch.run_options import RunOptions
-from windrow.launch.settings import parse_settings, settings_to_dict
-from windrow.launch.toml_file import read_toml, with_overrides
+from windrow.launch.rank_process import RunOptions
+from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
+from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
 from windrow.partition.options import PartitionOptions
 
-__all__ = ["Recipe", "load_recipe", "make_recipe"]
+__all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe"]
 
 DECISIVE_SECTIONS = ("model", "sampler", "training", "evaluation")
 
@@ -128,3 +129,32 @@ def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe
         )
     recipe = parse_settings(Recipe, values, source=source, base=base)
     return dataclasses.replace(recipe, graph=recipe.graph.resolved(base.absolute()))
+
+
+AnyRecipe: TypeAlias = Recipe | RecommendationRecipe
+"""What can be trained."""
+
+
+def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> AnyRecipe:
+    """Read and check a recipe.
+
+    Args:
+        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+
+    Returns:
+        A graph's recipe where there is a section [graph], a click log's where there is [log].
+
+    Raises:
+        RecipeError: neither section is there, or both are; or as `windrow.launch.recipe.load_recipe`.
+    """
+    values = with_overrides({"name": path.stem, **read_toml(path)}, overrides)
+    kinds = [section for section in ("graph", "log") if section in values]
+    if len(kinds) != 1:
+        raise RecipeError(
+            f"{path}: has {'both sections [graph] and [log]' if kinds else 'neither a section [graph] nor [log]'}: "
+            "give [graph] to train on a graph, or [log] to train a recommendation model on a log"
+        )
+    if kinds == ["graph"]:
+        return make_recipe(values, source=str(path), base=path.parent)
+    return make_recommendation_recipe(values, source=str(path), base=path.parent)

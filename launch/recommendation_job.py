@@ -1,23 +1,55 @@
-"""Training of a recommendation model, as the training loop sees it."""
+"""Training of a recommendation model, as the training loop sees it: its tables, model, minibatches and evaluation."""
 
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal
+from dataclasses import dataclass
+from functools import partial
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
 from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.world import World
-from windrow.launch.checkpoint_file import CheckpointHeader
-from windrow.launch.placement import table_placement
-from windrow.launch.recommendation_parts import click_parts, two_tower_parts
+from windrow.launch.checkpoint import CheckpointHeader
+from windrow.launch.job import table_placement
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.recsys.trainer import RecommendationTrainer
+from windrow.launch.recommendation_tables import (
+    bag_configs,
+    check_store,
+    log_table_specs,
+    log_transforms,
+    plan_of,
+    plan_tables,
+    sequence_configs,
+    set_first_values,
+)
+from windrow.partition.tables.planners import make_plan
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
+from windrow.recsys.batches.interactions import read_interactions
+from windrow.recsys.batches.sampling import NegativeSampler
+from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.retrieval import TowerVectors, TwoTower, two_tower_tables
+from windrow.recsys.ranking_evaluation import RankingEvaluator
+from windrow.recsys.recommender import Recommender
+from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.trainer import BatchSource, RecommendationTrainer
 from windrow.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.rank_tables import StoredTable
+    from windrow.recsys.sharded.collection import StoredTable
 
-__all__ = ["RecommendationJob"]
+__all__ = [
+    "RecommendationEvaluator",
+    "RecommendationJob",
+    "RecommendationParts",
+    "click_parts",
+    "two_tower_parts",
+]
 
 VECTORS = ": vectors"
 """Ends the stages in which embeddings travel; other stages move ids and gradients."""
@@ -157,3 +189,192 @@ class RecommendationJob:
     def close(self) -> None:
         """Detach from the model's parameters."""
         self._trainer.close()
+
+
+class RecommendationEvaluator(Protocol):
+    """Measures a recommender on the splits that there are."""
+
+    metric: str
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether a larger value of `metric` is the better one."""
+
+    def evaluate(self) -> Mapping[str, Mapping[str, float]]:
+        """Figures by name, for each split. Collective."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RecommendationParts:
+    """Everything that belongs to one kind of recommendation model, on one rank."""
+
+    fingerprint: str
+    """Digest of the user's data."""
+    recommender: Recommender
+    """Tables and model."""
+    source: BatchSource
+    """Training minibatches."""
+    evaluator: RecommendationEvaluator
+    """Measures the recommender."""
+
+
+def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device) -> RecommendationParts:
+    """A model of clicks on a prepared log. Collective.
+
+    Args:
+        world: the ranks.
+        recipe: the same on all of them.
+        device: where tables and model are.
+
+    Raises:
+        WindrowError: store, plan and recipe do not fit.
+    """
+    store = LogStore.open(recipe.store)
+    check_store(recipe, store)
+    for split in ("validation", "test"):
+        if split in store.splits and (entry := store.split(split)).rows:
+            check_split_can_be_scored(split, entry.rows, entry.positives)
+    recommender = _click_recommender(world, recipe, store, device)
+    reader = partial(
+        BatchReader,
+        store,
+        rank=world.rank,
+        size=world.size,
+        lanes=recipe.training.lanes,
+        groups=recipe.deduplication.read_groups(),
+        transforms=log_transforms(recipe, store),
+        transform_once=recipe.deduplication.transform,
+    )
+    source = reader(
+        "train",
+        batch_size=recipe.training.batch_size,
+        shuffle=recipe.training.shuffle,
+        shuffle_rows=recipe.training.shuffle_rows,
+        seed=recipe.run.seed,
+        memory_bytes=recipe.training.reader_memory_bytes,
+    )
+    measured: dict[str, BatchSource] = {
+        split: reader(split, batch_size=recipe.evaluation.batch_size, shuffle="none")
+        for split in ("validation", "test")
+        if split in store.splits and store.split(split).rows
+    }
+    evaluator = ClickEvaluator(
+        world,
+        recommender,
+        measured,
+        metric=recipe.evaluation.metric,
+        auc=recipe.evaluation.auc,
+        device=device,
+    )
+    return RecommendationParts(
+        fingerprint=store.fingerprint, recommender=recommender, source=source, evaluator=evaluator
+    )
+
+
+def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.device) -> RecommendationParts:
+    """A two-tower model on a file of interactions, which every rank reads whole. Collective.
+
+    Args:
+        world: the ranks.
+        recipe: the same on all of them.
+        device: where tables and model are.
+
+    Raises:
+        WindrowError: data, plan and recipe do not fit.
+    """
+    options, seed = recipe.interactions, recipe.run.seed
+    interactions = read_interactions(
+        recipe.log.paths[0],
+        next(iter(recipe.split.test_paths), None),
+        user_column=options.user_column,
+        item_column=options.item_column,
+        validation_fraction=options.validation_fraction,
+        seed=seed,
+    )
+    negatives = NegativeSampler(
+        interactions.item_counts(), options.num_negatives, exponent=options.negative_exponent, seed=seed
+    )
+    source = InteractionReader(
+        interactions,
+        rank=world.rank,
+        size=world.size,
+        batch_size=recipe.training.batch_size,
+        negatives=negatives,
+        neighbourhoods=Neighbourhoods.of(interactions, options.max_history, options.max_audience, seed=seed),
+        seed=seed,
+    )
+    dim = recipe.tables.dim
+    tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
+    bags = EmbeddingBagCollection(
+        tables,
+        is_weighted=True,
+        device=device,
+        world=world,
+        plan=make_plan(recipe.plan, table_specs(tables, recipe.tables), world.size),
+        optimizer=recipe.tables,
+        seed=seed,
+    )
+    correction = torch.from_numpy(negatives.log_probabilities()) if options.log_q_correction else None
+    model = TwoTower(dim, temperature=recipe.model.temperature, log_probabilities=correction)
+    recommender = Recommender(bags, None, model.to(device))
+
+    def vectors(batch: Batch) -> TowerVectors:
+        recommender.eval()
+        found: TowerVectors = recommender(batch)
+        return found
+
+    evaluator = RankingEvaluator(
+        world,
+        vectors,
+        interactions,
+        Neighbourhoods.of(interactions, seed=seed),  # Whole ones.
+        k=recipe.evaluation.k,
+        batch_size=recipe.evaluation.batch_size,
+        device=device,
+    )
+    return RecommendationParts(
+        fingerprint=interactions.fingerprint(), recommender=recommender, source=source, evaluator=evaluator
+    )
+
+
+def _click_recommender(
+    world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
+) -> Recommender:
+    """Tables and model with first values. Collective."""
+    plan = plan_tables(recipe, store, world.size)
+    groups = recipe.deduplication.looked_up_groups()
+    bag_tables, sequence_tables = bag_configs(recipe, store), sequence_configs(recipe, store)
+    bags = EmbeddingBagCollection(
+        bag_tables,
+        is_weighted=any(feature.weighted for feature in log_transforms(recipe, store).features),
+        device=device,
+        world=world,
+        plan=plan_of(plan, {table.name for table in bag_tables}),
+        groups=groups,
+        optimizer=recipe.tables,
+        seed=recipe.run.seed,
+    )
+    sequences = None
+    if sequence_tables:
+        sequences = EmbeddingCollection(
+            sequence_tables,
+            device=device,
+            world=world,
+            plan=plan_of(plan, {table.name for table in sequence_tables}),
+            groups=groups,
+            optimizer=recipe.tables,
+            seed=recipe.run.seed,
+        )
+    model = build_model(
+        recipe.model,
+        num_dense=len(store.dense),
+        pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
+        sequence_dims={
+            name: table.embedding_dim for table in sequence_tables for name in table.feature_names
+        },
+        seed=recipe.run.seed,
+        deduplication=recipe.deduplication,
+    )
+    recommender = Recommender(bags, sequences, model.to(device))
+    set_first_values(recipe.tables.pretrained, log_table_specs(recipe, store), recommender.local_tables())
+    return recommender

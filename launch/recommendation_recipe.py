@@ -1,18 +1,18 @@
 """The recipe of a recommendation model: every setting of a run in one TOML file.
 
     store = "../stores/open_bandit"   the prepared log, relative to this file
-    [log]                             which log              windrow.recsys.log_options.LogOptions
-    [log.features.item_id]            each sparse feature    windrow.recsys.log_options.FeatureOptions
-    [split]                           train, test            windrow.recsys.splits.LogSplitOptions
-    [interactions]                    users, items           windrow.recsys.interaction_options.InteractionOptions
-    [transforms.history]              ids while read         windrow.recsys.transforms.options.TransformOptions
-    [deduplication]                   lists held once        windrow.recsys.deduplication.options.DeduplicationOptions
+    [log]                             which log              windrow.recsys.log.options.LogOptions
+    [log.features.item_id]            each sparse feature    windrow.recsys.log.options.FeatureOptions
+    [split]                           train, test            windrow.recsys.log.options.LogSplitOptions
+    [interactions]                    users, items           windrow.recsys.batches.interactions.InteractionOptions
+    [transforms.history]              ids while read         windrow.recsys.batches.transforms.TransformOptions
+    [deduplication]                   lists held once        windrow.recsys.batches.deduplication.options
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
-    [plan]                            where they live        windrow.partition.tables.options.PlanOptions
-    [model]                           the dense part         windrow.recsys.models.options.ModelOptions
+    [plan]                            where they live        windrow.partition.tables.planners.PlanOptions
+    [model]                           the dense part         windrow.recsys.models.build.ModelOptions
     [training]                        how it learns          windrow.recsys.trainer.RecommendationTrainingOptions
     [evaluation]                      how it is measured     windrow.recsys.evaluation.RecommendationEvaluationOptions
-    [run]                             where, with what seed  windrow.launch.run_options.RunOptions
+    [run]                             where, with what seed  windrow.launch.rank_process.RunOptions
 
 Each section is a dataclass beside the component that it configures.
 """
@@ -23,19 +23,17 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.run_options import RunOptions
-from windrow.launch.settings import parse_settings, settings_to_dict
-from windrow.launch.toml_file import read_toml, with_overrides
-from windrow.partition.tables.options import PlanOptions
-from windrow.recsys.deduplication.options import DeduplicationOptions
+from windrow.launch.rank_process import RunOptions
+from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
+from windrow.partition.tables.planners import PlanOptions
+from windrow.recsys.batches.deduplication.options import DeduplicationOptions
+from windrow.recsys.batches.interactions import InteractionOptions
+from windrow.recsys.batches.transforms import TransformOptions
 from windrow.recsys.evaluation import RecommendationEvaluationOptions
-from windrow.recsys.interaction_options import InteractionOptions
-from windrow.recsys.log_options import LogOptions
-from windrow.recsys.models.options import ModelOptions
-from windrow.recsys.splits import LogSplitOptions
+from windrow.recsys.log.options import LogOptions, LogSplitOptions
+from windrow.recsys.models.build import ModelOptions
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainingOptions
-from windrow.recsys.transforms.options import TransformOptions
 
 __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
 

@@ -8,18 +8,16 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.partition.tables.plan import Plan
+from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import make_plan
-from windrow.partition.tables.spec import TableSpec
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.batches.transforms import Transforms
+from windrow.recsys.log.store import LogStore, plain_settings
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.store import LogStore
-from windrow.recsys.store_manifest import plain_settings
-from windrow.recsys.tables.pretrained import load_pretrained
-from windrow.recsys.transforms.transforms import Transforms
+from windrow.recsys.tables.import_export import load_pretrained
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.rank_tables import StoredTable
+    from windrow.recsys.sharded.collection import StoredTable
 
 __all__ = [
     "bag_configs",

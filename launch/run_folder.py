@@ -25,8 +25,8 @@ from typing import Any
 
 from windrow.comm.errors import StoreError
 from windrow.launch.environment import describe
-from windrow.launch.toml_file import write_toml
-from windrow.partition.atomic_file import write_atomically
+from windrow.launch.settings import write_toml
+from windrow.partition.atomic_writes import write_atomically
 
 __all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder"]
 
@@ -60,7 +60,7 @@ class RunFolder:
 
     @property
     def ranks_file(self) -> Path:
-        """One line of JSON per epoch, with what each rank did; see `windrow.launch.rank_record`."""
+        """One line of JSON per epoch, with what each rank did; see `windrow.launch.epoch_record`."""
         return self.path / "ranks.jsonl"
 
     @property
@@ -80,7 +80,7 @@ class RunFolder:
 
     @property
     def predictions_file(self) -> Path:
-        """What the model says about every vertex; see `windrow.launch.prediction_file`."""
+        """What the model says about every vertex; see `windrow.launch.prediction`."""
         return self.path / "predictions.parquet"
 
     @property
@@ -102,7 +102,7 @@ class RunFolder:
         """Write placement.json. Rank 0 alone calls it.
 
         Args:
-            placement: from `windrow.launch.placement`.
+            placement: from `windrow.launch.job`.
         """
         write_atomically(self.placement_file, _json(dict(placement)))
 

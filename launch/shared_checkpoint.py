@@ -3,28 +3,32 @@
 every rank    checkpoints/epoch-00005-step-000000.tables/rank-00000.safetensors      tables, optimiser state
 all agree     names and checksums, or the error of the rank that failed
 rank 0        checkpoints/epoch-00005-step-000000.ckpt                               from here on it counts
+
+The weights of a graph's model can be loaded on their own, whatever number of ranks it was trained on.
 """
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, Literal
 
 from windrow.comm.errors import StoreError
 from windrow.comm.world import World
 from windrow.launch.checkpoint import (
     Checkpoint,
+    CheckpointHeader,
     begin_checkpoint,
+    load_best,
     load_latest,
     save_checkpoint,
     tables_folder,
 )
-from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.recipe import Recipe
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.rank_tables import StoredTable
+    from windrow.recsys.sharded.collection import StoredTable
 
-__all__ = ["load_together", "restore_tables", "save_together"]
+__all__ = ["WhichCheckpoint", "load_together", "load_weights", "restore_tables", "save_together"]
 
 STAGE = "checkpoint"
 
@@ -101,7 +105,7 @@ def restore_tables(checkpoint: Checkpoint, tables: "Iterable[StoredTable]") -> N
     Raises:
         StoreError: a table or its optimiser state is not all there.
     """
-    from windrow.recsys.tables.shard_reader import ShardReader
+    from windrow.recsys.tables.shard_files import ShardReader
 
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for stored in tables:
@@ -166,3 +170,58 @@ def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:
 
 def _contents(stored: "StoredTable") -> dict[str, Any]:
     return {"weight": stored.weight, **stored.optimizer_state}
+
+
+WhichCheckpoint = Literal["best", "latest"]
+"""That of the best epoch on the validation split, or the last one that is intact."""
+
+
+def load_weights(
+    world: World,
+    folder: Path,
+    which: WhichCheckpoint,
+    *,
+    recipe: Recipe,
+    fingerprint: str,
+    say: Callable[[str], None],
+) -> tuple[int, dict[str, Any]]:
+    """Read the weights of a graph's model. Collective; only rank 0 looks into the folder.
+
+    Args:
+        world: any number of ranks.
+        folder: of the checkpoints.
+        which: must agree.
+        recipe: describes the model; where its store is does not matter.
+        fingerprint: of the graph in that store.
+        say: told about checkpoints that are damaged, on rank 0.
+
+    Returns:
+        Epochs that the model had been trained for, and its state dict, tensors on the CPU.
+
+    Raises:
+        StoreError: there is no such checkpoint, it is damaged, or of another model or graph.
+    """
+    weights: tuple[int, dict[str, Any]] | None = None
+    if world.rank == 0:
+        found = load_best(folder) if which == "best" else load_latest(folder)
+        for message in found.damaged:
+            say(f"windrow: passed over a damaged checkpoint: {message}")
+        _check_fits(found, recipe, fingerprint)
+        # The optimiser's state, which is twice as large, stays here.
+        weights = found.header.epoch, found.state["trainer"]["model"]
+    return world.broadcast_object(weights, root=0, stage="checkpoint")
+
+
+def _check_fits(checkpoint: Checkpoint, recipe: Recipe, fingerprint: str) -> None:
+    header = checkpoint.header
+    if header.recipe.get("model") != recipe.decisive_settings()["model"]:
+        raise StoreError(
+            f"{checkpoint.path} holds another model than the recipe describes: leave its section [model] as "
+            "recipe.toml in the run folder has it"
+        )
+    if header.data_fingerprint != fingerprint:
+        raise StoreError(
+            f"{recipe.store} holds another graph than the run was trained on: its fingerprint is "
+            f"{fingerprint[:12]}, and that of the run's graph {header.data_fingerprint[:12]}. Partition the run's "
+            "graph again, or name its store by --set store=..."
+        )

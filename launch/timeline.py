@@ -1,23 +1,30 @@
-"""The timeline of a run's first epochs: who records, for how long, and what is written when."""
+"""The timeline of a run's first epochs: who records, for how long, and the file that Perfetto and Chrome open.
 
+    trace.json      {"displayTimeUnit": "ms",
+                     "otherData": {what is known of clocks and of what is missing},
+                     "traceEvents": [one line for each event]}
+
+Ranks may be on machines that share no disk: each turns its spans into events, and these travel to rank 0 in pieces.
+"""
+
+import json
 import os
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
 from types import TracebackType
-from typing import Self
+from typing import Any, Self
 
 import torch
 
 from windrow.comm.clock import ClockAlignment, ClockOffset, measure_clock_offset
-from windrow.comm.trace import SPANS_PER_RANK, Tracer, trace_clock_ns
+from windrow.comm.meter import SPANS_PER_RANK, Tracer, trace_clock_ns
 from windrow.comm.world import World
 from windrow.launch.job import TrainingJob
-from windrow.launch.trace_events import RankTrace
-from windrow.launch.trace_file import write_alone, write_together
-from windrow.launch.trace_rows import EPOCH
+from windrow.launch.trace_events import EPOCH, RankTrace, event_pieces
+from windrow.partition.atomic_writes import open_atomically
 
-__all__ = ["EPOCHS", "VIEWER", "Timeline"]
+__all__ = ["EPOCHS", "VIEWER", "Timeline", "write_alone", "write_together"]
 
 EPOCHS = 2
 """Epochs recorded: the first is slower than all others (code is compiled, files are read for the first time), so the
@@ -134,3 +141,81 @@ class Timeline:
             dropped=self._tracer.dropped,
             alignment=ClockAlignment(self._first, last),
         )
+
+
+FILE_STAGE = "trace"
+
+
+def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int) -> OSError | None:
+    """Write the spans of all ranks to one file. Collective.
+
+    Args:
+        world: its tracer is off by now.
+        path: of the file, whose folder exists on the machine of rank 0; nobody else looks at it.
+        trace: of this rank.
+        origin_ns: the moment 0 of the timeline on the clock of rank 0; must agree.
+
+    Returns:
+        On rank 0 what went wrong, in which case there is no new file: training need not end for that. Else None.
+    """
+    described = world.gather_object(_describe(trace), root=0, stage=FILE_STAGE)
+    arriving = _gathered(world, event_pieces(trace, origin_ns=origin_ns))
+    failure = None
+    if world.rank == 0:
+        try:
+            _write(path, {"complete": True, "ranks": described}, arriving)
+        except OSError as error:
+            failure = error
+    # The others send all that they have, whatever has become of the file.
+    for _ in arriving:
+        pass
+    return failure
+
+
+def write_alone(path: Path, trace: RankTrace, *, origin_ns: int, reason: str) -> None:
+    """Write the spans of this rank, where others may no longer answer.
+
+    Args:
+        path: of the file; its folder exists.
+        trace: of this rank.
+        origin_ns: the moment 0 of the timeline on the clock of rank 0.
+        reason: why it is alone.
+
+    Raises:
+        OSError: the disk is full, or there is no such folder.
+    """
+    about = {"complete": False, "ended by": reason, "ranks": [_describe(trace)]}
+    _write(path, about, event_pieces(trace, origin_ns=origin_ns))
+
+
+def _describe(trace: RankTrace) -> dict[str, Any]:
+    return {
+        "rank": trace.rank,
+        "host": trace.host,
+        "clock_offset_us": trace.alignment.first.offset_ns / 1000,
+        "clock_uncertainty_us": trace.clock_uncertainty_us,
+        "spans": len(trace.spans),
+        "spans_missing": trace.dropped,
+    }
+
+
+def _gathered(world: World, own: Iterator[bytes]) -> Iterator[bytes]:
+    """On rank 0 the pieces of all ranks, one of each at a time in memory; elsewhere nothing. Collective."""
+    while True:
+        piece = next(own, b"")
+        more = world.all_reduce(torch.tensor([len(piece)]), stage=FILE_STAGE, op="max")
+        if int(more) == 0:
+            return
+        yield from (other for other in world.gather_object(piece, root=0, stage=FILE_STAGE) if other)
+
+
+def _write(path: Path, about: Mapping[str, Any], pieces: Iterator[bytes]) -> None:
+    with open_atomically(path) as file:
+        head = json.dumps({"displayTimeUnit": "ms", "otherData": about}).removesuffix("}")
+        file.write(f'{head},\n"traceEvents": [\n'.encode())
+        separator = b""
+        for piece in pieces:
+            file.write(separator)
+            file.write(piece)
+            separator = b",\n"
+        file.write(b"\n]}\n")

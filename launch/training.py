@@ -8,21 +8,25 @@ from pathlib import Path
 import torch
 
 from windrow.comm.world import World
-from windrow.launch.any_recipe import AnyRecipe
-from windrow.launch.checkpoint import check_fits
-from windrow.launch.checkpoint_file import CheckpointHeader
-from windrow.launch.epoch_cost import EpochCost, gather_cost, own_time, own_traffic
+from windrow.launch.checkpoint import CheckpointHeader, check_fits
+from windrow.launch.epoch_cost import (
+    EpochCost,
+    RankCost,
+    communication_share,
+    gather_cost,
+    own_time,
+    own_traffic,
+)
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.job import TrainingJob
-from windrow.launch.joining import joined_job
 from windrow.launch.journal import Journal, TrainingResult
-from windrow.launch.progress import Progress, make_progress
-from windrow.launch.rank_cost import RankCost, communication_share
-from windrow.launch.recipe import Recipe
+from windrow.launch.rank_process import joined_job
+from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
+from windrow.launch.terminal import Progress, make_progress
 from windrow.launch.timeline import Timeline
-from windrow.training.early_stopping import EarlyStopping
+from windrow.training.schedule import EarlyStopping
 
 __all__ = ["TrainingResult", "train"]
 
@@ -33,7 +37,7 @@ def train(
     """Train as a recipe says. Collective: every process that the launcher started calls it, with the same arguments.
 
     Args:
-        recipe: from `windrow.launch.any_recipe.load_any_recipe`.
+        recipe: from `windrow.launch.recipe.load_any_recipe`.
         resume: folder of a run to go on with, from its latest intact checkpoint; None to begin a new run.
         run_folder: folder for a new run; None for the recipe's, or the next free ``runs/<name>-<n>``.
         trace: whether to write a timeline of the first epochs into the run folder (`windrow.launch.timeline`).

@@ -1,16 +1,15 @@
 """Where does a vertex live? Partitioners, the partition book, and the store on disk."""
 
 from windrow.partition.book import PartitionBook
-from windrow.partition.memory import (
+from windrow.partition.options import (
+    PartitionOptions,
     available_memory_bytes,
     check_memory,
     estimate_memory,
 )
-from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph, partition_with_options
 from windrow.partition.quality import PartitionQuality, measure_quality
-from windrow.partition.store import PartitionStore
-from windrow.partition.store_writer import write_store
+from windrow.partition.store import PartitionStore, write_store
 
 __all__ = [
     "PartitionBook",

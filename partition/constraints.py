@@ -1,4 +1,4 @@
-"""What a part must hold its share of: the vertex weights of multi-constraint partitioning.
+"""What every part must have: its share of the vertex weights of multi-constraint partitioning, and a training vertex.
 
 SALIENT++ (Kaler et al., Communication-efficient graph neural networks with probabilistic neighborhood expansion
 analysis and caching, MLSys 2023) balances four weights, the default here:
@@ -8,6 +8,8 @@ analysis and caching, MLSys 2023) balances four weights, the default here:
     other       1 for a vertex that is neither
     degree      number of in-neighbours: memory and work of the part's topology
     vertices    1 for every vertex (for graphs without a split)
+
+The last step of every partitioner is `ensure_members`: no part without a vertex, none without a training vertex.
 """
 
 from collections.abc import Sequence
@@ -18,7 +20,15 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError
 
-__all__ = ["CONSTRAINTS", "SALIENT_CONSTRAINTS", "Constraints", "vertex_roles", "vertex_weights"]
+__all__ = [
+    "CONSTRAINTS",
+    "SALIENT_CONSTRAINTS",
+    "Constraints",
+    "check_members",
+    "ensure_members",
+    "vertex_roles",
+    "vertex_weights",
+]
 
 CONSTRAINTS = ("train", "validation", "other", "degree", "vertices")
 SALIENT_CONSTRAINTS = ("train", "validation", "other", "degree")
@@ -114,3 +124,68 @@ def vertex_weights(
     if not kept:
         kept = {"vertices": np.ones(len(roles), np.int32)}
     return Constraints(names=tuple(kept), weights=np.stack(list(kept.values()), axis=1))
+
+
+MAX_CANDIDATES = 10_000
+
+
+def ensure_members(
+    indptr: npt.NDArray[np.int64],
+    indices: npt.NDArray[np.integer],
+    assignment: npt.NDArray[np.int32],
+    num_parts: int,
+    *,
+    train_ids: npt.NDArray[np.integer] | None = None,
+) -> npt.NDArray[np.int32]:
+    """Give every part at least one training vertex, or one vertex where there are no training ids.
+
+    A part without one gets, from the part that holds the most, the one with the most in-neighbours in the part
+    (of the first MAX_CANDIDATES).
+
+    Args:
+        indptr: int64 [N + 1], CSC.
+        indices: integer [E].
+        assignment: int32 [N]; left as it is.
+        num_parts: number of parts.
+        train_ids: integer [T], or None when the graph is not for training.
+
+    Returns:
+        int32 [N]; the same values when nothing was missing. Cost O(N), and O(edges of the candidates) for each
+        part that lacks one.
+
+    Raises:
+        DataError: fewer (training) vertices than parts.
+    """
+    check_members(len(assignment), num_parts, train_ids=train_ids)
+    members = np.arange(len(assignment)) if train_ids is None else np.unique(train_ids)
+    repaired = assignment.copy()
+    for part in np.flatnonzero(np.bincount(repaired[members], minlength=num_parts) == 0):
+        donor = int(np.bincount(repaired[members], minlength=num_parts).argmax())
+        candidates = members[repaired[members] == donor][:MAX_CANDIDATES]
+        ties = [int((repaired[indices[indptr[v] : indptr[v + 1]]] == part).sum()) for v in candidates]
+        repaired[candidates[int(np.argmax(ties))]] = part
+    return repaired
+
+
+def check_members(
+    num_vertices: int, num_parts: int, *, train_ids: npt.NDArray[np.integer] | None = None
+) -> None:
+    """Refuse more parts than there are vertices, or training vertices, to give them.
+
+    Args:
+        num_vertices: N.
+        num_parts: number of parts.
+        train_ids: integer [T], or None when the graph is not for training.
+
+    Raises:
+        DataError: fewer (training) vertices than parts.
+    """
+    what, cure = "vertices", ""
+    available = num_vertices
+    if train_ids is not None:
+        what, cure, available = "training vertices", " or a larger training set", len(np.unique(train_ids))
+    if available < num_parts:
+        raise DataError(
+            f"{available} {what} cannot be spread over {num_parts} parts, each needs at least one: "
+            f"use at most {max(available, 1)} parts{cure}"
+        )

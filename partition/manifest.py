@@ -1,6 +1,12 @@
-"""The manifest of a partition store: what the folder holds, and how to tell that it still does."""
+"""The manifest of a store: a JSON document that tells what the folder holds, and how to tell that it still does.
+
+It is written with its format version, and refused when it is not that. `write_document` and `read_document` are for the
+manifest of any store, `Manifest` is that of a partition store.
+"""
 
 import hashlib
+import json
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Self
@@ -8,9 +14,64 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.comm.errors import StoreError
-from windrow.partition.manifest_file import read_document, write_document
 
-__all__ = ["CURE", "FORMAT_VERSION", "MANIFEST_NAME", "FileEntry", "Manifest", "checksum", "describe_file"]
+__all__ = [
+    "CURE",
+    "FORMAT_VERSION",
+    "MANIFEST_NAME",
+    "FileEntry",
+    "Manifest",
+    "checksum",
+    "describe_file",
+    "read_document",
+    "write_document",
+]
+
+
+def write_document(path: Path, document: Mapping[str, Any], *, format_version: int) -> None:
+    """Write a document as JSON.
+
+    Args:
+        path: the file.
+        document: what JSON can hold; no NaN.
+        format_version: stands first in the file.
+    """
+    versioned = {"format_version": format_version, **document}
+    path.write_text(json.dumps(versioned, indent=1, allow_nan=False) + "\n", encoding="utf-8")
+
+
+def read_document(path: Path, *, format_version: int, store: str, cure: str) -> dict[str, Any]:
+    """Read a document and check what it is.
+
+    Args:
+        path: the file.
+        format_version: the one that this windrow reads.
+        store: what the folder around it should be, for messages: "partition store".
+        cure: what to do about it, for messages.
+
+    Returns:
+        The document, without its version.
+
+    Raises:
+        StoreError: there is none, it is no JSON object, or of another version.
+    """
+    if not path.is_file():
+        raise StoreError(f"{path} is missing, so {path.parent} is no {store}: {cure}")
+    try:
+        document = json.loads(path.read_text(encoding="utf-8"))
+    except (UnicodeDecodeError, json.JSONDecodeError) as error:
+        raise StoreError(f"{path} is not JSON ({error}): {cure}") from error
+    if not isinstance(document, dict):
+        raise StoreError(f"{path} holds a {type(document).__name__}, expected a JSON object: {cure}")
+    version = document.pop("format_version", None)
+    if version != format_version:
+        newer = isinstance(version, int) and version > format_version
+        raise StoreError(
+            f"{path} has format version {version}, this windrow reads {format_version}: "
+            f"{f'use a newer windrow, or {cure}' if newer else cure}"
+        )
+    return document
+
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"

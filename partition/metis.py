@@ -13,8 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.partition.adjacency import Adjacency
-from windrow.partition.refine import excess, refine
+from windrow.partition.refine import Adjacency, excess, refine
 
 __all__ = ["metis_runs", "metis_search"]
 

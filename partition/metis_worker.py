@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.partition.adjacency_kernels import relabel
+from windrow.partition.graph_kernels import relabel
 
 __all__ = ["METIS_FUNCTION", "main", "run_metis"]
 

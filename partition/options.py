@@ -1,12 +1,21 @@
-"""The recipe section that says how a graph is split."""
+"""How a graph is split: the recipe section, and how much memory that will need, told before it starts."""
 
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Literal, get_args
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.partition.constraints import CONSTRAINTS, SALIENT_CONSTRAINTS
 
-__all__ = ["Method", "PartitionOptions", "VertexOrderName"]
+__all__ = [
+    "MemoryEstimate",
+    "Method",
+    "PartitionOptions",
+    "VertexOrderName",
+    "available_memory_bytes",
+    "check_memory",
+    "estimate_memory",
+]
 
 Method = Literal["metis", "fennel", "random"]
 VertexOrderName = Literal["vip", "original"]
@@ -56,3 +65,108 @@ class PartitionOptions:
             raise RecipeError(
                 f"balance = {list(self.balance)}: expected different names of {', '.join(CONSTRAINTS)}"
             )
+
+
+METIS_BYTES_PER_EDGE = 92
+"""Peak per stored edge in METIS's process and the refinement; measured on 3 to 10 M stored edges, as the next."""
+METIS_BYTES_PER_VERTEX = 200
+"""Peak per vertex in METIS's process and the refinement, without the vertex weights."""
+METIS_PROCESS_BYTES = 420_000_000
+"""METIS's process before it has a graph: Python with torch and DGL; measured."""
+MEMORY_INFO = Path("/proc/meminfo")
+CONTROL_GROUP_LIMIT = Path("/sys/fs/cgroup/memory.max")
+CONTROL_GROUP_USE = Path("/sys/fs/cgroup/memory.current")
+CONTROL_GROUP_DETAILS = Path("/sys/fs/cgroup/memory.stat")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class MemoryEstimate:
+    """Peak memory of a partitioning, beyond the process and the graph itself."""
+
+    parts: dict[str, int]
+    """Bytes by what they are for."""
+
+    @property
+    def total_bytes(self) -> int:
+        """Sum of the parts."""
+        return sum(self.parts.values())
+
+    def __str__(self) -> str:
+        parts = ", ".join(f"{name} {_gigabytes(size)}" for name, size in self.parts.items())
+        return f"{_gigabytes(self.total_bytes)} ({parts})"
+
+
+def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
+    """Estimate the peak memory of `partition_with_options`.
+
+    Args:
+        num_vertices: N.
+        num_edges: stored edges E.
+        options: the method and what it balances.
+
+    Returns:
+        The estimate, beyond the arrays indptr and indices.
+    """
+    columns = max(len(options.balance), 1)
+    parts = {"assignment and vertex weights": num_vertices * (4 + 8 * columns)}
+    if options.method == "random":
+        parts["random order"] = 41 * num_vertices
+    if options.method == "metis" and options.num_parts > 1:
+        parts["METIS process"] = METIS_PROCESS_BYTES
+        parts["undirected graph"] = 12 * num_edges
+        parts["METIS and refinement"] = (
+            METIS_BYTES_PER_EDGE * num_edges + (METIS_BYTES_PER_VERTEX + 24 * columns) * num_vertices
+        )
+        parts["results to combine"] = 4 * num_vertices * (options.restarts + options.num_parts)
+    return MemoryEstimate(parts=parts)
+
+
+def available_memory_bytes() -> int | None:
+    """Memory that this process may still take: what the machine has free and its control group allows.
+
+    Returns:
+        Bytes, or None where the operating system does not say (not Linux).
+    """
+    if not MEMORY_INFO.is_file():
+        return None
+    fields = dict(
+        line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line
+    )
+    available = int(fields["MemAvailable"].split()[0]) * 1024
+    if CONTROL_GROUP_LIMIT.is_file() and CONTROL_GROUP_USE.is_file():
+        limit = CONTROL_GROUP_LIMIT.read_text(encoding="ascii").strip()
+        if limit != "max":
+            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii")) - _cached_file_bytes()
+            available = min(available, max(int(limit) - used, 0))
+    return available
+
+
+def _cached_file_bytes() -> int:
+    """Copies of files that the control group is charged for and that the kernel drops when memory is wanted."""
+    if not CONTROL_GROUP_DETAILS.is_file():
+        return 0
+    lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
+    details = dict(line.split() for line in lines)
+    return int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
+
+
+def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
+    """Refuse a partitioning that will not fit.
+
+    Args:
+        estimate: from `estimate_memory`.
+        available_bytes: from `available_memory_bytes`; None skips the check.
+
+    Raises:
+        DataError: with the shortfall in bytes and the cure.
+    """
+    if available_bytes is None or estimate.total_bytes <= available_bytes:
+        return
+    raise DataError(
+        f"partitioning needs about {estimate}, {_gigabytes(available_bytes)} are free: short of "
+        f'{estimate.total_bytes - available_bytes} bytes; use method = "fennel", or a machine with more memory'
+    )
+
+
+def _gigabytes(size: int) -> str:
+    return f"{size / 1e9:.2f} GB"

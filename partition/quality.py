@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from windrow.partition.balance_kernels import weigh_parts
 from windrow.partition.constraints import SALIENT_CONSTRAINTS, vertex_weights
-from windrow.partition.quality_kernels import count_remote
+from windrow.partition.graph_kernels import count_remote
 
 __all__ = ["PartitionQuality", "measure_quality"]
 

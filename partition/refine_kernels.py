@@ -1,22 +1,29 @@
-"""Compiled k-way Fiduccia-Mattheyses refinement.
+"""The loops of refinement: k-way Fiduccia-Mattheyses moves, rebalancing, and the heap of vertices that both use.
 
 Sources: Fiduccia and Mattheyses, A linear-time heuristic for improving network partitions, DAC 1982 (moves with
 negative gain, undone back to the best prefix); Karypis and Kumar, Multilevel algorithms for multi-constraint graph
-partitioning, SC 1998 (every move keeps each constraint within its limit).
+partitioning, SC 1998 (every move keeps each constraint within its limit). Rebalancing moves vertices out of parts that
+are over a limit, at the least loss of cut.
 
 Suffixes used below: N vertices, E stored edges, P parts, C constraints. ``connectivity[v, p]`` is the total weight
 of v's edges into part p, so the gain of moving v from part s to t is ``connectivity[v, t] - connectivity[v, s]``.
+
+The heap is a binary max-heap whose priorities can change. Its length lives in the caller; `push_or_update` and `remove`
+return the new one::
+
+    heap      [v3, v1, v7, ...]   vertices; the parent of slot i is slot (i - 1) // 2
+    position  position[v] = slot of v, or -1 while v is outside
+    priority  priority[v], int64; larger comes out first
 """
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.random_kernels import hash_id
+from windrow.comm.inline_kernels import hash_id
 from windrow.partition.balance_kernels import excess_change, fits, total_excess
-from windrow.partition.heap_kernels import push_or_update, remove
 
-__all__ = ["connect_parts", "move_vertex", "move_with_hill_climbing"]
+__all__ = ["connect_parts", "move_vertex", "move_with_hill_climbing", "push_or_update", "rebalance", "remove"]
 
 Ids = npt.NDArray[np.int32]
 Sums = npt.NDArray[np.int64]
@@ -190,3 +197,196 @@ def move_with_hill_climbing(
         move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
               moved[step], moved_from[step])  # fmt: skip
     return best_gained
+
+
+Int32Array = npt.NDArray[np.int32]
+Int64Array = npt.NDArray[np.int64]
+
+_PRIORITY_SCALE = 1000.0
+_LEAST_IMPROVEMENT = 1e-12
+
+
+@numba.njit(cache=True)
+def _is_over(part_weights: Int64Array, limits: Int64Array, part: int) -> bool:
+    for constraint in range(len(limits)):
+        if part_weights[part, constraint] > limits[constraint]:
+            return True
+    return False
+
+
+@numba.njit(cache=True)
+def _cheapest_relief(
+    vertex_weights: Int32Array,
+    assignment: Int32Array,
+    connectivity: Int32Array,
+    part_weights: Int64Array,
+    limits: Int64Array,
+    vertex: int,
+) -> tuple[int, np.int64]:
+    """Part that takes the vertex with the least loss for each unit of excess removed, and the priority; or -1."""
+    source = assignment[vertex]
+    best, best_priority = -1, np.int64(0)
+    for part in range(connectivity.shape[1]):
+        if part == source:
+            continue
+        relief = -excess_change(vertex_weights, part_weights, limits, vertex, source, part)
+        if relief <= _LEAST_IMPROVEMENT:
+            continue
+        gain = connectivity[vertex, part] - connectivity[vertex, source]
+        rate = gain / relief if gain < 0 else gain * relief
+        priority = np.int64(rate * _PRIORITY_SCALE)
+        if best < 0 or priority > best_priority:
+            best, best_priority = part, priority
+    return best, best_priority
+
+
+@numba.njit(cache=True)
+def rebalance(
+    indptr: Int64Array, indices: Int32Array, edge_weights: Int32Array, vertex_weights: Int32Array,
+    assignment: Int32Array, connectivity: Int32Array,
+    part_weights: Int64Array, part_sizes: Int64Array, limits: Int64Array, max_rounds: int,
+) -> int:  # fmt: skip
+    """Move vertices out of overweight parts until every limit holds or no single move helps.
+
+    Every move lowers the total excess; the cut may rise. No part is emptied.
+
+    Args:
+        indptr: int64 [N + 1] of an undirected graph.
+        indices: int32 [E].
+        edge_weights: int32 [E].
+        vertex_weights: int32 [N, C].
+        assignment: int32 [N], changed.
+        connectivity: int32 [N, P], kept true.
+        part_weights: int64 [P, C], kept true.
+        part_sizes: int64 [P], kept true.
+        limits: int64 [C], each above 0.
+        max_rounds: how often to look at all vertices again.
+
+    Returns:
+        Number of moves. Cost O(rounds * N P C + moves * (degree + log N)).
+    """
+    num_vertices = len(assignment)
+    heap = np.empty(num_vertices, np.int32)
+    position = np.full(num_vertices, -1, np.int32)
+    priority = np.zeros(num_vertices, np.int64)
+    moves = 0
+    for _ in range(max_rounds):
+        length, moves_before = 0, moves
+        for vertex in range(num_vertices):
+            if _is_over(part_weights, limits, assignment[vertex]):
+                part, rate = _cheapest_relief(
+                    vertex_weights, assignment, connectivity, part_weights, limits, vertex
+                )
+                if part >= 0:
+                    length = push_or_update(heap, position, priority, length, vertex, rate)
+        while length > 0:
+            vertex = heap[0]
+            source = assignment[vertex]
+            part, rate = _cheapest_relief(
+                vertex_weights, assignment, connectivity, part_weights, limits, vertex
+            )
+            if part >= 0 and rate < priority[vertex]:
+                length = push_or_update(heap, position, priority, length, vertex, rate)
+                continue
+            length = remove(heap, position, priority, length, vertex)
+            if part >= 0 and part_sizes[source] > 1:
+                move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights,
+                            part_sizes, vertex, part)  # fmt: skip
+                moves += 1
+        if moves == moves_before:
+            break
+    return moves
+
+
+HeapArray = npt.NDArray[np.int32]
+Priorities = npt.NDArray[np.int64]
+
+
+@numba.njit(cache=True)
+def _sift_up(heap: HeapArray, position: HeapArray, priority: Priorities, slot: int) -> int:
+    vertex = heap[slot]
+    while slot > 0:
+        parent = (slot - 1) // 2
+        if priority[heap[parent]] >= priority[vertex]:
+            break
+        heap[slot] = heap[parent]
+        position[heap[slot]] = slot
+        slot = parent
+    heap[slot] = vertex
+    position[vertex] = slot
+    return slot
+
+
+@numba.njit(cache=True)
+def _sift_down(heap: HeapArray, position: HeapArray, priority: Priorities, length: int, slot: int) -> None:
+    vertex = heap[slot]
+    while True:
+        child = 2 * slot + 1
+        if child >= length:
+            break
+        if child + 1 < length and priority[heap[child + 1]] > priority[heap[child]]:
+            child += 1
+        if priority[heap[child]] <= priority[vertex]:
+            break
+        heap[slot] = heap[child]
+        position[heap[slot]] = slot
+        slot = child
+    heap[slot] = vertex
+    position[vertex] = slot
+
+
+@numba.njit(cache=True)
+def push_or_update(
+    heap: HeapArray,
+    position: HeapArray,
+    priority: Priorities,
+    length: int,
+    vertex: int,
+    new_priority: np.int64,
+) -> int:
+    """Insert a vertex or change its priority. Cost O(log length).
+
+    Args:
+        heap: int32 [N].
+        position: int32 [N].
+        priority: int64 [N].
+        length: number of vertices inside.
+        vertex: which vertex.
+        new_priority: its priority from now on.
+
+    Returns:
+        The heap's length afterwards.
+    """
+    priority[vertex] = new_priority
+    if position[vertex] < 0:
+        heap[length] = vertex
+        position[vertex] = length
+        length += 1
+    slot = _sift_up(heap, position, priority, position[vertex])
+    _sift_down(heap, position, priority, length, slot)
+    return length
+
+
+@numba.njit(cache=True)
+def remove(heap: HeapArray, position: HeapArray, priority: Priorities, length: int, vertex: int) -> int:
+    """Take a vertex out of the heap. Cost O(log length).
+
+    Args:
+        heap: int32 [N].
+        position: int32 [N].
+        priority: int64 [N].
+        length: number of vertices inside.
+        vertex: which vertex; it must be inside.
+
+    Returns:
+        The heap's length afterwards.
+    """
+    slot = position[vertex]
+    position[vertex] = -1
+    length -= 1
+    if slot != length:
+        heap[slot] = heap[length]
+        position[heap[slot]] = slot
+        slot = _sift_up(heap, position, priority, slot)
+        _sift_down(heap, position, priority, length, slot)
+    return length

@@ -1,4 +1,4 @@
-"""Open a partition store: one folder for each graph.
+"""The partition store, written and opened: one folder for each graph.
 
     STORE/manifest.json           format version, counts, options, quality, metadata; size and SHA-256 of each file
     STORE/shared/NAME.npy         arrays that every rank maps whole: part_offsets, new_to_old, old_to_new (the
@@ -8,16 +8,21 @@
 Arrays are memory-mapped read-only, so ranks on one machine share one copy of the shared arrays.
 """
 
+import re
 import tokenize
 import zipfile
-from dataclasses import dataclass
+from collections.abc import Callable, Iterable, Iterator, Mapping
+from dataclasses import asdict, dataclass
+from importlib.metadata import version
+from itertools import chain
 from pathlib import Path
-from typing import Any, Literal, Self
+from typing import Any, BinaryIO, Literal, Self
 
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import DataError, StoreError
+from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.book import PartitionBook
 from windrow.partition.manifest import (
     CURE,
@@ -25,13 +30,167 @@ from windrow.partition.manifest import (
     FileEntry,
     Manifest,
     checksum,
+    describe_file,
 )
+from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import PartitionQuality
-from windrow.partition.store_writer import BOOK_ARRAYS, part_folder
 
-__all__ = ["PartitionStore"]
+__all__ = ["BOOK_ARRAYS", "PartitionStore", "part_folder", "write_store"]
+
+BOOK_ARRAYS = ("part_offsets", "new_to_old", "old_to_new")
+CHUNK_BYTES = 1 << 24
+NAME = re.compile(r"[a-z][a-z0-9_]*")
 
 Array = npt.NDArray[Any]
+Progress = Callable[[str, float], None]
+
+
+def write_store(
+    path: Path,
+    book: PartitionBook,
+    *,
+    shared: Mapping[str, Array],
+    sharded: Mapping[str, Array | Iterable[Array]],
+    metadata: dict[str, Any],
+    quality: PartitionQuality | None = None,
+    options: PartitionOptions | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> None:
+    """Write a store atomically: afterwards `path` holds all of it, or, after an error, what it held before.
+
+    Args:
+        path: the store's folder.
+        book: who owns which vertex; it is stored too.
+        shared: arrays of at least one axis that every rank maps whole.
+        sharded: arrays [N, ...] in the order of the NEW ids, or iterators over successive chunks of their rows; each
+            part gets its rows. Names: lower-case letters, digits, underscores.
+        metadata: JSON-ready values to find again in `PartitionStore.metadata`.
+        quality: the report on the partition.
+        options: how the partition was made.
+        overwrite: replace an existing store.
+        progress: called with a stage name and the share done, 0 to 1.
+
+    Raises:
+        StoreError: the folder exists and `overwrite` is false.
+        DataError: a name is taken or malformed, an array holds objects, or rows of a sharded array are missing.
+        OSError: the disk is full, or the like; nothing is left half-written.
+
+    Memory: one chunk (16 MiB, or as large as the iterator's chunks) beyond the arguments.
+    """
+    _check_names(shared, sharded)
+    book_arrays = dict(zip(BOOK_ARRAYS, (book.offsets, book.new_to_old, book.old_to_new), strict=True))
+    whole = {**book_arrays, **shared}
+    steps = len(whole) + len(sharded) + 1
+    with atomic_folder(Path(path), overwrite=overwrite) as folder:
+        (folder / "shared").mkdir()
+        for step, (name, array) in enumerate(whole.items()):
+            _report(progress, f"writing {name}", step / steps)
+            _write_whole(folder / "shared" / f"{name}.npy", array)
+        for part in range(book.num_parts):
+            (folder / part_folder(part)).mkdir(parents=True)
+        for step, (name, rows) in enumerate(sharded.items()):
+            _report(progress, f"writing {name}", (len(whole) + step) / steps)
+            _write_parts(folder, name, rows, book)
+        _report(progress, "checksums", (steps - 1) / steps)
+        files = {
+            file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))
+        }
+        Manifest(
+            windrow_version=version("windrow"),
+            num_vertices=book.num_vertices,
+            num_edges=len(shared["indices"]) if "indices" in shared else 0,
+            num_parts=book.num_parts,
+            options=asdict(options) if options is not None else {},
+            quality=quality.to_dict() if quality is not None else None,
+            metadata=metadata,
+            files=files,
+        ).write(folder / MANIFEST_NAME)
+    _report(progress, "done", 1.0)
+
+
+def part_folder(part: int) -> str:
+    """Folder of one part, relative to the store."""
+    return f"parts/{part:05d}"
+
+
+def _report(progress: Progress | None, stage: str, share: float) -> None:
+    if progress is not None:
+        progress(stage, share)
+
+
+def _check_names(shared: Mapping[str, object], sharded: Mapping[str, object]) -> None:
+    names = [*shared, *sharded]
+    for name in names:
+        if not NAME.fullmatch(name):
+            raise DataError(f'array name "{name}": use lower-case letters, digits and underscores')
+        if name in BOOK_ARRAYS or names.count(name) > 1:
+            raise DataError(f'array name "{name}" is taken: choose another')
+
+
+def _write_whole(path: Path, array: Array) -> None:
+    with path.open("xb") as file:
+        _write_header(file, path.stem, array.dtype, array.shape)
+        for chunk in _chunks(path.stem, array):
+            file.write(np.ascontiguousarray(chunk).data)
+
+
+def _write_parts(folder: Path, name: str, rows: Array | Iterable[Array], book: PartitionBook) -> None:
+    chunks = _chunks(name, rows) if isinstance(rows, np.ndarray) else iter(rows)
+    first = next(chunks, None)
+    if first is None:
+        raise DataError(f'sharded array "{name}" has no rows, expected {book.num_vertices}')
+    dtype, row_shape = first.dtype, first.shape[1:]
+    checked = (_checked(name, chunk, dtype, row_shape) for chunk in chain([first], chunks))
+    chunks = (chunk for chunk in checked if len(chunk))
+    pending = np.empty((0, *row_shape), dtype)
+    for part in range(book.num_parts):
+        missing = book.part_size(part)
+        with (folder / part_folder(part) / f"{name}.npy").open("xb") as file:
+            _write_header(file, name, dtype, (missing, *row_shape))
+            while missing:
+                if not len(pending):
+                    pending = next(chunks, pending)
+                    if not len(pending):
+                        start = book.part_range(part)[1] - missing
+                        raise DataError(f'sharded array "{name}" ends at row {start} of {book.num_vertices}')
+                taken, pending = pending[:missing], pending[missing:]
+                file.write(np.ascontiguousarray(taken).data)
+                missing -= len(taken)
+    surplus = len(pending) + sum(len(chunk) for chunk in chunks)
+    if surplus:
+        raise DataError(
+            f'sharded array "{name}" has {surplus} rows more than the {book.num_vertices} vertices'
+        )
+
+
+def _checked(name: str, chunk: Array, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Array:
+    if chunk.dtype != dtype or chunk.shape[1:] != row_shape:
+        raise DataError(
+            f'sharded array "{name}": a chunk holds {chunk.dtype} rows of shape {chunk.shape[1:]}, '
+            f"the first held {dtype} rows of shape {row_shape}; give all chunks alike"
+        )
+    return chunk
+
+
+def _chunks(name: str, array: Array) -> Iterator[Array]:
+    if array.ndim == 0:
+        raise DataError(f'array "{name}" has no axis: put single values into the metadata')
+    row_bytes = max(array.nbytes // max(len(array), 1), 1)
+    rows = max(CHUNK_BYTES // row_bytes, 1)
+    for start in range(0, max(len(array), 1), rows):
+        yield array[start : start + rows]
+
+
+def _write_header(file: BinaryIO, name: str, dtype: np.dtype[Any], shape: tuple[int, ...]) -> None:
+    if dtype.hasobject:
+        raise DataError(f'array "{name}" holds Python objects: convert it to numbers')
+    descriptor = np.lib.format.dtype_to_descr(dtype)
+    header = {"descr": descriptor, "fortran_order": False, "shape": shape}
+    np.lib.format.write_array_header_1_0(file, header)
+
+
+MappedArray = npt.NDArray[Any]
 
 BROKEN_HEADER = (ValueError, TypeError, SyntaxError, EOFError, tokenize.TokenError, zipfile.BadZipFile)
 """What NumPy raises on a header that was altered, depending on the byte."""
@@ -98,7 +257,7 @@ class PartitionStore:
         """The report on the partition, where the writer had one."""
         return None if self.manifest.quality is None else PartitionQuality.from_dict(self.manifest.quality)
 
-    def shared(self, name: str) -> Array:
+    def shared(self, name: str) -> MappedArray:
         """Map a shared array.
 
         Args:
@@ -112,7 +271,7 @@ class PartitionStore:
         """
         return _load(self.path, self.manifest, f"shared/{name}.npy")
 
-    def sharded(self, name: str, part: int) -> Array:
+    def sharded(self, name: str, part: int) -> MappedArray:
         """Map one part's rows of a sharded array.
 
         Args:
@@ -157,7 +316,7 @@ def _check_size(path: Path, entry: FileEntry) -> None:
         raise StoreError(f"{path} has {found} bytes, expected {entry.num_bytes}: {CURE}")
 
 
-def _load(path: Path, manifest: Manifest, name: str) -> Array:
+def _load(path: Path, manifest: Manifest, name: str) -> MappedArray:
     entry = manifest.files.get(name)
     if entry is None:
         raise StoreError(f"{path} holds no {name}; it holds {', '.join(sorted(manifest.files))}")
@@ -165,7 +324,7 @@ def _load(path: Path, manifest: Manifest, name: str) -> Array:
     try:
         # NumPy cannot map an array without elements.
         mode: Literal["r"] | None = None if 0 in entry.shape else "r"
-        array: Array = np.load(path / name, mmap_mode=mode, allow_pickle=False)
+        array: MappedArray = np.load(path / name, mmap_mode=mode, allow_pickle=False)
     except BROKEN_HEADER as error:
         raise StoreError(f"{path / name} is no array file ({error}): {CURE}") from error
     if array.dtype.str != entry.dtype or array.shape != entry.shape:

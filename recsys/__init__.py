@@ -4,19 +4,17 @@ What a program of one's own needs is here; the modules hold the rest. torchrec a
 made, not before.
 """
 
-from windrow.recsys.batch import Batch
-from windrow.recsys.batch_reader import BatchReader
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.model import ClickModel
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.store import LogStore
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 __all__ = [

@@ -1,20 +1,51 @@
-"""Measure a recommender's predicted click probabilities on validation and test samples, all ranks together."""
+"""Measure a recommender's predicted click probabilities on validation and test samples, all ranks together.
 
+log_loss             mean of -log of the probability given to what happened, in nats       lower is better
+normalised_entropy   log_loss / (-p log p - (1 - p) log(1 - p)), p the share of clicks     below 1: better than
+                     (He et al., ADKDD 2014): 1 is what always predicting p gives          knowing p alone
+calibration          sum of predicted probabilities / number of clicks                     1 is right on average
+auc                  share of pairs (a click, another sample) in which the click has the   higher is better,
+                     larger logit, a tie counting one half                                 0.5 is chance
+
+The exact AUC takes a sort that is spread over the ranks, as the samples are. The streaming one takes two histograms:
+any number of samples in 1 MiB, with a bound of its own error::
+
+    logit    -16      -16 + w            0                    16
+    bin       |   0   |   1   | ...      |      ...   | 65535 |        w = 32 / 65536 = 1 / 2048
+    clicks        0       3                               2            ends take what lies beyond
+    others        7       9                               0
+
+Pairs in different bins are counted as they are, pairs in one bin as ties. So the estimate is off by at most half the
+share of pairs that met in a bin, which the histograms tell.
+"""
+
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import torch
+import torch.nn.functional as F
+from torch import Tensor
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.world import World
-from windrow.recsys.batch import Batch
-from windrow.recsys.metrics import ClickMetrics
-from windrow.recsys.pipeline import pipelined
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.trainer import BatchSource
+from windrow.recsys.trainer import BatchSource, pipelined
 
-__all__ = ["ClickEvaluator", "ClickMetric", "RecommendationEvaluationOptions"]
+__all__ = [
+    "AUCEstimate",
+    "ClickEvaluator",
+    "ClickMetric",
+    "ClickMetrics",
+    "RecommendationEvaluationOptions",
+    "StreamingAUC",
+    "auc_of_counts",
+    "base_entropy",
+    "check_split_can_be_scored",
+    "exact_auc",
+]
 
 ClickMetric = Literal["auc", "normalised_entropy", "log_loss"]
 """What the best epoch may be chosen by."""
@@ -105,3 +136,246 @@ class ClickEvaluator:
 
     def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
         return (batch.to(self._device) for batch in batches)
+
+
+def base_entropy(num_samples: int, num_clicks: int) -> float:
+    """Mean log loss, in nats, of always predicting the share of clicks: H(p) = -p log p - (1 - p) log(1 - p)."""
+    share = num_clicks / num_samples
+    return -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
+
+
+def check_split_can_be_scored(split: str, num_samples: int, num_clicks: int) -> None:
+    """Refuse samples for which the metrics mean nothing; call it on each split before training starts.
+
+    Args:
+        split: its name, for the message.
+        num_samples: samples in it.
+        num_clicks: those with label 1.
+
+    Raises:
+        DataError: there are no samples, or they all have the same label.
+    """
+    if num_samples == 0:
+        raise DataError(f"no samples to measure {split} on: give the split some, in [split], or leave it out")
+    if num_clicks in {0, num_samples}:
+        raise DataError(
+            f"AUC and normalised entropy have no meaning on {split}, whose {num_samples} samples all have the label "
+            f"{int(num_clicks > 0)}: make the split larger, or split by hash"
+        )
+
+
+class ClickMetrics:
+    """Collects predictions of this rank's samples, batch by batch, and measures those of all ranks together.
+
+    Numbers are added in double precision: on another number of ranks they differ by rounding of that, and AUC not at
+    all.
+
+    Args:
+        split: name of what is measured, for messages.
+        auc: "exact" keeps 5 bytes per sample until the end; "histogram" 1 MiB in all, and reports beside `auc` an
+            `auc_error_bound`.
+    """
+
+    def __init__(self, split: str = "the split", *, auc: Literal["exact", "histogram"] = "exact") -> None:
+        self._split = split
+        self._histogram = StreamingAUC() if auc == "histogram" else None
+        self._logits: list[Tensor] = []
+        self._clicked: list[Tensor] = []
+        # Samples, clicks, predictions that are not finite; then sums of losses and of probabilities.
+        self._counts = torch.zeros(3, dtype=torch.int64)
+        self._sums = torch.zeros(2, dtype=torch.float64)
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Take in a batch; no communication.
+
+        Args:
+            logits: [B] floating; B may be 0.
+            labels: [B], 0 or 1, on the same device.
+        """
+        logits = logits.detach().float()
+        clicked = labels > 0
+        # Counted here and refused in `compute`, so that all ranks raise together.
+        finite = logits.isfinite()
+        logits = torch.where(finite, logits, 0)
+        exact = logits.double()
+        losses = F.binary_cross_entropy_with_logits(exact, clicked.double(), reduction="sum")
+        self._counts += torch.stack([torch.tensor(len(logits)), clicked.sum().cpu(), (~finite).sum().cpu()])
+        self._sums += torch.stack([losses, torch.sigmoid(exact).sum()]).cpu()
+        if self._histogram is not None:
+            self._histogram.update(logits, clicked)
+        else:
+            self._logits.append(logits.cpu())
+            self._clicked.append(clicked.cpu())
+
+    def compute(self, world: World) -> dict[str, float]:
+        """Measure the samples of all ranks. Collective; every rank must have the same kind of `auc`.
+
+        Returns:
+            log_loss, normalised_entropy, calibration, auc and, of the histogram, auc_error_bound; the same on every
+            rank.
+
+        Raises:
+            DataError: on every rank: a prediction was NaN or infinite, or what `check_split_can_be_scored` refuses.
+        """
+        counts = world.all_reduce(self._counts.clone(), stage="click counts")
+        sums = world.all_reduce(self._sums.clone(), stage="click sums")
+        num_samples, num_clicks, num_lost = counts.tolist()
+        loss, predicted = sums.tolist()
+        if num_lost:
+            raise DataError(
+                f"{num_lost} of {num_samples} predictions for {self._split} are NaN or infinite: the training "
+                "diverged; lower the learning rate of the model or of the tables"
+            )
+        check_split_can_be_scored(self._split, num_samples, num_clicks)
+        log_loss = loss / num_samples
+        return {
+            "log_loss": log_loss,
+            "normalised_entropy": log_loss / base_entropy(num_samples, num_clicks),
+            "calibration": predicted / num_clicks,
+            **self._areas(world),
+        }
+
+    def _areas(self, world: World) -> dict[str, float]:
+        if self._histogram is not None:
+            estimate = self._histogram.compute(world)
+            return {"auc": estimate.auc, "auc_error_bound": estimate.error_bound}
+        logits = torch.cat([torch.empty(0), *self._logits])
+        clicked = torch.cat([torch.empty(0, dtype=torch.bool), *self._clicked])
+        return {"auc": exact_auc(world, logits, clicked)}
+
+
+_CANDIDATES_PER_RANK = 256
+"""Logits that each rank offers as borders between ranks: with p ranks the fullest gets about 1 / p + 1 / 256 of all."""
+
+
+def exact_auc(world: World, logits: Tensor, clicked: Tensor) -> float:
+    """Share of pairs (a click, another sample) in which the click has the larger logit; a tie counts one half.
+
+    Samples are sorted by a sample sort: ranks agree on borders between logits, rank r receives all samples between
+    the borders r - 1 and r, so that equal logits meet, and counts its own pairs; pairs across borders follow from
+    the ranks' counts alone. All counts are integers, so the area is the same bit for bit on any number of ranks.
+
+    Collective. Cost: n log n for the n samples of a rank, 5 bytes sent for each.
+
+    Args:
+        world: its ranks hold the samples.
+        logits: [n] float32 in CPU memory, finite; any n on each rank.
+        clicked: [n] bool.
+
+    Returns:
+        Between 0 and 1, the same on every rank; NaN where no sample, or every one, is a click. Exact for fewer than
+        2^62 pairs.
+    """
+    # Zeros of both signs are equal.
+    logits, order = torch.sort(logits + 0.0)
+    clicked = clicked[order]
+    borders = _borders(world, logits)
+    # A border belongs to the rank below it, on every rank alike.
+    ends = torch.searchsorted(logits, borders, right=True).tolist()
+    counts = [stop - start for start, stop in zip([0, *ends], [*ends, len(logits)], strict=True)]
+    receive_counts = world.all_to_all_counts(counts, stage="auc")
+    logits = world.all_to_all(logits, counts, receive_counts, stage="auc")
+    clicked = world.all_to_all(clicked.to(torch.uint8), counts, receive_counts, stage="auc") > 0
+    clicks_and_others = torch.tensor([int(clicked.sum()), int((~clicked).sum())])
+    totals = torch.stack(world.all_gather(clicks_and_others.unsqueeze(0), stage="auc")).view(world.size, 2)
+    others_below = int(totals[: world.rank, 1].sum())
+    won_twice = _won_pairs_twice(logits, clicked) + 2 * others_below * int(clicks_and_others[0])
+    won = world.all_reduce(torch.tensor([won_twice]), stage="auc")
+    clicks, others = totals.sum(0).tolist()
+    return int(won) / (2 * clicks * others) if clicks and others else float("nan")
+
+
+def _borders(world: World, ordered: Tensor) -> Tensor:
+    """size - 1 logits that cut all ranks' samples into about equal parts; fewer samples than that give fewer parts."""
+    offered = ordered[:: max(1, len(ordered) // _CANDIDATES_PER_RANK)]
+    everyone = torch.cat(world.all_gather(offered, stage="auc")).sort().values
+    if len(everyone) == 0:
+        return everyone.new_zeros(world.size - 1)
+    places = torch.arange(1, world.size) * len(everyone) // world.size
+    return everyone[places]
+
+
+def _won_pairs_twice(logits: Tensor, clicked: Tensor) -> int:
+    """Twice the number of pairs of these samples that the click wins, ties counting one half."""
+    runs, run_of = torch.unique(logits, return_inverse=True)
+    clicks = torch.bincount(run_of[clicked], minlength=len(runs))
+    others = torch.bincount(run_of[~clicked], minlength=len(runs))
+    below = others.cumsum(0) - others
+    return int((clicks * (2 * below + others)).sum())
+
+
+LARGEST_LOGIT = 16.0
+"""Logits beyond are in the outermost bins; a probability of 1e-7, below the resolution of float32 near 1."""
+
+
+class AUCEstimate(NamedTuple):
+    """An area under the ROC curve, and how far the exact one can be.
+
+    Attributes:
+        auc: between 0 and 1; NaN where there is no click or nothing else.
+        error_bound: the exact area is in [auc - error_bound, auc + error_bound].
+    """
+
+    auc: float
+    error_bound: float
+
+
+class StreamingAUC:
+    """Counts clicks and other samples by logit, to estimate the area under the ROC curve.
+
+    Counts are integers, so the estimate is the same bit for bit on any number of ranks and in any order.
+
+    Args:
+        num_bins: bins of equal width between logits of -16 and 16; 16 bytes each.
+
+    Attributes:
+        counts: [2, num_bins] int64 on the CPU: other samples, then clicks.
+    """
+
+    def __init__(self, num_bins: int = 1 << 16) -> None:
+        self.counts = torch.zeros(2, num_bins, dtype=torch.int64)
+
+    def update(self, logits: Tensor, labels: Tensor) -> None:
+        """Count samples.
+
+        Args:
+            logits: [B] floating, without NaN.
+            labels: [B], 0 or 1.
+        """
+        num_bins = self.counts.shape[1]
+        scaled = (logits.detach().double() + LARGEST_LOGIT) * (num_bins / (2 * LARGEST_LOGIT))
+        bins = scaled.clamp(0, num_bins - 1).long() + num_bins * (labels > 0)
+        self.counts += torch.bincount(bins, minlength=2 * num_bins).view(2, num_bins).cpu()
+
+    def merge(self, other: "StreamingAUC") -> None:
+        """Add the samples that another of as many bins has counted."""
+        self.counts += other.counts
+
+    def compute(self, world: World) -> AUCEstimate:
+        """Estimate over the samples of all ranks. Collective; what was counted stays.
+
+        Returns:
+            The same on every rank.
+        """
+        total = world.all_reduce(self.counts.clone(), stage="auc histogram")
+        return auc_of_counts(positives=total[1], negatives=total[0])
+
+
+def auc_of_counts(*, positives: Tensor, negatives: Tensor) -> AUCEstimate:
+    """The area under the ROC curve of samples counted in bins.
+
+    Args:
+        positives: [bins] int64, clicks in each bin, in the order of growing logits.
+        negatives: [bins] int64, other samples.
+
+    Returns:
+        Exact, up to the bound, for fewer than 2^53 pairs: sum of clicks x (others below + half of those in the bin),
+        over the number of pairs.
+    """
+    clicks, others = positives.double(), negatives.double()
+    pairs = float(clicks.sum() * others.sum())
+    if pairs == 0:
+        return AUCEstimate(float("nan"), float("nan"))
+    below = others.cumsum(0) - others
+    tied = float(clicks @ others) / 2
+    return AUCEstimate((float(clicks @ below) + tied) / pairs, tied / pairs)

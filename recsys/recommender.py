@@ -7,18 +7,17 @@ from torch import nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
-from windrow.recsys.batch import Batch
-from windrow.recsys.deduplication.partial import PartialLists
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.deduplication.ikjt import PartialLists
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
-from windrow.recsys.models.model import ClickModel
-from windrow.recsys.models.next_item import NextItem
-from windrow.recsys.models.two_tower import TwoTower
+from windrow.recsys.models.click_models import ClickModel
+from windrow.recsys.models.retrieval import NextItem, TwoTower
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
     from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-    from windrow.recsys.sharded.in_flight import InFlightLookup
-    from windrow.recsys.sharded.rank_tables import StoredTable
+    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.sharded.input_distribution import InFlightLookup
     from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 
 __all__ = ["Recommender", "RecommenderLookup"]
@@ -27,7 +26,7 @@ __all__ = ["Recommender", "RecommenderLookup"]
 class RecommenderLookup:
     """The lookups of one batch on their way: pooled features, and unpooled ones where the model reads any.
 
-    Stages as in `windrow.recsys.pipeline`; every one is collective.
+    Stages as in `windrow.recsys.trainer`; every one is collective.
 
     Args:
         bags: pooled features; None where there are none.

@@ -125,7 +125,7 @@ def _planted_store(
     from pyarrow import parquet
 
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
-    from windrow.recsys.prepare import prepare_log
+    from windrow.recsys.log.prepare import prepare_log
 
     draw = np.random.default_rng(seed)
     sizes = draw.integers(1, 16, num_sessions)

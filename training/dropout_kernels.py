@@ -4,8 +4,8 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
+from windrow.comm.inline_kernels import hash_id, mix64
 from windrow.comm.random import GOLDEN
-from windrow.comm.random_kernels import hash_id, mix64
 
 __all__ = ["drop_columns"]
 

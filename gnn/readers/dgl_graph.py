@@ -7,12 +7,10 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.gnn.assemble import assemble_graph
-from windrow.gnn.build import SelfLoops
+from windrow.gnn.build import SelfLoops, assemble_graph
 from windrow.gnn.graph import Graph
-from windrow.gnn.labels import TaskOption
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.splits import SplitOptions, VertexSplit, split_from_masks
+from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
 
 __all__ = ["DGLNames", "graph_from_dgl", "read_dgl", "to_dgl"]
 

@@ -7,23 +7,180 @@
     anna,bert           bert,0.3,1.5,1,train
     bert,carl           anna,0.7,0.2,0,test
 
+The vertex file holds features, label and split of each vertex. Vertices may be known by names, which are numbered.
 Further columns of the edge list, weights among them, are passed over: no model here uses edge weights.
 """
 
+from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
+import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.table_files import ColumnType, TableStyle, column_names, iterate_batches
-from windrow.gnn.readers.vertex_names import look_up, number_names
-from windrow.gnn.readers.vertex_table import VertexTable, read_vertex_table
+from windrow.gnn.vertex_data import VertexSplit, split_from_masks
 
-__all__ = ["read_edge_list", "read_edge_list_and_names"]
+__all__ = [
+    "VertexTable",
+    "look_up",
+    "number_names",
+    "read_edge_list",
+    "read_edge_list_and_names",
+    "read_vertex_ids",
+    "read_vertex_table",
+]
+
+SPLIT_WORDS = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2, "": -1}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VertexTable:
+    """What a vertex file says; row i belongs to vertex i."""
+
+    num_vertices: int
+    """N, the number of rows."""
+    names: Any
+    """``pyarrow.Array`` of the ids [N], or None where a vertex's id is its number."""
+    features: npt.NDArray[np.float32] | None
+    """[N, F]."""
+    labels: npt.NDArray[np.float64] | None
+    """[N, columns], NaN where a cell is empty."""
+    split: VertexSplit | None
+    """The splits of the file."""
+
+
+def read_vertex_table(options: EdgeListOptions) -> VertexTable:
+    """Read the vertex file.
+
+    Args:
+        options: names of the file and its columns.
+
+    Returns:
+        The rows in the order of the vertices: with `ids` "rows" that of the ids, else that of the file.
+
+    Raises:
+        DataError: a column is missing, a cell has the wrong type, an id is missing or repeated, or a split
+            has another name than train, validation, valid, val, test.
+    """
+    import pyarrow as pa
+
+    path = Path(options.vertex_file)
+    style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
+    features = _feature_columns(path, style, options)
+    types: dict[str, ColumnType] = dict.fromkeys(features, "float32")
+    types |= dict.fromkeys(options.label_columns, "float64")
+    if options.split_column:
+        types[options.split_column] = "string"
+    if options.vertex_id_column:
+        types[options.vertex_id_column] = "string" if options.ids == "names" else "int64"
+    if not types:
+        raise DataError(f"{path}: there is nothing to read; name a column of features, labels, split or ids.")
+    batches = list(iterate_batches(path, types, style, missing_allowed=True))
+    columns = {
+        name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
+        for name, kind in types.items()
+    }
+    num_vertices = len(next(iter(columns.values())))
+    order = np.arange(num_vertices)
+    names = None
+    if options.vertex_id_column:
+        names = columns[options.vertex_id_column].combine_chunks()
+        _check_ids(path, names)
+        if options.ids == "rows":
+            order = _order_of_rows(path, names.to_numpy())
+            names = None
+    return VertexTable(
+        num_vertices=num_vertices,
+        names=names,
+        features=_matrix(columns, features, np.float32)[order] if features else None,
+        labels=_matrix(columns, options.label_columns, np.float64)[order] if options.label_columns else None,
+        split=_split(path, columns[options.split_column], order) if options.split_column else None,
+    )
+
+
+def read_vertex_ids(options: EdgeListOptions) -> Any:
+    """Read nothing but the ids by which the vertex file knows its vertices.
+
+    Args:
+        options: names of the file and its columns.
+
+    Returns:
+        ``pyarrow.Array`` of int64 or strings [N], entry i the id of vertex i; None where a vertex's id is its number,
+        or there is no vertex file.
+
+    Raises:
+        DataError: the file is missing or has no such column, or an id is missing or repeated.
+    """
+    import pyarrow as pa
+
+    if options.ids == "rows" or not options.vertex_file:
+        return None
+    path = Path(options.vertex_file)
+    style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
+    kind: ColumnType = "string" if options.ids == "names" else "int64"
+    name = options.vertex_id_column
+    batches = list(iterate_batches(path, {name: kind}, style, missing_allowed=True))
+    ids = pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind)).combine_chunks()
+    _check_ids(path, ids)
+    return ids
+
+
+def _feature_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, ...]:
+    if options.feature_columns:
+        return options.feature_columns
+    used = {options.vertex_id_column, options.split_column, *options.label_columns}
+    return tuple(name for name in column_names(path, style) if name not in used)
+
+
+def _matrix(columns: dict[str, Any], names: tuple[str, ...], dtype: type[np.floating]) -> npt.NDArray[Any]:
+    return np.stack([columns[name].to_numpy() for name in names], axis=1).astype(dtype, copy=False)
+
+
+def _check_ids(path: Path, names: Any) -> None:
+    import pyarrow.compute as pc
+
+    if names.null_count:
+        row = pc.index(pc.is_null(names), True).as_py()
+        raise DataError(f"{path}, row {row + 1}: the vertex's id is empty; fill it in.")
+    first = pc.index_in(names, value_set=names).to_numpy()
+    repeats = np.flatnonzero(first != np.arange(len(first)))
+    if repeats.size:
+        row = int(repeats[0])
+        raise DataError(
+            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep "
+            "one."
+        )
+
+
+def _order_of_rows(path: Path, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    wrong = np.flatnonzero((ids < 0) | (ids >= len(ids)))
+    if wrong.size:
+        row = int(wrong[0])
+        raise DataError(
+            f"{path}, row {row + 1}: vertex id {ids[row]} is not one of 0 to {len(ids) - 1}, though the "
+            f"file has {len(ids)} rows; number the vertices from 0, or set ids to 'integers'."
+        )
+    return np.argsort(ids)
+
+
+def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit:
+    words = column.combine_chunks().fill_null("").dictionary_encode()
+    unknown = [word for word in words.dictionary.to_pylist() if word not in SPLIT_WORDS]
+    if unknown:
+        row = column.to_pylist().index(unknown[0])
+        raise DataError(
+            f"{path}, row {row + 1}: split {unknown[0]!r} is unknown; use train, validation, test or nothing."
+        )
+    meaning = np.array([SPLIT_WORDS[word] for word in words.dictionary.to_pylist()], dtype=np.int64)
+    member = torch.from_numpy(meaning[words.indices.to_numpy()][order])
+    return split_from_masks(member == 0, member == 1, member == 2)
 
 
 def read_edge_list(options: GraphOptions) -> Graph:
@@ -115,3 +272,77 @@ def _edge_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tu
     if source == destination:
         raise DataError(f"{path}: source and destination are both column {source!r}; name two columns.")
     return source, destination
+
+
+def number_names(
+    sources: Sequence[Any], destinations: Sequence[Any], order: Literal["first-appearance", "sorted"]
+) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Number every name that an edge mentions.
+
+    Args:
+        sources: a ``pyarrow.Array`` of names for each batch of edges.
+        destinations: likewise, of the same lengths.
+        order: "first-appearance" counts in the order of the edges, source before destination; "sorted"
+            ascending.
+
+    Returns:
+        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64
+        [E]).
+
+    Cost:
+        One hash table of all names.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    if not sources:
+        empty = np.empty(0, dtype=np.int64)
+        return pa.array([], pa.int64()), empty, empty
+    chunks = [
+        pa.concat_arrays([batch_sources, batch_destinations])
+        .take(pa.array(_interleaved(len(batch_sources))))
+        .dictionary_encode()
+        for batch_sources, batch_destinations in zip(sources, destinations, strict=True)
+    ]
+    unified = pa.chunked_array(chunks).unify_dictionaries()
+    names = unified.chunk(0).dictionary
+    numbers = np.concatenate([chunk.indices.to_numpy() for chunk in unified.chunks]).astype(np.int64)
+    if order == "sorted":
+        ascending = pc.sort_indices(names)
+        rank = np.empty(len(names), dtype=np.int64)
+        rank[ascending.to_numpy()] = np.arange(len(names))
+        names, numbers = names.take(ascending), rank[numbers]
+    return names, numbers[0::2], numbers[1::2]
+
+
+def look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.int64]:
+    """Find the number of each name.
+
+    Args:
+        names: ``pyarrow.Array``, entry i the name of vertex i.
+        wanted: a ``pyarrow.Array`` of names for each batch.
+        place: file and column, for the error.
+
+    Returns:
+        int64, one number per wanted name.
+
+    Raises:
+        DataError: a name is not there; the message names it and its row, of which the first is 1.
+    """
+    import pyarrow as pa
+    import pyarrow.compute as pc
+
+    values = pa.chunked_array(wanted, type=names.type)
+    found = pc.index_in(values, value_set=names)
+    if found.null_count:
+        row = pc.index(pc.is_null(found), True).as_py()
+        raise DataError(
+            f"{place}, row {row + 1}: {values[row].as_py()!r} is not in the vertex file; add it there or "
+            "remove the edge."
+        )
+    numbers: npt.NDArray[np.int64] = found.to_numpy().astype(np.int64)
+    return numbers
+
+
+def _interleaved(length: int) -> npt.NDArray[np.int64]:
+    return np.arange(2 * length).reshape(2, length).T.reshape(-1)

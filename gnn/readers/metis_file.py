@@ -20,8 +20,7 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.assemble import assemble_graph
-from windrow.gnn.build import csc_from_edges, edges_of
+from windrow.gnn.build import assemble_graph, csc_from_edges, edges_of
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 

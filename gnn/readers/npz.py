@@ -20,11 +20,10 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.comm.npz_file import load_arrays
-from windrow.gnn.assemble import assemble_graph
-from windrow.gnn.features import dense_features, float_features
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.splits import VertexSplit, split_from_masks
+from windrow.gnn.vertex_data import VertexSplit, dense_features, float_features, split_from_masks
 
 __all__ = ["read_npz"]
 

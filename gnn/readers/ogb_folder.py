@@ -20,11 +20,11 @@ import torch
 
 from windrow.comm.errors import DataError
 from windrow.comm.npz_file import load_arrays
-from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.readers.table_files import read_matrix
-from windrow.gnn.splits import VertexSplit
+from windrow.gnn.vertex_data import VertexSplit
 
 __all__ = ["read_ogb_folder"]
 

@@ -6,9 +6,7 @@ from typing import Literal
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.build import SelfLoops
-from windrow.gnn.features import Standardise
-from windrow.gnn.labels import TaskOption
-from windrow.gnn.splits import SplitOptions
+from windrow.gnn.vertex_data import SplitOptions, Standardise, TaskOption
 
 __all__ = ["EdgeListOptions", "GraphFormat", "GraphOptions"]
 

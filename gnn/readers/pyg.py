@@ -5,11 +5,9 @@ from typing import Any
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.gnn.assemble import assemble_graph
-from windrow.gnn.build import SelfLoops
+from windrow.gnn.build import SelfLoops, assemble_graph
 from windrow.gnn.graph import Graph
-from windrow.gnn.labels import TaskOption
-from windrow.gnn.splits import SplitOptions, VertexSplit, split_from_masks
+from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
 
 __all__ = ["graph_from_pyg"]
 

@@ -4,7 +4,6 @@ from collections.abc import Callable
 from pathlib import Path
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.features import standardise_features
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.dgl_graph import read_dgl
 from windrow.gnn.readers.edge_list import read_edge_list
@@ -12,6 +11,7 @@ from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
 from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.vertex_data import standardise_features
 
 __all__ = ["format_of", "read_graph"]
 

@@ -10,9 +10,8 @@ from pathlib import Path
 
 from windrow.comm.errors import DataError, WindrowError
 from windrow.launch.benchmark.measurement import Comparison
-from windrow.launch.benchmark.result import BenchmarkResult
-from windrow.launch.benchmark.result_file import read_result
-from windrow.partition.atomic_file import write_atomically
+from windrow.launch.benchmark.result import BenchmarkResult, read_result
+from windrow.partition.atomic_writes import write_atomically
 
 __all__ = ["PAGE", "main", "read_results", "results_page"]
 

@@ -13,11 +13,10 @@ from typing import Any
 
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.benchmark.result import BenchmarkResult, Findings
-from windrow.launch.benchmark.result_file import check_writable, write_result
+from windrow.launch.benchmark.result import BenchmarkResult, Findings, check_writable, write_result
 from windrow.launch.benchmark.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpirun, run_worker
 from windrow.launch.environment import git_commit, hardware_line, package_versions
-from windrow.launch.text_table import table
+from windrow.launch.terminal import table
 
 __all__ = ["MissingDataError", "Program", "conclude", "run_benchmark"]
 

@@ -1,4 +1,8 @@
-"""Start the processes that are measured: ranks of an MPI job, or one process of its own."""
+"""Start the processes that are measured, and see what is left of them.
+
+They are ranks of an MPI job, or one process of its own. Which processes a job has started is read from /proc (Linux
+only).
+"""
 
 import json
 import os
@@ -12,7 +16,16 @@ from typing import Any
 
 from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
 
-__all__ = ["DEFAULT_DEADLINE_S", "emulated_cluster", "mpirun", "run_command", "run_worker", "worker_command"]
+__all__ = [
+    "DEFAULT_DEADLINE_S",
+    "emulated_cluster",
+    "family",
+    "is_alive",
+    "mpirun",
+    "run_command",
+    "run_worker",
+    "worker_command",
+]
 
 DEFAULT_DEADLINE_S = 1200.0
 """Seconds after which workers that have not ended hang."""
@@ -150,3 +163,44 @@ def run_command(
                 job.wait()
     if status != 0:
         raise PeerFailedError(f"ended with status {status}, see what it printed: {' '.join(command)}")
+
+
+ZOMBIE = "Z"
+"""State of a process that has ended and whose parent has not asked for its status yet."""
+
+
+def family(process: int) -> set[int]:
+    """Living processes that descend from one, that one among them; empty where it is not alive.
+
+    Args:
+        process: its number.
+    """
+    parents: dict[int, int] = {}
+    for entry in Path("/proc").iterdir():
+        if entry.name.isdigit():
+            parent = _living_parent(int(entry.name))
+            if parent is not None:
+                parents[int(entry.name)] = parent
+    found = {process} & parents.keys()
+    while more := {child for child, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def is_alive(process: int) -> bool:
+    """Whether a process is there and not a zombie.
+
+    Args:
+        process: its number.
+    """
+    return _living_parent(process) is not None
+
+
+def _living_parent(process: int) -> int | None:
+    """Number of the parent of a process that is alive; None for one that is not."""
+    try:
+        # The name of the program, in brackets, may hold anything.
+        state, parent = Path(f"/proc/{process}/stat").read_text().rpartition(")")[2].split()[:2]
+    except OSError:
+        return None
+    return None if state == ZOMBIE else int(parent)

@@ -1,4 +1,4 @@
-"""The network of an emulated cluster: a switch, and hosts connected to it.
+"""The network of an emulated cluster: its options, a switch, hosts connected to it, and links held to their rates.
 
 Each host is a network namespace with its own eth0 and lo::
 
@@ -7,31 +7,258 @@ Each host is a network namespace with its own eth0 and lo::
         |                      |                       a pair of virtual interfaces: one link
       port0                  port1
     ----+------- switch -------+----- 10.77.0.254      the namespace of windrow cluster itself
+
+Each end of a link shapes what it sends (queues of ``tc``), so both directions have the rate, and each has one queue for
+every other host, served in turn::
+
+    host i, eth0 (to the switch)            port i of the switch (to host i)
+      link: rate R, borrows from nobody       link: rate R
+      +-- to host 0:   R/(N-1), at most R     +-- from host 0:   R/(N-1), at most R
+      +-- to host 1:   ...                    +-- from host 1:   ...
+      +-- the rest:    R/100,   at most R     +-- the rest:      R/100,   at most R
+
+A single queue would be unfair between senders: on 4 hosts an all-to-all then reaches 80 to 88 % of the wire instead of
+93 to 96 %. Queues are long enough that nothing is dropped, as in a switch with flow control.
 """
 
+import json
+import re
 import shutil
 import subprocess
 import time
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Final
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.options import INTERFACE, ClusterOptions
-from windrow.launch.cluster.shaping import link_shape, shaping_commands
 
 __all__ = [
+    "CLUSTER_VARIABLE",
     "ETC_HOSTS",
+    "INTERFACE",
+    "MAX_HOSTS",
     "SWITCH",
     "SWITCH_ADDRESS",
     "TOOLS",
+    "UNLIMITED",
+    "ClusterOptions",
+    "LinkShape",
     "SetUp",
     "build_network",
+    "describe_rates",
     "find_program",
+    "format_rate",
     "host_address",
     "interface_commands",
+    "link_shape",
+    "make_options",
+    "parse_rate",
     "require_tools",
+    "shaping_commands",
 ]
+
+MAX_HOSTS: Final = 64
+"""Each link has a queue for every other host, so their number grows with the square: 64 hosts have 8064 of them."""
+
+SLOWEST_BITS_PER_SECOND: Final = 10_000_000
+FASTEST_BITS_PER_SECOND: Final = 100_000_000_000
+"""Bits per second: slower, the proof before each use would take minutes; faster, no processor carries even one link."""
+
+UNLIMITED: Final = "unlimited"
+
+CLUSTER_VARIABLE: Final = "WINDROW_CLUSTER"
+"""Environment variable that tells the command inside what it runs on (`ClusterOptions.to_json`)."""
+
+INTERFACE: Final = "eth0"
+"""Name of each host's network interface."""
+
+UNITS: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
+
+
+@dataclass(frozen=True, kw_only=True)
+class ClusterOptions:
+    """An emulated cluster. `make_options` reads one from a command line."""
+
+    rates: tuple[int | None, ...]
+    """Bits per second of each host's link, in each direction; None where it is not limited."""
+
+    def __post_init__(self) -> None:
+        num_hosts = len(self.rates)
+        if num_hosts < 2:
+            raise ClusterError(
+                f"a cluster of {num_hosts} host(s) has no network: take --hosts 2 or more, or run the command without "
+                "windrow cluster"
+            )
+        if num_hosts > MAX_HOSTS:
+            raise ClusterError(
+                f"{num_hosts} hosts are more than one machine can stand in for: at most {MAX_HOSTS}"
+            )
+        for rate in self.rates:
+            if rate is not None and not SLOWEST_BITS_PER_SECOND <= rate <= FASTEST_BITS_PER_SECOND:
+                raise ClusterError(
+                    f"rate {format_rate(rate)}: expected {format_rate(SLOWEST_BITS_PER_SECOND)} to "
+                    f"{format_rate(FASTEST_BITS_PER_SECOND)}, or {UNLIMITED}"
+                )
+
+    @property
+    def hosts(self) -> tuple[str, ...]:
+        """Name of each host: its number and its rate, since what was measured on one network is kept by host names."""
+        return tuple(f"host{number}-{format_rate(rate)}" for number, rate in enumerate(self.rates))
+
+    def to_json(self) -> str:
+        """Names and rates, as the environment variable `CLUSTER_VARIABLE` holds them."""
+        return json.dumps({"hosts": self.hosts, "rates_bits_per_second": self.rates})
+
+
+def make_options(hosts: int, rates: str) -> ClusterOptions:
+    """Read what a command line says.
+
+    Args:
+        hosts: how many.
+        rates: one rate for all of them, or one for each with commas between.
+
+    Raises:
+        ClusterError: a rate is none, there are too few or too many of them, or the number of hosts is out of range.
+    """
+    each = tuple(parse_rate(text) for text in rates.split(","))
+    if len(each) == 1:
+        # Not multiplied out for a nonsense number of hosts, which the check then names.
+        each *= max(0, min(hosts, MAX_HOSTS + 1))
+    elif len(each) != hosts:
+        raise ClusterError(
+            f"--rate {rates} gives {len(each)} rates for {hosts} hosts: give one for all, or one for each"
+        )
+    return ClusterOptions(rates=each)
+
+
+def parse_rate(text: str) -> int | None:
+    """Read a rate.
+
+    Args:
+        text: a number with its unit, such as "100mbit", "2.5gbit", or "unlimited".
+
+    Returns:
+        Bits per second; None for "unlimited".
+
+    Raises:
+        ClusterError: it is none of these.
+    """
+    text = text.strip().lower()
+    if text == UNLIMITED:
+        return None
+    match = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text)
+    if match is None:
+        raise ClusterError(
+            f"rate {text!r}: expected a number with its unit (100mbit, 1gbit, 2.5gbit), or {UNLIMITED}"
+        )
+    return round(float(match[1]) * UNITS[match[2]])
+
+
+def format_rate(bits_per_second: int | None) -> str:
+    """A rate in the largest unit in which it is a whole number, as host names carry it: "2500mbit" for 2.5 Gbit/s.
+
+    Args:
+        bits_per_second: of the link; None: "unlimited".
+    """
+    if bits_per_second is None:
+        return UNLIMITED
+    unit = next(name for name in reversed(UNITS) if bits_per_second % UNITS[name] == 0)
+    return f"{bits_per_second // UNITS[unit]}{unit}"
+
+
+def describe_rates(rates: Sequence[int | None]) -> str:
+    """Rates as a person reads them: "1 Gbit/s each", or one after the other where they differ."""
+    texts = [_readable(rate) for rate in rates]
+    return f"{texts[0]} each" if len(set(texts)) == 1 else ", ".join(texts)
+
+
+def _readable(rate: int | None) -> str:
+    if rate is None:
+        return UNLIMITED
+    return f"{rate / 1e9:g} Gbit/s" if rate >= UNITS["gbit"] else f"{rate / 1e6:g} Mbit/s"
+
+
+BURST_S: Final = 100e-6
+SMALLEST_BURST_BYTES: Final = 17_000
+LARGEST_BURST_BYTES: Final = 130_000
+"""What may pass at once before the rate holds: what the link carries in 100 microseconds (how late a kernel's timer
+may fire), at least one packet of 16 KiB and at most two of 64 KiB. A larger bucket lets whole messages pass unshaped:
+with 1 MB, all those below 1 MB."""
+
+SMALL_PACKET_BYTES: Final = 16_384
+LARGE_PACKET_BYTES: Final = 65_536
+"""Longest packet that the kernel hands to a link in one piece (its smallest usual, and its largest, value)."""
+
+HEADERS_BYTES: Final = 128
+"""Room for Ethernet's, IP's and TCP's headers with options."""
+
+QUEUE_BYTES: Final = 16_000_000
+"""Of each queue: more than the windows of the TCP connections of one pair of hosts, so that nothing is dropped."""
+
+REST_SHARE: Final = 0.01
+"""Of the rate, kept for what goes to or comes from no other host: the launcher's own connections."""
+
+ROOT_CLASS: Final = 1
+REST_CLASS: Final = 2
+FIRST_PEER_CLASS: Final = 16
+
+
+@dataclass(frozen=True, kw_only=True)
+class LinkShape:
+    """The figures that a link is held to."""
+
+    rate: int
+    """Bits per second."""
+
+    burst_bytes: int
+    """What may pass at once."""
+
+    packet_bytes: int
+    """Longest packet handed over in one piece; it fits into the burst."""
+
+
+def link_shape(rate: int) -> LinkShape:
+    """The figures of a link.
+
+    Args:
+        rate: bits per second.
+    """
+    burst = min(max(round(rate * BURST_S / 8), SMALLEST_BURST_BYTES), LARGEST_BURST_BYTES)
+    fits = burst >= LARGE_PACKET_BYTES + HEADERS_BYTES
+    return LinkShape(
+        rate=rate, burst_bytes=burst, packet_bytes=LARGE_PACKET_BYTES if fits else SMALL_PACKET_BYTES
+    )
+
+
+def shaping_commands(interface: str, shape: LinkShape, peers: Sequence[str], *, by: str) -> list[str]:
+    """Lines for ``tc -batch`` that shape what an interface sends.
+
+    Args:
+        interface: its name.
+        shape: of the link.
+        peers: addresses of the other hosts, one queue each.
+        by: "dst" where the peers are where packets go (a host's end), "src" where they come from (the switch's end).
+    """
+    bucket = f"burst {shape.burst_bytes} cburst {shape.burst_bytes} quantum {shape.packet_bytes}"
+    rest = max(1, round(shape.rate * REST_SHARE))
+    share = (shape.rate - rest) // len(peers)
+    link = f"class add dev {interface} parent"
+    lines = [
+        f"qdisc add dev {interface} root handle 1: htb default {REST_CLASS:x}",
+        f"{link} 1: classid 1:{ROOT_CLASS:x} htb rate {shape.rate}bit ceil {shape.rate}bit {bucket}",
+        f"{link} 1:{ROOT_CLASS:x} classid 1:{REST_CLASS:x} htb rate {rest}bit ceil {shape.rate}bit {bucket}",
+        f"qdisc add dev {interface} parent 1:{REST_CLASS:x} bfifo limit {QUEUE_BYTES}",
+    ]
+    for number, address in enumerate(peers, FIRST_PEER_CLASS):
+        queue = f"1:{number:x}"
+        lines += [
+            f"{link} 1:{ROOT_CLASS:x} classid {queue} htb rate {share}bit ceil {shape.rate}bit {bucket}",
+            f"qdisc add dev {interface} parent {queue} bfifo limit {QUEUE_BYTES}",
+            f"filter add dev {interface} parent 1: protocol ip u32 match ip {by} {address}/32 flowid {queue}",
+        ]
+    return lines
+
 
 SWITCH: Final = "switch"
 """Interface by which the launcher reaches the hosts."""

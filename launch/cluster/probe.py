@@ -10,7 +10,7 @@ import time
 from pathlib import Path
 from typing import Any, Final
 
-from windrow.launch.cluster.options import INTERFACE
+from windrow.launch.cluster.network import INTERFACE
 
 __all__ = ["MESSAGES", "main", "ring_pairs", "sent_bytes"]
 

@@ -6,10 +6,8 @@ from dataclasses import dataclass
 from typing import Any, Final
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.network import SetUp
-from windrow.launch.cluster.options import ClusterOptions, describe_rates
+from windrow.launch.cluster.network import ClusterOptions, SetUp, describe_rates, link_shape
 from windrow.launch.cluster.probe import MESSAGES, ring_pairs
-from windrow.launch.cluster.shaping import link_shape
 
 __all__ = ["PairResult", "expected_seconds", "judge", "message_bytes", "prove", "read_results"]
 

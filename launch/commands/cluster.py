@@ -67,7 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: the options make no sense, or this machine cannot emulate a cluster.
     """
     refuse_several_processes("windrow cluster")
-    from windrow.launch.cluster.options import make_options
+    from windrow.launch.cluster.network import make_options
     from windrow.launch.cluster.run import run_in_cluster
 
     options = make_options(arguments.hosts, arguments.rate)

@@ -9,7 +9,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import byte_count, refuse_several_processes
 
 if TYPE_CHECKING:
-    from windrow.recsys.clustering.cluster_log import ClusterSummary
+    from windrow.recsys.log.clustering.cluster_log import ClusterSummary
 
 __all__ = ["add_parser", "run"]
 
@@ -99,11 +99,8 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: log, output or an option is not right.
     """
     refuse_several_processes("windrow cluster-log")
-    from windrow.launch.formatting import duration
-    from windrow.launch.progress import make_progress
-    from windrow.launch.stage_progress import StageProgress
-    from windrow.recsys.clustering.cluster_log import cluster_log
-    from windrow.recsys.clustering.options import ClusterOptions
+    from windrow.launch.terminal import StageProgress, duration, make_progress
+    from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
 
     options = ClusterOptions(
         inputs=tuple(arguments.inputs),
@@ -127,7 +124,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
-    from windrow.launch.formatting import byte_size
+    from windrow.launch.terminal import byte_size
 
     sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
     change = (

@@ -12,7 +12,7 @@ if TYPE_CHECKING:
     from windrow.comm.links import Links
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.epoch_estimate import StepWork
-    from windrow.launch.explain import Explanation
+    from windrow.launch.explain_caches import Explanation
     from windrow.launch.explain_deduplication import DeduplicationExplanation
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -126,8 +126,7 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: recipe, store or network is not right, or a file cannot be written.
     """
     refuse_several_processes("windrow explain")
-    from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.recipe import Recipe
+    from windrow.launch.recipe import Recipe, load_any_recipe
 
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)
     if isinstance(recipe, Recipe):
@@ -138,8 +137,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
-    from windrow.launch.explain_deduplication import explain_deduplication
-    from windrow.launch.explain_deduplication_text import describe_deduplication
+    from windrow.launch.explain_deduplication import describe_deduplication, explain_deduplication
     from windrow.launch.log_survey import open_and_survey
 
     ranks = 1 if arguments.ranks is None else arguments.ranks
@@ -152,8 +150,7 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
 
 def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.launch.explain import USUAL_ALPHAS, explain
-    from windrow.launch.explain_text import describe_explanation
+    from windrow.launch.explain_caches import USUAL_ALPHAS, describe_explanation, explain
     from windrow.partition.store import PartitionStore
 
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
@@ -183,7 +180,7 @@ def _refuse_options(arguments: argparse.Namespace, names: tuple[str, ...], recip
 
 def _network(file: Path | None, parts: int) -> "tuple[Links | None, str]":
     """The links between the ranks, and what they are of."""
-    from windrow.launch.planned_network import kept_links_of_this_machine, read_network
+    from windrow.launch.known_links import kept_links_of_this_machine, read_network
 
     if file is None:
         return kept_links_of_this_machine(parts), f"{parts} ranks on this machine"
@@ -203,8 +200,8 @@ def _work(
     import torch
 
     from windrow.launch.environment import usable_cores
-    from windrow.launch.planned_network import ranks_on_one_host
-    from windrow.launch.step_work import measure_step_work
+    from windrow.launch.epoch_estimate import measure_step_work
+    from windrow.launch.known_links import ranks_on_one_host
 
     sharing = ranks_on_one_host(links) if ranks_per_machine is None else ranks_per_machine
     if sharing < 1:
@@ -222,12 +219,12 @@ def _work(
 
 
 def _write(found: "Explanation | DeduplicationExplanation", name: str, arguments: argparse.Namespace) -> None:
-    from windrow.launch.explain import Explanation
+    from windrow.launch.explain_caches import Explanation
 
     try:
         if arguments.plot is not None:
             assert isinstance(found, Explanation), "of a log --plot is refused"
-            from windrow.launch.explain_plot import write_explanation_plot
+            from windrow.launch.explain_caches import write_explanation_plot
 
             write_explanation_plot(found, arguments.plot, title=name)
             print(f"\nwrote {arguments.plot}")

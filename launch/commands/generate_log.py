@@ -100,11 +100,10 @@ def run(arguments: argparse.Namespace) -> int:
     """
     refuse_several_processes("windrow generate-log")
     from windrow.launch.environment import usable_cores
-    from windrow.launch.formatting import byte_size, duration
-    from windrow.launch.progress import make_progress
-    from windrow.recsys.session_log.generate import generate_log
-    from windrow.recsys.session_log.preset import recd
-    from windrow.recsys.session_log.sessions import sessions_for
+    from windrow.launch.terminal import byte_size, duration, make_progress
+    from windrow.recsys.log.synthetic.generate import generate_log
+    from windrow.recsys.log.synthetic.options import recd
+    from windrow.recsys.log.synthetic.sessions import sessions_for
 
     output: Path = arguments.output
     if arguments.samples < 1:
@@ -142,8 +141,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _write_recipe(path: Path, log: Path, options: Any) -> None:
     """Write the recipe; paths in it start from its folder."""
-    from windrow.launch.toml_file import write_toml
-    from windrow.recsys.session_log.recipe import session_log_recipe
+    from windrow.launch.settings import write_toml
+    from windrow.recsys.log.synthetic.generate import session_log_recipe
 
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: recipe or store is not right, or the file cannot be written.
     """
     refuse_several_processes("windrow groups")
-    from windrow.launch.explain_deduplication_text import describe_groups
+    from windrow.launch.explain_deduplication import describe_groups
     from windrow.launch.log_survey import groups_for, open_and_survey
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
 

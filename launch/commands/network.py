@@ -88,8 +88,8 @@ def run(arguments: argparse.Namespace) -> int:
     import socket
 
     from windrow.comm.connect import connect
-    from windrow.launch.formatting import duration
-    from windrow.launch.links_cache import cache_folder, known_links
+    from windrow.launch.known_links import cache_folder, known_links
+    from windrow.launch.terminal import duration
 
     with connect() as world:
         hosts = world.all_gather_object(socket.gethostname(), stage="hosts")
@@ -103,9 +103,8 @@ def run(arguments: argparse.Namespace) -> int:
 
 def _described(path: Path) -> "Links":
     refuse_several_processes("windrow network --describe")
-    from windrow.comm.network_description import NetworkDescription, described_links
-    from windrow.launch.settings import parse_settings
-    from windrow.launch.toml_file import read_toml
+    from windrow.comm.links import NetworkDescription, described_links
+    from windrow.launch.settings import parse_settings, read_toml
 
     network = parse_settings(NetworkDescription, read_toml(path), source=str(path), base=path.parent)
     return described_links(network)
@@ -113,8 +112,8 @@ def _described(path: Path) -> "Links":
 
 def _show(links: "Links", source: str, out: Path | None) -> None:
     from windrow.comm.links import links_to_json
-    from windrow.launch.network_table import link_rows, prediction_rows
-    from windrow.launch.text_table import table
+    from windrow.launch.known_links import link_rows, prediction_rows
+    from windrow.launch.terminal import table
 
     hosts = len(set(links.hosts))
     print(f"{links.size} ranks on {hosts} {'host' if hosts == 1 else 'hosts'}; links {source}\n")

@@ -70,7 +70,7 @@ def run(arguments: argparse.Namespace) -> int:
     """
     refuse_several_processes("windrow partition")
     from windrow.launch.partitioning import partition_to_store
-    from windrow.launch.progress import make_progress
+    from windrow.launch.terminal import make_progress
 
     job = _job(arguments)
     with make_progress(rank=launched_rank()) as progress:
@@ -81,8 +81,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _job(arguments: argparse.Namespace) -> "PartitionJob":
     from windrow.launch.partitioning import PartitionJob
     from windrow.launch.recipe import load_recipe
-    from windrow.launch.settings import parse_settings
-    from windrow.launch.toml_file import with_overrides
+    from windrow.launch.settings import parse_settings, with_overrides
 
     if (arguments.recipe is None) == (arguments.graph is None):
         raise RecipeError("name the graph to split: either a recipe, or --graph PATH with --out STORE")

@@ -56,9 +56,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import check_store, log_table_specs, plan_tables
-    from windrow.partition.tables.plan_file import write_plan
-    from windrow.partition.tables.summary import describe_plan
-    from windrow.recsys.store import LogStore
+    from windrow.partition.tables.plan_file import describe_plan, write_plan
+    from windrow.recsys.log.store import LogStore
 
     recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     if recipe.log.format == "interactions":

@@ -92,10 +92,9 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: run, store or checkpoint is not right, the file cannot be written, or communication failed.
     """
     from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.memory import GRAPH_SHAPES, keep_freed_memory, keep_shapes
     from windrow.launch.prediction import PredictionOptions, predict
-    from windrow.launch.recipe import Recipe
+    from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
+    from windrow.launch.recipe import Recipe, load_any_recipe
     from windrow.launch.run_folder import open_run_folder
 
     keep_freed_memory()
@@ -128,7 +127,7 @@ def summary_lines(result: "PredictionResult") -> list[str]:
     Args:
         result: its figures.
     """
-    from windrow.launch.formatting import byte_size, count, duration
+    from windrow.launch.terminal import byte_size, count, duration
 
     rate = count(result.num_vertices / max(result.inference_seconds, 1e-9))
     inference, writing = duration(result.inference_seconds), duration(result.writing_seconds)

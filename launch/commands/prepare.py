@@ -54,13 +54,11 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: log, recipe or store is not right.
     """
     refuse_several_processes("windrow prepare")
-    from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.formatting import duration
-    from windrow.launch.log_summary import log_summary
-    from windrow.launch.progress import make_progress
+    from windrow.launch.log_survey import log_summary
+    from windrow.launch.recipe import load_any_recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
-    from windrow.launch.stage_progress import StageProgress
-    from windrow.recsys.prepare import prepare_log
+    from windrow.launch.terminal import StageProgress, duration, make_progress
+    from windrow.recsys.log.prepare import prepare_log
 
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)
     if not isinstance(recipe, RecommendationRecipe):

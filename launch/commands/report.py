@@ -79,11 +79,11 @@ def run(arguments: argparse.Namespace) -> int:
         )
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
-    from windrow.launch.formatting import byte_size
     from windrow.launch.report.benchmarks import read_results
     from windrow.launch.report.page import build_page
     from windrow.launch.report.read_run import read_runs
-    from windrow.partition.atomic_file import write_atomically
+    from windrow.launch.terminal import byte_size
+    from windrow.partition.atomic_writes import write_atomically
 
     runs = read_runs(arguments.runs)
     results = read_results(arguments.benchmarks)

@@ -81,14 +81,13 @@ def run(arguments: argparse.Namespace) -> int:
         WindrowError: recipe, store or checkpoint is not right, or communication failed.
     """
     from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.any_recipe import load_any_recipe
-    from windrow.launch.memory import (
+    from windrow.launch.rank_process import (
         GRAPH_SHAPES,
         RECOMMENDATION_SHAPES,
         keep_freed_memory,
         keep_shapes,
     )
-    from windrow.launch.recipe import Recipe
+    from windrow.launch.recipe import Recipe, load_any_recipe
     from windrow.launch.training import train
 
     keep_freed_memory()
@@ -118,7 +117,7 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     Args:
         result: its figures.
     """
-    from windrow.launch.formatting import duration
+    from windrow.launch.terminal import duration
 
     lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]
     figures = [

@@ -1,17 +1,30 @@
-"""Results of benchmarks: aims, ratios with their intervals, byte matrices, figures."""
+"""Results of benchmarks: aims, ratios with their intervals, byte matrices, figures.
 
-from collections.abc import Sequence
+Ratios are drawn as dots, their intervals as whiskers.
+"""
+
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.benchmark.result import BenchmarkResult
+from windrow.launch.benchmark.measurement import Comparison
+from windrow.launch.benchmark.result import BenchmarkResult, read_result
 from windrow.launch.benchmark.result import Table as ResultTable
-from windrow.launch.benchmark.result_file import read_result
-from windrow.launch.report.panel import Panel, Section, Table
-from windrow.launch.report.ratios import ratio_view
+from windrow.launch.report.panel import (
+    MUTED,
+    SURFACE,
+    Panel,
+    Section,
+    Table,
+    View,
+    axis,
+    layout,
+    plain,
+    series_colour,
+)
 from windrow.launch.report.traffic import heat_map
 
-__all__ = ["benchmark_sections", "read_results"]
+__all__ = ["benchmark_sections", "ratio_view", "read_results"]
 
 MET, MISSED = "met", "missed"
 
@@ -111,3 +124,88 @@ def _table(table: ResultTable) -> Table:
         for row in table.rows
     ]
     return Table(header=table.columns, rows=rows)
+
+
+ROW_PIXELS, FRAME_PIXELS = 46, 70
+LABEL_SHIFT_PIXELS = 17
+MOST_LETTERS = 40
+
+
+def ratio_view(comparisons: Mapping[str, Comparison]) -> View:
+    """One row per variant, in groups by setting; labels stand above the dots, so that narrow windows suffice.
+
+    Args:
+        comparisons: setting -> variants that were timed in it.
+    """
+    labels: list[str] = []
+    rows: list[tuple[int, Comparison, str, str]] = []
+    for setting, comparison in comparisons.items():
+        others = [name for name in comparison.variants if name != comparison.baseline]
+        if others:
+            labels.append(f"<b>{_short(setting)}</b>, against {_short(comparison.baseline)}")
+            for name in others:
+                rows.append((len(labels), comparison, name, setting))
+                labels.append(f"{_short(name)}: {comparison.ratio(name)}")
+    ratios = [comparison.ratio(name) for _, comparison, name, _ in rows]
+    trace = {
+        "type": "scatter",
+        "mode": "markers",
+        "x": [ratio.median for ratio in ratios],
+        "y": [place for place, _, _, _ in rows],
+        "error_x": {
+            "type": "data",
+            "symmetric": False,
+            "array": [ratio.high - ratio.median for ratio in ratios],
+            "arrayminus": [ratio.median - ratio.low for ratio in ratios],
+            "color": series_colour(0),
+            "thickness": 2,
+            "width": 5,
+        },
+        "marker": {"size": 10, "color": series_colour(0)},
+        "customdata": [
+            f"<b>{plain(name)}</b><br>{plain(setting)}<br>{ratio} times as fast as {plain(comparison.baseline)}"
+            f"<br>median {comparison.variants[name].median_s:.4g} s per {plain(comparison.per)}"
+            for (_, comparison, name, setting), ratio in zip(rows, ratios, strict=True)
+        ],
+        "hovertemplate": "%{customdata}<extra></extra>",
+    }
+    notes = [
+        {
+            "xref": "paper",
+            "yref": "y",
+            "x": 0,
+            "y": place,
+            "yshift": LABEL_SHIFT_PIXELS,
+            "xanchor": "left",
+            "text": text,
+            "showarrow": False,
+            "bgcolor": SURFACE,
+            "align": "left",
+        }
+        for place, text in enumerate(labels)
+    ]
+    equal = {
+        "type": "line",
+        "yref": "paper",
+        "x0": 1,
+        "x1": 1,
+        "y0": 0,
+        "y1": 1,
+        "line": {"color": MUTED, "width": 1.5, "dash": "dot"},
+    }
+    return View(
+        label="ratios",
+        data=[trace],
+        layout=layout(
+            x=axis("ratio to the baseline (log scale)", type="log"),
+            y=axis(range=[len(labels) - 0.5, -0.8], showticklabels=False, showgrid=False),
+            height=FRAME_PIXELS + ROW_PIXELS * len(labels),
+            shapes=[equal],
+            annotations=notes,
+            showlegend=False,
+        ),
+    )
+
+
+def _short(name: str) -> str:
+    return plain(name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…")

@@ -5,19 +5,19 @@ import statistics
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
-from windrow.launch.formatting import byte_size, count, duration
-from windrow.launch.plot import METRIC_NAMES
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.epoch_record import METRIC_NAMES
 from windrow.launch.report.memory import peak_memory
 from windrow.launch.report.panel import Panel, Section, Table
-from windrow.launch.report.rank_epochs import (
+from windrow.launch.report.read_run import (
+    ReportedRun,
     cache_hit_rate,
     home_share,
     mean_traffic,
     traffic_stages,
     waiting_share,
 )
-from windrow.launch.report.read_run import ReportedRun
+from windrow.launch.terminal import byte_size, count, duration
 
 __all__ = ["comparison_section", "flat_settings", "settings_table"]
 

@@ -5,10 +5,19 @@ import statistics
 from collections.abc import Sequence
 from typing import Any
 
-from windrow.launch.epoch_record import EpochRecord
-from windrow.launch.plot import METRIC_NAMES
-from windrow.launch.report.figure import INK, axis, layout, line_mode, plain, series_colour, whole_ticks
-from windrow.launch.report.panel import Panel, Section, View
+from windrow.launch.epoch_record import METRIC_NAMES, EpochRecord
+from windrow.launch.report.panel import (
+    INK,
+    Panel,
+    Section,
+    View,
+    axis,
+    layout,
+    line_mode,
+    plain,
+    series_colour,
+    whole_ticks,
+)
 from windrow.launch.report.read_run import ReportedRun
 
 __all__ = ["curves_section"]

@@ -4,9 +4,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from windrow.launch.formatting import byte_size, duration
-from windrow.launch.plot import METRIC_NAMES
+from windrow.launch.epoch_record import METRIC_NAMES
 from windrow.launch.report.read_run import ReportedRun, section
+from windrow.launch.terminal import byte_size, duration
 
 __all__ = ["Headline", "headline"]
 

@@ -2,8 +2,18 @@
 
 from collections.abc import Sequence
 
-from windrow.launch.report.figure import axis, byte_unit, exact_bytes, layout, plain, run_title, series_colour
-from windrow.launch.report.panel import Panel, Section, View
+from windrow.launch.report.panel import (
+    Panel,
+    Section,
+    View,
+    axis,
+    byte_unit,
+    exact_bytes,
+    layout,
+    plain,
+    run_title,
+    series_colour,
+)
 from windrow.launch.report.read_run import ReportedRun
 
 __all__ = ["memory_section", "peak_memory"]

@@ -11,19 +11,17 @@ from typing import Any
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.benchmark.result import BenchmarkResult
-from windrow.launch.plot import COLOURS
+from windrow.launch.epoch_record import COLOURS
 from windrow.launch.report.benchmarks import benchmark_sections
-from windrow.launch.report.communication import communication_section
 from windrow.launch.report.comparison import comparison_section, settings_table
 from windrow.launch.report.curves import curves_section
+from windrow.launch.report.epoch_time import communication_section, stages_section
 from windrow.launch.report.headline import headline
-from windrow.launch.report.locality import locality_section
 from windrow.launch.report.memory import memory_section
 from windrow.launch.report.panel import Panel, Section, View
 from windrow.launch.report.placement import placement_section
 from windrow.launch.report.read_run import ReportedRun
-from windrow.launch.report.stages import stages_section
-from windrow.launch.report.traffic import traffic_section
+from windrow.launch.report.traffic import locality_section, traffic_section
 
 __all__ = ["build_page"]
 

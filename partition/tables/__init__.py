@@ -1,11 +1,8 @@
 """Where does an embedding row live? Tables, plans, and simple planners."""
 
-from windrow.partition.tables.options import PlanOptions
-from windrow.partition.tables.plan import Plan, Shard, check_plan, rank_bytes
-from windrow.partition.tables.plan_file import read_plan, write_plan
-from windrow.partition.tables.planners import make_plan, plan_with_planner
-from windrow.partition.tables.spec import TableSpec
-from windrow.partition.tables.summary import describe_plan
+from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan, rank_bytes
+from windrow.partition.tables.plan_file import describe_plan, read_plan, write_plan
+from windrow.partition.tables.planners import PlanOptions, make_plan, plan_with_planner
 
 __all__ = [
     "Plan",

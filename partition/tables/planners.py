@@ -1,4 +1,4 @@
-"""Planners without a search: pure functions from tables and ranks to a plan.
+"""Planners without a search, with their recipe section: pure functions from tables and ranks to a plan.
 
 Placing whole tables, the costliest first, each on the rank that has least so far, is longest processing time first
 (Graham: Bounds on Multiprocessing Timing Anomalies, SIAM J. Appl. Math. 17, 1969): with nothing but costs to
@@ -7,16 +7,66 @@ embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 """
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from pathlib import Path
+from typing import Literal, get_args
 
-from windrow.comm.errors import PlanError
-from windrow.comm.splits import near_equal_split
-from windrow.partition.tables.options import PlannerName, PlanOptions
-from windrow.partition.tables.plan import COLUMN_MULTIPLE, Plan, Range, Shard, check_plan, rank_bytes
+from windrow.comm.errors import PlanError, RecipeError
+from windrow.comm.rows import near_equal_split
+from windrow.partition.tables.plan import (
+    COLUMN_MULTIPLE,
+    Plan,
+    Range,
+    Shard,
+    TableSpec,
+    check_plan,
+    rank_bytes,
+)
 from windrow.partition.tables.plan_file import read_plan
-from windrow.partition.tables.spec import TableSpec
 
-__all__ = ["make_plan", "plan_with_planner"]
+__all__ = ["PlanOptions", "PlannerName", "make_plan", "plan_with_planner"]
+
+PlannerName = Literal[
+    "round_robin",
+    "greedy_size",
+    "greedy_dim",
+    "greedy_lookups",
+    "greedy_size_lookups",
+    "row_wise",
+    "column_wise",
+    "replicated",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class PlanOptions:
+    """How embedding tables are spread over the ranks."""
+
+    planner: PlannerName = "greedy_size"
+    """round_robin, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank that
+    has least of size, dim, lookups x dim, or size x lookups x dim. row_wise, column_wise: every table is cut into
+    one piece for each rank. replicated: every rank holds everything."""
+    file: Path | None = None
+    """A plan written by hand or by ``windrow plan``; then no planner is asked."""
+    rank_memory_bytes: int = 0
+    """What each rank has for tables and optimiser state; 0 for no limit."""
+    replicate_below_bytes: int = 65536
+    """Planners replicate float32 tables that are smaller than this, where there are several ranks; 0 for none.
+
+    Of N ranks that take b samples each, a rank sends on average (N - 1) / N x b vectors forward and as many gradients
+    back for a table on one rank, and 2 (N - 1) / N x rows of them in the all-reduce of a replicated one: replicating
+    sends less where rows < b. The default is the size of 1024 rows of 16 float32 numbers."""
+
+    def __post_init__(self) -> None:
+        if self.planner not in get_args(PlannerName):
+            raise RecipeError(
+                f'planner = "{self.planner}": expected one of {", ".join(get_args(PlannerName))}'
+            )
+        for name in ("rank_memory_bytes", "replicate_below_bytes"):
+            if getattr(self, name) < 0:
+                raise RecipeError(f"{name} = {getattr(self, name)}: expected 0 or more")
+
 
 FLOAT32_BYTES = 4
 

@@ -10,20 +10,17 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.embedding_configs import TableConfig, embedding_names, features_of, pooling_of
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
-from windrow.recsys.sharded.packing import pack
+from windrow.recsys.sharded.collection import ShardedTables, rows_of_whole_tables
+from windrow.recsys.sharded.input_distribution import ExchangedLookup, InFlightLookup
+from windrow.recsys.sharded.packing import LookupInput, pack, unpack
 from windrow.recsys.sharded.pooled_exchange import PooledExchange, PooledTransfer, Scale
-from windrow.recsys.sharded.rows_needed import rows_of_whole_tables
 from windrow.recsys.sharded.samples import Samples, read_samples
-from windrow.recsys.sharded.unpacking import LookupInput, unpack
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names, features_of, pooling_of
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
-    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
 __all__ = ["EmbeddingBagCollection"]
@@ -42,7 +39,8 @@ class EmbeddingBagCollection(ShardedTables):
         device: of the tables; None for the CPU.
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
-        groups: features whose lists come deduplicated, as `windrow.recsys.ikjt` draws it, group by group; may name
+        groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
+        by group; may name
             features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         seed: of the first values; must agree. They do not depend on the plan.

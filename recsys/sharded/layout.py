@@ -21,7 +21,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windrow.partition.tables.plan import Plan, Range, Shard
-from windrow.recsys.embedding_configs import TableConfig, features_of
+from windrow.recsys.tables.options import TableConfig, features_of
 from windrow.recsys.tables.table import LocalTable
 
 __all__ = [

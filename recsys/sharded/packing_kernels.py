@@ -1,4 +1,4 @@
-"""The loops behind `windrow.recsys.sharded.packing` and `windrow.recsys.sharded.unpacking`."""
+"""The loops behind `windrow.recsys.sharded.packing` and `windrow.recsys.sharded.packing`."""
 
 from typing import Any
 

@@ -5,6 +5,8 @@ What an owner looked up for a rank is one block, band after band (`windrow.recsy
     owner's output   columns of group 0   columns of group 1            message to rank 1
       rank 0         3 rows               2 rows
       rank 1         4 rows        ->     1 row, 3 of padding     ->    4 rows of the one, then 1 of the other
+
+Buffers are used again at every step: large new memory takes the system as long to hand out as to fill.
 """
 
 from collections.abc import Sequence
@@ -15,10 +17,50 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.recsys.sharded.buffers import Buffers
 from windrow.recsys.sharded.layout import Layout, OwnerLayout
 
-__all__ = ["Borrowed", "PooledBlocks", "copy_bands", "count_rows"]
+__all__ = ["Borrowed", "Buffers", "PooledBlocks", "copy_bands", "count_rows"]
+
+
+class Buffers:
+    """Flat float32 buffers that nobody uses at the moment.
+
+    Args:
+        device: of the buffers.
+    """
+
+    def __init__(self, device: torch.device) -> None:
+        self._device = device
+        self._free: list[Tensor] = []
+
+    def take(self, shapes: Sequence[tuple[int, int]]) -> tuple[Tensor, list[Tensor]]:
+        """Borrow memory for some matrices.
+
+        Args:
+            shapes: rows and columns of each.
+
+        Returns:
+            What to `give` back when the matrices are needed no more, and the matrices, whose values are undefined.
+        """
+        sizes = [rows * columns for rows, columns in shapes]
+        needed = sum(sizes)
+        fitting = [buffer for buffer in self._free if buffer.numel() >= needed]
+        if fitting:
+            chosen = min(fitting, key=Tensor.numel)
+            self._free = [buffer for buffer in self._free if buffer is not chosen]
+        else:
+            # It takes the place of one that is too small, so that buffers do not pile up.
+            self._free = sorted(self._free, key=Tensor.numel)[1:]
+            # What is made in inference mode could not be written to outside of it, by the next training step.
+            with torch.inference_mode(mode=False):
+                chosen = torch.empty(needed, device=self._device)
+        parts = chosen[:needed].split(sizes)
+        return chosen, [part.view(shape) for part, shape in zip(parts, shapes, strict=True)]
+
+    def give(self, buffer: Tensor) -> None:
+        """Give borrowed memory back."""
+        self._free.append(buffer)
+
 
 Borrowed = tuple[Tensor, list[Tensor], list[list[Tensor]]]
 """What to give back to the buffers, a message for each rank, and the bands in each: the same memory three times."""

@@ -10,10 +10,10 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.recsys.jagged_checks import check_inverse, check_jagged
+from windrow.recsys.batches.batch import check_inverse, check_jagged
 
 if TYPE_CHECKING:
-    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.sharded.layout import Layout
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 

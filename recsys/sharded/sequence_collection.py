@@ -8,19 +8,17 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.embedding_configs import TableConfig, embedding_names
 from windrow.recsys.embeddings import SequenceRows
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.in_flight import ExchangedLookup, InFlightLookup
-from windrow.recsys.sharded.message import Message
+from windrow.recsys.sharded.input_distribution import ExchangedLookup, InFlightLookup
+from windrow.recsys.sharded.packing import LookupInput, Message
 from windrow.recsys.sharded.samples import Samples, read_samples
 from windrow.recsys.sharded.sequence_exchange import SequenceExchange, SequenceTransfer
-from windrow.recsys.sharded.unpacking import LookupInput
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
-    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
 
 __all__ = ["EmbeddingCollection"]
@@ -34,7 +32,8 @@ class EmbeddingCollection(ShardedTables):
         device: of the tables; None for the CPU.
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
-        groups: features whose lists come deduplicated, as `windrow.recsys.ikjt` draws it, group by group; may name
+        groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
+        by group; may name
             features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         seed: of the first values; must agree. They do not depend on the plan.

@@ -1,21 +1,35 @@
-"""Tables with a gradient as large as themselves.
+"""Tables with a gradient as large as themselves: lookup by sums of rows, and row-wise Adagrad.
 
 For what moves every row (adam, weight decay), and for tables of which every rank holds a copy.
 The updates are those of `windrow.recsys.tables.fbgemm`, applied to every row. Where a row was not looked up its
 gradient is zero, and but for those two it stays as it is.
+
+PyTorch's ``embedding_bag`` sums rows of one table; its dense gradient sorts the ids first, which costs several times
+the additions themselves. So rows of several tables are summed here by compiled loops.
+
+Row-wise Adagrad has one accumulator for each row instead of one for each value. The mean over a row's D columns takes
+the place of the single square (as in FBGEMM's and TorchRec's kernels)::
+
+    accumulator[row] += (1 / D) * sum over columns of gradient[row, column] ** 2
+    weight[row]      -= learning_rate * gradient[row] / (sqrt(accumulator[row]) + eps)
+
+Adagrad itself: Duchi, Hazan, Singer: Adaptive Subgradient Methods, JMLR 2011.
 """
 
+from collections.abc import Callable, Iterable
+from typing import Any
+
+import numpy as np
 import torch
 from torch import Tensor, nn
-from torch.nn.functional import embedding
+from torch.autograd.function import once_differentiable
+from torch.nn.functional import embedding, embedding_bag
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.pooling import pool_rows
-from windrow.recsys.tables.rowwise_adagrad import RowWiseAdagrad
 from windrow.recsys.tables.table import LocalTable, TableBatch
 
-__all__ = ["DenseGradientTableBatch"]
+__all__ = ["DenseGradientTableBatch", "RowWiseAdagrad", "pool_rows", "update_rows"]
 
 STATE_NAMES = {
     "sum": "sum_of_squares",
@@ -121,3 +135,170 @@ def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions)
                     "exp_avg_sq": torch.zeros_like(parameter, requires_grad=False),
                 }
             return adam
+
+
+class RowWiseAdagrad(Optimizer):
+    """PyTorch's optimiser interface around `update_rows`; the state of a parameter is ``sum``, [rows] float32.
+
+    Args:
+        parameters: each [rows, dim].
+        lr: step size.
+        eps: added to the square root.
+        weight_decay: times the weight, added to the gradient.
+    """
+
+    def __init__(
+        self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float, weight_decay: float = 0.0
+    ) -> None:
+        super().__init__(parameters, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                self.state[parameter]["sum"] = parameter.new_zeros(len(parameter))
+
+    @torch.no_grad()
+    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
+        """Update every parameter that has a gradient.
+
+        Args:
+            closure: computes loss and gradients anew, as for PyTorch's optimisers; or None.
+
+        Returns:
+            What the closure returned.
+        """
+        loss = None
+        if closure is not None:
+            with torch.enable_grad():
+                loss = closure()
+        for group in self.param_groups:
+            for parameter in group["params"]:
+                if parameter.grad is not None:
+                    accumulator = self.state[parameter]["sum"]
+                    gradient = parameter.grad
+                    if group["weight_decay"]:
+                        gradient = gradient.add(parameter, alpha=group["weight_decay"])
+                    update_rows(parameter, gradient, accumulator, group["lr"], group["eps"])
+        return loss
+
+
+def update_rows(
+    weight: Tensor, gradient: Tensor, accumulator: Tensor, learning_rate: float, eps: float
+) -> None:
+    """One step of row-wise Adagrad, in place; rows with a zero gradient keep their values.
+
+    Args:
+        weight: [rows, dim] float32.
+        gradient: of the same shape.
+        accumulator: [rows] float32.
+        learning_rate: step size.
+        eps: above 0.
+    """
+    accumulator.add_(torch.linalg.vecdot(gradient, gradient), alpha=1 / weight.shape[1])
+    scale = accumulator.sqrt().add_(eps).reciprocal_().mul_(-learning_rate)
+    weight.addcmul_(gradient, scale[:, None])
+
+
+def pool_rows(
+    tables: tuple[Tensor, ...],
+    lookups: tuple[int, ...],
+    values: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+) -> Tensor:
+    """Look every segment of the input up in its table, and sum the rows of each bag.
+
+    Args:
+        tables: each [rows, dim] float32, contiguous.
+        lookups: for each segment its table.
+        values: [n] int32 or int64 row numbers, not checked.
+        offsets: [len(lookups) * B + 1] where bags begin, segment after segment.
+        weights: [n] float32 that rows are multiplied by, or None.
+
+    Returns:
+        [B, sum of the lookups' dims] float32, differentiable towards tables and weights.
+    """
+    if values.device.type == "cpu":
+        pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
+        return pooled
+    return _pool_by_pytorch(tables, lookups, values, offsets, weights)
+
+
+def _pool_by_pytorch(
+    tables: tuple[Tensor, ...],
+    lookups: tuple[int, ...],
+    values: Tensor,
+    offsets: Tensor,
+    weights: Tensor | None,
+) -> Tensor:
+    """The same by ``embedding_bag``, for other devices; waits once, to learn where the segments begin."""
+    num_samples = (len(offsets) - 1) // len(lookups)
+    bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(lookups) + 1)
+    pooled = [
+        embedding_bag(
+            values[start:stop],
+            tables[table],
+            offsets[number * num_samples : (number + 1) * num_samples + 1] - start,
+            mode="sum",
+            per_sample_weights=None if weights is None else weights[start:stop],
+            include_last_offset=True,
+        )
+        for number, (table, start, stop) in enumerate(zip(lookups, bounds[:-1], bounds[1:], strict=True))
+    ]
+    return torch.cat(pooled, dim=1)
+
+
+class _PoolRows(torch.autograd.Function):
+    @staticmethod
+    def forward(
+        context: Any,
+        lookups: tuple[int, ...],
+        values: Tensor,
+        offsets: Tensor,
+        weights: Tensor | None,
+        *tables: Tensor,
+    ) -> Tensor:
+        from windrow.recsys.tables.table_kernels import sum_rows
+
+        context.lookups = lookups
+        context.save_for_backward(values, offsets, weights, *tables)
+        num_samples = (len(offsets) - 1) // len(lookups)
+        pooled = torch.empty(num_samples, sum(tables[table].shape[1] for table in lookups))
+        for table, bags, column in _segments(lookups, offsets, tables):
+            sum_rows(
+                tables[table].detach().numpy(), values.numpy(), bags, _array(weights), pooled.numpy(), column
+            )
+        return pooled
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, pooled_gradient: Tensor) -> tuple[Tensor | None, ...]:
+        from windrow.recsys.tables.table_kernels import add_to_rows, dot_with_rows
+
+        values, offsets, weights, *tables = context.saved_tensors
+        wanted = context.needs_input_grad
+        arriving = pooled_gradient.contiguous().numpy()
+        gradients = [torch.zeros_like(table) for table in tables]
+        of_weights = torch.zeros_like(weights) if wanted[3] else None
+        for table, bags, column in _segments(context.lookups, offsets, tables):
+            place = (values.numpy(), bags)
+            add_to_rows(gradients[table].numpy(), *place, _array(weights), arriving, column)
+            if of_weights is not None:
+                dot_with_rows(tables[table].detach().numpy(), *place, of_weights.numpy(), arriving, column)
+        return None, None, None, of_weights, *gradients
+
+
+def _segments(
+    lookups: tuple[int, ...], offsets: Tensor, tables: tuple[Tensor, ...] | list[Tensor]
+) -> list[tuple[int, np.ndarray[Any, np.dtype[np.int64]], int]]:
+    """(table, where the bags of its segment begin, first column of the result) of each lookup."""
+    num_samples = (len(offsets) - 1) // len(lookups)
+    starts = offsets.numpy()
+    segments = []
+    column = 0
+    for number, table in enumerate(lookups):
+        segments.append((table, starts[number * num_samples : (number + 1) * num_samples + 1], column))
+        column += tables[table].shape[1]
+    return segments
+
+
+def _array(weights: Tensor | None) -> np.ndarray[Any, np.dtype[np.float32]]:
+    return np.empty(0, dtype=np.float32) if weights is None else weights.detach().contiguous().numpy()

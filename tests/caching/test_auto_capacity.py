@@ -1,11 +1,11 @@
-"""windrow.caching.auto_capacity: what pays, and what fits."""
+"""windrow.caching.selection: what pays, and what fits."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.auto_capacity import (
+from windrow.caching.selection import (
     GIB_BYTES,
     automatic_capacities,
     rows_that_fit,

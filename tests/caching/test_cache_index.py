@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.cache_index import CacheIndex
+from windrow.caching.request import CacheIndex
 from windrow.comm.errors import DataError
 
 FORMS = {"direct": 1 << 30, "table": 0}

@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from windrow.caching.cache_index_kernels import fill_table, find_slots, home, probe, shift_of
+from windrow.caching.store_kernels import fill_table, find_slots, home, probe, shift_of
 
 
 def test_every_capacity_keeps_its_number_of_bits():

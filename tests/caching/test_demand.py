@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from windrow.caching.demand import Demand
+from windrow.caching.vip import Demand
 
 
 def test_a_graph_has_one_vertex_less_than_boundaries():

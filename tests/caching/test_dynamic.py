@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windrow.caching.dynamic import DynamicCache
+from windrow.caching.dynamic_store import DynamicCache
 from windrow.comm.errors import DataError
 
 

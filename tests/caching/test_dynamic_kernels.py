@@ -2,8 +2,8 @@
 
 import torch
 
-from windrow.caching.dynamic import DynamicCache
-from windrow.caching.dynamic_kernels import MOST_USES
+from windrow.caching.dynamic_store import DynamicCache
+from windrow.caching.store_kernels import MOST_USES
 
 
 def test_uses_are_counted_up_to_three():

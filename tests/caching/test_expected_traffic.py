@@ -1,11 +1,11 @@
-"""windrow.caching.expected_traffic: against sums written out vertex by vertex."""
+"""windrow.caching.selection: against sums written out vertex by vertex."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.expected_traffic import expected_remote_rows
+from windrow.caching.selection import expected_remote_rows
 
 OFFSETS = [0, 3, 6, 6, 9]
 """Four parts, one of them empty."""

@@ -1,11 +1,11 @@
-"""windrow.caching.knee: curves whose knee is known."""
+"""windrow.caching.selection: curves whose knee is known."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.knee import knee_of_curve, least_that_suffices
+from windrow.caching.selection import knee_of_curve, least_that_suffices
 
 
 def test_the_corner_of_a_hinge_is_its_knee():

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.caching.local_rows import LocalRows
+from windrow.caching.cached_store import LocalRows
 
 WHOLE = torch.from_numpy(np.random.default_rng(0).normal(size=(50, 3)).astype(np.float32))
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from windrow.caching.options import CacheOptions
+from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
 
 

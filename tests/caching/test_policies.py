@@ -5,11 +5,9 @@ from typing import get_args
 import numpy as np
 import pytest
 
-from windrow.caching.demand import Demand
-from windrow.caching.options import PolicyName
 from windrow.caching.policies import SIMULATED_EPOCHS, score_vertices
-from windrow.caching.samplers import find_samplers
-from windrow.caching.vip import inclusion_probabilities
+from windrow.caching.selection import PolicyName
+from windrow.caching.vip import Demand, find_samplers, inclusion_probabilities
 from windrow.comm.errors import RecipeError
 
 SEEDS = [3, 8]

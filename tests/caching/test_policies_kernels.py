@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from windrow.caching.policies_kernels import add_from_samplers
+from windrow.caching.ranking_kernels import add_from_samplers
 
 
 def test_values_of_those_that_list_a_vertex_are_added_up():

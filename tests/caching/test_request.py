@@ -6,8 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.cache_index import CacheIndex
-from windrow.caching.request import plan_request
+from windrow.caching.request import CacheIndex, plan_request
 from windrow.comm.errors import DataError
 
 

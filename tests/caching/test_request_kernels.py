@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from windrow.caching.request_kernels import classify, sort_by_source
+from windrow.caching.store_kernels import classify, sort_by_source
 
 NO_TABLE = np.empty((0, 2), np.int64)
 

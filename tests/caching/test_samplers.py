@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.samplers import find_samplers, in_parallel
+from windrow.caching.vip import find_samplers, in_parallel
 
 
 def lists_of(edges, num_vertices, dtype=np.int32):

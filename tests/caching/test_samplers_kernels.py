@@ -2,7 +2,7 @@
 
 import numpy as np
 
-from windrow.caching.samplers_kernels import estimate_shared, fingerprints, mark_single_edges, transpose
+from windrow.caching.ranking_kernels import estimate_shared, fingerprints, mark_single_edges, transpose
 
 # 0 lists 1 and 2, 1 lists 0, 2 lists 2 twice.
 INDPTR = np.array([0, 2, 3, 5])

@@ -8,9 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.demand import Demand
-from windrow.caching.samplers import find_samplers
-from windrow.caching.vip import CERTAIN, COMMON_SHARE, inclusion_probabilities
+from windrow.caching.vip import CERTAIN, COMMON_SHARE, Demand, find_samplers, inclusion_probabilities
 
 
 def demand_for(lists, seeds, *, steps, fanouts, dtype=np.int32):

@@ -4,7 +4,7 @@ import math
 
 import numpy as np
 
-from windrow.caching.vip_kernels import begin_hop, finish_hop, pass_hop
+from windrow.caching.ranking_kernels import begin_hop, finish_hop, pass_hop
 
 FANOUTS = np.array([2, -1])
 

@@ -3,7 +3,7 @@
 import threading
 import time
 
-from windrow.comm.background_progress import BackgroundProgress
+from windrow.comm.mpi_progress import BackgroundProgress
 
 PATIENCE_S = 60.0
 

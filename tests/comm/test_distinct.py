@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.distinct import distinct_ids
+from windrow.comm.rows import distinct_ids
 
 
 @given(st.lists(st.integers(-(2**63), 2**63 - 1) | st.integers(0, 5), max_size=60))

@@ -2,8 +2,8 @@
 
 import numpy as np
 
-from windrow.comm.distinct_kernels import find_distinct
 from windrow.comm.random import hash_ids, mix64
+from windrow.comm.rows_kernels import find_distinct
 
 
 def test_ids_that_meet_in_one_slot_are_told_apart():

@@ -4,7 +4,7 @@ import numba
 import numpy as np
 import torch
 
-from windrow.comm.half_kernels import from_bfloat16, from_float16, to_bfloat16, to_float16
+from windrow.comm.rows_kernels import from_bfloat16, from_float16, to_bfloat16, to_float16
 
 
 @numba.njit

@@ -1,11 +1,11 @@
-"""windrow.comm.link_fit: planted floors and lines come back, whatever the outliers say."""
+"""windrow.comm.link_estimate: planted floors and lines come back, whatever the outliers say."""
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.link_fit import TimeCurve, fit_time_curve, median_curve
+from windrow.comm.link_estimate import TimeCurve, fit_time_curve, median_curve
 
 SIZES = [float(1 << power) for power in (6, 10, 12, 14, 16, 18, 20, 22, 24)]
 

@@ -6,12 +6,11 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm import link_probe
-from windrow.comm.link_fit import fit_time_curve
+from windrow.comm.link_estimate import fit_time_curve
 from windrow.comm.link_model import predict_all_reduce
 from windrow.comm.link_probe import ProbeOptions, measure_links, spread
 from windrow.comm.links import links_to_json
-from windrow.comm.meter import Meter
-from windrow.comm.trace import Tracer
+from windrow.comm.meter import Meter, Tracer
 
 QUICK = ProbeOptions(
     sizes_bytes=(8, 1000, 1 << 16),

@@ -7,8 +7,7 @@ import pytest
 import torch
 
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Meter, RowsFound, Stopwatch, Traffic
-from windrow.comm.trace import Span, Tracer
+from windrow.comm.meter import Meter, RowsFound, Span, Stopwatch, Tracer, Traffic
 
 
 def test_amounts_add_up_by_stage_and_peer():

@@ -1,12 +1,11 @@
-"""windrow.comm.network_description: a few words become links; nonsense is refused with a cure."""
+"""windrow.comm.links: a few words become links; nonsense is refused with a cure."""
 
 import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.link_model import predict_all_to_all
-from windrow.comm.links import CollectiveCost
-from windrow.comm.network_description import NetworkDescription, described_links, seconds_per_byte
+from windrow.comm.links import CollectiveCost, NetworkDescription, described_links, seconds_per_byte
 
 
 @pytest.mark.parametrize(

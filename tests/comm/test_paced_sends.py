@@ -5,7 +5,7 @@ from collections import deque
 import pytest
 import torch
 
-from windrow.comm.paced_sends import FEWEST, LONGEST_S, PacedSends
+from windrow.comm.mpi_progress import FEWEST, LONGEST_S, PacedSends
 
 
 class Link:

@@ -5,7 +5,7 @@ import time
 import pytest
 
 from windrow.comm.errors import DeadlineError
-from windrow.comm.pending import Pending, Request
+from windrow.comm.transfer import Pending, Request
 
 
 class Countdown(Request):

@@ -5,7 +5,7 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
-from windrow.comm.prefetch_kernels import prefetch
+from windrow.comm.inline_kernels import prefetch
 
 
 @numba.njit

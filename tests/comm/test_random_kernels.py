@@ -7,7 +7,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.comm import random, random_kernels
+from windrow.comm import inline_kernels as random_kernels
+from windrow.comm import random
 
 UNSIGNED = st.integers(0, 2**64 - 1)
 

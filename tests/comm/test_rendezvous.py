@@ -4,7 +4,7 @@ import socket
 import subprocess
 import sys
 
-from windrow.comm.rendezvous import free_port
+from windrow.comm.launcher import free_port
 
 
 def test_a_free_port_can_be_bound():
@@ -14,7 +14,7 @@ def test_a_free_port_can_be_bound():
 
 def test_aborting_ends_the_process_with_its_status():
     source = (
-        "from windrow.comm.rendezvous import Rendezvous\n"
+        "from windrow.comm.launcher import Rendezvous\n"
         "print('before', flush=False)\n"
         "Rendezvous(rank=0, size=1, host='h', port=1).abort(5)\n"
     )

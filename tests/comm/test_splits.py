@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.comm.splits import (
+from windrow.comm.rows import (
     _group_on_cpu,
     _group_with_torch,
     chunk_bounds,

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import arrays
 
-from windrow.comm.splits_kernels import find_owners, sort_by_owner
+from windrow.comm.rows_kernels import find_owners, sort_by_owner
 
 COUNTS = arrays(np.int64, st.integers(1, 9), elements=st.integers(0, 5))
 

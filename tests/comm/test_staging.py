@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from windrow.comm.staging import as_bytes, from_transport, to_transport
+from windrow.comm.transfer import as_bytes, from_transport, to_transport
 
 CPU = torch.device("cpu")
 

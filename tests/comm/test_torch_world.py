@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from windrow.comm.rendezvous import Rendezvous, free_port
+from windrow.comm.launcher import Rendezvous, free_port
 from windrow.comm.torch_world import TorchWorld
 
 

@@ -1,4 +1,4 @@
-"""windrow.comm.trace: what is kept, and that worlds record every collective from its posting to its end."""
+"""windrow.comm.meter: what is kept, and that worlds record every collective from its posting to its end."""
 
 import threading
 from collections import Counter
@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from windrow.comm.loopback import Loopback
-from windrow.comm.trace import Span, Tracer, trace_clock_ns
+from windrow.comm.meter import Span, Tracer, trace_clock_ns
 
 
 def test_spans_are_kept_up_to_the_limit_and_counted_beyond():

@@ -9,8 +9,8 @@ import pytest
 from pyarrow import parquet
 
 from windrow.launch.cli import main
-from windrow.launch.toml_file import write_toml
-from windrow.recsys.store import LogStore
+from windrow.launch.settings import write_toml
+from windrow.recsys.log.store import LogStore
 
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "clustered-logs.md"
 

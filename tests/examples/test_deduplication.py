@@ -8,9 +8,9 @@ from pathlib import Path
 import pytest
 
 from windrow.launch.cli import main
-from windrow.launch.toml_file import read_toml, write_toml
-from windrow.recsys.deduplication.options import DeduplicationOptions
-from windrow.recsys.store import LogStore
+from windrow.launch.settings import read_toml, write_toml
+from windrow.recsys.batches.deduplication.options import DeduplicationOptions
+from windrow.recsys.log.store import LogStore
 
 DOCUMENTS = Path(__file__).resolve().parent.parent.parent / "docs"
 DEDUPLICATION, SESSION_LOGS = DOCUMENTS / "deduplication.md", DOCUMENTS / "session-logs.md"

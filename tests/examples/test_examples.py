@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.launcher import launched_rank
-from windrow.launch.toml_file import write_toml
+from windrow.launch.settings import write_toml
 
 RunExample = Callable[..., list[str]]
 

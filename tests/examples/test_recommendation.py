@@ -11,7 +11,7 @@ import torch
 
 from windrow.launch.cli import main
 from windrow.launch.recommendation_recipe import make_recommendation_recipe
-from windrow.launch.toml_file import write_toml
+from windrow.launch.settings import write_toml
 
 DOCUMENT = Path(__file__).resolve().parent.parent.parent / "docs" / "recommendation.md"
 

@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.caching.demand import Demand
-from windrow.caching.vip import inclusion_probabilities
-from windrow.gnn.accesses import count_accesses
+from windrow.caching.vip import Demand, inclusion_probabilities
+from windrow.gnn.demand import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.synthetic import community_graph, power_law_graph

@@ -5,8 +5,8 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.assemble import assemble_graph
-from windrow.gnn.splits import SplitOptions, VertexSplit
+from windrow.gnn.build import assemble_graph
+from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 SOURCES, DESTINATIONS = np.array([0, 1]), np.array([1, 2])
 

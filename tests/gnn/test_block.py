@@ -7,7 +7,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.gnn.block import Block, Minibatch, Transpose, transpose_anywhere
+from windrow.gnn.message_passing import Block, Minibatch, Transpose, transpose_anywhere
 
 
 @st.composite

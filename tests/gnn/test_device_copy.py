@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from windrow.gnn.device_copy import DeviceCopy
+from windrow.gnn.pipeline import DeviceCopy
 
 
 def test_a_cpu_needs_nothing():

@@ -6,12 +6,12 @@ import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.gnn.block import Block
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, measure_split
+from windrow.gnn.message_passing import Block
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
 

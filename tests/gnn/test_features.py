@@ -6,7 +6,7 @@ import scipy.sparse
 import torch
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.features import dense_features, float_features, standardise_features
+from windrow.gnn.vertex_data import dense_features, float_features, standardise_features
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.uint32, np.int64, np.float16, np.float64])

@@ -4,8 +4,8 @@ import pytest
 import torch
 
 from windrow.comm.loopback import Loopback
-from windrow.gnn.block import Block
 from windrow.gnn.inference import exact_chunks, gather_predictions, infer_exactly
+from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph

@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.labels import prepare_labels
+from windrow.gnn.vertex_data import prepare_labels
 
 
 @pytest.mark.parametrize(

@@ -5,11 +5,10 @@ import threading
 import pytest
 import torch
 
-from windrow.caching.cache_index import CacheIndex
-from windrow.caching.request import plan_request
+from windrow.caching.request import CacheIndex, plan_request
 from windrow.comm.errors import DataError, DeadlineError
 from windrow.comm.meter import Stopwatch
-from windrow.gnn.loader import MinibatchLoader, SeedTask
+from windrow.gnn.pipeline import MinibatchLoader, SeedTask
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 

@@ -10,8 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.gnn import message_passing
-from windrow.gnn.block import Block
-from windrow.gnn.message_passing import add_ends, aggregate, edge_softmax
+from windrow.gnn.message_passing import Block, add_ends, aggregate, edge_softmax
 
 
 def make_block(

@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
-from windrow.gnn.block import Block
+from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.training.dropout import DropoutContext
 

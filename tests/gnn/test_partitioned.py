@@ -9,9 +9,8 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
 from windrow.launch.partitioning import store_arrays
-from windrow.partition.book import PartitionBook
-from windrow.partition.store_writer import write_store
-from windrow.partition.vertex_order import VertexOrder, order_to_metadata
+from windrow.partition.book import PartitionBook, VertexOrder, order_to_metadata
+from windrow.partition.store import write_store
 
 
 def make_graph():

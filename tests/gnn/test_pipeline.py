@@ -12,9 +12,7 @@ from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Stopwatch
-from windrow.gnn.loader import SeedTask
-from windrow.gnn.pipeline import MinibatchPipeline
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 
@@ -261,9 +259,9 @@ import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import connect
 from windrow.comm.meter import Stopwatch
-from windrow.gnn.loader import SeedTask
+from windrow.gnn.pipeline import SeedTask
 from windrow.gnn.pipeline import MinibatchPipeline
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 

@@ -3,7 +3,7 @@
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.gnn.pipeline_options import PipelineOptions
+from windrow.gnn.pipeline import PipelineOptions
 
 
 def test_a_pipeline_may_be_off():

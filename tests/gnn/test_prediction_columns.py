@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.gnn.prediction_columns import check_finite, prediction_columns
+from windrow.gnn.metrics import check_finite, prediction_columns
 
 LOGITS = st.lists(st.lists(st.floats(-30, 30, width=32), min_size=3, max_size=3), min_size=1, max_size=6)
 

@@ -5,10 +5,10 @@ import torch
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.loopback import Loopback
+from windrow.gnn.inference import infer_sampled, own_vertices, sampled_steps
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.pipeline_options import PipelineOptions
-from windrow.gnn.sampled_inference import infer_sampled, own_vertices, sampled_steps
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook

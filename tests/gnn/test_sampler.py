@@ -13,10 +13,9 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import GOLDEN, Stream, hash_ids, mix64, stream_key
-from windrow.gnn.block import Minibatch
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.message_passing import Minibatch
+from windrow.gnn.sampler import DirectNumbers, HashedNumbers, NeighborSampler, NumbersKind
 from windrow.gnn.synthetic import power_law_graph
-from windrow.gnn.vertex_numbers import DirectNumbers, HashedNumbers, NumbersKind
 
 Lists = list[list[int]]
 

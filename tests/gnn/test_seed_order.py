@@ -9,7 +9,7 @@ from hypothesis import assume, given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.splits import offsets_from_counts
+from windrow.comm.rows import offsets_from_counts
 from windrow.gnn.seed_order import SeedOrder, check_every_part_has_training_vertices
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.splits import SplitOptions, VertexSplit, random_split, split_from_masks
+from windrow.gnn.vertex_data import SplitOptions, VertexSplit, random_split, split_from_masks
 
 
 def everyone(split: VertexSplit) -> list[int]:

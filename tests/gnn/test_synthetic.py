@@ -6,8 +6,8 @@ import torch
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.build import edges_of
 from windrow.gnn.graph import Graph
-from windrow.gnn.splits import SplitOptions
 from windrow.gnn.synthetic import community_graph, power_law_graph, random_features
+from windrow.gnn.vertex_data import SplitOptions
 
 
 def is_simple_and_undirected(graph: Graph) -> bool:

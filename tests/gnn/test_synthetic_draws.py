@@ -4,7 +4,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.gnn.synthetic_draws import below, distinct, shuffled, uniform
+from windrow.gnn.synthetic import below, distinct, shuffled, uniform
 
 POSITIONS = np.arange(20_000)
 

@@ -6,7 +6,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.random import hash_ids, stream_key
-from windrow.gnn.synthetic_kernels import csc_from_pairs, draw_features, draw_pairs
+from windrow.gnn.graph_kernels import csc_from_pairs, draw_features, draw_pairs
 
 SKEW = 2 / 3
 CAPPED = 0.1

@@ -6,9 +6,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.loopback import Loopback
+from windrow.gnn.inference import rows_in_users_order, wanted_vertices
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.gnn.users_order import rows_in_users_order, wanted_vertices
 from windrow.partition.book import PartitionBook
 
 NUM_VERTICES = 40

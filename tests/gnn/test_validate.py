@@ -8,8 +8,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.gnn.graph import Graph
-from windrow.gnn.validate import NUMBERS_PER_CHUNK, validate_graph
+from windrow.gnn.graph import NUMBERS_PER_CHUNK, Graph, validate_graph
 
 
 def ids(*values: int) -> Tensor:

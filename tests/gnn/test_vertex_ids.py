@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.gnn.vertex_ids import describe_numbering, first_outside
+from windrow.gnn.graph import describe_numbering, first_outside
 
 
 @given(st.lists(st.integers(-3, 12), max_size=20), st.integers(0, 10))

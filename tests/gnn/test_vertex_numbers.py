@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.gnn.vertex_numbers import (
+from windrow.gnn.sampler import (
     FIRST_SLOTS,
     HASHED_FROM_VERTICES,
     DirectNumbers,

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.gnn import vertex_numbers_kernels as kernels
+from windrow.gnn import sampler_kernels as kernels
 
 SHIFT = np.uint64(64 - 5)
 """Of a table of 32 slots."""

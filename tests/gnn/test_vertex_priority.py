@@ -1,4 +1,4 @@
-"""windrow.gnn.vertex_priority: what a part's own minibatches need, against counting what they draw."""
+"""windrow.gnn.demand: what a part's own minibatches need, against counting what they draw."""
 
 import dataclasses
 import tracemalloc
@@ -8,15 +8,13 @@ import pytest
 import torch
 
 from windrow.caching.vip import inclusion_probabilities
-from windrow.gnn.demand import demand_of
+from windrow.gnn.demand import bytes_for_priorities, demand_of, vertex_priorities
 from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.synthetic import community_graph, power_law_graph
-from windrow.gnn.vertex_priority import bytes_for_priorities, vertex_priorities
-from windrow.partition.book import PartitionBook
-from windrow.partition.vertex_order import VertexOrder
+from windrow.partition.book import PartitionBook, VertexOrder
 
 PARTS = 3
 ORDER = VertexOrder(fanouts=(4, 3), batch_size=20, seed_order="global")

@@ -53,7 +53,7 @@ def _prepare_clicks(folder: Path) -> None:
     """Clicks that depend on the item: even ones are liked."""
     import numpy as np
 
-    from windrow.recsys.prepare import prepare_log
+    from windrow.recsys.log.prepare import prepare_log
 
     draws = [hash_ids(key, np.arange(NUM_SAMPLES)) for key in (1, 2, 3, 4)]
     items, users = draws[0] % NUM_ITEMS, draws[1] % NUM_USERS

@@ -1,4 +1,4 @@
-"""windrow.launch.any_recipe: which kind of recipe a file is."""
+"""windrow.launch.recipe: which kind of recipe a file is."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -6,10 +6,9 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.any_recipe import load_any_recipe
-from windrow.launch.recipe import Recipe
+from windrow.launch.recipe import Recipe, load_any_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.toml_file import write_toml
+from windrow.launch.settings import write_toml
 
 
 @pytest.mark.parametrize(

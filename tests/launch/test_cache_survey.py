@@ -1,4 +1,4 @@
-"""windrow.launch.cache_survey: all parts together, against each part's own ranking."""
+"""windrow.launch.explain_caches: all parts together, against each part's own ranking."""
 
 import dataclasses
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.cache_survey import survey_caches
-from windrow.launch.part_ranking import rank_part
+from windrow.launch.cache_choice import rank_part
+from windrow.launch.explain_caches import survey_caches
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
 

@@ -8,6 +8,7 @@ import torch
 
 from windrow.comm.errors import StoreError
 from windrow.launch.checkpoint import (
+    CheckpointHeader,
     begin_checkpoint,
     check_fits,
     check_world_size,
@@ -16,7 +17,6 @@ from windrow.launch.checkpoint import (
     save_checkpoint,
     tables_folder,
 )
-from windrow.launch.checkpoint_file import CheckpointHeader
 
 RECIPE = {"seed": 0, "model": {"hidden": 8, "kind": "gcn"}, "training": {"epochs": 3}}
 

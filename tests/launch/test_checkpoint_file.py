@@ -1,4 +1,4 @@
-"""windrow.launch.checkpoint_file: what is written comes back, what is damaged is refused."""
+"""windrow.launch.checkpoint: what is written comes back, what is damaged is refused."""
 
 import contextlib
 import errno
@@ -13,7 +13,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.launch.checkpoint_file import (
+from windrow.launch.checkpoint import (
     CheckpointHeader,
     read_checkpoint,
     read_header,

@@ -1,9 +1,8 @@
-"""windrow.launch.deduplication_counts: against counting samples one by one."""
+"""windrow.launch.log_survey: against counting samples one by one."""
 
 import pytest
 
-from windrow.launch.deduplication_counts import StepCounter
-from windrow.launch.log_survey import open_and_survey
+from windrow.launch.log_survey import StepCounter, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
 GROUPS = (("cart", "sellers"), ("history",))

@@ -9,8 +9,7 @@ import torch
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Traffic
 from windrow.comm.world import World
-from windrow.launch.epoch_cost import EpochCost, gather_cost, own_time, own_traffic
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.epoch_cost import EpochCost, RankCost, gather_cost, own_time, own_traffic
 
 
 def test_two_parts_of_an_epoch_add_up() -> None:

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.link_model import predict_all_reduce
-from windrow.comm.network_description import NetworkDescription, described_links
+from windrow.comm.links import NetworkDescription, described_links
 from windrow.launch.epoch_estimate import EpochTime, StepWork, estimate_epoch
 
 LINKS = described_links(NetworkDescription(nodes=2, rate="8mbit", latency_us=10.0))

@@ -1,4 +1,4 @@
-"""windrow.launch.epoch_lines: lines appended, lines cut on resuming, a disk that is full."""
+"""windrow.launch.epoch_record: lines appended, lines cut on resuming, a disk that is full."""
 
 import json
 from dataclasses import dataclass
@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.launch.epoch_lines import EpochLines, read_lines
+from windrow.launch.epoch_record import EpochLines, read_lines
 
 
 @dataclass(frozen=True)

@@ -1,9 +1,9 @@
-"""windrow.launch.epoch_table: aligned rows, and a header now and then."""
+"""windrow.launch.journal: aligned rows, and a header now and then."""
 
 import re
 
 from windrow.launch.epoch_record import EpochRecord
-from windrow.launch.epoch_table import EpochTable, format_row
+from windrow.launch.journal import EpochTable, format_row
 
 
 def record(epoch: int, **changes: object) -> EpochRecord:

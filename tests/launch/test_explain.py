@@ -1,4 +1,4 @@
-"""windrow.launch.explain: curves fall, marks are where they belong, times follow the network."""
+"""windrow.launch.explain_caches: curves fall, marks are where they belong, times follow the network."""
 
 import json
 from pathlib import Path
@@ -7,13 +7,12 @@ from typing import Any
 import numpy as np
 import pytest
 
-from windrow.comm.links import Links
-from windrow.comm.network_description import NetworkDescription, described_links
+from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
+from windrow.launch.cache_choice import rank_part
 from windrow.launch.epoch_estimate import StepWork, estimate_epoch
-from windrow.launch.explain import Explanation, explain
-from windrow.launch.part_ranking import rank_part
+from windrow.launch.explain_caches import Explanation, explain
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
 

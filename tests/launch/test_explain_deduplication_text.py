@@ -1,11 +1,15 @@
-"""windrow.launch.explain_deduplication_text: what is said about a log."""
+"""windrow.launch.explain_deduplication: what is said about a log."""
 
 import tomllib
 
 import pytest
 
-from windrow.launch.explain_deduplication import explain_deduplication
-from windrow.launch.explain_deduplication_text import describe_deduplication, describe_groups, groups_line
+from windrow.launch.explain_deduplication import (
+    describe_deduplication,
+    describe_groups,
+    explain_deduplication,
+    groups_line,
+)
 from windrow.launch.log_survey import groups_for, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 

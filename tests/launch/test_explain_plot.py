@@ -1,12 +1,11 @@
-"""windrow.launch.explain_plot: a picture comes out, with times and without."""
+"""windrow.launch.explain_caches: a picture comes out, with times and without."""
 
 from pathlib import Path
 
 import pytest
 
 from windrow.launch.epoch_estimate import EpochTime
-from windrow.launch.explain import Explanation, SizeEstimate
-from windrow.launch.explain_plot import write_explanation_plot
+from windrow.launch.explain_caches import Explanation, SizeEstimate, write_explanation_plot
 
 
 def explanation(*, timed: bool) -> Explanation:

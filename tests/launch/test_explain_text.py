@@ -1,11 +1,10 @@
-"""windrow.launch.explain_text: the words around made-up figures."""
+"""windrow.launch.explain_caches: the words around made-up figures."""
 
 import dataclasses
 from pathlib import Path
 
 from windrow.launch.epoch_estimate import EpochTime, StepWork
-from windrow.launch.explain import Explanation, SizeEstimate
-from windrow.launch.explain_text import describe_explanation
+from windrow.launch.explain_caches import Explanation, SizeEstimate, describe_explanation
 from windrow.launch.recipe import make_recipe
 
 RECIPE = make_recipe(

@@ -1,8 +1,8 @@
-"""windrow.launch.formatting: units change where they should."""
+"""windrow.launch.terminal: units change where they should."""
 
 import pytest
 
-from windrow.launch.formatting import byte_size, count, duration
+from windrow.launch.terminal import byte_size, count, duration
 
 
 @pytest.mark.parametrize(

@@ -12,8 +12,8 @@ from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.checkpoint_file import CheckpointHeader
-from windrow.launch.explain import explain
+from windrow.launch.checkpoint import CheckpointHeader
+from windrow.launch.explain_caches import explain
 from windrow.launch.graph_job import GraphJob
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe

@@ -1,4 +1,4 @@
-"""windrow.launch.joining: the device, the world and the cores of a rank."""
+"""windrow.launch.rank_process: the device, the world and the cores of a rank."""
 
 import threading
 
@@ -8,9 +8,8 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch import joining
-from windrow.launch.joining import joined_job
-from windrow.launch.run_options import RunOptions
+from windrow.launch import rank_process as joining
+from windrow.launch.rank_process import RunOptions, joined_job
 
 
 def test_a_process_alone_is_a_job_of_one_rank() -> None:

@@ -9,10 +9,9 @@ import pytest
 
 from windrow.comm.errors import StoreError
 from windrow.launch import journal
-from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.epoch_record import EpochRecord, RankRecord, read_rank_records
 from windrow.launch.journal import Journal
-from windrow.launch.rank_cost import RankCost
-from windrow.launch.rank_record import RankRecord, read_rank_records
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 Make = Callable[..., RecommendationRecipe]

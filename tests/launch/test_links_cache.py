@@ -1,4 +1,4 @@
-"""windrow.launch.links_cache: one file per set of hosts; what is damaged is measured anew."""
+"""windrow.launch.known_links: one file per set of hosts; what is damaged is measured anew."""
 
 import os
 from pathlib import Path
@@ -9,8 +9,8 @@ import pytest
 from windrow.comm.link_probe import ProbeOptions
 from windrow.comm.links import Links, links_from_json, links_to_json
 from windrow.comm.loopback import Loopback
-from windrow.launch import links_cache
-from windrow.launch.links_cache import KnownLinks, cache_folder, cached_file, known_links, read_cached_links
+from windrow.launch import known_links as links_cache
+from windrow.launch.known_links import KnownLinks, cache_folder, cached_file, known_links, read_cached_links
 
 HOSTS = ["host0-1gbit", "host1-1gbit"]
 

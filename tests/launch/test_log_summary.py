@@ -1,14 +1,13 @@
-"""windrow.launch.log_summary: the tables about a prepared log."""
+"""windrow.launch.log_survey: the tables about a prepared log."""
 
 from pathlib import Path
 
 import pyarrow as pa
 from pyarrow import parquet
 
-from windrow.launch.log_summary import log_summary
-from windrow.recsys.log_options import FeatureOptions, LogOptions
-from windrow.recsys.prepare import prepare_log
-from windrow.recsys.splits import LogSplitOptions
+from windrow.launch.log_survey import log_summary
+from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare_log
 
 
 def test_summary(tmp_path: Path) -> None:

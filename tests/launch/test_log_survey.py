@@ -5,7 +5,7 @@ import pytest
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.log_survey import groups_for, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
-from windrow.recsys.batch_reader import BatchReader
+from windrow.recsys.batches.batch_reader import BatchReader
 
 
 @pytest.fixture(scope="module")

@@ -6,12 +6,12 @@ import sys
 
 import pytest
 
-from windrow.launch import memory
+from windrow.launch import rank_process as memory
 
 SCRIPT = """
 import resource, sys
 import torch
-from windrow.launch.memory import keep_freed_memory
+from windrow.launch.rank_process import keep_freed_memory
 if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def faults():
@@ -42,7 +42,7 @@ def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -
 SHAPES = """
 import ctypes, sys
 import torch
-from windrow.launch.memory import keep_freed_memory, keep_shapes
+from windrow.launch.rank_process import keep_freed_memory, keep_shapes
 from windrow.training.dense import linear
 class Counts(ctypes.Structure):
     names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"

@@ -1,4 +1,4 @@
-"""windrow.launch.memory_use: a peak that rises with what is allocated, and never falls."""
+"""windrow.launch.epoch_cost: a peak that rises with what is allocated, and never falls."""
 
 import subprocess
 import sys
@@ -6,10 +6,10 @@ import sys
 import pytest
 import torch
 
-from windrow.launch.memory_use import peak_gpu_memory_bytes, peak_memory_bytes
+from windrow.launch.epoch_cost import peak_gpu_memory_bytes, peak_memory_bytes
 
 CODE = """
-from windrow.launch.memory_use import peak_memory_bytes
+from windrow.launch.epoch_cost import peak_memory_bytes
 before = peak_memory_bytes()
 block = b"x" * (400 << 20)
 with_block = peak_memory_bytes()

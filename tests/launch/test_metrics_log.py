@@ -1,4 +1,4 @@
-"""windrow.launch.metrics_log: lines appended, lines cut on resuming, TensorBoard beside them."""
+"""windrow.launch.epoch_record: lines appended, lines cut on resuming, TensorBoard beside them."""
 
 import builtins
 from pathlib import Path
@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.epoch_record import EpochRecord
-from windrow.launch.metrics_log import MetricsLog, read_records
+from windrow.launch.epoch_record import EpochRecord, MetricsLog, read_records
 
 
 def record(epoch: int, loss: float = 0.5) -> EpochRecord:

@@ -1,14 +1,13 @@
-"""windrow.launch.network_table: a few ranks pair by pair, many as a summary."""
+"""windrow.launch.known_links: a few ranks pair by pair, many as a summary."""
 
 import math
 
 import pytest
 
 from windrow.comm.link_model import predict_all_reduce
-from windrow.comm.links import Links
-from windrow.comm.network_description import NetworkDescription, described_links
-from windrow.launch.network_table import PREDICTED_BYTES, link_rows, prediction_rows
-from windrow.launch.text_table import table
+from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.launch.known_links import PREDICTED_BYTES, link_rows, prediction_rows
+from windrow.launch.terminal import table
 
 
 def test_few_ranks_are_listed_pair_by_pair():

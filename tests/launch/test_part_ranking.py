@@ -1,4 +1,4 @@
-"""windrow.launch.part_ranking: what is predicted is what sampling asks for; who is kept first."""
+"""windrow.launch.cache_choice: what is predicted is what sampling asks for; who is kept first."""
 
 from pathlib import Path
 from typing import Any
@@ -7,12 +7,12 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.gnn.accesses import count_accesses
+from windrow.gnn.demand import count_accesses
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic_communities import power_law_communities
 from windrow.gnn.trainer import SamplerOptions
-from windrow.launch.part_ranking import rank_part, row_sizes, seed_order
+from windrow.launch.cache_choice import rank_part, row_sizes, seed_order
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
 

@@ -10,13 +10,13 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, StoreError
+from windrow.gnn.demand import vertex_priorities
 from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
-from windrow.gnn.vertex_priority import vertex_priorities
 from windrow.launch import partitioning
 from windrow.launch.partitioning import (
     PartitionJob,
@@ -24,10 +24,10 @@ from windrow.launch.partitioning import (
     partition_to_store,
     store_arrays,
 )
-from windrow.launch.progress import LineProgress, SilentProgress
 from windrow.launch.recipe import make_recipe
+from windrow.launch.terminal import LineProgress, SilentProgress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
-from windrow.partition.vertex_order import order_from_metadata
+from windrow.partition.book import order_from_metadata
 
 RANDOM = PartitionOptions(num_parts=3, method="random")
 ORIGINAL = PartitionOptions(num_parts=3, method="random", order="original")

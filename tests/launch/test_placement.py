@@ -1,4 +1,4 @@
-"""windrow.launch.placement: what each rank holds, against counting it."""
+"""windrow.launch.job: what each rank holds, against counting it."""
 
 import json
 from typing import Any
@@ -11,12 +11,10 @@ from hypothesis import strategies as st
 
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.placement import graph_placement, table_placement
+from windrow.launch.job import graph_placement, table_placement
 from windrow.partition.book import PartitionBook
-from windrow.partition.tables.options import PlanOptions
-from windrow.partition.tables.plan import Plan, Shard, rank_bytes
-from windrow.partition.tables.planners import make_plan
-from windrow.partition.tables.spec import TableSpec
+from windrow.partition.tables.plan import Plan, Shard, TableSpec, rank_bytes
+from windrow.partition.tables.planners import PlanOptions, make_plan
 
 
 @pytest.mark.parametrize("parts", [1, 3, 4])

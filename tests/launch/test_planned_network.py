@@ -1,4 +1,4 @@
-"""windrow.launch.planned_network: networks from files, and links that were kept."""
+"""windrow.launch.known_links: networks from files, and links that were kept."""
 
 import socket
 from pathlib import Path
@@ -7,10 +7,14 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.comm.links import Links, links_to_json
-from windrow.comm.network_description import NetworkDescription, described_links
-from windrow.launch.links_cache import cache_folder, cached_file
-from windrow.launch.planned_network import kept_links_of_this_machine, ranks_on_one_host, read_network
+from windrow.comm.links import Links, NetworkDescription, described_links, links_to_json
+from windrow.launch.known_links import (
+    cache_folder,
+    cached_file,
+    kept_links_of_this_machine,
+    ranks_on_one_host,
+    read_network,
+)
 
 
 def same(one: Links, other: Links) -> bool:

@@ -1,12 +1,11 @@
-"""windrow.launch.plot: a picture comes out, whatever was measured."""
+"""windrow.launch.epoch_record: a picture comes out, whatever was measured."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from windrow.launch.epoch_record import EpochRecord
-from windrow.launch.plot import write_plot
+from windrow.launch.epoch_record import EpochRecord, write_plot
 
 
 def records(count: int, *, evaluate_every: int) -> list[EpochRecord]:

@@ -10,13 +10,13 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
-from windrow.gnn.block import Block
 from windrow.gnn.graph import Graph, Task
+from windrow.gnn.message_passing import Block
 from windrow.gnn.models import build_model
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import journal, prediction
 from windrow.launch.checkpoint import load_best, load_latest
-from windrow.launch.metrics_log import read_records
+from windrow.launch.epoch_record import read_records
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict
 from windrow.launch.recipe import Recipe, make_recipe

@@ -1,4 +1,4 @@
-"""windrow.launch.prediction_cache: fewer rows travel, and never more than fit."""
+"""windrow.launch.cache_choice: fewer rows travel, and never more than fit."""
 
 from pathlib import Path
 from typing import Any
@@ -11,13 +11,13 @@ from windrow.caching.cached_store import CachedStore
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
+from windrow.gnn.inference import infer_sampled
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.pipeline_options import PipelineOptions
-from windrow.gnn.sampled_inference import infer_sampled
+from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.prediction_cache import choose_inference_cache
+from windrow.launch.cache_choice import choose_inference_cache
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
 

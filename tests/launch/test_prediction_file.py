@@ -1,4 +1,4 @@
-"""windrow.launch.prediction_file: what is in the file, and that it is whole or not there."""
+"""windrow.launch.prediction: what is in the file, and that it is whole or not there."""
 
 import errno
 import json
@@ -10,9 +10,9 @@ import torch
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.gnn.graph import Task
-from windrow.launch import prediction_file
-from windrow.launch.prediction_file import PredictionFile, check_writable
-from windrow.partition import atomic_file
+from windrow.launch import prediction as prediction_file
+from windrow.launch.prediction import PredictionFile, check_writable
+from windrow.partition import atomic_writes as atomic_file
 
 parquet = pytest.importorskip("pyarrow.parquet")
 

@@ -1,10 +1,10 @@
-"""windrow.launch.progress: what appears where."""
+"""windrow.launch.terminal: what appears where."""
 
 import io
 
 import pytest
 
-from windrow.launch.progress import (
+from windrow.launch.terminal import (
     BarProgress,
     LineProgress,
     SilentProgress,

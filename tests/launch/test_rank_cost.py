@@ -1,4 +1,4 @@
-"""windrow.launch.rank_cost: parts add up, and what ranks say of each other is the same."""
+"""windrow.launch.epoch_cost: parts add up, and what ranks say of each other is the same."""
 
 import json
 from typing import Any
@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.rank_cost import RankCost, communication_share, rank_traffic
+from windrow.launch.epoch_cost import RankCost, communication_share, rank_traffic
 
 SIZE = 3
 COUNTS = st.integers(0, 1000)

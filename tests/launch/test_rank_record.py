@@ -1,4 +1,4 @@
-"""windrow.launch.rank_record: the line that the report reads, and lines that are none."""
+"""windrow.launch.epoch_record: the line that the report reads, and lines that are none."""
 
 import json
 from dataclasses import replace
@@ -7,8 +7,8 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.launch.rank_cost import RankCost
-from windrow.launch.rank_record import RankRecord, read_rank_records
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.epoch_record import RankRecord, read_rank_records
 
 RANK = RankCost(
     host="a",

@@ -7,7 +7,7 @@ import pytest
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.recipe import Recipe, load_recipe, make_recipe
-from windrow.launch.toml_file import read_toml, write_toml
+from windrow.launch.settings import read_toml, write_toml
 
 EXAMPLES = ("tolokers", "minesweeper", "cora", "coauthor_physics")
 

@@ -12,11 +12,10 @@ from windrow.comm.errors import StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest, tables_folder
-from windrow.launch.metrics_log import read_records
-from windrow.launch.rank_record import read_rank_records
+from windrow.launch.epoch_record import read_rank_records, read_records
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.training import train
-from windrow.recsys.store import LogStore
+from windrow.recsys.log.store import LogStore
 from windrow.recsys.trainer import RecommendationTrainer
 
 Make = Callable[..., RecommendationRecipe]

@@ -1,4 +1,4 @@
-"""windrow.launch.recommendation_parts: a two-tower run, and sequences; whole click runs: test_recommendation_job.py."""
+"""windrow.launch.recommendation_job: a two-tower run, and sequences; whole click runs: test_recommendation_job.py."""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -10,10 +10,10 @@ import torch
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
 from windrow.launch import journal
-from windrow.launch.recommendation_parts import click_parts
+from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import train
-from windrow.recsys.prepare import prepare_log
+from windrow.recsys.log.prepare import prepare_log
 
 
 @pytest.fixture(autouse=True)

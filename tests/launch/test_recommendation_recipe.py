@@ -12,7 +12,7 @@ from windrow.launch.recommendation_recipe import (
     load_recommendation_recipe,
     make_recommendation_recipe,
 )
-from windrow.launch.toml_file import read_toml, write_toml
+from windrow.launch.settings import read_toml, write_toml
 
 
 def test_every_shipped_recipe_loads(repository: Path) -> None:

@@ -24,12 +24,11 @@ from windrow.launch.recommendation_tables import (
     set_first_values,
 )
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
-from windrow.recsys.prepare import prepare_log
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.store import LogStore
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 
 FEATURES: dict[str, Any] = {
     "item": {"ids": "rows", "rows": 50},

@@ -11,7 +11,7 @@ from windrow.launch.run_folder import (
     next_run_folder,
     open_run_folder,
 )
-from windrow.launch.toml_file import read_toml
+from windrow.launch.settings import read_toml
 
 
 def test_a_new_folder_holds_recipe_and_environment(tmp_path: Path) -> None:

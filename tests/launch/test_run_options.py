@@ -1,9 +1,9 @@
-"""windrow.launch.run_options: ranges."""
+"""windrow.launch.rank_process: ranges."""
 
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.run_options import RunOptions
+from windrow.launch.rank_process import RunOptions
 
 
 def test_defaults_are_valid() -> None:

@@ -1,4 +1,4 @@
-"""windrow.launch.run_weights: the right checkpoint, on every rank, or none."""
+"""windrow.launch.shared_checkpoint: the right checkpoint, on every rank, or none."""
 
 from pathlib import Path
 from typing import Any
@@ -9,10 +9,9 @@ import torch
 from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.checkpoint import begin_checkpoint, save_checkpoint
-from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.checkpoint import CheckpointHeader, begin_checkpoint, save_checkpoint
 from windrow.launch.recipe import Recipe, make_recipe
-from windrow.launch.run_weights import WhichCheckpoint, load_weights
+from windrow.launch.shared_checkpoint import WhichCheckpoint, load_weights
 
 
 def make(**changes: dict[str, Any]) -> Recipe:

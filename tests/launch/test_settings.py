@@ -11,8 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.settings import parse_settings, settings_to_dict
-from windrow.launch.toml_file import read_toml, with_overrides, write_toml
+from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides, write_toml
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

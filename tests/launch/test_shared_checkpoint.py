@@ -13,10 +13,9 @@ from torch import Tensor
 from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.checkpoint import load_latest, tables_folder
-from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.checkpoint import CheckpointHeader, load_latest, tables_folder
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
-from windrow.recsys.sharded.rank_tables import StoredTable
+from windrow.recsys.sharded.collection import StoredTable
 from windrow.recsys.tables import shard_files
 from windrow.recsys.tables.table import LocalTable
 

@@ -1,7 +1,6 @@
-"""windrow.launch.stage_progress: units of each stage add up, and a new name begins anew."""
+"""windrow.launch.terminal: units of each stage add up, and a new name begins anew."""
 
-from windrow.launch.progress import SilentProgress
-from windrow.launch.stage_progress import StageProgress
+from windrow.launch.terminal import SilentProgress, StageProgress
 
 
 class Recorder(SilentProgress):

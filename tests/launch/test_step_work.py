@@ -1,4 +1,4 @@
-"""windrow.launch.step_work: steps are done, timed, and leave nothing behind."""
+"""windrow.launch.epoch_estimate: steps are done, timed, and leave nothing behind."""
 
 from pathlib import Path
 
@@ -7,8 +7,8 @@ import torch
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
+from windrow.launch.epoch_estimate import measure_step_work
 from windrow.launch.recipe import Recipe, make_recipe
-from windrow.launch.step_work import measure_step_work
 from windrow.partition.book import PartitionBook
 
 CPU = torch.device("cpu")

@@ -1,6 +1,6 @@
-"""windrow.launch.text_table: what aligns where."""
+"""windrow.launch.terminal: what aligns where."""
 
-from windrow.launch.text_table import table
+from windrow.launch.terminal import table
 
 
 def test_table_aligns_numbers_right_and_text_left() -> None:

@@ -16,12 +16,11 @@ from windrow.comm.launcher import launched_rank, launched_size
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal, timeline
-from windrow.launch.any_recipe import AnyRecipe
 from windrow.launch.checkpoint import load_latest
-from windrow.launch.metrics_log import read_records
+from windrow.launch.epoch_record import read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
-from windrow.launch.recipe import Recipe, make_recipe
-from windrow.launch.trace_rows import GRAPH_ROWS, LOG_ROWS, OTHER_TRAFFIC
+from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
+from windrow.launch.trace_events import GRAPH_ROWS, LOG_ROWS, OTHER_TRAFFIC
 from windrow.launch.training import train
 
 STEPS = 4

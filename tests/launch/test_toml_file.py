@@ -1,11 +1,11 @@
-"""windrow.launch.toml_file: overrides, and files that cannot be read."""
+"""windrow.launch.settings: overrides, and files that cannot be read."""
 
 from pathlib import Path
 
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.toml_file import read_toml, with_overrides, write_toml
+from windrow.launch.settings import read_toml, with_overrides, write_toml
 
 
 def test_a_written_file_reads_back(tmp_path: Path) -> None:

@@ -8,7 +8,7 @@ import hypothesis.strategies as st
 from hypothesis import given
 
 from windrow.comm.clock import ClockAlignment, ClockOffset
-from windrow.comm.trace import Span
+from windrow.comm.meter import Span
 from windrow.launch.trace_events import EVENTS_PER_PIECE, RankTrace, event_pieces, lanes
 
 spans = st.builds(

@@ -1,4 +1,4 @@
-"""windrow.launch.trace_file: one file from all ranks, whole or not at all."""
+"""windrow.launch.timeline: one file from all ranks, whole or not at all."""
 
 import errno
 import json
@@ -8,10 +8,10 @@ import pytest
 
 from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.loopback import Loopback
-from windrow.comm.trace import Span
-from windrow.launch import trace_file
+from windrow.comm.meter import Span
+from windrow.launch import timeline as trace_file
+from windrow.launch.timeline import write_alone, write_together
 from windrow.launch.trace_events import EVENTS_PER_PIECE, RankTrace
-from windrow.launch.trace_file import write_alone, write_together
 
 
 def make_trace(rank, count):

@@ -1,11 +1,11 @@
-"""windrow.launch.trace_rows: which row a span is in, and the order of rows."""
+"""windrow.launch.trace_events: which row a span is in, and the order of rows."""
 
 import random
 
 import pytest
 
-from windrow.comm.trace import Span
-from windrow.launch.trace_rows import GRAPH_ROWS, LOG_ROWS, row_of, sorted_rows
+from windrow.comm.meter import Span
+from windrow.launch.trace_events import GRAPH_ROWS, LOG_ROWS, row_of, sorted_rows
 
 
 def span(stage, operation="work"):

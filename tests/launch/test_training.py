@@ -19,12 +19,12 @@ from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.epoch_cost import EpochCost
-from windrow.launch.metrics_log import read_records
+from windrow.launch.epoch_record import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
-from windrow.launch.rank_record import read_rank_records
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
-from windrow.partition import PartitionStore, atomic_file
+from windrow.partition import PartitionStore
+from windrow.partition import atomic_writes as atomic_file
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "graph": {"path": "graph.npz"},

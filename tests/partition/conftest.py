@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from windrow.partition.adjacency import Adjacency, symmetric_adjacency
+from windrow.partition.refine import Adjacency, symmetric_adjacency
 
 
 @pytest.fixture(scope="session")

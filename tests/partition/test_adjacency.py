@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from windrow.partition.adjacency import symmetric_adjacency
+from windrow.partition.refine import symmetric_adjacency
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

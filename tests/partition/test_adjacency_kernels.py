@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from windrow.partition.adjacency_kernels import merge_directions, relabel, transpose
+from windrow.partition.graph_kernels import merge_directions, relabel, transpose
 
 
 def pairs(indptr, indices):

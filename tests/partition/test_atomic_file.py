@@ -1,11 +1,11 @@
-"""windrow.partition.atomic_file: all or nothing."""
+"""windrow.partition.atomic_writes: all or nothing."""
 
 import os
 from pathlib import Path
 
 import pytest
 
-from windrow.partition.atomic_file import open_atomically, write_atomically
+from windrow.partition.atomic_writes import open_atomically, write_atomically
 
 
 def test_contents_are_replaced_whole(tmp_path: Path) -> None:

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.partition.atomic_folder import atomic_folder
+from windrow.partition.atomic_writes import atomic_folder
 
 
 def names(folder: Path) -> list[str]:
@@ -151,7 +151,7 @@ def test_a_store_caught_between_the_renames_is_put_back(tmp_path: Path) -> None:
 KILLED_WRITERS = """
 import os, shutil, signal, sys
 from pathlib import Path
-from windrow.partition.atomic_folder import atomic_folder
+from windrow.partition.atomic_writes import atomic_folder
 
 def die(*_, **__):
     os.kill(os.getpid(), signal.SIGKILL)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from windrow.partition.adjacency import Adjacency
-from windrow.partition.coarsen_kernels import contract, match_inside_parts
+from windrow.partition.graph_kernels import contract, match_inside_parts
+from windrow.partition.refine import Adjacency
 
 
 @pytest.mark.parametrize("seed", range(6))

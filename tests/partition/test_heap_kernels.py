@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.partition.heap_kernels import push_or_update, remove
+from windrow.partition.refine_kernels import push_or_update, remove
 
 SIZE = 12
 OPERATIONS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.none() | st.integers(-5, 5)), max_size=60)

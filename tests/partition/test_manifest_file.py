@@ -1,7 +1,7 @@
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.partition.manifest_file import read_document, write_document
+from windrow.partition.manifest import read_document, write_document
 
 
 def read(path):

@@ -1,9 +1,14 @@
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.partition import memory
-from windrow.partition.memory import MemoryEstimate, available_memory_bytes, check_memory, estimate_memory
-from windrow.partition.options import PartitionOptions
+from windrow.partition import options as memory
+from windrow.partition.options import (
+    MemoryEstimate,
+    PartitionOptions,
+    available_memory_bytes,
+    check_memory,
+    estimate_memory,
+)
 
 
 def test_streaming_needs_far_less_than_metis():

@@ -1,7 +1,7 @@
 import numpy as np
 import pytest
 
-from windrow.partition.quality_kernels import count_remote
+from windrow.partition.graph_kernels import count_remote
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])

@@ -2,7 +2,7 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.partition.random_parts import random_assignment
+from windrow.partition.partitioners import random_assignment
 
 
 @given(st.lists(st.integers(0, 2), min_size=1, max_size=80), st.integers(1, 6), st.integers(0, 5))

@@ -2,8 +2,7 @@ import numpy as np
 import pytest
 
 from windrow.partition.balance_kernels import total_excess, weigh_parts
-from windrow.partition.rebalance_kernels import rebalance
-from windrow.partition.refine_kernels import connect_parts
+from windrow.partition.refine_kernels import connect_parts, rebalance
 
 
 def run(graph, assignment, weights, limits, num_parts):

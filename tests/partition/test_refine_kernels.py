@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
-from windrow.partition.adjacency import symmetric_adjacency
 from windrow.partition.balance_kernels import total_excess, weigh_parts
+from windrow.partition.refine import symmetric_adjacency
 from windrow.partition.refine_kernels import connect_parts, move_vertex, move_with_hill_climbing
 
 

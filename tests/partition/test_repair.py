@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.partition.repair import check_members, ensure_members
+from windrow.partition.constraints import check_members, ensure_members
 
 
 @pytest.mark.parametrize("seed", range(6))

@@ -19,8 +19,7 @@ from windrow.partition.book import PartitionBook
 from windrow.partition.manifest import CURE, FORMAT_VERSION, MANIFEST_NAME
 from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import measure_quality
-from windrow.partition.store import PartitionStore
-from windrow.partition.store_writer import BOOK_ARRAYS, part_folder, write_store
+from windrow.partition.store import BOOK_ARRAYS, PartitionStore, part_folder, write_store
 
 ASSIGNMENT = np.array([1, 0, 1, 0, 0, 1, 2, 2], np.int32)
 INDPTR, INDICES = np.arange(9), np.roll(np.arange(8, dtype=np.int32), 1)

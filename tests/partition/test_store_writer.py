@@ -18,11 +18,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, StoreError
-from windrow.partition import store_writer
+from windrow.partition import store as store_writer
 from windrow.partition.book import PartitionBook
 from windrow.partition.manifest import Manifest
-from windrow.partition.store import PartitionStore
-from windrow.partition.store_writer import BOOK_ARRAYS, part_folder, write_store
+from windrow.partition.store import BOOK_ARRAYS, PartitionStore, part_folder, write_store
 
 BOOK = PartitionBook.from_assignment(np.array([1, 0, 1, 0, 0, 1, 2]), 3)
 FEATURES = np.arange(14, dtype=np.float32).reshape(7, 2)
@@ -249,7 +248,7 @@ import os, signal, sys
 from pathlib import Path
 import numpy as np
 from windrow.partition.book import PartitionBook
-from windrow.partition.store_writer import write_store
+from windrow.partition.store import write_store
 
 def rows():
     yield np.zeros((4, 2), np.float32)

@@ -1,8 +1,8 @@
 import numpy as np
 import pytest
 
+from windrow.partition.partitioners import fennel_assignment
 from windrow.partition.refine import balance_limits
-from windrow.partition.streaming import fennel_assignment
 
 
 @pytest.mark.parametrize("passes", [1, 4])

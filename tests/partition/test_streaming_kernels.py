@@ -9,8 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.partition.balance_kernels import weigh_parts
-from windrow.partition.streaming_kernels import stream_once
+from windrow.partition.balance_kernels import stream_once, weigh_parts
 
 NUM_VERTICES = 9
 

@@ -1,4 +1,4 @@
-"""windrow.partition.vertex_order: what a manifest says of the order, and when a run refuses it."""
+"""windrow.partition.book: what a manifest says of the order, and when a run refuses it."""
 
 import json
 from pathlib import Path
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.partition.vertex_order import (
+from windrow.partition.book import (
     ORDER_KEY,
     VertexOrder,
     check_vertex_order,

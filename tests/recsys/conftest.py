@@ -6,9 +6,8 @@ from typing import Any
 
 import pytest
 
-from windrow.recsys import repeats
-from windrow.recsys.store import LogStore
-from windrow.recsys.store_manifest import MANIFEST_NAME, FeatureEntry, LogManifest, SplitEntry, StoreFile
+from windrow.recsys.batches import id_lists as repeats
+from windrow.recsys.log.store import MANIFEST_NAME, FeatureEntry, LogManifest, LogStore, SplitEntry, StoreFile
 
 
 @pytest.fixture(scope="session")

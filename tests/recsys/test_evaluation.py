@@ -6,13 +6,13 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.splits import near_equal_split
-from windrow.recsys.batch import Batch
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
+from windrow.comm.rows import near_equal_split
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
-from windrow.recsys.models.model import ClickModel
+from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.tables.options import EmbeddingBagConfig
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 SAMPLES = 10

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.recsys.exact_auc import exact_auc
+from windrow.recsys.evaluation import exact_auc
 
 
 def slow_auc(logits: list[float], labels: list[bool]) -> float:

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from windrow.recsys import expansion
-from windrow.recsys.expansion import ColumnRun, expand_columns, expand_lists, expand_rows
+from windrow.recsys import embeddings as expansion
+from windrow.recsys.embeddings import ColumnRun, expand_columns, expand_lists, expand_rows
 
 
 @st.composite

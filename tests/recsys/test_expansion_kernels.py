@@ -1,6 +1,6 @@
 import numpy as np
 
-from windrow.recsys.expansion_kernels import copy_columns, copy_lists, sum_columns, sum_lists
+from windrow.recsys.embeddings_kernels import copy_columns, copy_lists, sum_columns, sum_lists
 
 
 def test_columns_go_where_runs_say_and_come_back_summed():

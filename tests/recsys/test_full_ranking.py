@@ -5,7 +5,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.recsys.full_ranking import check_finite, gather_item_vectors, sum_of_chunks
+from windrow.recsys.ranking_metrics import check_finite, gather_item_vectors, sum_of_chunks
 
 
 @pytest.mark.parametrize("last_item", [4, 5, 12])

@@ -13,7 +13,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.recsys.metrics import ClickMetrics, base_entropy, check_split_can_be_scored
+from windrow.recsys.evaluation import ClickMetrics, base_entropy, check_split_can_be_scored
 
 AUCKind = Literal["exact", "histogram"]
 

@@ -5,12 +5,11 @@ import torch.nn.functional as F
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.recsys import next_item_evaluation
-from windrow.recsys.id_lists import IdLists
-from windrow.recsys.models.next_item import NextItemVectors
-from windrow.recsys.next_item_evaluation import NextItemEvaluator
-from windrow.recsys.session_batch import HISTORY, ITEM
-from windrow.recsys.sessions import NextItemSamples
+from windrow.recsys import ranking_evaluation as next_item_evaluation
+from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.sessions import HISTORY, ITEM, NextItemSamples
+from windrow.recsys.models.retrieval import NextItemVectors
+from windrow.recsys.ranking_evaluation import NextItemEvaluator
 
 NUM_ITEMS, NUM_SAMPLES, K = 40, 33, 5
 ITEMS = F.normalize(torch.randn(NUM_ITEMS, 6, generator=torch.Generator().manual_seed(0)), dim=1)

@@ -1,7 +1,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.pipeline import pipelined
+from windrow.recsys.trainer import pipelined
 
 
 class Recorder:

@@ -5,9 +5,9 @@ import torch
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys import ranking_evaluation
-from windrow.recsys.interactions import Interactions, item_lists_from_pairs
-from windrow.recsys.models.two_tower import TowerVectors
-from windrow.recsys.neighbourhoods import Neighbourhoods
+from windrow.recsys.batches.interaction_reader import Neighbourhoods
+from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
+from windrow.recsys.models.retrieval import TowerVectors
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.ranking_metrics import ndcg_at_k, recall_at_k
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.interactions import item_lists_from_pairs
+from windrow.recsys.batches.interactions import item_lists_from_pairs
 from windrow.recsys.ranking_metrics import find_hits, mrr_at_k, ndcg_at_k, recall_at_k
 
 NUM_ITEMS = 15

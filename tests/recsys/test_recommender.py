@@ -9,17 +9,14 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Stopwatch
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.batch import Batch
-from windrow.recsys.deduplication.partial import pack_windows
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
-from windrow.recsys.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor, pack_windows
+from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 DIM = 8

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.recsys.streaming_auc import AUCEstimate, StreamingAUC, auc_of_counts
+from windrow.recsys.evaluation import AUCEstimate, StreamingAUC, auc_of_counts
 
 
 def slow_auc(logits: list[float], labels: list[int]) -> float:

@@ -10,17 +10,16 @@ import torch
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key
-from windrow.comm.splits import near_equal_split
+from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.batch import Batch
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.model import ClickModel
+from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.training.early_stopping import EarlyStopping
+from windrow.training.schedule import EarlyStopping
 
 VALUES = st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=20)
 

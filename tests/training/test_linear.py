@@ -2,7 +2,7 @@
 
 import torch
 
-from windrow.training.linear import glorot, make_linear
+from windrow.training.dense import glorot, make_linear
 
 
 def test_glorot_fills_its_range() -> None:

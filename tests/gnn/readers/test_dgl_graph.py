@@ -11,8 +11,8 @@ from windrow.comm.errors import DataError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.dgl_graph import DGLNames, graph_from_dgl, read_dgl, to_dgl
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.splits import SplitOptions
 from windrow.gnn.synthetic import community_graph
+from windrow.gnn.vertex_data import SplitOptions
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore::DeprecationWarning:dgl.*", "ignore::DeprecationWarning:torch.*"

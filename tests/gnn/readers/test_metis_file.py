@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.gnn.assemble import assemble_graph
+from windrow.gnn.build import assemble_graph
 from windrow.gnn.readers.metis_file import read_metis, write_metis
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.synthetic import power_law_graph

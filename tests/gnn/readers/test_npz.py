@@ -11,7 +11,7 @@ import torch
 from windrow.comm.errors import DataError
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.splits import SplitOptions
+from windrow.gnn.vertex_data import SplitOptions
 
 EDGES = np.array([[0, 1], [1, 2], [3, 0]], dtype=np.int32)
 

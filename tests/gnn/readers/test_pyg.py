@@ -9,8 +9,8 @@ import torch
 from windrow.comm.errors import DataError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.pyg import graph_from_pyg
-from windrow.gnn.splits import SplitOptions
 from windrow.gnn.synthetic import community_graph
+from windrow.gnn.vertex_data import SplitOptions
 
 
 @pytest.fixture(scope="module")

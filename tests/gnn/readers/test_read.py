@@ -10,8 +10,8 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.readers.metis_file import write_metis
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.readers.read import format_of, read_graph
-from windrow.gnn.splits import SplitOptions
 from windrow.gnn.synthetic import power_law_graph
+from windrow.gnn.vertex_data import SplitOptions
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.gnn.readers.vertex_names import look_up, number_names
+from windrow.gnn.readers.edge_list import look_up, number_names
 
 pa = pytest.importorskip("pyarrow")
 EDGES = st.lists(st.tuples(st.text("abc", max_size=3), st.text("abc", max_size=3)), max_size=30)

@@ -7,8 +7,8 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import DataError
+from windrow.gnn.readers.edge_list import read_vertex_ids, read_vertex_table
 from windrow.gnn.readers.options import EdgeListOptions
-from windrow.gnn.readers.vertex_table import read_vertex_ids, read_vertex_table
 
 pytest.importorskip("pyarrow")
 

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.diginetica: prefixes of sessions as samples."""
+"""windrow.launch.benchmark.data_sets: prefixes of sessions as samples."""
 
 from pathlib import Path
 
@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.launch.benchmark.diginetica import DIGINETICA, interleaved, prefix_samples, read_sessions
+from windrow.launch.benchmark.data_sets import DIGINETICA, interleaved, prefix_samples, read_sessions
 
 
 @given(sessions=st.lists(st.lists(st.integers(1, 50), max_size=9), min_size=1, max_size=8))

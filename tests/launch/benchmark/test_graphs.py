@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.graphs: both graphs are written and read as they are."""
+"""windrow.launch.benchmark.data_sets: both graphs are written and read as they are."""
 
 from pathlib import Path
 
@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from windrow.gnn.synthetic import power_law_graph
-from windrow.launch.benchmark import graphs
-from windrow.launch.benchmark.graphs import EGO_TWITTER, POWER_LAW, load_topology, save_topology
+from windrow.launch.benchmark import data_sets as graphs
+from windrow.launch.benchmark.data_sets import EGO_TWITTER, POWER_LAW, load_topology, save_topology
 
 
 def test_the_generated_graph_comes_back_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -16,7 +16,7 @@ def test_the_generated_graph_comes_back_equal(tmp_path: Path, monkeypatch: pytes
     path = save_topology(POWER_LAW, tmp_path, tmp_path)
     assert path is not None
     indptr, indices = load_topology(path)
-    expected = power_law_graph(200, 1000, seed=graphs.SEED)
+    expected = power_law_graph(200, 1000, seed=graphs.POWER_LAW_SEED)
     assert indptr.equal(expected.indptr)
     assert indices.equal(expected.indices)
 

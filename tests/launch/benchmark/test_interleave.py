@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.interleave: the order of runs, and what is kept of them."""
+"""windrow.launch.benchmark.compare: the order of runs, and what is kept of them."""
 
 from collections import Counter
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.benchmark.interleave import interleave, rotation
+from windrow.launch.benchmark.compare import interleave, rotation
 
 
 @given(st.integers(1, 6), st.integers(0, 10))

@@ -8,8 +8,7 @@ import pytest
 from windrow.comm.errors import DataError, StoreError
 from windrow.launch.benchmark.markdown import main, read_results, results_page
 from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import Aim, BenchmarkResult
-from windrow.launch.benchmark.result_file import write_result
+from windrow.launch.benchmark.result import Aim, BenchmarkResult, write_result
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.memory_watch: blocks that come and go are seen, and shared pages are shared out."""
+"""windrow.launch.benchmark.memory: blocks that come and go are seen, and shared pages are shared out."""
 
 import mmap
 import multiprocessing
@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.launch.benchmark.memory_watch import ROLLUP, MemoryWatch, proportional_memory_bytes
+from windrow.launch.benchmark.memory import ROLLUP, MemoryWatch, proportional_memory_bytes
 
 BLOCK_BYTES = 64 << 20
 needs_rollup = pytest.mark.skipif(not ROLLUP.exists(), reason="needs Linux's /proc/self/smaps_rollup")

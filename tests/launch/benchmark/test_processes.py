@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.processes: children and grandchildren, zombies, and what has ended."""
+"""windrow.launch.benchmark.workers: children and grandchildren, zombies, and what has ended."""
 
 import os
 import subprocess
@@ -6,7 +6,7 @@ import sys
 
 import pytest
 
-from windrow.launch.benchmark.processes import family, is_alive
+from windrow.launch.benchmark.workers import family, is_alive
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
 

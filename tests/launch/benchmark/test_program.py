@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from windrow.launch.benchmark.program import Program
-from windrow.launch.benchmark.result_file import read_result
+from windrow.launch.benchmark.result import read_result
 
 SCRIPT = '''
 """A small benchmark."""
@@ -28,7 +28,7 @@ from windrow.comm.errors import DataError
 from windrow.launch.benchmark.compare import compare
 from windrow.launch.benchmark.program import MissingDataError, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result_file import comparison_from_json, comparison_to_json
+from windrow.launch.benchmark.result import comparison_from_json, comparison_to_json
 
 
 def add_options(parser):

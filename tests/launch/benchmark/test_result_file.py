@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.result_file: any result comes back equal, and a damaged file is refused by name."""
+"""windrow.launch.benchmark.result: any result comes back equal, and a damaged file is refused by name."""
 
 import json
 from pathlib import Path
@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
 from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, Matrix, Table
-from windrow.launch.benchmark.result_file import (
+from windrow.launch.benchmark.result import (
+    Aim,
+    BenchmarkResult,
+    Matrix,
+    Table,
     check_writable,
     comparison_from_json,
     comparison_to_json,

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.statistics: against slow definitions, and laws of the ratio."""
+"""windrow.launch.benchmark.measurement: against slow definitions, and laws of the ratio."""
 
 import math
 from itertools import pairwise
@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.benchmark.statistics import median, percentile_90, ratio
+from windrow.launch.benchmark.measurement import median, percentile_90, ratio
 
 SAMPLES = st.lists(st.floats(0.001, 10), min_size=1, max_size=20)
 

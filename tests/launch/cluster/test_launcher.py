@@ -1,4 +1,4 @@
-"""windrow.launch.cluster.launcher: what mpirun finds, and which mpirun it may be."""
+"""windrow.launch.cluster.run: what mpirun finds, and which mpirun it may be."""
 
 import json
 import os
@@ -7,9 +7,8 @@ import subprocess
 import pytest
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.launcher import cluster_environment, require_mpich, write_launcher_files
-from windrow.launch.cluster.network import SetUp
-from windrow.launch.cluster.options import make_options
+from windrow.launch.cluster.network import SetUp, make_options
+from windrow.launch.cluster.run import cluster_environment, require_mpich, write_launcher_files
 
 OPTIONS = make_options(3, "1gbit,10gbit,unlimited")
 

@@ -9,9 +9,9 @@ from windrow.launch.cluster.network import (
     build_network,
     host_address,
     interface_commands,
+    make_options,
     require_tools,
 )
-from windrow.launch.cluster.options import make_options
 
 
 class Recorder(SetUp):

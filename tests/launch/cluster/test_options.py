@@ -1,4 +1,4 @@
-"""windrow.launch.cluster.options: rates, names, and what makes no sense."""
+"""windrow.launch.cluster.network: rates, names, and what makes no sense."""
 
 import json
 
@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.options import (
+from windrow.launch.cluster.network import (
     ClusterOptions,
     describe_rates,
     format_rate,

@@ -7,8 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.network import SetUp
-from windrow.launch.cluster.options import make_options
+from windrow.launch.cluster.network import SetUp, link_shape, make_options
 from windrow.launch.cluster.proof import (
     PairResult,
     expected_seconds,
@@ -17,7 +16,6 @@ from windrow.launch.cluster.proof import (
     prove,
     read_results,
 )
-from windrow.launch.cluster.shaping import link_shape
 
 OPTIONS = make_options(2, "1gbit,10gbit")
 RATES = st.one_of(st.none(), st.integers(10**7, 10**11))

@@ -16,7 +16,7 @@ import pytest
 
 from windrow.comm.errors import ClusterError
 from windrow.launch.cluster import run
-from windrow.launch.cluster.options import make_options
+from windrow.launch.cluster.network import make_options
 
 PATIENCE_S = 60
 """How long anything may take here before the test fails."""

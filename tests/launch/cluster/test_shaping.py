@@ -1,4 +1,4 @@
-"""windrow.launch.cluster.shaping: the arithmetic of buckets and queues, without a kernel."""
+"""windrow.launch.cluster.network: the arithmetic of buckets and queues, without a kernel."""
 
 import re
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.cluster.shaping import link_shape, shaping_commands
+from windrow.launch.cluster.network import link_shape, shaping_commands
 
 RATES = st.integers(10**7, 10**11)
 

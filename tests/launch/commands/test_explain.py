@@ -8,14 +8,14 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.gnn.accesses import count_accesses
+from windrow.gnn.demand import count_accesses
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
+from windrow.launch.cache_choice import rank_part, seed_order
 from windrow.launch.cli import build_parser
-from windrow.launch.part_ranking import rank_part, seed_order
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, load_recipe
-from windrow.recsys.store import LogStore
+from windrow.recsys.log.store import LogStore
 
 PARTS = 3
 

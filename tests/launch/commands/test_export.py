@@ -9,8 +9,7 @@ import torch
 from safetensors.torch import load_file
 
 from windrow.comm.errors import StoreError
-from windrow.launch.checkpoint import begin_checkpoint, save_checkpoint, tables_folder
-from windrow.launch.checkpoint_file import CheckpointHeader
+from windrow.launch.checkpoint import CheckpointHeader, begin_checkpoint, save_checkpoint, tables_folder
 from windrow.launch.commands import export
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.run_folder import create_run_folder

@@ -8,7 +8,7 @@ import numpy.typing as npt
 import pytest
 
 from windrow.launch.cli import main
-from windrow.launch.toml_file import write_toml
+from windrow.launch.settings import write_toml
 from windrow.partition import PartitionStore
 
 

@@ -9,8 +9,8 @@ from windrow.comm.errors import PlanError, RecipeError, StoreError
 from windrow.launch.commands import plan
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.launch.recommendation_tables import log_table_specs, plan_tables
-from windrow.recsys.prepare import prepare_log
-from windrow.recsys.store import LogStore
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
 
 RECIPE = """
 store = "store"

@@ -5,8 +5,8 @@ from pathlib import Path
 import pytest
 
 from windrow.launch.cli import main
-from windrow.launch.toml_file import write_toml
-from windrow.recsys.store import LogStore
+from windrow.launch.settings import write_toml
+from windrow.recsys.log.store import LogStore
 
 
 def write_recipe(folder: Path, log: str) -> Path:

@@ -12,7 +12,7 @@ from windrow.launch.commands.train import summary_lines
 from windrow.launch.recipe import Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.run_folder import create_run_folder
-from windrow.launch.toml_file import write_toml
+from windrow.launch.settings import write_toml
 from windrow.launch.training import TrainingResult
 
 RECIPE = {"name": "r", "store": "s", "graph": {"path": "g.npz"}}

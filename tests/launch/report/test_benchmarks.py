@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.launch.benchmark.result import BenchmarkResult
-from windrow.launch.benchmark.result_file import write_result
+from windrow.launch.benchmark.result import BenchmarkResult, write_result
 from windrow.launch.report.benchmarks import benchmark_sections, read_results
 
 

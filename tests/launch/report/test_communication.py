@@ -1,12 +1,12 @@
-"""windrow.launch.report.communication: shares of training that ranks wait, by rank, epoch and stage."""
+"""windrow.launch.report.epoch_time: shares of training that ranks wait, by rank, epoch and stage."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from windrow.launch.rank_cost import RankCost
-from windrow.launch.report.communication import communication_section
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.report.epoch_time import communication_section
 from windrow.launch.report.read_run import ReportedRun
 
 RunOf = Callable[..., ReportedRun]

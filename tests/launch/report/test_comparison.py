@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.comparison import comparison_section, flat_settings, settings_table
 from windrow.launch.report.read_run import ReportedRun
 

@@ -1,11 +1,11 @@
-"""windrow.launch.report.figure: texts that stay texts, units, colours, ticks."""
+"""windrow.launch.report.panel: texts that stay texts, units, colours, ticks."""
 
 import html
 
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.report.figure import (
+from windrow.launch.report.panel import (
     FEW_POINTS,
     axis,
     bar_marker,

@@ -1,10 +1,10 @@
-"""windrow.launch.report.graph_placement: shares add up, numbers are exact."""
+"""windrow.launch.report.placement: shares add up, numbers are exact."""
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.report.graph_placement import graph_note, graph_views
+from windrow.launch.report.placement import graph_note, graph_views
 
 KEYS = ("vertices", "train_vertices", "edges", "feature_bytes")
 ranks = st.lists(

@@ -1,13 +1,13 @@
-"""windrow.launch.report.locality: shares by rank and by epoch."""
+"""windrow.launch.report.traffic: shares by rank and by epoch."""
 
 from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
 
-from windrow.launch.rank_cost import RankCost
-from windrow.launch.report.locality import locality_section
+from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.read_run import ReportedRun
+from windrow.launch.report.traffic import locality_section
 
 RunOf = Callable[..., ReportedRun]
 

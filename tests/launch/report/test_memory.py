@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.memory import memory_section, peak_memory
 from windrow.launch.report.read_run import ReportedRun
 

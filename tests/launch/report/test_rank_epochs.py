@@ -1,4 +1,4 @@
-"""windrow.launch.report.rank_epochs: sums of traffic and rows; a damaged line is named."""
+"""windrow.launch.report.read_run: sums of traffic and rows; a damaged line is named."""
 
 import json
 from pathlib import Path
@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.launch.rank_cost import RankCost
-from windrow.launch.report.rank_epochs import (
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.report.read_run import (
     cache_hit_rate,
     home_share,
     mean_traffic,

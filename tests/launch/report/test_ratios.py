@@ -1,9 +1,9 @@
-"""windrow.launch.report.ratios: dots where the ratios are, whiskers where the intervals end."""
+"""windrow.launch.report.benchmarks: dots where the ratios are, whiskers where the intervals end."""
 
 import pytest
 
 from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.report.ratios import ratio_view
+from windrow.launch.report.benchmarks import ratio_view
 
 
 def comparison(*names: str) -> Comparison:

@@ -1,9 +1,9 @@
-"""windrow.launch.report.stages: bars of the slowest rank, and of each rank on demand."""
+"""windrow.launch.report.epoch_time: bars of the slowest rank, and of each rank on demand."""
 
 from collections.abc import Callable
 
+from windrow.launch.report.epoch_time import stages_section
 from windrow.launch.report.read_run import ReportedRun
-from windrow.launch.report.stages import stages_section
 
 RunOf = Callable[..., ReportedRun]
 

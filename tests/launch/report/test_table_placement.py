@@ -1,4 +1,4 @@
-"""windrow.launch.report.table_placement: every piece is drawn once, in its rank's colour."""
+"""windrow.launch.report.placement: every piece is drawn once, in its rank's colour."""
 
 from typing import Any
 
@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.report.table_placement import MOST_TABLES, table_note, table_views
+from windrow.launch.report.placement import MOST_TABLES, table_note, table_views
 
 WORLD_SIZE = 3
 pieces = st.lists(st.tuples(st.integers(0, WORLD_SIZE - 1), st.integers(1, 10**9)), min_size=1, max_size=6)

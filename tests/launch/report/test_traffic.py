@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from windrow.launch.rank_cost import RankCost
+from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.read_run import ReportedRun
 from windrow.launch.report.traffic import heat_map, traffic_section
 

@@ -1,9 +1,9 @@
-"""windrow.partition.tables.options."""
+"""windrow.partition.tables.planners."""
 
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.partition.tables.options import PlanOptions
+from windrow.partition.tables.planners import PlanOptions
 
 
 def test_defaults_are_fine() -> None:

@@ -8,8 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Shard, check_plan, rank_bytes
-from windrow.partition.tables.spec import TableSpec
+from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan, rank_bytes
 
 SPECS = (
     TableSpec(name="user", rows=10, dim=16, features=("user",)),

@@ -7,10 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Shard, TableSpec
 from windrow.partition.tables.plan_file import read_plan, write_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.partition.tables.spec import TableSpec
 
 SPECS = (
     TableSpec(name="user_id", rows=10, dim=16, features=("user_id",)),

@@ -8,11 +8,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.options import PlannerName, PlanOptions
-from windrow.partition.tables.plan import Plan, Shard, check_plan, rank_bytes
+from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan, rank_bytes
 from windrow.partition.tables.plan_file import write_plan
-from windrow.partition.tables.planners import make_plan, plan_with_planner
-from windrow.partition.tables.spec import TableSpec
+from windrow.partition.tables.planners import PlannerName, PlanOptions, make_plan, plan_with_planner
 
 PLANNERS = get_args(PlannerName)
 

@@ -1,9 +1,9 @@
-"""windrow.partition.tables.spec: what a table weighs."""
+"""windrow.partition.tables.plan: what a table weighs."""
 
 import pytest
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.spec import TableSpec, rectangle_bytes, specs_by_name
+from windrow.partition.tables.plan import TableSpec, rectangle_bytes, specs_by_name
 
 
 def make(**changes) -> TableSpec:

@@ -1,9 +1,8 @@
-"""windrow.partition.tables.summary."""
+"""windrow.partition.tables.plan_file."""
 
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Shard, TableSpec
+from windrow.partition.tables.plan_file import describe_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.partition.tables.spec import TableSpec
-from windrow.partition.tables.summary import describe_plan
 
 SPECS = (
     TableSpec(name="user", rows=1 << 16, dim=16, features=("user",)),

@@ -7,15 +7,12 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.deduplication.options import DeduplicationOptions
+from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.dcn import DCN
-from windrow.recsys.models.dlrm import DLRM
-from windrow.recsys.models.feature_mlps import FeatureMLPModel
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.click_models import DCN, DLRM
 from windrow.recsys.models.self_attention import SelfAttentionPooling
-from windrow.recsys.models.sequence_tower import SequenceModel
+from windrow.recsys.models.towers import FeatureMLPModel, SequenceModel
 
 DIMS = {"user": 4, "item": 4}
 

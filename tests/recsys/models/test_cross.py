@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from windrow.recsys.models.cross import CrossNetwork
+from windrow.recsys.models.click_models import CrossNetwork
 
 
 @pytest.mark.parametrize("low_rank", [None, 2])

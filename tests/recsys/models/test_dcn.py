@@ -5,7 +5,7 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.dcn import DCN, Structure
+from windrow.recsys.models.click_models import DCN, Structure
 
 
 @pytest.mark.parametrize("low_rank", [None, 2])

@@ -5,7 +5,7 @@ import torch
 from torch import nn
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.models.deduplicable import check_deduplicable
+from windrow.recsys.models.towers import check_deduplicable
 
 
 class Draws(nn.Module):

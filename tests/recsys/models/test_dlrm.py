@@ -5,7 +5,7 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.dlrm import DLRM
+from windrow.recsys.models.click_models import DLRM
 
 
 def make(num_dense: int, dims: dict[str, int], *, embeddings_in_top: bool = False) -> DLRM:

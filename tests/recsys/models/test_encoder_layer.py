@@ -5,8 +5,7 @@ import torch
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.models.encoder_layer import EncoderLayer
-from windrow.recsys.models.list_buckets import ListBuckets
+from windrow.recsys.models.self_attention import EncoderLayer, ListBuckets
 
 
 def padded_reference(layer: EncoderLayer, heads: int, dim: int, hidden: int) -> nn.TransformerEncoderLayer:

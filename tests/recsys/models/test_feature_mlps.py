@@ -2,10 +2,10 @@
 
 import torch
 
-from windrow.recsys.deduplication.options import DeduplicationOptions
+from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
-from windrow.recsys.models.dcn import DCN
-from windrow.recsys.models.feature_mlps import FeatureMLPModel
+from windrow.recsys.models.click_models import DCN
+from windrow.recsys.models.towers import FeatureMLPModel
 
 DIMS = {"user": 3, "item": 4}
 

@@ -5,7 +5,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.recsys.models.interaction import PairwiseDots
+from windrow.recsys.models.click_models import PairwiseDots
 
 
 def slow_dots(vectors: Tensor) -> Tensor:

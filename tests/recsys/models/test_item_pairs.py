@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.recsys.embeddings import SequenceRows
-from windrow.recsys.models import item_pairs
-from windrow.recsys.models.item_pairs import ItemPairs
+from windrow.recsys.models import attention as item_pairs
+from windrow.recsys.models.attention import ItemPairs
 
 
 @pytest.mark.parametrize("by_pytorch", [False, True], ids=["compiled", "pytorch"])

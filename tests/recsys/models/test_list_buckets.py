@@ -2,7 +2,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.models.list_buckets import ListBuckets, bucket_limit
+from windrow.recsys.models.self_attention import ListBuckets, bucket_limit
 
 
 def test_limits_stand_close():

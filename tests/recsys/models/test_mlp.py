@@ -3,7 +3,7 @@
 import torch
 from torch.nn import functional
 
-from windrow.recsys.models.mlp import MLP
+from windrow.recsys.models.click_models import MLP
 from windrow.training.dropout import DropoutContext
 
 

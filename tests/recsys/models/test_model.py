@@ -6,11 +6,10 @@ import pytest
 import torch
 from torch import Tensor, nn
 
-from windrow.recsys.batch import Batch
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.build import build_model
-from windrow.recsys.models.model import ClickModel
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
 from windrow.training.dropout import DropoutContext
 

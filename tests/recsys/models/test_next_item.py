@@ -6,15 +6,13 @@ import torch.nn.functional as F
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.planners import plan_with_planner
+from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.sampling import NegativeSampler
+from windrow.recsys.batches.sessions import HISTORY, ITEM, SessionReader, Sessions, make_session_batch
 from windrow.recsys.embeddings import Embeddings, SequenceRows
-from windrow.recsys.id_lists import IdLists
-from windrow.recsys.models.next_item import NextItem, next_item_tables
-from windrow.recsys.negative_sampling import NegativeSampler
-from windrow.recsys.next_item_evaluation import NextItemEvaluator
+from windrow.recsys.models.retrieval import NextItem, next_item_tables
+from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.session_batch import HISTORY, ITEM, make_session_batch
-from windrow.recsys.session_reader import SessionReader
-from windrow.recsys.sessions import Sessions
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions

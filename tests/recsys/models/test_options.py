@@ -5,7 +5,7 @@ from typing import Any
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.build import ModelOptions
 
 
 @pytest.mark.parametrize(

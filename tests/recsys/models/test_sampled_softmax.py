@@ -1,7 +1,7 @@
 import pytest
 import torch
 
-from windrow.recsys.models.sampled_softmax import corrected_scores, sampled_softmax_loss
+from windrow.recsys.models.retrieval import corrected_scores, sampled_softmax_loss
 
 
 def random(*shape, seed=0):

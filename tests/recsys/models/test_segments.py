@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.models.segments import places_from_the_end, repeated, segment_softmax, summed
+from windrow.recsys.models.attention import places_from_the_end, repeated, segment_softmax, summed
 
 
 def generator(seed: int = 0) -> torch.Generator:

@@ -3,8 +3,7 @@
 import pytest
 import torch
 
-from windrow.recsys.models.list_buckets import ListBuckets
-from windrow.recsys.models.self_attention import SelfAttentionPooling
+from windrow.recsys.models.self_attention import ListBuckets, SelfAttentionPooling
 
 
 def make(layers: int = 2, positions: int = 3) -> SelfAttentionPooling:

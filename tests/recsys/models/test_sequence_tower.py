@@ -5,12 +5,11 @@ import torch
 from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.deduplication.options import DeduplicationOptions
+from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
-from windrow.recsys.models.dcn import DCN
-from windrow.recsys.models.segments import summed
-from windrow.recsys.models.sequence_tower import SequenceModel
-from windrow.recsys.models.target_attention import AttentionPooling
+from windrow.recsys.models.attention import AttentionPooling, summed
+from windrow.recsys.models.click_models import DCN
+from windrow.recsys.models.towers import SequenceModel
 from windrow.recsys.torchrec_adapter import JaggedTensor
 
 DIMS = {"user": 3, "item": 4}

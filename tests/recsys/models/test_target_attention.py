@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from windrow.recsys.embeddings import SequenceRows
-from windrow.recsys.models.target_attention import AttentionPooling
+from windrow.recsys.models.attention import AttentionPooling
 
 
 def generator(seed: int = 0) -> torch.Generator:

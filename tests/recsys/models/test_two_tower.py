@@ -5,13 +5,12 @@ import torch.nn.functional as F
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.recsys.batch import Batch
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.interaction_reader import FEATURES, InteractionReader, Neighbourhoods
+from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
+from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.interaction_reader import InteractionReader
-from windrow.recsys.interactions import Interactions, item_lists_from_pairs
-from windrow.recsys.models.two_tower import TwoTower, two_tower_tables
-from windrow.recsys.negative_sampling import NegativeSampler
-from windrow.recsys.neighbourhoods import FEATURES, Neighbourhoods
+from windrow.recsys.models.retrieval import TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection

@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.embedding_configs import EmbeddingBagConfig, EmbeddingConfig, PoolingType
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 
 TABLES = [
     EmbeddingBagConfig(name="user", num_embeddings=11, embedding_dim=8, feature_names=["user"]),
@@ -129,7 +129,7 @@ def repeating(seed: int, num_samples: int, *, empty: bool = False) -> dict[str, 
 
 def deduplicated(drawn: dict[str, list[list[int]]], groups, *, weighted: bool = False):
     """What is in no group, a list for each sample, and the groups with each distinct row once."""
-    from windrow.recsys.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 
     grouped = {feature for group in groups for feature in group}
     num_samples = len(next(iter(drawn.values())))

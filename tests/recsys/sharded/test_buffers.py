@@ -2,7 +2,7 @@
 
 import torch
 
-from windrow.recsys.sharded.buffers import Buffers
+from windrow.recsys.sharded.pooled_blocks import Buffers
 
 
 def test_memory_is_used_again_where_it_is_large_enough():

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from windrow.recsys.sharded.message import ONE_EACH, Message, MessageFormat
+from windrow.recsys.sharded.packing import ONE_EACH, Message, MessageFormat
 
 
 @pytest.mark.parametrize("id_type", [np.int32, np.int64])

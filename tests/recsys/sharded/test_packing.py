@@ -4,8 +4,7 @@ import numpy as np
 import pytest
 
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.message import ONE_EACH, MessageFormat
-from windrow.recsys.sharded.packing import pack
+from windrow.recsys.sharded.packing import ONE_EACH, MessageFormat, pack
 from windrow.recsys.sharded.samples import read_samples
 
 SIZE = 3

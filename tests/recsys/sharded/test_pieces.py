@@ -5,9 +5,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.pieces import pieces_of
+from windrow.recsys.sharded.pooled_exchange import pieces_of
+from windrow.recsys.tables.options import EmbeddingBagConfig
 
 
 @given(data=st.data())

@@ -3,8 +3,8 @@
 import torch
 
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.places import find_places, targets_of
 from windrow.recsys.sharded.samples import read_samples
+from windrow.recsys.sharded.sequence_exchange import find_places, targets_of
 
 
 def test_every_row_has_one_place(small):

@@ -4,10 +4,9 @@ import numpy as np
 import torch
 
 from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
-from windrow.recsys.sharded.buffers import Buffers
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.pooled_blocks import PooledBlocks, copy_bands, count_rows
+from windrow.recsys.sharded.pooled_blocks import Buffers, PooledBlocks, copy_bands, count_rows
+from windrow.recsys.tables.options import EmbeddingBagConfig
 
 CPU = torch.device("cpu")
 TABLES = [

@@ -3,9 +3,9 @@
 import numpy as np
 import torch
 
+from windrow.recsys.sharded.collection import RankTables
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.rank_tables import RankTables
-from windrow.recsys.sharded.unpacking import LookupInput
+from windrow.recsys.sharded.packing import LookupInput
 from windrow.recsys.tables.options import TableOptions
 
 

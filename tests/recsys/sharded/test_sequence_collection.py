@@ -5,9 +5,8 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
-from windrow.recsys.embedding_configs import EmbeddingConfig
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
 KINDS = ["table", "row", "column", "grid", "replicated", "mixed"]
 STEPS = 3

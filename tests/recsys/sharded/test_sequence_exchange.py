@@ -3,9 +3,9 @@
 import torch
 
 from windrow.comm.meter import Meter
-from windrow.recsys.sharded.places import find_places, targets_of
 from windrow.recsys.sharded.samples import read_samples
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.sequence_exchange import find_places, targets_of
 from windrow.recsys.tables.options import TableOptions
 
 

@@ -5,10 +5,8 @@ import pytest
 import torch
 
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.message import MessageFormat
-from windrow.recsys.sharded.packing import pack
+from windrow.recsys.sharded.packing import MessageFormat, pack, unpack
 from windrow.recsys.sharded.samples import read_samples
-from windrow.recsys.sharded.unpacking import unpack
 
 SIZE = 3
 SAMPLES = [4, 0, 6]

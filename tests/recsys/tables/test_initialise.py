@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.tables.initialise import default_scale, initialise_rectangle
+from windrow.recsys.tables.make import default_scale, initialise_rectangle
 
 
 def filled(
@@ -50,7 +50,7 @@ def test_large_row_numbers():
 
 
 def test_half_precision_is_the_rounded_single_precision(monkeypatch):
-    monkeypatch.setattr("windrow.recsys.tables.initialise.CHUNK_VALUES", 100)
+    monkeypatch.setattr("windrow.recsys.tables.make.CHUNK_VALUES", 100)
     assert torch.equal(filled((5, 90), (0, 12), dtype=torch.float16), filled((5, 90), (0, 12)).half())
 
 

@@ -3,7 +3,7 @@
 import numpy as np
 
 from windrow.comm.random import GOLDEN, MASK, hash_ids, mix64
-from windrow.recsys.tables.initialise_kernels import fill_uniform
+from windrow.recsys.tables.table_kernels import fill_uniform
 
 
 def reference(key: int, row: int, column: int, scale: float) -> np.float32:

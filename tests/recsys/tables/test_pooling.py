@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from windrow.recsys.tables import pooling
-from windrow.recsys.tables.pooling import pool_rows
+from windrow.recsys.tables import dense_gradient as pooling
+from windrow.recsys.tables.dense_gradient import pool_rows
 
 LOOKUPS = (0, 0, 1)
 ROWS, DIMS = (7, 4), (8, 20)

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from windrow.recsys.tables.pooling_kernels import add_to_rows, dot_with_rows, sum_rows
+from windrow.recsys.tables.table_kernels import add_to_rows, dot_with_rows, sum_rows
 
 TABLE = np.arange(20, dtype=np.float32).reshape(5, 4)
 OFFSETS = np.array([1, 3, 3, 4], dtype=np.int64)

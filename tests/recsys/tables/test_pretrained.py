@@ -1,4 +1,4 @@
-"""windrow.recsys.tables.pretrained: each rank reads its rectangle, and bad rows are named."""
+"""windrow.recsys.tables.import_export: each rank reads its rectangle, and bad rows are named."""
 
 from pathlib import Path
 
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors.torch import save_file
 
 from windrow.comm.errors import DataError
-from windrow.recsys.tables.pretrained import load_pretrained
+from windrow.recsys.tables.import_export import load_pretrained
 
 ROWS = torch.arange(60.0).reshape(10, 6).sqrt()
 SHAPE = (10, 6)

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import nn
 
-from windrow.recsys.tables.rowwise_adagrad import RowWiseAdagrad, update_rows
+from windrow.recsys.tables.dense_gradient import RowWiseAdagrad, update_rows
 
 
 @given(rows=st.integers(0, 8), dim=st.integers(1, 9), seed=st.integers(0, 1000))

@@ -1,4 +1,4 @@
-"""windrow.recsys.tables.safetensors_writer: the library reads what is written here."""
+"""windrow.recsys.tables.shard_files: the library reads what is written here."""
 
 import hashlib
 from pathlib import Path
@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from safetensors import safe_open
 from safetensors.torch import load_file
 
-from windrow.recsys.tables.safetensors_writer import DTYPE_NAMES, write_safetensors
+from windrow.recsys.tables.shard_files import DTYPE_NAMES, write_safetensors
 
 shapes = st.lists(st.integers(0, 4), max_size=3).map(tuple)
 

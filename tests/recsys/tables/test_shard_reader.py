@@ -1,4 +1,4 @@
-"""windrow.recsys.tables.shard_reader: any rectangle comes back, whatever plan wrote the files."""
+"""windrow.recsys.tables.shard_files: any rectangle comes back, whatever plan wrote the files."""
 
 from itertools import pairwise
 from pathlib import Path
@@ -13,12 +13,9 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.embedding_configs import EmbeddingBagConfig
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.safetensors_writer import write_safetensors
-from windrow.recsys.tables.shard_files import write_shard_file
-from windrow.recsys.tables.shard_reader import ShardReader
+from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
+from windrow.recsys.tables.shard_files import ShardReader, write_safetensors, write_shard_file
 from windrow.recsys.tables.table import LocalTable
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 

@@ -1,0 +1,74 @@
+"""Small functions for use inside compiled loops: counter-based random numbers and a prefetch instruction.
+
+The random numbers equal those of `windrow.comm.random` bit for bit.
+
+A loop that reads at random places of a large array spends its time waiting for memory. Asking for an entry some steps
+before it is read (`prefetch`) lets tens of reads travel at once.
+"""
+
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any, cast
+
+import numba
+import numpy as np
+from llvmlite import ir
+from numba.core import types
+from numba.extending import intrinsic
+
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER
+
+if TYPE_CHECKING:
+    import numpy.typing as npt
+
+__all__ = ["hash_id", "mix64", "prefetch"]
+
+_FIRST = np.uint64(FIRST_MULTIPLIER)
+_SECOND = np.uint64(SECOND_MULTIPLIER)
+_GOLDEN = np.uint64(GOLDEN)
+_30, _27, _31 = np.uint64(30), np.uint64(27), np.uint64(31)
+
+
+@numba.njit(inline="always", cache=True)
+def mix64(value: np.uint64) -> np.uint64:
+    """Mix one 64-bit integer (SplitMix64 finaliser); see `windrow.comm.random.mix64`."""
+    value = (value ^ (value >> _30)) * _FIRST
+    value = (value ^ (value >> _27)) * _SECOND
+    return value ^ (value >> _31)
+
+
+@numba.njit(inline="always", cache=True)
+def hash_id(key: np.uint64, number: np.uint64) -> np.uint64:
+    """Draw the 64-bit number of one id; see `windrow.comm.random.hash_ids`."""
+    return mix64(key ^ mix64(number + _GOLDEN))
+
+
+_READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
+
+
+def _prefetch(
+    _typing_context: object, array: types.Array, _position: types.Integer
+) -> tuple[Any, Callable[..., Any]]:
+    def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
+        address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
+        int32 = ir.IntType(32)
+        function = builder.module.declare_intrinsic(
+            "llvm.prefetch",
+            [address.type],
+            ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32]),
+        )
+        builder.call(function, [address, int32(_READ), int32(_KEEP_IN_ALL_CACHES), int32(_DATA)])
+        return context.get_dummy_value()
+
+    return types.void(array, types.intp), generate
+
+
+prefetch = cast("Callable[[npt.NDArray[Any], int | np.integer], None]", intrinsic(_prefetch))
+"""Ask the processor to load an array entry into its caches; for use in compiled code only.
+
+It has no other effect: a position outside the array is not read, and nothing fails.
+
+Args:
+    array: one-dimensional contiguous array of any type.
+    position: entry that will be read soon.
+"""

@@ -1,0 +1,155 @@
+"""Transfers under way: handles, the one loop in the project that waits, and copies to and from what a backend sends."""
+
+import os
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
+from typing import Generic, TypeVar
+
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import DeadlineError
+
+__all__ = ["Pending", "Request", "as_bytes", "from_transport", "to_transport"]
+
+T = TypeVar("T")
+U = TypeVar("U")
+
+SPIN_S = 0.05
+"""Seconds of polling before the waiting loop begins to sleep, which is what an MPI library itself does for ever: a
+long message moves piece by piece, one piece for each poll."""
+
+POLLS_PER_SLEEP = 32
+LONGEST_SLEEP_S = 1e-3
+
+
+class Request(ABC):
+    """What a backend knows about one posted communication."""
+
+    polls: bool = True
+    """Whether `test` may come to see completion; False: only `block` brings it about, so waiting starts with it."""
+
+    @abstractmethod
+    def test(self) -> bool:
+        """Drive progress and say whether the communication is complete; cheap, never blocks."""
+
+    @abstractmethod
+    def late_peers(self) -> Sequence[int]:
+        """Ranks that this communication still waits for, as far as the backend can tell."""
+
+    def block(self, seconds: float) -> None:
+        """Give up the core for at most `seconds`, or until something may have changed."""
+        time.sleep(seconds)
+
+
+class Pending(Generic[T]):
+    """A collective in flight: `wait` for its result, or `test` whether it has come.
+
+    Created by `windrow.comm.World.start_*`. The buffers handed to the collective must stay untouched until
+    the handle is done, and so must the handle: wait for every one. Not thread safe: the thread that started it
+    finishes it. `on_waited` is told the seconds that each `wait` took.
+    """
+
+    def __init__(
+        self,
+        request: Request,
+        finish: Callable[[], T],
+        *,
+        description: str,
+        deadline_s: float,
+        on_waited: Callable[[float], None] | None = None,
+    ) -> None:
+        self._request: Request | None = request
+        self._finish = finish
+        self._result: T | None = None
+        self._description = description
+        self._deadline_s = deadline_s
+        self._on_waited = on_waited
+
+    def test(self) -> bool:
+        """Drive progress; True once the result is there. A backend may report False until `wait` is called."""
+        if self._request is not None and self._request.test():
+            self._complete()
+        return self._request is None
+
+    def wait(self) -> T:
+        """Wait for the result.
+
+        Returns:
+            The collective's result, the same object at every call.
+
+        Raises:
+            DeadlineError: the world's deadline passed; names rank, stage and the peers that are missing.
+            PeerFailedError: a peer is known to have failed.
+        """
+        started = time.monotonic()
+        polls = 0
+        while not self.test():
+            polls += 1
+            waited = time.monotonic() - started
+            assert self._request is not None
+            if self._request.polls and (waited < SPIN_S or polls % POLLS_PER_SLEEP):
+                os.sched_yield()
+                continue
+            if waited > self._deadline_s:
+                raise self._late(waited)
+            self._request.block(min(LONGEST_SLEEP_S, waited / 100))
+        if self._on_waited is not None:
+            self._on_waited(time.monotonic() - started)
+        return self._result  # type: ignore[return-value]  # T may itself be Optional, so no assert can narrow it
+
+    def then(self, transform: Callable[[T], U]) -> "Pending[U]":
+        """A handle for ``transform(result)``; from here on wait for that one, not for this."""
+        assert self._request is not None, "then() is called right after start, before test() or wait()"
+        return Pending(
+            self._request,
+            lambda: transform(self._finish()),
+            description=self._description,
+            deadline_s=self._deadline_s,
+            on_waited=self._on_waited,
+        )
+
+    def _complete(self) -> None:
+        self._request = None
+        self._result = self._finish()
+
+    def _late(self, waited: float) -> DeadlineError:
+        assert self._request is not None
+        peers = ", ".join(map(str, self._request.late_peers())) or "unknown"
+        return DeadlineError(
+            f"{self._description}: still waiting for rank(s) {peers} after {waited:.1f} s "
+            f"(deadline {self._deadline_s:g} s). Either they are gone, or they issued other collectives "
+            f"(run with debug=true to see which), or they are slow (raise deadline_s)."
+        )
+
+
+def to_transport(tensor: Tensor, device: torch.device) -> Tensor:
+    """The tensor on the device it travels from.
+
+    Args:
+        tensor: any contiguous tensor.
+        device: from `World.transport_device`.
+
+    Returns:
+        `tensor` itself where it already is there; else a copy, in page-locked memory when it comes from a GPU
+        (twice the copy bandwidth, and the driver need not stage it again). The copy is finished on return.
+    """
+    if tensor.device == device:
+        return tensor
+    if tensor.is_cuda and device.type == "cpu":
+        pinned = torch.empty(tensor.shape, dtype=tensor.dtype, pin_memory=True)
+        return pinned.copy_(tensor)
+    return tensor.to(device)
+
+
+def from_transport(transport: Tensor, wanted: Tensor) -> None:
+    """Copy what arrived into the tensor that was to receive it; nothing to do where they are the same memory."""
+    if transport.data_ptr() != wanted.data_ptr() or transport.device != wanted.device:
+        wanted.copy_(transport)
+
+
+def as_bytes(tensor: Tensor) -> Tensor:
+    """The memory of a contiguous tensor as a vector of uint8, whatever its dtype; nothing is copied."""
+    # A tensor of no or one element may have any stride, 0 too, which `view` would refuse.
+    return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)

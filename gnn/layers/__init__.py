@@ -1,1 +1,0 @@
-"""Layers that pass messages: one operator per file."""

@@ -1,0 +1,345 @@
+"""Features, labels and splits of vertices, prepared from what a data set gives.
+
+Features become dense, and come to a common scale on request. The task is read off the labels where the user does not
+state it. A data set without a split gets a random one into training, validation and test vertices.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, cast
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor, from_numpy
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.gnn.graph import Task
+
+__all__ = [
+    "SplitOptions",
+    "Standardise",
+    "TaskOption",
+    "VertexSplit",
+    "dense_features",
+    "float_features",
+    "prepare_labels",
+    "random_split",
+    "split_from_masks",
+    "standardise_features",
+]
+
+Standardise = Literal["none", "standard", "rows"]
+"""As they are; each column to mean 0 and variance 1; or each row divided by the sum of its magnitudes."""
+
+
+COLUMNS_PER_CHUNK = 64
+
+
+def float_features(values: Tensor | npt.NDArray[np.generic]) -> Tensor:
+    """Turn a matrix of numbers into float32 rows.
+
+    Args:
+        values: integers, booleans or floats, [N, F] or [N] (one feature).
+
+    Returns:
+        float32 [N, F].
+
+    Raises:
+        DataError: the values are no numbers.
+    """
+    if not isinstance(values, Tensor):
+        if values.dtype.kind not in "biuf":
+            raise DataError(f"features have dtype {values.dtype}; convert them to numbers.")
+        if values.dtype in (np.uint16, np.uint32, np.uint64):
+            values = values.astype(np.float32)
+        values = torch.from_numpy(np.ascontiguousarray(values))
+    values = values.detach().to(torch.float32)
+    return values.unsqueeze(1) if values.dim() == 1 else values.contiguous()
+
+
+def dense_features(
+    indptr: npt.NDArray[np.integer],
+    indices: npt.NDArray[np.integer],
+    values: npt.NDArray[np.generic],
+    shape: tuple[int, int],
+) -> Tensor:
+    """Fill in the zeros of a sparse matrix stored by row (CSR).
+
+    Args:
+        indptr: integers [N + 1].
+        indices: integers [nonzeros]; columns.
+        values: numbers [nonzeros].
+        shape: (N, F).
+
+    Returns:
+        float32 [N, F].
+
+    Raises:
+        DataError: the three arrays do not describe a matrix of this shape.
+    """
+    rows, columns = shape
+    offsets = indptr.astype(np.int64)
+    per_row = offsets[1:] - offsets[:-1]
+    consistent = (
+        indptr.shape == (rows + 1,)
+        and indices.shape == values.shape == (int(offsets[-1]),)
+        and int(offsets[0]) == 0
+        and bool((per_row >= 0).all())
+    )
+    if not consistent:
+        raise DataError(
+            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} "
+            f"columns, {values.size} values; write the matrix again, for example with "
+            "scipy.sparse.csr_matrix."
+        )
+    if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
+        position = int(np.flatnonzero((indices.astype(np.int64) < 0) | (indices >= columns))[0])
+        raise DataError(
+            f"sparse feature {position} is in column {indices[position]}, but there are {columns} columns; "
+            "correct the matrix or its shape."
+        )
+    dense = np.zeros((rows, columns), dtype=np.float32)
+    row_of_value = np.repeat(np.arange(rows), per_row)
+    np.add.at(dense, (row_of_value, indices), values.astype(np.float32))
+    return torch.from_numpy(dense)
+
+
+def standardise_features(features: Tensor, how: Standardise) -> None:
+    """Bring features to a common scale, in place: features may fill most of the memory.
+
+    The statistics are taken over all vertices, those of the test split included: features of every vertex are
+    known while training (transductive learning), and only their labels are hidden.
+
+    Args:
+        features: floats [N, F], changed.
+        how: "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant
+            column becomes 0. "rows" divides each row by the sum of its magnitudes, as is usual for bags of
+            words; a row of zeros stays.
+
+    Raises:
+        RecipeError: `how` is none of the three.
+    """
+    if how == "standard":
+        for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
+            columns = features[:, start : start + COLUMNS_PER_CHUNK]
+            columns.copy_(_standard_columns(columns))
+    elif how == "rows":
+        sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
+        features.div_(torch.where(sums > 0, sums, 1.0))
+    elif how != "none":
+        raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
+
+
+def _standard_columns(columns: Tensor) -> Tensor:
+    variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
+    constant = columns.amin(dim=0) == columns.amax(dim=0)
+    scale = torch.where(constant, 1.0, variance.sqrt())
+    return ((columns - mean) / scale).masked_fill(constant, 0.0)
+
+
+TaskOption = Literal["auto", "single-label", "binary", "multi-label"]
+"""A task, or "auto" to read it off the labels."""
+
+UNKNOWN_LABEL = -1
+
+
+def prepare_labels(
+    labels: Tensor | npt.NDArray[np.generic], task: TaskOption = "auto"
+) -> tuple[Tensor, Task, int]:
+    """Bring labels to the form that `windrow.gnn.graph.Graph` holds.
+
+    With "auto", several columns mean "multi-label", one column with no class above 1 means "binary", and any
+    other means "single-label".
+
+    Args:
+        labels: [N] or [N, 1] class numbers from 0, where -1 or NaN is an unknown label; or [N, C] of 0 and 1.
+        task: what the labels mean.
+
+    Returns:
+        (labels int64 [N] or float32 [N, C], task, number of classes).
+
+    Raises:
+        DataError: labels are no whole numbers, contradict the task, or are all unknown.
+        RecipeError: the task is unknown.
+    """
+    if task not in ("auto", "single-label", "binary", "multi-label"):
+        raise RecipeError(f"task is {task!r}; use 'auto', 'single-label', 'binary' or 'multi-label'.")
+    array = labels.detach().cpu().numpy() if isinstance(labels, Tensor) else np.asarray(labels)
+    if array.dtype.kind not in "biuf":
+        raise DataError(f"labels have dtype {array.dtype}; number the classes 0, 1, 2, ...")
+    if task == "multi-label" or (task == "auto" and array.ndim == 2 and array.shape[1] > 1):
+        return _multi_label(array)
+    if array.ndim == 2 and array.shape[1] == 1:
+        array = array[:, 0]
+    if array.ndim != 1:
+        raise DataError(f"labels have shape {array.shape}; task {task!r} needs one label per vertex, [N].")
+    classes = _class_numbers(array)
+    largest = int(classes.max(initial=UNKNOWN_LABEL))
+    if largest == UNKNOWN_LABEL:
+        raise DataError("every label is unknown; give at least the training vertices a class from 0.")
+    if task == "binary" and largest > 1:
+        vertex = int(np.flatnonzero(classes > 1)[0])
+        raise DataError(
+            f"the label of vertex {vertex} is {classes[vertex]}; in task 'binary' a label is 0 or 1. Use "
+            "task 'single-label' for more classes."
+        )
+    if task == "binary" or (task == "auto" and largest <= 1):
+        return from_numpy(classes), "binary", 2
+    return from_numpy(classes), "single-label", largest + 1
+
+
+def _multi_label(array: npt.NDArray[np.generic]) -> tuple[Tensor, Task, int]:
+    if array.ndim != 2:
+        raise DataError(
+            f"labels have shape {array.shape}; task 'multi-label' needs 0 or 1 per class, [N, C]."
+        )
+    return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), "multi-label", int(array.shape[1])
+
+
+def _class_numbers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
+    if array.dtype.kind != "f":
+        return np.ascontiguousarray(array, dtype=np.int64)
+    values = cast("npt.NDArray[np.floating]", array)
+    known = np.where(np.isnan(values), UNKNOWN_LABEL, values)
+    fractional = np.flatnonzero(~np.isfinite(known) | (known != np.floor(known)))
+    if fractional.size:
+        vertex = int(fractional[0])
+        raise DataError(
+            f"the label of vertex {vertex} is {values[vertex]}; a class is a whole number. Number the "
+            "classes 0, 1, 2, ..."
+        )
+    return known.astype(np.int64)
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SplitOptions:
+    """How vertices are shared out among the three splits."""
+
+    kind: Literal["per-class", "fractions"] = "per-class"
+    """"per-class": so many of each class, all others are test vertices, as is usual for citation and
+    co-author graphs (Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018); "fractions": shares
+    of all labelled vertices, whatever their class."""
+    train_per_class: int = 20
+    """Training vertices of each class, with kind "per-class"."""
+    validation_per_class: int = 30
+    """Validation vertices of each class, with kind "per-class"."""
+    train_fraction: float = 0.5
+    """Share of the labelled vertices that train, with kind "fractions"; above 0."""
+    validation_fraction: float = 0.25
+    """Share of the labelled vertices that validate, with kind "fractions"; the rest are test vertices."""
+
+    def __post_init__(self) -> None:
+        """Refuse counts and shares that leave no split.
+
+        Raises:
+            RecipeError: a value is out of range; the message names it.
+        """
+        if self.kind not in ("per-class", "fractions"):
+            raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
+        if self.train_per_class < 1 or self.validation_per_class < 0:
+            raise RecipeError(
+                f"train_per_class is {self.train_per_class} and validation_per_class "
+                f"{self.validation_per_class}; use at least 1 and at least 0."
+            )
+        train, validation = self.train_fraction, self.validation_fraction
+        if not (train > 0 and validation >= 0 and train + validation <= 1):
+            raise RecipeError(
+                f"train_fraction is {train} and validation_fraction {validation}; use a share above 0 and "
+                "one of at least 0 that together make at most 1."
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class VertexSplit:
+    """Three disjoint lists of vertices."""
+
+    train_ids: Tensor
+    """int64, ascending."""
+    validation_ids: Tensor
+    """int64, ascending."""
+    test_ids: Tensor
+    """int64, ascending."""
+
+    @staticmethod
+    def empty() -> "VertexSplit":
+        """Three empty lists, for a graph without labels."""
+        nothing = torch.empty(0, dtype=torch.int64)
+        return VertexSplit(train_ids=nothing, validation_ids=nothing, test_ids=nothing)
+
+
+def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
+    """Share the labelled vertices out at random.
+
+    Vertex v is ranked by a hash of (seed, v), so the split depends on nothing else.
+
+    Args:
+        labels: int64 [N] with -1 for unknown, or float [N, C] (kind "fractions" only).
+        options: how many go where.
+        seed: another seed gives another split.
+
+    Returns:
+        Disjoint ascending lists that cover every labelled vertex.
+
+    Raises:
+        RecipeError: kind "per-class" for labels with several classes per vertex.
+        DataError: a class has too few vertices.
+
+    Cost:
+        One sort of N numbers.
+    """
+    values = labels.numpy()
+    labelled = np.arange(len(values)) if values.ndim == 2 else np.flatnonzero(values >= 0)
+    draws = hash_ids(stream_key(seed, Stream.SPLIT), labelled)
+    shuffled = labelled[np.argsort(draws, kind="stable")]
+    if options.kind == "fractions":
+        train = round(len(shuffled) * options.train_fraction)
+        validation = round(len(shuffled) * (options.train_fraction + options.validation_fraction))
+        return _ascending(shuffled[:train], shuffled[train:validation], shuffled[validation:])
+    if values.ndim == 2:
+        raise RecipeError(
+            "a split of kind 'per-class' needs one class per vertex, but this graph is multi-label; use kind "
+            "'fractions'."
+        )
+    return _per_class(shuffled, values, options)
+
+
+def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
+    """Turn three masks into lists of ids.
+
+    Args:
+        train: boolean [N].
+        validation: boolean [N].
+        test: boolean [N].
+
+    Returns:
+        The ids where each is true.
+    """
+    lists = [mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)]
+    return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+
+
+def _per_class(
+    shuffled: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], options: SplitOptions
+) -> VertexSplit:
+    needed = options.train_per_class + options.validation_per_class
+    counts = np.bincount(labels[shuffled])
+    for number, count in enumerate(counts.tolist()):
+        if 0 < count < needed:
+            raise DataError(
+                f"class {number} has {count} labelled vertices, but the split takes {needed} of each class "
+                f"({options.train_per_class} to train, {options.validation_per_class} to validate); take "
+                "fewer, or use a split of kind 'fractions'."
+            )
+    by_class = shuffled[np.argsort(labels[shuffled], kind="stable")]
+    place_in_class = np.arange(len(by_class)) - np.repeat(np.cumsum(counts) - counts, counts)
+    return _ascending(
+        by_class[place_in_class < options.train_per_class],
+        by_class[(place_in_class >= options.train_per_class) & (place_in_class < needed)],
+        by_class[place_in_class >= needed],
+    )
+
+
+def _ascending(*lists: npt.NDArray[np.int64]) -> VertexSplit:
+    train, validation, test = (torch.from_numpy(np.sort(ids)) for ids in lists)
+    return VertexSplit(train_ids=train, validation_ids=validation, test_ids=test)

@@ -1,0 +1,158 @@
+"""Data sets that several benchmarks measure on: two graphs, and shopping sessions as a log of samples.
+
+The graphs are a real social network and a larger generated one. Of Diginetica (CIKM Cup 2016) every prefix of a session
+is a sample::
+
+    session 3:  items 17 4 4 99          time   history     item
+                                      0     [17]        4
+                                      1     [17 4]      4
+                                      2     [17 4 4]    99
+"""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.npz_file import integer_row, load_arrays
+from windrow.gnn.build import csc_from_edges
+from windrow.gnn.synthetic import power_law_graph
+
+__all__ = [
+    "DIGINETICA",
+    "EGO_TWITTER",
+    "POWER_LAW",
+    "interleaved",
+    "load_topology",
+    "prefix_samples",
+    "read_sessions",
+    "save_topology",
+]
+
+EGO_TWITTER = "ego_twitter"
+"""SNAP's ego-Twitter, 81,306 vertices, made undirected; a data set that must lie in a folder."""
+
+POWER_LAW = "power_law"
+"""Generated."""
+
+POWER_LAW_VERTICES = 1_000_000
+POWER_LAW_EDGES = 20_000_000
+POWER_LAW_SEED = 7
+
+
+def save_topology(name: str, data: Path, folder: Path) -> Path | None:
+    """Write a graph's topology for the processes that measure.
+
+    Args:
+        name: `EGO_TWITTER` or `POWER_LAW`.
+        data: folder that holds ``graphs/ego_twitter.npz``, an archive with the list ``edges`` [E, 2].
+        folder: where to write.
+
+    Returns:
+        The file, for `load_topology`; None where the data set is not there.
+    """
+    path = folder / f"{name}.npz"
+    if name == POWER_LAW:
+        graph = power_law_graph(POWER_LAW_VERTICES, POWER_LAW_EDGES, seed=POWER_LAW_SEED)
+        indptr, indices = graph.indptr, graph.indices
+    else:
+        source = data / "graphs" / f"{name}.npz"
+        if not source.is_file():
+            return None
+        with np.load(source, allow_pickle=False) as archive:
+            edges = archive["edges"] - 1  # the file counts from 1
+        indptr, indices = csc_from_edges(edges[:, 0], edges[:, 1], int(edges.max()) + 1, symmetrise=True)
+    np.savez(path, indptr=indptr.numpy(), indices=indices.numpy())
+    return path
+
+
+def load_topology(path: Path) -> tuple[Tensor, Tensor]:
+    """Read what `save_topology` wrote.
+
+    Args:
+        path: the file.
+
+    Returns:
+        ``indptr`` int64 [N + 1] and ``indices`` [E] of the graph's CSC form.
+    """
+    with np.load(path, allow_pickle=False) as arrays:
+        return torch.from_numpy(arrays["indptr"]), torch.from_numpy(arrays["indices"])
+
+
+DIGINETICA = "sessions_diginetica.npz"
+"""Name of the file: `train_items` [clicks], one session behind the other, and `train_offsets` [sessions + 1]."""
+
+INTERLEAVING_SEED = 0
+
+
+def read_sessions(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
+    """Read the training sessions.
+
+    Args:
+        path: of the file.
+
+    Returns:
+        Items [clicks], and where each session begins [sessions + 1].
+
+    Raises:
+        DataError: the file cannot be read, or has other arrays.
+    """
+    arrays = load_arrays(path)
+    return integer_row(path, arrays, "train_items"), integer_row(path, arrays, "train_offsets")
+
+
+def prefix_samples(
+    items: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, max_sessions: int | None = None
+) -> Any:
+    """Make samples of sessions, session by session.
+
+    Args:
+        items: [clicks] one session behind the other.
+        offsets: [sessions + 1] where each begins.
+        max_sessions: only so many of the first; None: all.
+
+    Returns:
+        ``pyarrow.Table``: `label` int8, always 1; `session` int64, its number; `time` int64, place in the session;
+        `history` lists of int64, the items before; `item` int64, the one that follows. A session of n items gives
+        n - 1 samples.
+    """
+    import pyarrow as pa
+
+    offsets = offsets[: None if max_sessions is None else max_sessions + 1]
+    lengths = np.diff(offsets)
+    samples = np.maximum(lengths - 1, 0)
+    sessions = np.repeat(np.arange(lengths.size), samples)
+    places = np.arange(sessions.size) - np.repeat(np.cumsum(samples) - samples, samples)
+    starts = offsets[:-1][sessions]
+    ends = np.concatenate([[0], np.cumsum(places + 1)])
+    within = np.arange(ends[-1]) - np.repeat(ends[:-1], places + 1)
+    history = pa.ListArray.from_arrays(
+        pa.array(ends.astype(np.int32)), pa.array(items[np.repeat(starts, places + 1) + within])
+    )
+    return pa.table(
+        {
+            "label": np.ones(sessions.size, np.int8),
+            "session": sessions,
+            "time": places,
+            "history": history,
+            "item": items[starts + places + 1],
+        }
+    )
+
+
+def interleaved(samples: Any, *, concurrent_sessions: int = 10_000) -> Any:
+    """Samples in the order of a log that many sessions write at once; the file keeps no times of day.
+
+    Args:
+        samples: as `prefix_samples` gives them.
+        concurrent_sessions: under way at a time: sessions begin one after the other, and each lasts as long as it
+            takes so many to begin.
+    """
+    sessions, places = (samples[name].to_numpy() for name in ("session", "time"))
+    moments = (places + np.random.default_rng(INTERLEAVING_SEED).random(places.size)) / np.bincount(sessions)[
+        sessions
+    ]
+    return samples.take(np.argsort(sessions + concurrent_sessions * moments, kind="stable"))

@@ -1,0 +1,421 @@
+"""Predict what caches of several sizes would save a graph recipe in rows, bytes and seconds, without training.
+
+A survey counts in one process, for all parts of the graph, what each size leaves to be asked for.
+`windrow.launch.epoch_estimate` makes seconds of it.
+"""
+
+from collections.abc import Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.caching.selection import (
+    automatic_capacities,
+    cache_capacity,
+    knee_of_curve,
+    least_that_suffices,
+    rows_that_fit,
+)
+from windrow.caching.vip import find_samplers
+from windrow.comm.links import Links
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.launch.cache_choice import rank_part, row_sizes
+from windrow.launch.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
+from windrow.launch.recipe import Recipe
+from windrow.launch.terminal import byte_size, count, table
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+
+__all__ = [
+    "USUAL_ALPHAS",
+    "CacheSize",
+    "CacheSurvey",
+    "Explanation",
+    "SizeEstimate",
+    "describe_explanation",
+    "explain",
+    "survey_caches",
+    "write_explanation_plot",
+]
+
+USUAL_ALPHAS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
+"""Replication factors that are shown where nobody asks for others."""
+
+CURVE_POINTS = 101
+"""On the curve whose knee is looked for; they are denser where caches are small."""
+
+HARDLY_SLOWER = 0.01
+"""A knee may cost this share of the least epoch time: less than by what one epoch differs from the next."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SizeEstimate:
+    """What one size of the caches means, over all ranks."""
+
+    alpha: float
+    """Replication factor."""
+    kept_rows: int
+    """Rows in the largest cache."""
+    memory_bytes: int
+    """Of the largest cache."""
+    remote_rows: float
+    """Rows that ranks ask each other for in an epoch, in expectation."""
+    remote_bytes: float
+    """Of their ids and themselves on the wire."""
+    time: EpochTime | None
+    """Of an epoch; None where the network is not known."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Explanation:
+    """What caches would save."""
+
+    num_vertices: int
+    """N."""
+    num_parts: int
+    """Ranks."""
+    steps: int
+    """In an epoch."""
+    input_rows: float
+    """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
+    row_bytes: int
+    """Of a row where it is owned."""
+    wire_row_bytes: int
+    """Of a row on the wire, without the 8 bytes of its id, and of a copy in a cache."""
+    work: StepWork | None
+    """Of one step on one rank; None where the network is not known."""
+    pipelined: bool
+    """Whether the recipe has a pipeline."""
+    sizes: tuple[SizeEstimate, ...]
+    """From the smallest alpha to the largest: those asked for, and the four below."""
+    curve: tuple[SizeEstimate, ...]
+    """Many alphas, up to the last that is worth its memory."""
+    knee: SizeEstimate
+    """Where more memory hardly helps any more: the least alpha whose epoch time is within 1 % of the shortest; where
+    times are not known, the point at which the curve of rows lies furthest below a straight line."""
+    automatic: SizeEstimate
+    """What training keeps with ``cache.alpha = "auto"`` and the recipe's ``cache.memory_gib``."""
+    everything: SizeEstimate
+    """Every rank keeps every row."""
+    chosen: SizeEstimate
+    """What training keeps with the recipe as it is."""
+
+    def to_dict(self) -> dict[str, Any]:
+        """Plain values, for JSON."""
+        return asdict(self)
+
+
+def explain(
+    graph: PartitionedGraph,
+    recipe: Recipe,
+    *,
+    alphas: Sequence[float] = USUAL_ALPHAS,
+    links: Links | None = None,
+    work: StepWork | None = None,
+) -> Explanation:
+    """Work out what caches would save, for all parts of a graph in this one process.
+
+    Args:
+        graph: topology and training vertices; of its features only shape and dtype count.
+        recipe: as it would be trained.
+        alphas: replication factors to show; those that would keep everything anyway are left out.
+        links: of a network with one rank for each part; None where it is not known.
+        work: of a step; None where the network is not known.
+
+    Returns:
+        Everything that is expected.
+    """
+    parts, vertices = graph.book.num_parts, graph.num_vertices
+    row_bytes, wire_row_bytes = row_sizes(recipe.sampler, graph.features)
+    full = max(vertices - graph.book.part_size(part) for part in range(parts)) * parts / vertices
+    shown = [alpha for alpha in alphas if alpha < full]
+    on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
+    given = [] if isinstance(recipe.cache.alpha, str) else [recipe.cache.alpha]
+    survey = survey_caches(graph, recipe, [*shown, *on_curve, *given])
+
+    def estimate(size: CacheSize) -> SizeEstimate:
+        rows = float(size.asked.sum())
+        time = None
+        if links is not None and work is not None:
+            asked = None if size.everything else size.asked / survey.steps
+            time = estimate_epoch(work, links, asked, wire_row_bytes, steps=survey.steps)
+        return SizeEstimate(
+            alpha=size.alpha,
+            kept_rows=int(size.kept.max()),
+            memory_bytes=int(size.kept.max()) * wire_row_bytes,
+            remote_rows=rows,
+            remote_bytes=rows * (ID_BYTES + wire_row_bytes),
+            time=time,
+        )
+
+    estimates = [estimate(size) for size in survey.sizes]
+    worth_it = [
+        one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= survey.worthwhile
+    ]
+    pipelined = recipe.pipeline.depth > 0
+    knee = _knee(worth_it, pipelined=pipelined)
+    automatic, everything = estimate(survey.automatic), estimate(survey.everything)
+    chosen = estimates[-1] if given else automatic
+    by_alpha = {one.alpha: one for one in (*estimates[: len(shown)], everything, knee, automatic, chosen)}
+    return Explanation(
+        num_vertices=vertices,
+        num_parts=parts,
+        steps=survey.steps,
+        input_rows=survey.input_rows,
+        row_bytes=row_bytes,
+        wire_row_bytes=wire_row_bytes,
+        work=work,
+        pipelined=pipelined,
+        sizes=tuple(by_alpha[alpha] for alpha in sorted(by_alpha)),
+        curve=tuple(worth_it),
+        knee=knee,
+        automatic=automatic,
+        everything=everything,
+        chosen=chosen,
+    )
+
+
+def _knee(curve: Sequence[SizeEstimate], *, pipelined: bool) -> SizeEstimate:
+    seconds = [one.time.seconds(pipelined=pipelined) for one in curve if one.time is not None]
+    if seconds:
+        return curve[least_that_suffices(seconds, tolerance=HARDLY_SLOWER)]
+    return curve[knee_of_curve([one.kept_rows for one in curve], [one.remote_rows for one in curve])]
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CacheSize:
+    """A size of the caches, and what it leaves to be asked for."""
+
+    alpha: float
+    """Replication factor."""
+    kept: npt.NDArray[np.int64]
+    """int64 [parts], rows in each cache."""
+    asked: npt.NDArray[np.float64]
+    """float64 [parts, parts], rows that each rank asks each for in an epoch, in expectation."""
+    everything: bool
+    """Whether each rank keeps every row, so that there is no exchange."""
+
+
+@dataclass(frozen=True, kw_only=True, eq=False)
+class CacheSurvey:
+    """Sizes of caches, compared."""
+
+    steps: int
+    """Minibatches of a rank in an epoch."""
+    input_rows: float
+    """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
+    sizes: tuple[CacheSize, ...]
+    """One for each alpha that was asked for, in that order."""
+    automatic: CacheSize
+    """What ``cache.alpha = "auto"`` keeps."""
+    everything: CacheSize
+    """Every rank keeps every row."""
+    worthwhile: int
+    """Rows that are worth keeping on the rank where most are, whatever memory there is."""
+
+
+def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[float]) -> CacheSurvey:
+    """Rank the remote rows of every part and see what caches leave.
+
+    Args:
+        graph: topology and training vertices; of its features only shape and dtype count.
+        recipe: as it would be trained.
+        alphas: replication factors, in any order.
+
+    Cost:
+        That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
+    """
+    parts, vertices = graph.book.num_parts, graph.num_vertices
+    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
+    affordable = rows_that_fit(recipe.cache.memory_gib, copy_bytes)
+    by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in alphas]
+    remote = [vertices - graph.book.part_size(part) for part in range(parts)]
+
+    # Behind the sizes asked for stand the two that depend on the part: what is worth it and fits, and everything.
+    kept = np.empty((len(alphas) + 2, parts), np.int64)
+    asked = np.empty((len(alphas) + 2, parts, parts))
+    samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
+    worthwhile, input_rows, steps = [], 0.0, 0
+    for part in range(parts):
+        ranking = rank_part(graph, part, recipe, samplers=samplers)
+        worthwhile.append(ranking.worthwhile(recipe.training.epochs))
+        capacities = [*by_alpha, min(worthwhile[-1], affordable), remote[part]]
+        kept[:, part] = [ranking.num_kept(capacity) for capacity in capacities]
+        asked[:, part] = ranking.expected_rows(capacities)
+        input_rows += ranking.input_rows
+        steps = ranking.steps
+
+    def size(index: int, alpha: float) -> CacheSize:
+        everything = bool((kept[index] == remote).all())
+        return CacheSize(alpha=alpha, kept=kept[index], asked=asked[index], everything=everything)
+
+    everything = size(-1, max(remote) * parts / vertices)
+    capacities = automatic_capacities(worthwhile, remote, copy_bytes, recipe.cache.memory_gib)
+    partly = size(-2, max(capacities) * parts / vertices)
+    return CacheSurvey(
+        steps=steps,
+        input_rows=input_rows,
+        sizes=tuple(size(index, alpha) for index, alpha in enumerate(alphas)),
+        automatic=everything if capacities == remote else partly,
+        everything=everything,
+        worthwhile=max(worthwhile),
+    )
+
+
+def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, computed: str) -> str:
+    """Lay out an explanation.
+
+    Args:
+        found: what is expected.
+        recipe: what was explained.
+        network: which network times are of; empty where none is known.
+        computed: where a step's work was measured.
+
+    Returns:
+        A few lines about the job, the table of sizes, and what its marks mean.
+    """
+    fanouts = ", ".join(map(str, recipe.sampler.fanouts))
+    head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
+    head.append(f"fanouts {fanouts}; cache policy {recipe.cache.policy}")
+    head.append(
+        f"an epoch needs {count(found.input_rows)} rows; a row takes {byte_size(found.row_bytes)} at home, "
+        f"{byte_size(found.wire_row_bytes)} in a cache and on the wire, its id 8 B more"
+    )
+    if found.work is not None:
+        work = found.work
+        parts = f"{work.processor_s * 1e3:.3g} ms of work"
+        if work.device_s:
+            parts += f" of the processor and {work.device_s * 1e3:.3g} ms of the GPU"
+        head.append(f"network: {network}; a step is {parts}, {computed}")
+    else:
+        head.append(
+            "no times, since the network is not known: name one by --network FILE, or measure this machine's by\n"
+            f"  mpirun -n {found.num_parts} windrow network"
+        )
+    body = table([_row(one, found) for one in found.sizes])
+    return "\n".join([*head, "", body, "", *_notes(found, recipe)])
+
+
+def _row(one: SizeEstimate, found: Explanation) -> dict[str, object]:
+    # The curve begins at alpha 0, whichever sizes were asked for.
+    without = found.curve[0].remote_rows
+    row: dict[str, object] = {
+        "alpha": f"{one.alpha:.3g}",
+        "kept rows": f"{one.kept_rows:,}",
+        "memory": byte_size(one.memory_bytes),
+        "remote rows": count(one.remote_rows),
+        "of alpha 0": f"{100 * one.remote_rows / without:.3g} %" if without else "",
+        "bytes": byte_size(one.remote_bytes),
+    }
+    if one.time is not None:
+        row |= {
+            "exchange s": one.time.exchange_s,
+            "no pipeline s": one.time.seconds(pipelined=False),
+            "pipeline s": one.time.seconds(pipelined=True),
+        }
+    marks = {"knee": found.knee, "auto": found.automatic, "all": found.everything, "recipe": found.chosen}
+    return row | {"": ", ".join(name for name, size in marks.items() if size.alpha == one.alpha)}
+
+
+def _notes(found: Explanation, recipe: Recipe) -> list[str]:
+    knee = (
+        "the least alpha whose epoch is within 1 % of the shortest"
+        if found.knee.time is not None
+        else "a row kept beyond it saves less than the average row does"
+    )
+    return [
+        "remote rows, bytes: asked for by all ranks together in an epoch of training; kept rows, memory: of one rank",
+        f"knee    {knee}",
+        f'auto    what cache.alpha = "auto" keeps with cache.memory_gib = {recipe.cache.memory_gib:g}',
+        "all     every rank keeps every row, and there is no exchange",
+        "recipe  what training with this recipe keeps",
+    ]
+
+
+SIZE_INCHES = (11.0, 4.2)
+DOTS_PER_INCH = 130
+BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
+"""Of Okabe and Ito's palette, told apart by colour-blind readers too."""
+
+TICKS = (0.0, 0.01, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
+"""Of the axis of alpha, where there is room for them."""
+
+TICK_ROOM = 0.06
+"""Share of the axis that a label takes."""
+
+
+def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> None:
+    """Draw the curves.
+
+    Args:
+        found: what is expected.
+        path: a .png file.
+        title: above the picture.
+
+    Raises:
+        OSError: the file cannot be written.
+    """
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    timed = found.knee.time is not None
+    panels = figure.subplots(1, 2 if timed else 1, squeeze=False)[0]
+    _draw_rows(panels[0], found)
+    if timed:
+        _draw_seconds(panels[1], found)
+    for axes in panels:
+        # Most happens where caches are small.
+        axes.set_xscale("function", functions=(_root, np.square))
+        axes.set_xlim(0, found.everything.alpha)
+        ticks = _ticks(found.everything.alpha)
+        axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
+        axes.set_ylim(bottom=0)
+        axes.set_xlabel("alpha: remote rows kept by a rank, as a share of N / ranks")
+        axes.grid(alpha=0.3, linewidth=0.6)
+        axes.spines[["top", "right"]].set_visible(False)
+        axes.axvline(found.knee.alpha, color=PURPLE, linestyle=":", label=f"knee, {found.knee.alpha:.3g}")
+        axes.axvline(
+            found.automatic.alpha, color=GREEN, linestyle="--", label=f"auto, {found.automatic.alpha:.3g}"
+        )
+        axes.legend(edgecolor="none")
+    figure.suptitle(title, weight="bold")
+    figure.savefig(path)
+
+
+def _root(alphas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:
+    """The square root; 0 for what Matplotlib asks about left of the axis."""
+    roots: npt.NDArray[np.float64] = np.sqrt(np.maximum(alphas, 0.0))
+    return roots
+
+
+def _ticks(last: float) -> list[float]:
+    chosen: list[float] = []
+    for tick in TICKS:
+        place, before = (float(np.sqrt(alpha / last)) for alpha in (tick, chosen[-1] if chosen else 0.0))
+        if tick <= last and (not chosen or place - before >= TICK_ROOM):
+            chosen.append(tick)
+    return chosen
+
+
+def _draw_rows(axes: "Axes", found: Explanation) -> None:
+    points = sorted([*found.curve, *found.sizes], key=lambda one: one.alpha)
+    axes.plot([p.alpha for p in points], [p.remote_rows for p in points], color=BLUE, label="remote rows")
+    axes.set_title("Rows that travel")
+    axes.set_ylabel("rows in an epoch, all ranks together")
+
+
+def _draw_seconds(axes: "Axes", found: Explanation) -> None:
+    points = sorted([*found.curve, *found.sizes], key=lambda one: one.alpha)
+    timed = [(point.alpha, point.time) for point in points if point.time is not None]
+    alphas = [alpha for alpha, _ in timed]
+    for pipelined, colour, label in ((False, ORANGE, "no pipeline"), (True, BLUE, "pipeline")):
+        axes.plot(alphas, [time.seconds(pipelined=pipelined) for _, time in timed], color=colour, label=label)
+    axes.plot(alphas, [time.exchange_s for _, time in timed], color="#888888", label="exchange of rows")
+    axes.set_title("Time")
+    axes.set_ylabel("seconds of an epoch, without evaluation")

@@ -1,0 +1,279 @@
+"""The links of a cluster: measured once and kept on disk, or read from a description; and tables of them for people.
+
+    ~/.cache/windrow/links/            or $XDG_CACHE_HOME/windrow/links/
+        3f0c9a51d2e84b76.json          links, as `windrow.comm.links` writes them
+
+There is one file for each set of hosts. The name is a digest of all that the links depend on: names of hosts in rank
+order, backend, kind of device, version of the format. The hosts of an emulated cluster carry their rate in their name,
+so that each rate has a file of its own.
+
+The network that a plan is for is one that is described, one that was measured before, or that of this machine where it
+is known.
+"""
+
+import hashlib
+import json
+import os
+import socket
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
+from windrow.comm.link_probe import ProbeOptions, measure_links
+from windrow.comm.links import (
+    FORMAT_VERSION,
+    Links,
+    NetworkDescription,
+    described_links,
+    links_from_json,
+    links_to_json,
+)
+from windrow.comm.world import World
+from windrow.launch.settings import parse_settings, read_toml
+from windrow.launch.terminal import byte_size
+from windrow.partition.atomic_writes import write_atomically
+
+__all__ = [
+    "PREDICTED_BYTES",
+    "KnownLinks",
+    "cache_folder",
+    "cached_file",
+    "kept_links_of_this_machine",
+    "known_links",
+    "link_rows",
+    "prediction_rows",
+    "ranks_on_one_host",
+    "read_cached_links",
+    "read_network",
+]
+
+STAGE = "links of this cluster"
+
+
+@dataclass(frozen=True, kw_only=True)
+class KnownLinks:
+    """Links, and where they come from."""
+
+    links: Links
+    age_s: float
+    """Seconds since they were measured; 0: just now."""
+    file: Path
+    """Where they are kept."""
+    problem: str = ""
+    """Why they could not be kept; empty where they were."""
+
+
+def cache_folder(environment: Mapping[str, str] = os.environ) -> Path:
+    """The folder of measured links: of ``XDG_CACHE_HOME``, else ``~/.cache``."""
+    named = environment.get("XDG_CACHE_HOME", "")
+    # The XDG specification: a relative path is to be ignored.
+    base = Path(named) if Path(named).is_absolute() else Path.home() / ".cache"
+    return base / "windrow" / "links"
+
+
+def cached_file(folder: Path, hosts: Sequence[str], *, backend: str, device: str) -> Path:
+    """The file that links between these ranks are kept in.
+
+    Args:
+        folder: of the cache.
+        hosts: machine of each rank, in rank order.
+        backend: what carries the messages, for example "MPIWorld".
+        device: kind of device that tensors are on: "cpu" or "cuda".
+    """
+    asked = json.dumps([FORMAT_VERSION, backend, device, list(hosts)])
+    return folder / f"{hashlib.sha256(asked.encode()).hexdigest()[:16]}.json"
+
+
+def read_cached_links(file: Path, hosts: Sequence[str]) -> Links | None:
+    """Read links that were kept.
+
+    Args:
+        file: from `cached_file`.
+        hosts: machine of each rank, which those of the file must be.
+
+    Returns:
+        The links; None where there are none, or the file is damaged: then they are measured anew.
+    """
+    try:
+        links = links_from_json(file.read_text(encoding="utf-8"), source=str(file))
+    except (OSError, UnicodeDecodeError, StoreError):
+        return None
+    return links if list(links.hosts) == list(hosts) else None
+
+
+def known_links(
+    world: World,
+    *,
+    hosts: Sequence[str],
+    folder: Path,
+    measure: bool = False,
+    options: ProbeOptions | None = None,
+    device: str = "cpu",
+) -> KnownLinks:
+    """Links between the ranks of a job: those that were kept, else measured and kept. Collective.
+
+    Args:
+        world: the ranks.
+        hosts: machine of each rank; must agree.
+        folder: of the cache; that of rank 0 counts.
+        measure: measure in any case; must agree.
+        options: how much is measured; must agree.
+        device: kind of device that tensors are on.
+
+    Returns:
+        The links, the same on every rank.
+    """
+    file = cached_file(folder, hosts, backend=type(world).__name__, device=device)
+    kept = _kept(file, hosts) if world.rank == 0 and not measure else None
+    text, age_s = world.broadcast_object(kept or ("", 0.0), root=0, stage=STAGE)
+    if text:
+        return KnownLinks(links=links_from_json(text, source=str(file)), age_s=age_s, file=file)
+    links = measure_links(world, options, device=device)
+    problem = _keep(file, links) if world.rank == 0 else ""
+    return KnownLinks(links=links, age_s=0.0, file=file, problem=problem)
+
+
+def _kept(file: Path, hosts: Sequence[str]) -> tuple[str, float] | None:
+    """Links of the cache as text, and the seconds since they were written; None where there are none."""
+    links = read_cached_links(file, hosts)
+    return None if links is None else (links_to_json(links), max(0.0, time.time() - file.stat().st_mtime))
+
+
+def _keep(file: Path, links: Links) -> str:
+    """Write a file of the cache; a disk that is full or read-only costs the next measurement, not this run."""
+    try:
+        file.parent.mkdir(parents=True, exist_ok=True)
+        write_atomically(file, links_to_json(links).encode())
+    except OSError as error:
+        return f"{error.strerror}: {file}"
+    return ""
+
+
+def read_network(path: Path) -> Links:
+    """Read a network.
+
+    Args:
+        path: a description (*.toml), or links as ``windrow network --out`` writes them (*.json).
+
+    Raises:
+        RecipeError: it is neither, or the description is wrong.
+        StoreError: the links are damaged.
+    """
+    if path.suffix == ".toml":
+        network = parse_settings(NetworkDescription, read_toml(path), source=str(path), base=path.parent)
+        return described_links(network)
+    if path.suffix != ".json":
+        raise RecipeError(
+            f"{path}: expected a description of a network (*.toml), or links that `windrow network --out` "
+            "wrote (*.json)"
+        )
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise RecipeError(
+            f"cannot read {path} ({error}): write it by `mpirun -n 4 windrow network --out {path}`"
+        ) from error
+    return links_from_json(text, source=str(path))
+
+
+def kept_links_of_this_machine(ranks: int) -> Links | None:
+    """What ``mpirun -n RANKS windrow network`` measured on this machine; None where nobody ran it.
+
+    Args:
+        ranks: how many, all on this host.
+    """
+    hosts = [socket.gethostname()] * ranks
+    return read_cached_links(cached_file(cache_folder(), hosts, backend="MPIWorld", device="cpu"), hosts)
+
+
+def ranks_on_one_host(links: Links) -> int:
+    """How many ranks share a machine: on the one that has most.
+
+    Args:
+        links: of the network.
+    """
+    return max(Counter(links.hosts).values())
+
+
+PREDICTED_BYTES = (1 << 10, 1 << 14, 1 << 17, 1 << 20, 1 << 24, 1 << 26)
+"""Bytes for each rank whose times are predicted: 1 KiB to 64 MiB."""
+
+MOST_RANKS_IN_FULL = 8
+"""Of more ranks a table of all pairs would be longer than a screen."""
+
+BITS_PER_BYTE = 8
+
+
+def link_rows(links: Links) -> list[dict[str, object]]:
+    """Latency and bandwidth: of each ordered pair of a few ranks, of many the range.
+
+    Args:
+        links: of the network.
+
+    Returns:
+        Rows for `windrow.launch.terminal.table`. Bandwidth is infinite where no size was long enough to show it.
+    """
+    size = links.size
+    pairs = [(p, q) for p in range(size) for q in range(size) if p != q]
+    gigabits = _gigabits_per_second(links)
+    if size > MOST_RANKS_IN_FULL:
+        return _summary(links, gigabits)
+    return [
+        {
+            "from": f"{p} {links.hosts[p]}",
+            "to": f"{q} {links.hosts[q]}",
+            "latency us": float(links.latency_s[p, q] * 1e6),
+            "Gbit/s": float(gigabits[p, q]),
+        }
+        for p, q in pairs
+    ]
+
+
+def prediction_rows(links: Links) -> list[dict[str, object]]:
+    """Predicted times of an all-to-all with equal parts and of an all-reduce, for a few sizes.
+
+    Args:
+        links: of the network.
+
+    Returns:
+        Rows for `windrow.launch.terminal.table`: bytes for each rank in all, and milliseconds.
+    """
+    shape = links.size, links.size
+    return [
+        {
+            "bytes per rank": byte_size(num_bytes),
+            "all-to-all ms": predict_all_to_all(links, np.full(shape, num_bytes / links.size)) * 1e3,
+            "all-reduce ms": predict_all_reduce(links, num_bytes) * 1e3,
+        }
+        for num_bytes in PREDICTED_BYTES
+    ]
+
+
+def _summary(links: Links, gigabits: NDArray[np.float64]) -> list[dict[str, object]]:
+    hosts = np.array(links.hosts)
+    inside = hosts[:, None] == hosts[None, :]
+    others = ~np.eye(links.size, dtype=bool)
+    rows: list[dict[str, object]] = []
+    for name, chosen in (("between hosts", ~inside), ("inside a host", inside & others)):
+        if chosen.any():
+            row: dict[str, object] = {"pairs": f"{int(chosen.sum())} {name}"}
+            for unit, values in (("latency us", links.latency_s * 1e6), ("Gbit/s", gigabits)):
+                quantiles = np.quantile(values[chosen], [0.0, 0.5, 1.0], method="nearest").tolist()
+                row |= dict(
+                    zip((f"{unit}: least", f"{unit}: median", f"{unit}: most"), quantiles, strict=True)
+                )
+            rows.append(row)
+    return rows
+
+
+def _gigabits_per_second(links: Links) -> NDArray[np.float64]:
+    with np.errstate(divide="ignore"):
+        rates: NDArray[np.float64] = BITS_PER_BYTE / links.seconds_per_byte / 1e9
+    return rates

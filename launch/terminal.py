@@ -1,0 +1,275 @@
+"""Text for people: progress bars, tables with aligned columns, and numbers with units.
+
+Progress is a bar on a terminal and a line now and then elsewhere, and only on rank 0.
+"""
+
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
+
+if TYPE_CHECKING:
+    from types import TracebackType
+
+__all__ = [
+    "BarProgress",
+    "LineProgress",
+    "Progress",
+    "SilentProgress",
+    "StageProgress",
+    "byte_size",
+    "count",
+    "duration",
+    "make_progress",
+    "progress_line",
+    "table",
+]
+
+INTERVAL_S = 10.0
+"""Seconds between two lines where the output is no terminal."""
+
+
+class Progress(Protocol):
+    """Shows one piece of work at a time. A context manager, so that an error leaves no half-drawn bar."""
+
+    def start(self, what: str, total: int) -> None:
+        """Begin a piece of work of ``total`` units; ends the one before."""
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Count finished units; ``note`` is shown behind the numbers."""
+
+    def finish(self) -> None:
+        """End the piece of work; without effect when there is none."""
+
+    def write(self, line: str) -> None:
+        """Print a line without disturbing a bar."""
+
+    def __enter__(self) -> Self: ...
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
+    ) -> None: ...
+
+
+def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
+    """The right display for this process.
+
+    Args:
+        rank: only rank 0 shows anything.
+        stream: where to; standard output by default.
+    """
+    target = sys.stdout if stream is None else stream
+    if rank != 0:
+        return SilentProgress()
+    return BarProgress(target) if target.isatty() else LineProgress(target)
+
+
+class SilentProgress:
+    """Shows nothing."""
+
+    def start(self, what: str, total: int) -> None:
+        """Do nothing."""
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Do nothing."""
+
+    def finish(self) -> None:
+        """Do nothing."""
+
+    def write(self, line: str) -> None:
+        """Do nothing."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.finish()
+
+
+class LineProgress(SilentProgress):
+    """Prints one line per interval, for log files.
+
+    Args:
+        stream: where to.
+        interval_s: seconds between lines.
+        clock: gives the time in seconds; another one in tests.
+    """
+
+    def __init__(
+        self, stream: TextIO, *, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._stream = stream
+        self._interval_s = interval_s
+        self._clock = clock
+        self._what = ""
+        self._total = 0
+        self._done = 0
+        self._started = self._printed = clock()
+
+    def start(self, what: str, total: int) -> None:
+        """Begin a piece of work. The time since the last line runs on, so short pieces print little."""
+        self._what, self._total, self._done = what, total, 0
+        self._started = self._clock()
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Count units and print a line if the interval is over."""
+        self._done += units
+        now = self._clock()
+        if now - self._printed >= self._interval_s:
+            self._printed = now
+            self.write(progress_line(self._what, self._done, self._total, now - self._started, note))
+
+    def write(self, line: str) -> None:
+        """Print a line at once."""
+        print(line, file=self._stream, flush=True)
+
+
+class BarProgress(SilentProgress):
+    """Draws a bar that vanishes when its work is done.
+
+    Args:
+        stream: a terminal.
+    """
+
+    def __init__(self, stream: TextIO) -> None:
+        self._stream = stream
+        self._bar: Any = None
+
+    def start(self, what: str, total: int) -> None:
+        """Draw an empty bar."""
+        from tqdm import tqdm
+
+        self.finish()
+        self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, dynamic_ncols=True)
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        """Lengthen the bar."""
+        if note:
+            self._bar.set_postfix_str(note, refresh=False)
+        self._bar.update(units)
+
+    def finish(self) -> None:
+        """Remove the bar."""
+        if self._bar is not None:
+            self._bar.close()
+            self._bar = None
+
+    def write(self, line: str) -> None:
+        """Print a line above the bar."""
+        from tqdm import tqdm
+
+        tqdm.write(line, file=self._stream)
+
+
+def progress_line(what: str, done: int, total: int, seconds: float, note: str = "") -> str:
+    """One line: what, how many of how many, how fast, how long still.
+
+    Args:
+        what: name of the work.
+        done: finished units.
+        total: all units.
+        seconds: since the start.
+        note: shown at the end.
+    """
+    share = 100 * done / total if total else 100.0
+    parts = [f"{what}: {done}/{total} ({share:.0f} %)"]
+    if done and seconds > 0:
+        parts.append(f"{done / seconds:.1f}/s")
+        parts.append(f"{duration(max(0, total - done) * seconds / done)} left")
+    return ", ".join([*parts, note] if note else parts)
+
+
+SHARES = 1000
+"""Units of a progress bar over a share from 0 to 1."""
+
+
+class StageProgress:
+    """Shows one stage after another.
+
+    Args:
+        progress: where to.
+    """
+
+    def __init__(self, progress: "Progress") -> None:
+        self._progress = progress
+        self._stage = ""
+        self._shown = 0
+
+    def report(self, stage: str, share: float) -> None:
+        """Show that a share of a stage is done.
+
+        Args:
+            stage: its name; another one than before begins a new bar.
+            share: 0 to 1; never less than before in one stage.
+        """
+        if stage != self._stage:
+            self._progress.start(stage, SHARES)
+            self._stage, self._shown = stage, 0
+        units = int(share * SHARES)
+        self._progress.advance(units - self._shown)
+        self._shown = units
+
+
+def table(rows: Sequence[Mapping[str, object]]) -> str:
+    """Lay out rows as text.
+
+    Args:
+        rows: dictionaries with the same keys, which become the header.
+
+    Returns:
+        Aligned columns: numbers to the right (floats with four significant digits), the rest to the left.
+    """
+    if not rows:
+        return "(no rows)"
+    header = list(rows[0])
+    cells = [[_cell(row.get(name, "")) for name in header] for row in rows]
+    widths = [max(len(line[i]) for line in [header, *cells]) for i in range(len(header))]
+    numeric = [all(_is_number(row.get(name, 0)) for row in rows) for name in header]
+    lines = [header, ["-" * width for width in widths], *cells]
+    return "\n".join(
+        "  ".join(
+            text.rjust(width) if right else text.ljust(width)
+            for text, width, right in zip(line, widths, numeric, strict=True)
+        ).rstrip()
+        for line in lines
+    )
+
+
+def _is_number(value: object) -> bool:
+    return isinstance(value, int | float) and not isinstance(value, bool)
+
+
+def _cell(value: object) -> str:
+    return f"{value:.4g}" if isinstance(value, float) else str(value)
+
+
+BYTE_UNITS = ("B", "KiB", "MiB", "GiB", "TiB", "PiB")
+COUNT_UNITS = ("", "k", "M", "G", "T")
+
+
+def byte_size(num_bytes: float) -> str:
+    """A number of bytes with a binary unit: ``1.5 MiB``."""
+    return _scaled(num_bytes, 1024.0, BYTE_UNITS, " ")
+
+
+def count(number: float) -> str:
+    """A count with a decimal unit and three digits: ``12.3k``."""
+    return _scaled(number, 1000.0, COUNT_UNITS, "")
+
+
+def duration(seconds: float) -> str:
+    """A time span: ``8.25 s`` below a minute, ``3:07`` below an hour, else ``2:03:07``."""
+    if seconds < 59.995:
+        return f"{seconds:.2f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, minutes = divmod(minutes, 60)
+    return f"{hours}:{minutes:02}:{rest:02}" if hours else f"{minutes}:{rest:02}"
+
+
+def _scaled(number: float, base: float, units: tuple[str, ...], gap: str) -> str:
+    power = 0
+    while power < len(units) - 1 and abs(number) >= 999.5:
+        number /= base
+        power += 1
+    text = f"{number:.0f}" if power == 0 or abs(number) >= 99.95 else f"{number:.1f}"
+    return f"{text}{gap}{units[power]}"

@@ -1,0 +1,287 @@
+"""The loops over neighbour lists: the undirected view of a graph, coarsening, and counts of remote neighbours.
+
+Coarsening is heavy-edge matching inside parts, and contraction of the matched pairs.
+"""
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+__all__ = ["contract", "count_remote", "match_inside_parts", "merge_directions", "relabel", "transpose"]
+
+IntegerArray = npt.NDArray[np.integer]
+
+
+@numba.njit(cache=True)
+def transpose(
+    indptr: IntegerArray, indices: IntegerArray
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Turn every edge round; each list of the result ascends. Cost O(N + E).
+
+    Args:
+        indptr: int64 [N + 1].
+        indices: integer [E], each in [0, N).
+
+    Returns:
+        The transposed graph: int64 [N + 1] and int32 [E].
+    """
+    num_vertices = len(indptr) - 1
+    start = np.zeros(num_vertices + 1, np.int64)
+    for edge in range(len(indices)):
+        start[indices[edge] + 1] += 1
+    for vertex in range(num_vertices):
+        start[vertex + 1] += start[vertex]
+    cursor = start[:-1].copy()
+    turned = np.empty(len(indices), np.int32)
+    for vertex in range(num_vertices):
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            neighbour = indices[edge]
+            turned[cursor[neighbour]] = vertex
+            cursor[neighbour] += 1
+    return start, turned
+
+
+@numba.njit(cache=True)
+def merge_directions(
+    first_indptr: IntegerArray,
+    first_indices: IntegerArray,
+    second_indptr: IntegerArray,
+    second_indices: IntegerArray,
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Unite two graphs with ascending lists, leaving out self-loops and repeats. Cost O(N + E).
+
+    Args:
+        first_indptr: int64 [N + 1].
+        first_indices: int32 [E], ascending inside each list.
+        second_indptr: int64 [N + 1].
+        second_indices: int32 [E], ascending inside each list.
+
+    Returns:
+        The united graph: int64 [N + 1] and int32 [edges].
+    """
+    num_vertices = len(first_indptr) - 1
+    merged_indptr = np.zeros(num_vertices + 1, np.int64)
+    merged = np.empty(len(first_indices) + len(second_indices), np.int32)
+    filled = 0
+    for vertex in range(num_vertices):
+        one, one_end = first_indptr[vertex], first_indptr[vertex + 1]
+        two, two_end = second_indptr[vertex], second_indptr[vertex + 1]
+        last = -1
+        while one < one_end or two < two_end:
+            if two >= two_end or (one < one_end and first_indices[one] <= second_indices[two]):
+                neighbour = first_indices[one]
+                one += 1
+            else:
+                neighbour = second_indices[two]
+                two += 1
+            if neighbour != last and neighbour != vertex:
+                merged[filled] = neighbour
+                filled += 1
+            last = neighbour
+        merged_indptr[vertex + 1] = filled
+    return merged_indptr, merged[:filled].copy()
+
+
+@numba.njit(cache=True)
+def relabel(
+    indptr: IntegerArray, indices: IntegerArray, order: IntegerArray, place: IntegerArray
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
+    """Write a graph down in another vertex order. Cost O(N + E).
+
+    Args:
+        indptr: int64 [N + 1].
+        indices: int32 [E].
+        order: int64 [N]: ``order[i]`` is the vertex that becomes vertex i.
+        place: int64 [N]: the inverse of `order`.
+
+    Returns:
+        int64 [N + 1] and int32 [E].
+    """
+    new_indptr = np.zeros(len(indptr), np.int64)
+    new_indices = np.empty(len(indices), np.int32)
+    filled = 0
+    for new in range(len(order)):
+        for edge in range(indptr[order[new]], indptr[order[new] + 1]):
+            new_indices[filled] = place[indices[edge]]
+            filled += 1
+        new_indptr[new + 1] = filled
+    return new_indptr, new_indices
+
+
+Ids = npt.NDArray[np.int32]
+Sums = npt.NDArray[np.int64]
+
+
+@numba.njit(cache=True)
+def match_inside_parts(
+    indptr: Sums,
+    indices: Ids,
+    edge_weights: Ids,
+    vertex_weights: Ids,
+    assignment: Ids,
+    heaviest: Sums,
+    order: Sums,
+) -> tuple[Ids, int]:
+    """Pair each vertex with the free neighbour of the same part that it shares the heaviest edge with.
+
+    Vertices that find no neighbour are paired two by two with another that shares a neighbour with them, so that
+    stars shrink too.
+
+    Args:
+        indptr: int64 [N + 1] of an undirected graph.
+        indices: int32 [E].
+        edge_weights: int32 [E].
+        vertex_weights: int32 [N, C].
+        assignment: int32 [N]; only vertices of one part are paired.
+        heaviest: int64 [C]: no pair weighs more than this in any constraint.
+        order: int64 [N]: in which order vertices choose.
+
+    Returns:
+        int32 [N], each vertex's id in the coarse graph, and the number of coarse vertices. Cost O(N + E).
+    """
+    num_vertices = len(assignment)
+    coarse = np.full(num_vertices, -1, np.int32)
+    waiting = np.full(num_vertices, -1, np.int32)
+    count = 0
+    for vertex in order:
+        if coarse[vertex] >= 0:
+            continue
+        best, best_weight = -1, 0
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            neighbour = indices[edge]
+            if (
+                coarse[neighbour] < 0
+                and edge_weights[edge] > best_weight
+                and assignment[neighbour] == assignment[vertex]
+                and _light_enough(vertex_weights, heaviest, vertex, neighbour)
+            ):
+                best, best_weight = neighbour, edge_weights[edge]
+        if best >= 0:
+            coarse[vertex], coarse[best] = count, count
+            count += 1
+    for vertex in order:
+        if coarse[vertex] >= 0:
+            continue
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            hub = indices[edge]
+            other = waiting[hub]
+            if (
+                other >= 0
+                and coarse[other] < 0
+                and assignment[other] == assignment[vertex]
+                and _light_enough(vertex_weights, heaviest, vertex, other)
+            ):
+                coarse[vertex], coarse[other] = count, count
+                count += 1
+                waiting[hub] = -1
+                break
+            waiting[hub] = vertex
+    for vertex in order:
+        if coarse[vertex] < 0:
+            coarse[vertex] = count
+            count += 1
+    return coarse, count
+
+
+@numba.njit(cache=True)
+def _light_enough(vertex_weights: Ids, heaviest: Sums, one: int, other: int) -> bool:
+    for constraint in range(vertex_weights.shape[1]):
+        if vertex_weights[one, constraint] + vertex_weights[other, constraint] > heaviest[constraint]:
+            return False
+    return True
+
+
+@numba.njit(cache=True)
+def contract(
+    indptr: Sums, indices: Ids, edge_weights: Ids, coarse: Ids, num_coarse: int
+) -> tuple[Sums, Ids, Ids]:
+    """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish.
+
+    Args:
+        indptr: int64 [N + 1] of an undirected graph.
+        indices: int32 [E].
+        edge_weights: int32 [E].
+        coarse: int32 [N], each vertex's coarse id.
+        num_coarse: number of coarse vertices.
+
+    Returns:
+        The coarse graph: int64 [num_coarse + 1], int32 [edges], int32 [edges] of edge weights. Cost O(N + E).
+    """
+    members, member_start = _members(coarse, num_coarse)
+    coarse_indptr = np.zeros(num_coarse + 1, np.int64)
+    coarse_indices = np.empty(len(indices), np.int32)
+    weights = np.empty(len(indices), np.int32)
+    slot = np.full(num_coarse, -1, np.int64)
+    filled = 0
+    for merged in range(num_coarse):
+        first = filled
+        for member in range(member_start[merged], member_start[merged + 1]):
+            vertex = members[member]
+            for edge in range(indptr[vertex], indptr[vertex + 1]):
+                neighbour = coarse[indices[edge]]
+                if neighbour == merged:
+                    continue
+                if slot[neighbour] < first:
+                    slot[neighbour] = filled
+                    coarse_indices[filled] = neighbour
+                    weights[filled] = edge_weights[edge]
+                    filled += 1
+                else:
+                    weights[slot[neighbour]] += edge_weights[edge]
+        coarse_indptr[merged + 1] = filled
+    return coarse_indptr, coarse_indices[:filled].copy(), weights[:filled].copy()
+
+
+@numba.njit(cache=True)
+def _members(coarse: Ids, num_coarse: int) -> tuple[Ids, Sums]:
+    start = np.zeros(num_coarse + 1, np.int64)
+    for vertex in range(len(coarse)):
+        start[coarse[vertex] + 1] += 1
+    for merged in range(num_coarse):
+        start[merged + 1] += start[merged]
+    cursor = start[:-1].copy()
+    members = np.empty(len(coarse), np.int32)
+    for vertex in range(len(coarse)):
+        members[cursor[coarse[vertex]]] = vertex
+        cursor[coarse[vertex]] += 1
+    return members, start
+
+
+Counts = npt.NDArray[np.int64]
+
+
+@numba.njit(cache=True)
+def count_remote(
+    indptr: Counts,
+    indices: npt.NDArray[np.integer],
+    assignment: npt.NDArray[np.int32],
+    by_part: Counts,
+    num_parts: int,
+) -> tuple[Counts, Counts, Counts]:
+    """Count, for each part, its in-neighbours, the remote ones, and the different remote ones.
+
+    Args:
+        indptr: int64 [N + 1], CSC.
+        indices: int32 or int64 [E].
+        assignment: int32 [N].
+        by_part: int64 [N], the vertices ordered by part.
+        num_parts: number of parts.
+
+    Returns:
+        Three int64 [num_parts]: in-neighbour entries, remote entries, halo size. Cost O(N + E), 4 N bytes.
+    """
+    entries = np.zeros(num_parts, np.int64)
+    remote = np.zeros(num_parts, np.int64)
+    halo = np.zeros(num_parts, np.int64)
+    last_seen_by = np.full(len(assignment), -1, np.int32)
+    for vertex in by_part:
+        part = assignment[vertex]
+        entries[part] += indptr[vertex + 1] - indptr[vertex]
+        for edge in range(indptr[vertex], indptr[vertex + 1]):
+            neighbour = indices[edge]
+            if assignment[neighbour] != part:
+                remote[part] += 1
+                if last_seen_by[neighbour] != part:
+                    last_seen_by[neighbour] = part
+                    halo[part] += 1
+    return entries, remote, halo

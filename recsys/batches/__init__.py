@@ -1,0 +1,1 @@
+"""Minibatches of a prepared log, of interactions and of sessions: read, shuffled, transformed, deduplicated."""

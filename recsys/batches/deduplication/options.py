@@ -1,0 +1,198 @@
+"""What is held and done once: the recipe section, and RecD's formulas of how much there is to save.
+
+The formulas are those of Zhao et al., MLSys 2023, arXiv 2211.05239, pure arithmetic. Symbols, as in the paper::
+
+    S      samples of a session that are next to one another in a batch, on average
+    B      samples of a batch
+    l(f)   ids in a list of feature f, on average
+    d(f)   probability that f is unchanged from one sample of a session to the next; of a group: that all of it is
+
+    Len(f)           = B l(f)                                     ids of a batch
+    DedupeLen(f)     = (B / S) (1 + (S - 1) (1 - d(f))) l(f)      ids of the distinct lists
+    DedupeFactor(f)  = Len(f) / DedupeLen(f) = S / (1 + (S - 1) (1 - d(f)))
+
+    d = 0 -> 1      d = 1 -> S      S = 16.5, d = 0.9 -> 6.47
+
+They count runs of equal neighbours, and hold where the samples of a session are neighbours (a clustered log). Where
+sessions are interleaved, the neighbours of a session in a batch are far apart in the session, and more has changed:
+there they promise too much. Where a value comes back later in the batch, of another session too, they promise too
+little. Batches must therefore be measured as well, see `windrow.recsys.batches.deduplication.survey`.
+
+A batch is cut out of the log, and cuts go through sessions. Of a log whose sessions have S samples on average, a piece
+of m neighbours touches 1 + (m - 1) / S sessions, since each of the m - 1 steps from one sample to the next leaves a
+session with probability 1 / S. A rank's batch has one such piece for each lane that it reads
+(`windrow.recsys.batches.lanes`).
+"""
+
+from dataclasses import dataclass
+
+from windrow.comm.errors import DataError, RecipeError
+
+__all__ = [
+    "INVERSE_BYTES",
+    "WORTHWHILE_FACTOR",
+    "DeduplicationOptions",
+    "dedupe_factor",
+    "distinct_rows",
+    "left_of_batch",
+    "samples_per_session_in_batch",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class DeduplicationOptions:
+    """Seven steps of RecD (Zhao et al., MLSys 2023, its O1 to O7), each with a switch of its own."""
+
+    groups: tuple[tuple[str, ...], ...] = ()
+    """Features whose lists repeat; those of one group change together, such as [["cart", "sellers"], ["history"]].
+    `windrow groups` proposes them."""
+    shard: bool = False
+    """O1: the prepared log keeps the samples of a session in one file. Needs log.session."""
+    cluster: bool = False
+    """O2: the prepared log keeps the samples of a session next to one another, in order of time."""
+    read: bool = True
+    """O3: the reader holds and gives equal lists of a group once. Without groups nothing is given once."""
+    transform: bool = True
+    """O4: the reader's transforms run once on each distinct list. Needs `read`."""
+    look_up: bool = True
+    """O5: distinct lists alone travel and are looked up. Needs `read`."""
+    expand_jagged: bool = True
+    """O6: rows of lists are copied to their samples without padding. Off: through a padded matrix, to compare; only
+    where `compute` is off too, since lists that are computed once are not copied before."""
+    compute: bool = True
+    """O7: what depends on a group alone is computed once for each distinct row. Needs `look_up`."""
+
+    def __post_init__(self) -> None:
+        """Refuse contradictions.
+
+        Raises:
+            RecipeError: an empty group, a feature in two groups, or a step without the one that it builds on.
+        """
+        if any(not group for group in self.groups):
+            raise RecipeError("deduplication.groups holds an empty group: name its features or remove it")
+        features = [feature for group in self.groups for feature in group]
+        twice = sorted({feature for feature in features if features.count(feature) > 1})
+        if twice:
+            raise RecipeError(f"deduplication.groups names {twice[0]!r} twice: a feature is in one group")
+        if not self.groups:
+            return
+        for step, needed in (("transform", "read"), ("look_up", "read"), ("compute", "look_up")):
+            if getattr(self, step) and not getattr(self, needed):
+                raise RecipeError(
+                    f"deduplication.{step} = true needs deduplication.{needed} = true: turn {step} off as well"
+                )
+
+    def read_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Groups whose lists the reader gives once."""
+        return self.groups if self.read else ()
+
+    def looked_up_groups(self) -> tuple[tuple[str, ...], ...]:
+        """Groups whose lists travel and are looked up once."""
+        return self.groups if self.look_up else ()
+
+
+WORTHWHILE_FACTOR = 1.5
+"""A feature of a smaller factor is better left alone: the inverse and the search for equal lists cost more."""
+
+INVERSE_BYTES = 8
+"""One int64 for each sample of a group: the row that it has."""
+
+
+def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
+    """DedupeFactor: ids of a batch over ids of its distinct lists, where lists do not change their mean length.
+
+    Args:
+        samples_per_session: S, at least 1.
+        unchanged: d, from 0 to 1.
+
+    Returns:
+        From 1 to S.
+
+    Raises:
+        DataError: S below 1, or d no probability.
+    """
+    _check(samples_per_session, unchanged)
+    return samples_per_session / (1.0 + (samples_per_session - 1.0) * (1.0 - unchanged))
+
+
+def distinct_rows(
+    batch_size: float, samples_per_session: float, unchanged: float, *, pieces: float = 1.0
+) -> float:
+    """Expected distinct rows of a batch that is cut out of a clustered log in pieces.
+
+    The first sample of a piece is a row; each later one is with probability 1 - d (S - 1) / S::
+
+        p + (B - p) (1 - d (S - 1) / S)         p pieces; without borders (p = 0) this is B / DedupeFactor
+
+    Args:
+        batch_size: B, of one rank.
+        samples_per_session: S of the log, at least 1.
+        unchanged: d, from 0 to 1.
+        pieces: p, runs of neighbours that the batch is made of, such as a rank's lanes; as many as there are samples
+            at most.
+
+    Returns:
+        From p to B.
+
+    Raises:
+        DataError: a number out of range.
+    """
+    _check(samples_per_session, unchanged)
+    repeated = unchanged * (samples_per_session - 1.0) / samples_per_session
+    return left_of_batch(batch_size, repeated, pieces=pieces)
+
+
+def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1.0) -> float:
+    """Expected samples of a batch that do not repeat their neighbour: ``p + (B - p) (1 - r)``.
+
+    Args:
+        batch_size: B, of one rank.
+        repeated_share: r, of all samples of the log those that are as the one before, which is of the same session;
+            where samples weigh as much as they have ids, that share of the ids.
+        pieces: p, as for `distinct_rows`.
+
+    Returns:
+        From p to B; times the mean length of lists, their ids.
+
+    Raises:
+        DataError: a number is negative.
+    """
+    if batch_size < 0 or pieces < 0:
+        raise DataError(f"a batch of {batch_size} samples in {pieces} pieces: give numbers of 0 or more")
+    begun = min(pieces, batch_size)
+    return begun + (batch_size - begun) * (1.0 - repeated_share)
+
+
+def samples_per_session_in_batch(
+    batch_size: float, samples_per_session: float, *, pieces: float = 1.0
+) -> float:
+    """S in the batch: what is left of S where the borders of pieces cut sessions.
+
+    A piece of m = B / p samples touches 1 + (m - 1) / S sessions, so that S in the batch is m over that. The
+    DedupeFactor of this S is B / `distinct_rows`.
+
+    Args:
+        batch_size: B, of one rank.
+        samples_per_session: S of the log, at least 1.
+        pieces: p, runs of neighbours that the batch is made of.
+
+    Returns:
+        From 1 to S; 1 for an empty batch.
+
+    Raises:
+        DataError: a number out of range.
+    """
+    _check(samples_per_session, 0.0)
+    if batch_size < 0 or pieces <= 0:
+        raise DataError(f"a batch of {batch_size} samples in {pieces} pieces: give at least one piece")
+    length = batch_size / min(pieces, batch_size) if batch_size else 1.0
+    return length / (1.0 + (length - 1.0) / samples_per_session)
+
+
+def _check(samples_per_session: float, unchanged: float) -> None:
+    if not 1.0 <= samples_per_session < float("inf"):
+        raise DataError(
+            f"{samples_per_session} samples per session: a session has at least 1, and a finite number of them"
+        )
+    if not 0.0 <= unchanged <= 1.0:
+        raise DataError(f"a probability of {unchanged} that a value is unchanged: give one from 0 to 1")

@@ -1,0 +1,419 @@
+"""Implicit feedback: which user took which items, and nothing else.
+
+Each split is one compressed sparse row matrix, users x items::
+
+    user 0 took 2 5, user 1 nothing, user 2 took 0        indptr  0 2 2 3
+                                                          items   2 5 0
+
+Training items are what a model learns from and what a user's history is made of; the other two splits hold items
+that the user took too, to be found among all items that are not in the history.
+
+It is read from npz files, users x items in compressed sparse rows::
+
+    train_indptr  [users + 1]   train_items [n]        required
+    test_indptr   [users + 1]   test_items  [m]        required
+
+or from Parquet and CSV (also .tsv, .gz): one row for each interaction, with a column of users and one of items, both
+integers from 0; one file for each split.
+"""
+
+import hashlib
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.npz_file import integer_row, load_arrays
+from windrow.comm.random import Stream, hash_ids, stream_key
+
+__all__ = [
+    "InteractionOptions",
+    "Interactions",
+    "ItemLists",
+    "carve_validation",
+    "check_interactions",
+    "item_lists_from_pairs",
+    "read_interactions",
+]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class InteractionOptions:
+    """Columns, validation split, neighbourhoods and negatives of a log of format "interactions"."""
+
+    user_column: str = "user"
+    """Parquet and CSV only: column of user numbers, from 0."""
+    item_column: str = "item"
+    """Parquet and CSV only: column of item numbers, from 0."""
+    validation_fraction: float = 0.0
+    """Share of each user's training items that are set apart to choose settings by, in [0, 1)."""
+    max_history: int = 50
+    """The most items of a user's past that a training sample holds; 0: users are told by their number alone.
+    Evaluation takes all of them."""
+    max_audience: int = 50
+    """The most users of an item that a training sample holds; 0: items are told by their number alone. Evaluation
+    takes all of them."""
+    num_negatives: int = 1024
+    """Items that every positive of a step is told apart from; all positives share them."""
+    negative_exponent: float = 0.0
+    """Items are drawn with probability proportional to their count to this power: 0: all alike, 1: by popularity."""
+    log_q_correction: bool = False
+    """Whether the loss subtracts the logarithm of these probabilities from scores."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        if not 0 <= self.validation_fraction < 1:
+            raise RecipeError(
+                f"interactions.validation_fraction = {self.validation_fraction}: must be at least 0 and below 1"
+            )
+        for name, least in (
+            ("max_history", 0),
+            ("max_audience", 0),
+            ("num_negatives", 1),
+            ("negative_exponent", 0),
+        ):
+            if not getattr(self, name) >= least:
+                raise RecipeError(f"interactions.{name} = {getattr(self, name)}: must be at least {least}")
+
+
+IntArray = npt.NDArray[np.int64]
+
+
+@dataclass(frozen=True)
+class ItemLists:
+    """The items of each user: a compressed sparse row matrix without values.
+
+    Attributes:
+        indptr: [users + 1] int64; user u has the items ``items[indptr[u]:indptr[u + 1]]``.
+        items: [n] int64 item ids, ascending for each user, none twice.
+    """
+
+    indptr: IntArray
+    items: IntArray
+
+    @property
+    def num_users(self) -> int:
+        """Rows of the matrix."""
+        return len(self.indptr) - 1
+
+    @cached_property
+    def counts(self) -> IntArray:
+        """[users] number of items of each user."""
+        return np.diff(self.indptr)
+
+    @cached_property
+    def users(self) -> IntArray:
+        """[n] the user of each entry of `items`."""
+        return np.repeat(np.arange(self.num_users, dtype=np.int64), self.counts)
+
+    def __len__(self) -> int:
+        """Number of interactions."""
+        return len(self.items)
+
+
+@dataclass(frozen=True, slots=True)
+class Interactions:
+    """A data set of implicit feedback; check one with `check_interactions`.
+
+    Attributes:
+        num_users: users are 0 .. num_users - 1, in all splits.
+        num_items: items are 0 .. num_items - 1.
+        train: what a model learns from.
+        validation: to choose settings by; may be empty.
+        test: to report; may be empty.
+    """
+
+    num_users: int
+    num_items: int
+    train: ItemLists
+    validation: ItemLists
+    test: ItemLists
+
+    def splits(self) -> dict[str, ItemLists]:
+        """The three splits by name."""
+        return {"train": self.train, "validation": self.validation, "test": self.test}
+
+    def item_counts(self) -> IntArray:
+        """[num_items] how many users took each item in the training split."""
+        return np.bincount(self.train.items, minlength=self.num_items).astype(np.int64)
+
+    def fingerprint(self) -> str:
+        """SHA-256 of all splits, in hexadecimal: equal where two runs see the same data."""
+        digest = hashlib.sha256(f"{self.num_users} {self.num_items}".encode())
+        for name, lists in self.splits().items():
+            digest.update(name.encode())
+            digest.update(np.ascontiguousarray(lists.indptr, dtype="<i8").data)
+            digest.update(np.ascontiguousarray(lists.items, dtype="<i8").data)
+        return digest.hexdigest()
+
+
+def item_lists_from_pairs(users: IntArray, items: IntArray, num_users: int) -> ItemLists:
+    """Sort pairs into lists.
+
+    Args:
+        users: [n] in [0, num_users), in any order.
+        items: [n].
+        num_users: rows of the result.
+
+    Returns:
+        Every pair, by user and then by item; pairs that occur twice still do. Cost: one sort.
+    """
+    order = np.lexsort((items, users))
+    indptr = np.zeros(num_users + 1, dtype=np.int64)
+    np.cumsum(np.bincount(users, minlength=num_users), out=indptr[1:])
+    return ItemLists(indptr, items[order])
+
+
+def carve_validation(train: ItemLists, fraction: float, *, seed: int) -> tuple[ItemLists, ItemLists]:
+    """Move a share of each user's training items to a validation split.
+
+    Of n items a user gives up ``floor(fraction * n)``, those with the smallest hash of (seed, user, item): the
+    choice depends on nothing else.
+
+    Args:
+        train: items to choose from.
+        fraction: in [0, 1).
+        seed: of the choice.
+
+    Returns:
+        What is left to train on, and the validation split, empty where `fraction` is 0.
+
+    Raises:
+        RecipeError: the fraction is out of range.
+    """
+    if not 0 <= fraction < 1:
+        raise RecipeError(f"validation_fraction = {fraction}: expected at least 0 and less than 1")
+    users = train.users
+    user_keys = hash_ids(stream_key(seed, Stream.SPLIT), users)
+    keys = hash_ids(0, user_keys ^ train.items.astype(np.uint64))
+    order = np.lexsort((keys, users))
+    # Sorted by user, entry i is the (i - indptr[user])-th smallest of its user.
+    chosen = np.empty(len(train), dtype=bool)
+    chosen[order] = (
+        np.arange(len(train)) - train.indptr[users] < (train.counts * fraction).astype(np.int64)[users]
+    )
+    kept, taken = (
+        item_lists_from_pairs(users[mask], train.items[mask], train.num_users) for mask in (~chosen, chosen)
+    )
+    return kept, taken
+
+
+def check_interactions(interactions: Interactions, source: str) -> None:
+    """Refuse interactions that break a law.
+
+    Args:
+        interactions: to check.
+        source: where they come from, to be named in errors.
+
+    Raises:
+        DataError: offsets that do not start at 0, go down or do not end at the number of items; another number of
+            users in one split; an item out of range, not in ascending order or twice for a user; an item in two
+            splits of a user; nothing to train on. The message names split and user.
+    """
+    for split, lists in interactions.splits().items():
+        place = f"{source}, {split}"
+        _check_offsets(place, lists, interactions.num_users)
+        _check_items(place, lists, interactions.num_items)
+    if len(interactions.train) == 0:
+        raise DataError(f"{source}: the training split is empty; give at least one user an item")
+    _check_disjoint(source, interactions)
+
+
+def _check_offsets(place: str, lists: ItemLists, num_users: int) -> None:
+    indptr = lists.indptr
+    if indptr.ndim != 1 or lists.items.ndim != 1:
+        raise DataError(
+            f"{place}: offsets and items have shapes {indptr.shape} and {lists.items.shape}; need 1-D"
+        )
+    if len(indptr) != num_users + 1:
+        raise DataError(
+            f"{place}: {len(indptr)} offsets for {num_users} users; need one more than there are users"
+        )
+    if indptr[0] != 0:
+        raise DataError(f"{place}: offsets start at {indptr[0]}; start them at 0")
+    down = np.flatnonzero(np.diff(indptr) < 0)
+    if len(down):
+        user = int(down[0])
+        raise DataError(
+            f"{place}, user {user}: offsets go down, from {indptr[user]} to {indptr[user + 1]}; they count the "
+            "items of all users before, so write them again"
+        )
+    if indptr[-1] != len(lists.items):
+        raise DataError(f"{place}: offsets end at {indptr[-1]}, but there are {len(lists.items)} items")
+
+
+def _check_items(place: str, lists: ItemLists, num_items: int) -> None:
+    outside = np.flatnonzero((lists.items < 0) | (lists.items >= num_items))
+    if len(outside):
+        at = int(outside[0])
+        raise DataError(
+            f"{place}, user {lists.users[at]}: item {lists.items[at]} is not in 0 .. {num_items - 1}; number items "
+            "from 0"
+        )
+    wrong = np.flatnonzero((np.diff(lists.items) <= 0) & (np.diff(lists.users) == 0))
+    if len(wrong):
+        at = int(wrong[0])
+        user, first, second = lists.users[at], lists.items[at], lists.items[at + 1]
+        if first == second:
+            raise DataError(f"{place}, user {user}: item {first} occurs twice; keep one")
+        raise DataError(
+            f"{place}, user {user}: item {second} comes after item {first}; sort each user's items"
+        )
+
+
+def _check_disjoint(source: str, interactions: Interactions) -> None:
+    splits = list(interactions.splits().items())
+    pairs = {name: lists.users * interactions.num_items + lists.items for name, lists in splits}
+    for position, (first, _) in enumerate(splits):
+        for second, _ in splits[position + 1 :]:
+            both = np.intersect1d(pairs[first], pairs[second], assume_unique=True)
+            if len(both):
+                user, item = divmod(int(both[0]), interactions.num_items)
+                raise DataError(
+                    f"{source}, user {user}: item {item} is in {first} and in {second} ({len(both)} such pairs); "
+                    "keep it in one"
+                )
+
+
+Int64Array = npt.NDArray[np.int64]
+
+MOST_UNUSED_NUMBERS = 1_000_000
+MOST_NUMBERS_PER_PAIR = 100
+"""A user or item number beyond the first plus this for each interaction is a hash or a mistake."""
+
+
+def read_interactions(
+    train_path: Path,
+    test_path: Path | None = None,
+    *,
+    user_column: str = "user",
+    item_column: str = "item",
+    validation_fraction: float = 0.0,
+    seed: int,
+) -> Interactions:
+    """Read a data set of implicit feedback, whole, into memory (8 bytes for each interaction and user).
+
+    Items of each user may come in any order. There are as many users and items as the largest ids of both splits
+    ask for.
+
+    Args:
+        train_path: an npz file with both splits, or a Parquet or CSV file with the training split.
+        test_path: a Parquet or CSV file with the test split; None for an npz file, or for no test split.
+        user_column: in Parquet and CSV files.
+        item_column: in Parquet and CSV files.
+        validation_fraction: share of each user's training items that become the validation split.
+        seed: of that choice.
+
+    Returns:
+        Checked interactions.
+
+    Raises:
+        DataError: a file is missing, damaged or of another layout, or its interactions break a law.
+        RecipeError: the fraction is out of range.
+    """
+    if train_path.suffix == ".npz":
+        train, test = (_sorted_lists(lists) for lists in _read_npz(train_path))
+    else:
+        nothing = np.zeros(0, dtype=np.int64)
+        pairs = [_read_pairs(train_path, user_column, item_column), (nothing, nothing)]
+        if test_path is not None:
+            pairs[1] = _read_pairs(test_path, user_column, item_column)
+        for numbers, column in ((0, user_column), (1, item_column)):
+            _check_dense_numbers(train_path, column, [split[numbers] for split in pairs])
+        num_users = max(int(users.max(initial=-1)) for users, _ in pairs) + 1
+        train, test = (item_lists_from_pairs(users, items, num_users) for users, items in pairs)
+    num_items = max(int(lists.items.max(initial=-1)) for lists in (train, test)) + 1
+    whole = Interactions(train.num_users, num_items, train, _no_items(train.num_users), test)
+    check_interactions(whole, str(train_path))
+    kept, validation = carve_validation(train, validation_fraction, seed=seed)
+    return Interactions(train.num_users, num_items, kept, validation, test)
+
+
+def _check_dense_numbers(path: Path, column: str, numbers: list[Int64Array]) -> None:
+    """Every number up to the largest gets a row of a table: hashes for numbers would ask for all memory."""
+    largest = max(int(split.max(initial=-1)) for split in numbers)
+    found = sum(len(split) for split in numbers)
+    if largest >= MOST_UNUSED_NUMBERS + MOST_NUMBERS_PER_PAIR * found:
+        raise DataError(
+            f"{path}: column {column!r} has the number {largest} among {found} interactions: number users and items "
+            "from 0 without gaps, since each number up to the largest gets a row of a table"
+        )
+
+
+def _no_items(num_users: int) -> ItemLists:
+    return ItemLists(np.zeros(num_users + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
+
+
+def _sorted_lists(lists: ItemLists) -> ItemLists:
+    """The same lists, each in ascending order; damaged ones as they are, for the check to name what is wrong."""
+    indptr = lists.indptr
+    if indptr.ndim != 1 or len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(lists.items):
+        return lists
+    if (np.diff(indptr) < 0).any():
+        return lists
+    return ItemLists(indptr, lists.items[np.lexsort((lists.items, lists.users))])
+
+
+def _read_npz(path: Path) -> tuple[ItemLists, ItemLists]:
+    arrays = load_arrays(path)
+    train, test = (
+        ItemLists(integer_row(path, arrays, f"{split}_indptr"), integer_row(path, arrays, f"{split}_items"))
+        for split in ("train", "test")
+    )
+    return train, test
+
+
+def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[Int64Array, Int64Array]:
+    import pyarrow as pa
+    import pyarrow.csv
+    from pyarrow import parquet
+
+    wanted = [user_column, item_column]
+    try:
+        if path.suffix == ".parquet":
+            present = parquet.read_schema(path).names
+            _check_columns(path, wanted, present)
+            table = parquet.read_table(path, columns=wanted)
+        else:
+            delimiter = "\t" if ".tsv" in path.suffixes else ","
+            table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=delimiter))
+            _check_columns(path, wanted, table.column_names)
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
+    except (pa.ArrowException, OSError) as error:
+        raise DataError(f"{path}: no readable table ({error}); fetch or write it again") from error
+    users, items = (_ids(path, name, table.column(name)) for name in wanted)
+    return users, items
+
+
+def _check_columns(path: Path, wanted: list[str], present: list[str]) -> None:
+    for name in wanted:
+        if name not in present:
+            raise DataError(
+                f"{path}: there is no column {name!r}; the columns are {present}. Correct the name"
+            )
+
+
+def _ids(path: Path, name: str, column: "object") -> Int64Array:
+    import pyarrow as pa
+
+    assert isinstance(column, pa.ChunkedArray)
+    if not pa.types.is_integer(column.type):
+        raise DataError(f"{path}: column {name!r} has type {column.type}; number users and items from 0")
+    if column.null_count:
+        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
+        raise DataError(f"{path}, row {row + 1}: column {name!r} is empty; fill it in")
+    ids: Int64Array = column.to_numpy().astype(np.int64)
+    if len(ids) and ids.min() < 0:
+        row = int(np.flatnonzero(ids < 0)[0])
+        raise DataError(
+            f"{path}, row {row + 1}: column {name!r} is {ids[row]}; number users and items from 0"
+        )
+    return ids

@@ -1,0 +1,312 @@
+"""The row groups of a prepared split as NumPy arrays: decoded, transformed, shared in groups, the last used kept."""
+
+import threading
+from bisect import bisect_right
+from collections import OrderedDict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.rows import offsets_from_counts
+from windrow.recsys.batches.id_lists import (
+    DistinctRows,
+    IdLists,
+    RunLists,
+    SharedGroups,
+    distinct_rows,
+    lists_of_single_ids,
+    one_chunk,
+    runs_of_column,
+    runs_of_group,
+)
+from windrow.recsys.batches.transforms import Transforms
+from windrow.recsys.log.store import (
+    CURE,
+    DENSE_COLUMN,
+    LABEL_COLUMN,
+    SESSION_COLUMN,
+    WEIGHTS_SUFFIX,
+    FeatureEntry,
+    LogSplit,
+)
+
+__all__ = ["ColumnChoice", "RowGroup", "RowGroups", "decoded"]
+
+FEW_RUNS = 0.5
+"""Share of samples that begin a run, up to which neighbours are taken to have most of the repeats."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class ColumnChoice:
+    """What is read of each sample beside its label, and what is done to it.
+
+    Attributes:
+        features: of the store, all of them.
+        num_dense: dense values of a sample.
+        groups: names of features that are held as distinct lists; may be none.
+        transforms: what is done to ids; its features are those that come out. None: those of the store, unaltered.
+        transform_once: transform distinct lists of a group alone; without, all lists before they are compared.
+        sessions: read session ids.
+    """
+
+    features: tuple[FeatureEntry, ...]
+    num_dense: int
+    groups: tuple[tuple[str, ...], ...] = ()
+    transforms: Transforms | None = None
+    transform_once: bool = True
+    sessions: bool = False
+
+    @property
+    def given(self) -> tuple[FeatureEntry, ...]:
+        """Features that come out."""
+        return self.features if self.transforms is None else self.transforms.features
+
+    @property
+    def plain(self) -> tuple[FeatureEntry, ...]:
+        """Features that come out and are in no group, in their order."""
+        grouped = {name for group in self.groups for name in group}
+        return tuple(feature for feature in self.given if feature.name not in grouped)
+
+    def is_weighted(self, group: Sequence[str]) -> bool:
+        """Whether any feature of a group has weights."""
+        return any(feature.weighted for feature in self.given if feature.name in group)
+
+    def check_groups(self) -> None:
+        """Refuse groups that cannot be.
+
+        Raises:
+            RecipeError: a group without features, an unknown feature, or one that is named twice.
+        """
+        known = [feature.name for feature in self.given]
+        seen: set[str] = set()
+        for group in self.groups:
+            if not group:
+                raise RecipeError("deduplication.groups holds an empty group: name its features or remove it")
+            for name in group:
+                if name not in known:
+                    raise RecipeError(
+                        f"deduplication.groups names {name!r}, which is no feature of the log: known are "
+                        f"{', '.join(known)}"
+                    )
+                if name in seen:
+                    raise RecipeError(f"deduplication.groups names {name!r} twice: a feature is in one group")
+                seen.add(name)
+
+    def columns(self) -> list[str]:
+        """Columns of the store that are read."""
+        names = [LABEL_COLUMN] + [DENSE_COLUMN] * (self.num_dense > 0) + [SESSION_COLUMN] * self.sessions
+        for feature in self.features:
+            names += [feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted
+        return names
+
+
+@dataclass(frozen=True, slots=True)
+class RowGroup:
+    """Consecutive samples, in the memory that Arrow decoded them to.
+
+    Attributes:
+        labels: [n] float32.
+        dense: [n, D] float32.
+        single: [n] int64 for each feature of one id per sample that is in no group, in the order of features.
+        lists: each multi-hot feature that is in no group, in the order of features.
+        groups: distinct lists of each group.
+        sessions: [n] int64; None where they are not read.
+    """
+
+    labels: npt.NDArray[np.float32]
+    dense: npt.NDArray[np.float32]
+    single: tuple[npt.NDArray[np.int64], ...]
+    lists: tuple[IdLists, ...]
+    groups: SharedGroups
+    sessions: npt.NDArray[np.int64] | None = None
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all."""
+        arrays = (self.labels, self.dense, *self.single, *(() if self.sessions is None else (self.sessions,)))
+        of_arrays: int = sum(array.nbytes for array in arrays)
+        return of_arrays + sum(lists.num_bytes for lists in self.lists) + self.groups.num_bytes
+
+
+def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
+    """Take the arrays out of a decoded row group.
+
+    Args:
+        table: ``pyarrow.Table`` of ``choice.columns()``.
+        choice: what is read, and what is done to it.
+
+    Returns:
+        Samples; what needs no work lies in the memory that Arrow decoded it to.
+
+    Raises:
+        ValueError: lists and their weights have different lengths, or a row group begins with a null.
+    """
+    labels = one_chunk(table, LABEL_COLUMN).to_numpy()
+    if choice.num_dense:
+        dense = one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(len(labels), choice.num_dense)
+    else:
+        dense = np.zeros((len(labels), 0), np.float32)
+    columns = _Columns(table, dense, choice)
+    return RowGroup(
+        labels=labels,
+        dense=dense,
+        single=tuple(columns.ids(feature.name) for feature in choice.plain if not feature.multi_hot),
+        lists=tuple(columns.lists(feature.name) for feature in choice.plain if feature.multi_hot),
+        groups=columns.groups(choice.groups),
+        sessions=one_chunk(table, SESSION_COLUMN).to_numpy() if choice.sessions else None,
+    )
+
+
+class _Columns:
+    """The columns of a decoded row group as features."""
+
+    def __init__(self, table: Any, dense: npt.NDArray[np.float32], choice: ColumnChoice) -> None:
+        self._table = table
+        self._dense = dense
+        self._transforms = choice.transforms
+        self._transform_once = choice.transform_once
+        self._features = {feature.name: feature for feature in choice.given}
+
+    def ids(self, name: str) -> npt.NDArray[np.int64]:
+        ids = self._stored(name).single_ids()
+        return ids if self._transforms is None else self._transforms.ids(name, ids)
+
+    def lists(self, name: str) -> IdLists:
+        runs, transforms = self._stored(name), self._transforms
+        if transforms is None:
+            return runs.of_samples()
+        if self._transform_once:
+            return RunLists(transforms.lists(name, runs.lists), runs.begins).of_samples()
+        return transforms.lists(name, runs.of_samples())
+
+    def groups(self, groups: Sequence[Sequence[str]]) -> SharedGroups:
+        inverse = np.empty((len(groups), len(self._dense)), np.int32)
+        rows = []
+        for number, group in enumerate(groups):
+            of_group, inverse[number] = self._distinct(group)
+            rows.append(of_group)
+        return SharedGroups(tuple(rows), inverse)
+
+    def _distinct(self, group: Sequence[str]) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
+        transforms = self._transforms
+        features, run_of_sample = runs_of_group([self._stored(name) for name in group])
+        if transforms is None or not any(map(transforms.changes, group)):
+            rows, inverse = distinct_rows(features)
+            return rows, inverse if run_of_sample is None else inverse[run_of_sample]
+
+        def transform(lists: Sequence[IdLists]) -> list[IdLists]:
+            return [transforms.lists(name, of_name) for name, of_name in zip(group, lists, strict=True)]
+
+        transform_once = self._transform_once
+        if run_of_sample is not None:
+            if not transform_once:
+                features, run_of_sample = [self._stored(name).of_samples() for name in group], None
+            elif len(features[0].offsets) <= FEW_RUNS * len(run_of_sample):
+                # Runs are about as few as distinct lists, which need not be found first then.
+                transform_once = False
+        rows, inverse = distinct_rows(features, transform, transform_once=transform_once)
+        return rows, inverse if run_of_sample is None else inverse[run_of_sample]
+
+    def _stored(self, name: str) -> RunLists:
+        if self._transforms is not None and self._transforms.is_new(name):
+            return RunLists(lists_of_single_ids(self._transforms.new_ids(name, self._dense)), None)
+        try:
+            weights = one_chunk(self._table, name + WEIGHTS_SUFFIX) if self._features[name].weighted else None
+            return runs_of_column(one_chunk(self._table, name), weights)
+        except ValueError as error:
+            raise ValueError(f"column {name}: {error}") from error
+
+
+class RowGroups:
+    """Reads row groups of a split's files, which are memory-mapped while one is read.
+
+    Args:
+        split: of a prepared store.
+        choice: what is read.
+        memory_bytes: decoded row groups kept for later: of those that fit together, the ones used last.
+
+    Raises:
+        StoreError: a file has no readable footer, or another number of rows than the manifest says.
+    """
+
+    def __init__(self, split: LogSplit, choice: ColumnChoice, *, memory_bytes: int) -> None:
+        self._choice = choice
+        self._memory_bytes = memory_bytes
+        footers = [_footer(path, rows) for path, rows in zip(split.files, split.file_rows, strict=True)]
+        self._places = [
+            (path, footer, group)
+            for path, footer in zip(split.files, footers, strict=True)
+            for group in range(footer.num_row_groups)
+        ]
+        self._offsets = offsets_from_counts(
+            [footer.row_group(group).num_rows for _, footer, group in self._places]
+        )
+        self._kept: OrderedDict[int, RowGroup] = OrderedDict()
+        self._kept_bytes = 0
+        # A reader that was closed early may still be decoding when the next epoch begins.
+        self._lock = threading.Lock()
+
+    def covering(self, start: int, stop: int) -> list[tuple[RowGroup, int, int]]:
+        """The row groups that hold some rows.
+
+        Args:
+            start: first row, number in the split.
+            stop: first row after; more than `start`.
+
+        Returns:
+            ``(row group, first row in it, first row after)``, in order.
+
+        Raises:
+            StoreError: a row group cannot be decoded; names file and row group.
+        """
+        found = []
+        number = bisect_right(self._offsets, start) - 1
+        while start < stop:
+            first, end = self._offsets[number], min(stop, self._offsets[number + 1])
+            if start < end:
+                found.append((self._group(number), start - first, end - first))
+            start = end
+            number += 1
+        return found
+
+    def _group(self, number: int) -> RowGroup:
+        with self._lock:
+            group = self._kept.get(number)
+            if group is None:
+                group = self._decode(number)
+                self._kept[number] = group
+                self._kept_bytes += group.num_bytes
+            self._kept.move_to_end(number)
+            while self._kept_bytes > self._memory_bytes:
+                _, dropped = self._kept.popitem(last=False)
+                self._kept_bytes -= dropped.num_bytes
+            return group
+
+    def _decode(self, number: int) -> RowGroup:
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+        path, footer, group = self._places[number]
+        try:
+            with ParquetFile(path, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
+                return decoded(file.read_row_group(group, columns=self._choice.columns()), self._choice)
+        except (ArrowException, OSError, KeyError, ValueError) as error:
+            raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error
+
+
+def _footer(path: Path, rows: int) -> Any:
+    from pyarrow import ArrowException
+    from pyarrow.parquet import read_metadata
+
+    try:
+        footer = read_metadata(path)
+    except (ArrowException, OSError) as error:
+        raise StoreError(f"{path}: {error}; {CURE}") from error
+    if footer.num_rows != rows:
+        raise StoreError(f"{path} has {footer.num_rows} rows, expected {rows}: {CURE}")
+    return footer

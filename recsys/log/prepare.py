@@ -1,0 +1,342 @@
+"""From a log in any format to a prepared store: one process, bounded memory, every step out of core.
+
+files -> readers -> staged log (conforming columns, one Parquet file)
+                      | sorted by time, where the split is by time and it is not; or by session, where that is asked for
+                      | counted: vocabularies and dense moments, over the training split
+                      v
+                    samples of train, validation, test -> store
+
+There is one vocabulary for each table, which features may share.
+"""
+
+import contextlib
+import shutil
+from collections.abc import Callable, Iterator, Mapping
+from importlib.metadata import version
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.partition.atomic_writes import atomic_folder
+from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.options import LogOptions, LogSplitOptions
+from windrow.recsys.log.raw_blocks import file_labels, repeated_files, resolve_files
+from windrow.recsys.log.readers import make_reader
+from windrow.recsys.log.samples import SampleMapper, check_splits, find_cuts, sort_by_session, write_splits
+from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
+from windrow.recsys.log.store import (
+    MANIFEST_NAME,
+    WEIGHTS_SUFFIX,
+    FeatureEntry,
+    LogManifest,
+    LogStore,
+    SampleOrder,
+    SplitEntry,
+    StoreFile,
+    combined_fingerprint,
+    describe_store_file,
+    plain_settings,
+)
+from windrow.recsys.log.vocabulary import Vocabulary
+
+__all__ = ["Progress", "prepare_log", "read_values", "write_vocabularies"]
+
+Progress = Callable[[str, float], None]
+"""Called with the name of a stage and the share of it that is done, 0 to 1."""
+
+
+def prepare_log(
+    store: Path,
+    log: LogOptions,
+    split: LogSplitOptions,
+    *,
+    shard: bool = False,
+    cluster: bool = False,
+    leave_out_repeats: bool = False,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+) -> LogStore:
+    """Read a log, split and map it, and write a store.
+
+    Args:
+        store: folder to write; appears whole or not at all.
+        log: where the log is and how its columns become samples.
+        split: which samples train, validate and test.
+        shard: keep the samples of a session in one file: RecD's O1. Needs log.session.
+        cluster: keep the samples of a session next to one another, in order of time, or of the log where it has no
+            times: RecD's O2. Needs log.session.
+        leave_out_repeats: write the ids of a feature once for each run of samples that have the same, which pays where
+            samples that repeat are neighbours; reading gives the same samples.
+        overwrite: replace an existing store.
+        progress: told how far it is.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        StoreError: the store exists and is not to be overwritten, is something else than a store, or cannot be
+            written.
+        RecipeError: the two sections contradict each other.
+        DataError: the log breaks a law; the message names file, row and cure.
+
+    Memory: some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice over while
+    it is written, three times while its rows are sorted.
+    """
+    if split.by == "time" and not log.time:
+        raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
+    if (shard or cluster) and not log.session:
+        raise RecipeError(
+            f"[deduplication] {'shard' if shard else 'cluster'} = true needs the column of sessions: set session in "
+            "[log]"
+        )
+    if log.format == "interactions":
+        raise RecipeError(
+            '[log] format = "interactions" needs no preparation: training reads such files as they are'
+        )
+    if store.exists() and not overwrite:
+        raise StoreError(f"{store} already exists: choose another folder or pass --overwrite")
+    _check_replaceable(store)
+    report = progress or _silent
+    columns = staged_columns(log, split)
+    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
+        work = folder / "work"
+        work.mkdir()
+        rows, in_order = _stage(work / "staged.parquet", columns, log, split, report)
+        with StagedLog(work / "staged.parquet", work) as staged:
+            by_session = shard or cluster
+            if split.by == "time" and not in_order and not by_session:
+                report("sorting by time", 0.0)
+                staged.sort_by_time()
+                in_order = True
+            cuts = find_cuts(staged, rows, split, in_order=in_order)
+            shard_rows: dict[int, tuple[int, ...]] = {}
+            if by_session:
+                report("sorting by session", 0.0)
+                shard_rows = sort_by_session(
+                    staged, cuts, shard=shard, cluster=cluster, has_times=bool(log.time)
+                )
+            training = "split = 0" if cuts is None else f"time < {cuts[0]}"
+            vocabularies = write_vocabularies(folder, staged, log, training, report)
+            dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
+            mapper = SampleMapper(
+                log,
+                {name: Vocabulary.of(read_values(path)) for name, path in vocabularies.items()},
+                staged.moments(dense, training),
+            )
+            repeats = [
+                (name, name + WEIGHTS_SUFFIX if log.features[name].weights else "")
+                for name in (log.features if leave_out_repeats else ())
+            ]
+            entries = write_splits(
+                folder,
+                staged.file,
+                mapper,
+                cuts,
+                rows,
+                report,
+                shard_rows=shard_rows,
+                clustered=cluster,
+                repeats=repeats,
+            )
+        check_splits(entries, split)
+        shutil.rmtree(work)
+        order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
+        origin = {
+            "log": plain_settings(log),
+            "split": plain_settings(split),
+            "deduplication": {"shard": shard, "cluster": cluster},
+        }
+        _write_manifest(
+            folder,
+            log,
+            mapper,
+            entries,
+            vocabularies,
+            origin=origin,
+            order=order,
+            repeats_left_out=leave_out_repeats,
+        )
+    return LogStore.open(store)
+
+
+@contextlib.contextmanager
+def _failures_explained(store: Path) -> Iterator[None]:
+    """Turn what disk and DuckDB say where there is no room into what a user can do about it."""
+    import duckdb
+
+    try:
+        yield
+    except (OSError, duckdb.IOException, duckdb.OutOfMemoryException) as error:
+        # What follows in DuckDB's messages is about settings that users cannot reach.
+        reason = str(error).partition("\n")[0]
+        raise StoreError(
+            f"cannot write {store}: {reason}. Make room on the disk of {store.parent}, where what does not fit into "
+            "memory goes too, or choose another store"
+        ) from error
+
+
+def _check_replaceable(store: Path) -> None:
+    """Only what this function once wrote is replaced: a mistaken path must not cost a folder of the user's own."""
+    if (
+        not store.exists()
+        or (store / MANIFEST_NAME).is_file()
+        or (store.is_dir() and not any(store.iterdir()))
+    ):
+        return
+    raise StoreError(
+        f"{store} is no prepared log (there is no {MANIFEST_NAME} in it) and is not replaced: choose another store, or "
+        "remove it yourself"
+    )
+
+
+def _stage(
+    path: Path,
+    columns: tuple[StagedColumn, ...],
+    log: LogOptions,
+    split: LogSplitOptions,
+    report: Progress,
+) -> tuple[int, bool]:
+    """Read the log and write the staged file; how many rows, and whether they are in order of time."""
+    groups = [resolve_files(log.paths)]
+    if split.by == "files":
+        groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
+    everything = [file for group in groups for file in group]
+    if twice := repeated_files(everything):
+        raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
+    labels = file_labels(everything)
+    sizes = {file: file.stat().st_size for file in everything}
+    types = text_types(columns)
+    with StagingWriter(path, columns, log, split) as writer:
+        for code, files in enumerate(groups):
+            if not files:
+                continue
+            for block in prefetch(make_reader(log.format, files, types).batches()):
+                writer.write(block, labels[block.file], code)
+                before = sum(sizes[file] for file in everything[: everything.index(block.file)])
+                report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
+        if writer.rows == 0:
+            raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
+        return writer.rows, writer.in_time_order
+
+
+def _write_manifest(
+    folder: Path,
+    log: LogOptions,
+    mapper: SampleMapper,
+    entries: dict[str, SplitEntry],
+    vocabularies: dict[str, Path],
+    *,
+    origin: Mapping[str, Any],
+    order: SampleOrder,
+    repeats_left_out: bool,
+) -> None:
+    from pyarrow import parquet
+
+    described = tuple(
+        describe_store_file(folder, path, parquet.read_metadata(path).num_rows)
+        for path in vocabularies.values()
+    )
+    features = tuple(
+        FeatureEntry(
+            name=name,
+            table=log.table_of(name),
+            rows=mapper.table_rows(name),
+            multi_hot=options.multi_hot,
+            weighted=bool(options.weights),
+            ids=options.ids,
+            counts=mapper.counts.features[name],
+            repeats_left_out=repeats_left_out,
+        )
+        for name, options in log.features.items()
+    )
+    files: tuple[StoreFile, ...] = (*(file for entry in entries.values() for file in entry.files), *described)
+    LogManifest(
+        windrow_version=version("windrow"),
+        dense=log.dense,
+        dense_missing=mapper.counts.dense_missing,
+        has_time=bool(log.time),
+        has_session=bool(log.session),
+        features=features,
+        splits=entries,
+        vocabularies=described,
+        origin=origin,
+        order=order,
+        fingerprint=combined_fingerprint(files),
+    ).write(folder / MANIFEST_NAME)
+
+
+def _silent(stage: str, share: float) -> None:
+    """Tell nobody."""
+
+
+FOLDER_NAME = "vocabularies"
+
+
+def write_vocabularies(
+    folder: Path, staged: StagedLog, log: LogOptions, training: str, report: Callable[[str, float], None]
+) -> dict[str, Path]:
+    """Count values and write the vocabulary of each table that has one.
+
+    Args:
+        folder: of the store.
+        staged: the log.
+        log: says which features there are.
+        training: condition on the rows of the training split, in SQL.
+        report: told how far it is.
+
+    Returns:
+        The file of each table.
+
+    Raises:
+        DataError: features that share a table hold values of different types.
+    """
+    tables = {
+        table: features
+        for table, features in log.tables().items()
+        if log.features[features[0]].ids == "vocabulary"
+    }
+    if tables:
+        (folder / FOLDER_NAME).mkdir()
+    written = {}
+    for place, (table, features) in enumerate(tables.items()):
+        report(f"counting {table}", place / len(tables))
+        written[table] = folder / FOLDER_NAME / f"{table}.parquet"
+        _check_one_type(staged.file, table, features)
+        rule = log.features[features[0]]
+        staged.write_vocabulary(
+            written[table],
+            [(f"id.{name}", log.features[name].multi_hot) for name in features],
+            training,
+            min_count=rule.min_count,
+            max_rows=rule.rows,
+        )
+    return written
+
+
+def _check_one_type(staged: Path, table: str, features: tuple[str, ...]) -> None:
+    """Features that share a vocabulary have to have values of one type."""
+    from pyarrow import parquet, types
+
+    schema = parquet.read_schema(staged)
+    kinds = [schema.field(f"id.{name}").type for name in features]
+    found = {str(kind.value_type if types.is_list(kind) else kind) for kind in kinds}
+    if len(found) > 1:
+        raise DataError(
+            f"features {', '.join(features)} share table {table!r}, but hold {' and '.join(sorted(found))}: give their "
+            "columns one type, or the features a table each"
+        )
+
+
+def read_values(path: Path) -> Any:
+    """The values of a vocabulary as one ``pyarrow.Array``: row `FIRST_VALUE_ROW` of the table is that of the first.
+
+    Args:
+        path: file that `write_vocabularies` wrote.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    column = parquet.read_table(path, columns=["value"])["value"]
+    # One array: positions in it are rows of the table. Text of a billion bytes and more needs wide offsets.
+    wide = pa.types.is_string(column.type)
+    return (column.cast(pa.large_string()) if wide else column).combine_chunks()

@@ -1,0 +1,482 @@
+"""The staged log: columns that are needed, conforming, in one Parquet file, and what is asked of it as a whole.
+
+    row, split                 number of the row in the log; code of its split, where that is known already
+    label, time, session       float32, int64, int64
+    dense.NAME                 float32, null where missing
+    id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
+
+What follows (counting, sorting, mapping) then reads columns, in any order and more than once, at the disk's speed,
+whatever the log's own format. DuckDB counts and sorts out of core, in bounded memory.
+"""
+
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any, Self
+
+import numpy as np
+
+from windrow.comm.errors import DataError
+from windrow.recsys.log.clustering.external_sort import (
+    open_ranks,
+    read_buckets,
+    session_hash,
+    write_ranks,
+    write_runs,
+)
+from windrow.recsys.log.clustering.log_files import LogFiles
+from windrow.recsys.log.conform import Column, ColumnKind, conform, is_text, list_lengths
+from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
+from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
+from windrow.recsys.log.raw_blocks import RawBlock, TextType
+from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
+
+__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "staged_columns", "text_types"]
+
+FILE_COLUMN = "file"
+"""Virtual column with the name of the file, where the log has no column of that name."""
+
+SPLIT_KEY = "split key"
+TEXT_TYPES: Mapping[ColumnKind, TextType] = {"label": "float64", "number": "float64", "row": "int64"}
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StagedColumn:
+    """One staged column and where it comes from."""
+
+    name: str
+    """In the staged file."""
+    column: str
+    """In the log."""
+    kind: ColumnKind
+    """What it is needed as."""
+    separator: str = "|"
+    """Of lists in text."""
+    rows: int | None = None
+    """row and rows only: what the numbers have to be below."""
+
+
+def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
+    """List what is needed of a log.
+
+    Args:
+        log: which columns.
+        split: may need one too.
+    """
+    found = [StagedColumn(name="label", column=log.label, kind="label")]
+    if log.time:
+        found.append(StagedColumn(name="time", column=log.time, kind="time"))
+    if log.session:
+        found.append(StagedColumn(name="session", column=log.session, kind="key"))
+    if split.column:
+        found.append(StagedColumn(name=SPLIT_KEY, column=split.column, kind="key"))
+    found += [StagedColumn(name=f"dense.{name}", column=name, kind="number") for name in log.dense]
+    for name, feature in log.features.items():
+        whole = feature.ids == "rows"
+        kinds: tuple[ColumnKind, ColumnKind] = ("row", "rows") if whole else ("id", "ids")
+        found.append(
+            StagedColumn(
+                name=f"id.{name}",
+                column=log.column_of(name),
+                kind=kinds[feature.multi_hot],
+                separator=feature.separator,
+                rows=feature.rows if whole else None,
+            )
+        )
+        if feature.weights:
+            found.append(
+                StagedColumn(
+                    name=f"weights.{name}",
+                    column=feature.weights,
+                    kind="weights",
+                    separator=feature.separator,
+                )
+            )
+    return tuple(found)
+
+
+def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
+    """What the fields of each column are read as, in a text file.
+
+    Args:
+        columns: that are needed.
+
+    Returns:
+        Type by column of the log; a column with two uses that differ is read as text.
+    """
+    types: dict[str, TextType] = {}
+    for use in columns:
+        wanted = TEXT_TYPES.get(use.kind, "string")
+        types[use.column] = wanted if types.get(use.column, wanted) == wanted else "string"
+    return types
+
+
+class StagingWriter:
+    """Writes the staged file, block by block. A context manager.
+
+    Args:
+        path: the file.
+        columns: that are needed.
+        log: which columns may be absent.
+        split: dealt here where it does not need the whole log.
+    """
+
+    def __init__(
+        self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions
+    ) -> None:
+        self._path = path
+        self._columns = columns
+        self._optional = frozenset(log.optional)
+        self._split = split
+        self._writer: Any = None
+        self._rows = 0
+        self._latest: int | None = None
+        self._kinds: dict[str, str] = {}
+        self._sorted = True
+
+    @property
+    def rows(self) -> int:
+        """Rows written."""
+        return self._rows
+
+    @property
+    def in_time_order(self) -> bool:
+        """Whether no row was earlier than the one before it."""
+        return self._sorted
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        if self._writer is not None:
+            self._writer.close()
+
+    def write(self, block: RawBlock, label: str, code: int) -> None:
+        """Add a block.
+
+        Args:
+            block: rows of the log.
+            label: the virtual column ``file`` in all of them.
+            code: of the split, where files decide.
+
+        Raises:
+            DataError: a column is absent, or a value does not fit.
+        """
+        import pyarrow as pa
+        from pyarrow import parquet
+
+        if block.batch.num_rows == 0:
+            return
+        staged = {use.name: self._conformed(block, use, label) for use in self._columns}
+        _check_weights(block, self._columns, staged)
+        rows = np.arange(self._rows, self._rows + block.batch.num_rows)
+        if "time" in staged:
+            self._watch_order(staged["time"].to_numpy())
+        if self._split.by == "files":
+            staged["split"] = pa.array(np.full(len(rows), code, np.int8))
+        elif self._split.by == "hash":
+            keys = staged.pop(SPLIT_KEY).to_numpy() if self._split.column else rows
+            staged["split"] = pa.array(split_by_hash(keys, self._split.fractions, self._split.seed))
+        staged["row"] = pa.array(rows)
+        batch = pa.RecordBatch.from_pydict(staged)
+        if self._writer is None:
+            self._writer = parquet.ParquetWriter(
+                self._path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
+            )
+        self._write_alike(batch, block)
+        self._rows += len(rows)
+
+    def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
+        import pyarrow as pa
+
+        position = block.batch.schema.get_field_index(use.column)
+        if position >= 0:
+            array = block.batch.column(position)
+        elif use.column == FILE_COLUMN:
+            array = pa.array([label] * block.batch.num_rows)
+        elif use.column in self._optional:
+            array = pa.nulls(block.batch.num_rows)
+        else:
+            raise DataError(
+                f"{block.where(0)}: there is no column {use.column!r}; the columns are "
+                f"{', '.join(block.columns_in_file)}. Correct the name, or list it under optional if only some "
+                "files have it"
+            )
+        column = Column(array, use.column, block, use.separator)
+        conforming = conform(column, use.kind)
+        if use.kind in ("time", "key"):
+            self._watch_kind(use, column)
+        if use.rows is not None:
+            _check_rows(column, conforming, use.rows)
+        return conforming
+
+    def _write_alike(self, batch: Any, block: RawBlock) -> None:
+        """Write a batch whose columns have the types of the first one."""
+        import pyarrow as pa
+
+        arrays = []
+        for field, array in zip(self._writer.schema, batch.columns, strict=True):
+            if array.type != field.type and array.null_count == len(array):
+                array = pa.nulls(len(array), field.type)  # noqa: PLW2901 - absent here, of either type
+            if array.type != field.type:
+                raise DataError(
+                    f"{block.where(0)}: column of {field.name!r} holds {array.type}, but {field.type} in the rows "
+                    "before: give it one type in all files, and name first a file that has it"
+                )
+            arrays.append(array)
+        self._writer.write_batch(pa.RecordBatch.from_arrays(arrays, schema=self._writer.schema))
+
+    def _watch_kind(self, use: StagedColumn, column: Column) -> None:
+        """Refuse what means different things in different places.
+
+        Times that are dates here and whole numbers there are of who knows what unit; of keys that are text the hash is
+        taken, so that one that is 5 here and "5" there would be two.
+        """
+        kind = _kind_of_times(column) if use.kind == "time" else _kind_of_keys(column)
+        before = self._kinds.setdefault(use.name, kind)
+        if kind != before:
+            raise column.refuse(
+                0, f"holds {kind}, but {before} in the rows before: give all files one of both"
+            )
+
+    def _watch_order(self, times: Any) -> None:
+        if self._latest is not None and times[0] < self._latest:
+            self._sorted = False
+        self._sorted = self._sorted and bool((times[1:] >= times[:-1]).all())
+        self._latest = int(times[-1])
+
+
+def _kind_of_times(column: Column) -> str:
+    from pyarrow import types
+
+    if types.is_integer(column.array.type):
+        return "whole numbers"
+    # Text: the fields of a block are all of one kind.
+    is_number = str(column.array[0].as_py()).strip().lstrip("+-").isdecimal()
+    return "whole numbers" if is_number else "dates"
+
+
+def _kind_of_keys(column: Column) -> str:
+    from pyarrow import types
+
+    kind = column.array.type
+    return "text" if is_text(kind.value_type if types.is_dictionary(kind) else kind) else "whole numbers"
+
+
+def _check_rows(column: Column, values: Any, rows: int) -> None:
+    """Row numbers, single or in lists, have to be there and inside the table."""
+    from pyarrow import compute, types
+
+    is_list = types.is_list(values.type)
+    flat = values.flatten() if is_list else values
+    wrong = compute.or_(compute.less(flat, 0), compute.greater_equal(flat, rows)).fill_null(fill_value=True)
+    if not compute.any(wrong).as_py():
+        return
+    place = int(wrong.to_numpy(zero_copy_only=False).argmax())
+    row = int(np.searchsorted(np.cumsum(list_lengths(values)), place, side="right")) if is_list else place
+    raise column.refuse(
+        row,
+        f'has {flat[place].as_py()} where ids = "rows" expects a row number in 0 to {rows - 1}: raise rows, or take '
+        'ids = "vocabulary" or "hash"',
+    )
+
+
+def _check_weights(block: RawBlock, columns: tuple[StagedColumn, ...], staged: Mapping[str, Any]) -> None:
+    """Each list of weights has to be as long as its list of ids."""
+    for use in columns:
+        if use.kind != "weights":
+            continue
+        ids = list_lengths(staged[use.name.replace("weights.", "id.", 1)])
+        weights = list_lengths(staged[use.name])
+        wrong = np.flatnonzero(ids != weights)
+        if len(wrong):
+            row = int(wrong[0])
+            raise DataError(
+                f"{block.where(row)}: column {use.column!r} has {weights[row]} weights for {ids[row]} ids: give "
+                "one for each"
+            )
+
+
+MEMORY_LIMIT = "2GB"
+"""What DuckDB may hold at a time; the rest goes to the working folder."""
+
+SHARD_ROWS = 1 << 18
+"""Samples to a shard: four row groups. The fewer, the nearer are the samples of a session within it; the more, the
+larger are files."""
+RUN_BYTES, BUCKET_BYTES = 256 << 20, 128 << 20
+"""Of rows that are sorted, and of those that are merged, at a time: with their copies less than DuckDB may hold."""
+
+
+class StagedLog:
+    """Queries over the file that `StagingWriter` wrote. A context manager.
+
+    Args:
+        file: the staged file.
+        work: folder for what does not fit into memory.
+    """
+
+    def __init__(self, file: Path, work: Path) -> None:
+        self._file = file
+        self._work = work
+        self._database = open_database(MEMORY_LIMIT, work / "duckdb")
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._database.close()
+
+    @property
+    def file(self) -> Path:
+        """The staged file."""
+        return self._file
+
+    def sort_by_time(self) -> None:
+        """Put the rows in order of time, those of one instant as they were."""
+        self._reorder(f"SELECT row FROM ({self._numbered('time, row AS log_row')}) ORDER BY time, log_row")
+
+    def sort_by_session(
+        self, split: str, *, shard: bool, cluster: bool, times: bool
+    ) -> dict[int, tuple[int, ...]]:
+        """Put the rows in order of (shard of the session, hash of the session, session, time, row).
+
+        A shard has about `SHARD_ROWS` samples of a split. See `windrow.recsys.log.clustering.external_sort`.
+
+        Args:
+            split: the code of a row's split, in SQL.
+            shard: whether shards come first.
+            cluster: whether sessions follow; rows of a shard stay in the order of the log otherwise.
+            times: whether there are times that order rows, before their place in the log.
+
+        Returns:
+            For each split the rows of its shards, in their order; empty without `shard`.
+        """
+        rows = self._numbered(
+            f"session, row AS log_row, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time"
+        )
+        keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
+        counts = dict(
+            self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall()
+        )
+        shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
+        dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
+        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "log_row"]
+        found: dict[int, tuple[int, ...]] = {}
+        if shard:
+            for code, _, count in self._database.execute(
+                f"SELECT split, shard, count(*) FROM ({dealt}) GROUP BY split, shard ORDER BY split, shard"
+            ).fetchall():
+                found[code] = (*found.get(code, ()), count)
+        self._reorder(f"SELECT row FROM ({dealt}) ORDER BY {', '.join(order)}")
+        return found
+
+    def time_of_row(self, row: int, *, in_order: bool = True) -> int:
+        """The time of one row of the log in order of time.
+
+        Args:
+            row: position in that order.
+            in_order: whether the rows are in it.
+        """
+        order = "" if in_order else "ORDER BY time"
+        found = self._database.execute(
+            f"SELECT time FROM {_scan(self._file)} {order} LIMIT 1 OFFSET {row}"
+        ).fetchall()
+        return int(found[0][0])
+
+    def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
+        """Mean and standard deviation of columns, over values that are not missing.
+
+        Args:
+            columns: of float32.
+            chosen: condition on the rows, in SQL.
+
+        Returns:
+            ``(mean, deviation)`` by column; (0, 1) without values, and deviation 1 where all are equal.
+        """
+        if not columns:
+            return {}
+        # Single-threaded sums: the last digits must not depend on how threads shared the rows.
+        terms = ", ".join(
+            f"avg({sql_name(name)}::DOUBLE), stddev_pop({sql_name(name)}::DOUBLE)" for name in columns
+        )
+        self._database.execute("SET threads = 1")
+        row = self._database.execute(f"SELECT {terms} FROM {_scan(self._file)} WHERE {chosen}").fetchone()
+        self._database.execute("RESET threads")
+        return {
+            name: (float(row[2 * place] or 0.0), float(row[2 * place + 1] or 1.0))
+            for place, name in enumerate(columns)
+        }
+
+    def write_vocabulary(
+        self,
+        path: Path,
+        columns: Sequence[tuple[str, bool]],
+        chosen: str,
+        *,
+        min_count: int,
+        max_rows: int | None,
+    ) -> None:
+        """Count the values of a table and write them in the order of their rows.
+
+        Args:
+            path: Parquet file to write, with columns ``id``, ``value`` and ``count``.
+            columns: staged columns of the table's features, and whether each holds lists.
+            chosen: condition on the rows that count, in SQL.
+            min_count: rarer values are left out.
+            max_rows: rows that the table may have; None for any number.
+        """
+        scan = _scan(self._file)
+        parts = " UNION ALL ".join(
+            f"SELECT {f'unnest({sql_name(column)})' if is_list else sql_name(column)} AS value "
+            f"FROM {scan} WHERE {chosen}"
+            for column, is_list in columns
+        )
+        limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
+        self._database.execute(
+            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ("
+            f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value "
+            f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {sql_text(path)} "
+            "(FORMAT parquet, COMPRESSION zstd)"
+        )
+
+    def _numbered(self, columns: str) -> str:
+        """A query for columns, and the position of each row as ``row``."""
+        return f"SELECT {columns}, row_number() OVER () - 1 AS row FROM {_scan(self._file)}"
+
+    def _reorder(self, order: str) -> None:
+        """Write the rows anew, in the order in which a query names them.
+
+        DuckDB sorts what decides alone: with lists among the columns it holds much more memory than its limit says.
+        """
+        from pyarrow import parquet
+
+        ordered, target = self._work / "order.parquet", self._work / "ordered.parquet"
+        self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
+        ranks = write_ranks(self._database, ordered, self._work)
+        ordered.unlink()
+        log = LogFiles.open([self._file])
+        bucket_rows = max(1, int(BUCKET_BYTES / log.row_bytes))
+        runs = self._work / "runs"
+        runs.mkdir()
+        written = write_runs(
+            log.batches(),
+            open_ranks(ranks),
+            bucket_rows=bucket_rows,
+            run_bytes=RUN_BYTES,
+            folder=runs,
+        )
+        files = [path for path, _ in written]
+        with parquet.ParquetWriter(
+            target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
+        ) as writer:
+            for batch in read_buckets(files, -(-len(open_ranks(ranks)) // bucket_rows)):
+                writer.write_batch(batch)
+        shutil.rmtree(runs)
+        ranks.unlink()
+        self._file.unlink()
+        self._file = target.rename(self._work / "staged.parquet")
+
+
+def _scan(file: Path) -> str:
+    return f"read_parquet({sql_text(file)})"

@@ -1,0 +1,231 @@
+"""Write a generated log as Parquet, in bounded memory at any size, and the recipe that fits it."""
+
+from collections import deque
+from collections.abc import Callable, Iterator
+from concurrent.futures import Future, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+from windrow.comm.errors import DataError, StoreError
+from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR, dedupe_factor
+from windrow.recsys.log.synthetic.options import SampleOrder, SessionLogOptions
+from windrow.recsys.log.synthetic.sessions import Map, Samples, draw_samples, sample_blocks, sessions_for
+from windrow.recsys.log.synthetic.statistics import expected_statistics
+
+__all__ = [
+    "Progress",
+    "generate_log",
+    "log_schema",
+    "recipe_features",
+    "recipe_groups",
+    "rows_per_group",
+    "session_batches",
+    "session_log_recipe",
+]
+
+Progress = Callable[[int], None]
+"""Called with the number of samples that were written since the last call."""
+
+ROW_GROUP_BYTES = 1 << 26
+"""Of a row group before encoding: half of what engines for large logs usually have (128 MiB), since up to three are
+held at a time here."""
+
+ID_BYTES = 8
+"""Ids, sessions and times are int64."""
+
+SINGLE_BYTES = 1 + 8 + 8
+"""Of a sample: label, session, time."""
+
+
+def generate_log(
+    path: Path,
+    options: SessionLogOptions,
+    *,
+    samples: int,
+    order: SampleOrder = "time",
+    row_group_rows: int | None = None,
+    threads: int = 2,
+    progress: Progress | None = None,
+) -> None:
+    """Write a log of sessions 0, 1, ... as one Parquet file; it appears whole or not at all.
+
+    Columns: `label` int8, `session` int64, `time` int64 (microseconds since 1970), dense ones float32, one-id features
+    int64, lists of int64. Compression is zstd; dictionaries for features with one id only, since they keep zstd from
+    seeing lists that repeat.
+
+    Args:
+        path: file to write, or to replace.
+        options: of the log.
+        samples: that it has; the last session loses its last ones.
+        order: of the samples.
+        row_group_rows: samples of a row group; None: `rows_per_group(options)`.
+        threads: that work out values.
+        progress: told of samples as they are written.
+
+    Raises:
+        DataError: there are no samples to write.
+        RecipeError: there is no such order.
+        StoreError: the file cannot be written.
+    """
+    from pyarrow import parquet
+
+    if samples < 1:
+        raise DataError(f"a log of {samples} samples: ask for at least 1")
+    rows = row_group_rows or rows_per_group(options)
+    single = [
+        "label",
+        *(f.name for group in options.groups if group.mean_length is None for f in group.features),
+    ]
+    unfinished = path.with_name(path.name + ".unfinished")
+    sessions = range(sessions_for(options, samples))
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        try:
+            with parquet.ParquetWriter(
+                unfinished, log_schema(options), compression="zstd", use_dictionary=single
+            ) as writer:
+                for batch in session_batches(
+                    options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
+                ):
+                    writer.write_batch(batch, row_group_size=rows)
+                    if progress is not None:
+                        progress(batch.num_rows)
+            unfinished.replace(path)
+        finally:
+            unfinished.unlink(missing_ok=True)
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error}. Choose another file.") from error
+
+
+def session_batches(
+    options: SessionLogOptions,
+    sessions: range,
+    *,
+    order: SampleOrder,
+    block_rows: int,
+    samples: int | None = None,
+    threads: int = 2,
+) -> Iterator[Any]:
+    """Make the samples of any range of sessions; ranges may be made at different times and places.
+
+    Args:
+        options: of the log.
+        sessions: their numbers.
+        order: of the samples, within the range.
+        block_rows: samples of each batch but the last.
+        samples: stop with so many; None: all.
+        threads: that work out values, one batch ahead of the one that is given.
+
+    Yields:
+        ``pyarrow.RecordBatch`` of `log_schema(options)`.
+
+    Raises:
+        RecipeError: there is no such order.
+    """
+    blocks = sample_blocks(options, sessions, order=order, block_rows=block_rows, samples=samples)
+    with ThreadPoolExecutor(max(1, threads)) as groups, ThreadPoolExecutor(1) as ahead:
+        pending: deque[Future[Any]] = deque()
+        for block in blocks:
+            pending.append(ahead.submit(_record_batch, options, block, groups.map))
+            if len(pending) > 1:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+
+
+def rows_per_group(options: SessionLogOptions) -> int:
+    """Samples of a row group of `ROW_GROUP_BYTES`, a multiple of 1,024 and at most a million."""
+    sample_bytes = SINGLE_BYTES + ID_BYTES * options.ids_per_sample() + 4 * len(options.dense)
+    return min(max(int(ROW_GROUP_BYTES / sample_bytes) // 1024, 1), 1024) * 1024
+
+
+def log_schema(options: SessionLogOptions) -> Any:
+    """The ``pyarrow.Schema`` of a log."""
+    import pyarrow as pa
+
+    ids = [
+        (feature.name, pa.int64() if group.mean_length is None else pa.list_(pa.int64()))
+        for group in options.groups
+        for feature in group.features
+    ]
+    dense = [(name, pa.float32()) for name in options.dense]
+    return pa.schema([("label", pa.int8()), ("session", pa.int64()), ("time", pa.int64()), *dense, *ids])
+
+
+def _record_batch(options: SessionLogOptions, samples: Samples, map_over: Map) -> Any:
+    import pyarrow as pa
+
+    values = draw_samples(options, samples, map_over)
+    columns: list[Any] = [values.labels, values.sessions, values.times]
+    columns.extend(values.dense[name] for name in options.dense)
+    for feature in options.features:
+        ids = values.ids[feature.name]
+        if feature.name in values.offsets:
+            # A batch of a row group's size has far less than 2 ** 31 ids.
+            starts = pa.array(values.offsets[feature.name].astype("int32"))
+            columns.append(pa.ListArray.from_arrays(starts, pa.array(ids)))
+        else:
+            columns.append(ids)
+    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
+    return pa.record_batch(arrays, schema=log_schema(options))
+
+
+def recipe_features(options: SessionLogOptions) -> dict[str, dict[str, Any]]:
+    """The recipe's tables ``[log.features.NAME]``: ids are rows of tables already.
+
+    Args:
+        options: of the log.
+    """
+    return {
+        feature.name: {"ids": "rows", "rows": feature.rows}
+        | ({} if group.mean_length is None else {"multi_hot": True})
+        for group in options.groups
+        for feature in group.features
+    }
+
+
+def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
+    """The recipe's ``deduplication.groups``: those whose samples repeat often enough.
+
+    Args:
+        options: of the log.
+    """
+    unchanged = expected_statistics(options).unchanged
+    found = []
+    for group in options.groups:
+        names = [feature.name for feature in group.features]
+        if not names:
+            continue
+        factor = dedupe_factor(options.samples_per_session, min(unchanged[name] for name in names))
+        if factor > WORTHWHILE_FACTOR:
+            found.append(names)
+    return found
+
+
+def session_log_recipe(options: SessionLogOptions, *, log: str, store: str) -> dict[str, Any]:
+    """A whole recipe, for ``windrow prepare`` and ``windrow train``.
+
+    Args:
+        options: of the log.
+        log: path of the log, as seen from the recipe.
+        store: folder for the prepared log, as seen from the recipe.
+
+    Returns:
+        Nested dictionaries, as in the file.
+    """
+    return {
+        "store": store,
+        "log": {
+            "paths": [log],
+            "format": "parquet",
+            "dense": list(options.dense),
+            "time": "time",
+            "session": "session",
+            "features": recipe_features(options),
+        },
+        # Whole sessions: a sample of a session tells much of the others.
+        "split": {"by": "hash", "column": "session", "fractions": [0.8, 0.1, 0.1]},
+        "deduplication": {"groups": recipe_groups(options), "cluster": True},
+        "tables": {"dim": 16},
+        "training": {"batch_size": 4096, "shuffle": "sessions"},
+    }

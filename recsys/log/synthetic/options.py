@@ -1,0 +1,313 @@
+"""What a generated log of sessions looks like: features that change from sample to sample, and RecD's log as a preset.
+
+Zhao et al., RecD: Deduplication for End-to-End Deep Learning Recommendation Model Training Infrastructure, MLSys 2023
+(arXiv 2211.05239), measured 733 features of production logs. What the preset keeps of it:
+
+    16.5      samples of a session, mean
+    1.15      samples of a session in a batch of 4,096, where the log is in order of time
+    80 %      of values are those of the sample before, counted by features
+    81.6 %    the same, counted by ids
+    89.4 %    of ids are there in the sample before, counting lists that moved on by one as well
+
+Of Meta's published traces of embedding lookups (facebookresearch/dlrm_datasets, locality statistics of 2021):
+
+    15.8      ids of a sample in each feature, mean over 856 tables
+    6.9       times that an id occurs among 65,536 samples, mean over the ids that do
+
+The three shares are quoted from memory of the paper and were not checked against its text. Not published, and chosen
+here: which features there are. Lists on the user's side are long and mostly unchanged,
+features of the item that is shown are single ids that change nearly always, table sizes go over five orders of
+magnitude, and popularity falls with the rank to the power 0.9.
+"""
+
+from dataclasses import dataclass
+from typing import Literal, get_args
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.log.options import RESERVED_NAMES
+
+__all__ = [
+    "PUBLISHED_BATCH",
+    "PUBLISHED_IDS_PER_FEATURE",
+    "PUBLISHED_REUSE",
+    "PUBLISHED_REUSE_SAMPLES",
+    "FeatureGroup",
+    "SampleOrder",
+    "SessionFeature",
+    "SessionLogOptions",
+    "check_order",
+    "published_statistics",
+    "recd",
+]
+
+SampleOrder = Literal["time", "sessions"]
+"""time: as a message bus brings samples, those of a session among those of many others; sessions: those of a session
+next to one another, in order of time, sessions in order of their beginnings."""
+
+OWN_COLUMNS = ("label", "session", "time")
+"""Columns that every generated log has."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionFeature:
+    """One sparse feature."""
+
+    name: str
+    """Of the column."""
+    rows: int
+    """Rows of its table: ids are from 0 to rows - 1."""
+    skew: float = 0.9
+    """Exponent of the ids' popularity: the k-th most frequent one is drawn about in proportion to k ** -skew."""
+    effect: float = 0.0
+    """What it adds to the logit of a click, as a standard deviation."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the feature, the field, its value and what is allowed.
+        """
+        if not self.name or self.name in RESERVED_NAMES:
+            raise RecipeError(f"a generated feature cannot be called {self.name!r}: choose another name")
+        if self.rows < 1:
+            raise RecipeError(f"feature {self.name!r}: rows = {self.rows}: must be at least 1")
+        if not 0 <= self.skew < float("inf"):
+            raise RecipeError(f"feature {self.name!r}: skew = {self.skew}: must be 0 or above, and finite")
+        if self.effect and self.rows == 1:
+            raise RecipeError(
+                f"feature {self.name!r}: effect = {self.effect}: needs at least 2 rows, since one id says nothing "
+                "about clicks"
+            )
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class FeatureGroup:
+    """Features that change together: at each sample of a session but the first all keep their value, or none does."""
+
+    name: str
+    """For messages, and part of what its random numbers depend on."""
+    features: tuple[SessionFeature, ...] = ()
+    """Sparse features."""
+    mean_length: float | None = None
+    """None: one id each. Else each has a list, all of one length: at least 1, geometric, with this mean."""
+    unchanged: float = 0.0
+    """Chance that a sample has what the sample before it in the session has."""
+    shifted: float = 0.0
+    """Lists only: share of changes where the newest id enters at the end and the oldest one falls out at the front; at
+    the others the whole list is drawn anew."""
+    empty: float = 0.0
+    """Lists only: share of sessions in which the lists are empty from beginning to end."""
+    dense: tuple[str, ...] = ()
+    """Columns of dense values that change with the group, drawn from the standard normal distribution."""
+    dense_effect: float = 0.0
+    """What each dense column adds to the logit of a click, as a standard deviation."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and what goes together.
+
+        Raises:
+            RecipeError: names the group, the field, its value and what is allowed.
+        """
+        for field in ("unchanged", "shifted", "empty"):
+            value = getattr(self, field)
+            if not 0 <= value <= 1:
+                raise RecipeError(f"group {self.name!r}: {field} = {value}: must be from 0 to 1")
+        if self.mean_length is None and (self.shifted or self.empty):
+            raise RecipeError(
+                f"group {self.name!r}: shifted and empty are for lists: give it a mean_length too"
+            )
+        if self.mean_length is not None and not 1 <= self.mean_length < float("inf"):
+            raise RecipeError(f"group {self.name!r}: mean_length = {self.mean_length}: must be at least 1")
+        if not self.features and not self.dense:
+            raise RecipeError(f"group {self.name!r} is empty: give it features or dense columns")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SessionLogOptions:
+    """A log of sessions. `windrow.recsys.log.synthetic.options.recd` makes the published one."""
+
+    groups: tuple[FeatureGroup, ...]
+    """The columns, by what changes together."""
+    samples_per_session: float = 16.5
+    """Mean; sessions have at least 1 sample, and their sizes are geometric."""
+    concurrent_sessions: int = 10_000
+    """Sessions under way at a time. In order of time a batch of B samples has about one sample of each of its sessions
+    where this is well above B."""
+    session_seconds: int = 1800
+    """How long a session lasts, from which the distance between two beginnings follows."""
+    click_share: float = 0.2
+    """Share of samples with label 1, about."""
+    seed: int = 0
+    """Another seed gives another log of the same statistics."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges, and that no two columns have one name.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        if not 1 <= self.samples_per_session < float("inf"):
+            raise RecipeError(f"samples_per_session = {self.samples_per_session}: must be at least 1")
+        for field in ("concurrent_sessions", "session_seconds"):
+            if getattr(self, field) < 1:
+                raise RecipeError(f"{field} = {getattr(self, field)}: must be at least 1")
+        if not 0 < self.click_share < 1:
+            raise RecipeError(f"click_share = {self.click_share}: must be between 0 and 1")
+        for what, names in (
+            ("groups", [group.name for group in self.groups]),
+            ("columns", [*OWN_COLUMNS, *(feature.name for feature in self.features), *self.dense]),
+        ):
+            twice = sorted({name for name in names if names.count(name) > 1})
+            if twice:
+                raise RecipeError(f"two {what} are called {twice[0]!r}: give each a name of its own")
+
+    @property
+    def features(self) -> tuple[SessionFeature, ...]:
+        """All sparse features, in the order of their columns."""
+        return tuple(feature for group in self.groups for feature in group.features)
+
+    @property
+    def dense(self) -> tuple[str, ...]:
+        """All dense columns, in their order."""
+        return tuple(name for group in self.groups for name in group.dense)
+
+    def ids_per_sample(self) -> float:
+        """Mean number of ids of a sample, over all features."""
+        return sum(
+            len(group.features) * (1 if group.mean_length is None else group.mean_length * (1 - group.empty))
+            for group in self.groups
+        )
+
+
+def check_order(order: str) -> None:
+    """Refuse an order that there is not.
+
+    Raises:
+        RecipeError: names it and the ones there are.
+    """
+    if order not in get_args(SampleOrder):
+        raise RecipeError(f'order = "{order}": expected one of {", ".join(get_args(SampleOrder))}')
+
+
+PUBLISHED_BATCH = 4096
+"""Samples of the batches for which the paper says how many samples of a session they hold."""
+
+PUBLISHED_IDS_PER_FEATURE = 15.8
+"""Ids of a sample in each feature of Meta's traces."""
+
+PUBLISHED_REUSE = 6.9
+"""Times that an id occurs there among `PUBLISHED_REUSE_SAMPLES`, mean over the ids that occur."""
+
+PUBLISHED_REUSE_SAMPLES = 65_536
+"""Samples of a batch of the traces."""
+
+
+def published_statistics() -> dict[str, float]:
+    """The published figures, under the names of `windrow.recsys.log.synthetic.statistics.SessionLogStatistics`."""
+    return {
+        "samples_per_session": 16.5,
+        "samples_per_session_in_batch": 1.15,
+        "unchanged_share": 0.80,
+        "unchanged_id_share": 0.816,
+        "repeated_id_share": 0.894,
+    }
+
+
+def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -> SessionLogOptions:
+    """A log with the published statistics: 31 features, about 500 ids a sample, 8 dense columns.
+
+    Args:
+        length_scale: what the mean lengths of lists are multiplied by; none becomes shorter than 1.
+        rows_scale: what the sizes of tables are multiplied by; none becomes smaller than 4.
+        seed: another seed gives another log.
+
+    Raises:
+        RecipeError: a scale is not above 0.
+    """
+    for name, scale in (("length_scale", length_scale), ("rows_scale", rows_scale)):
+        if not 0 < scale < float("inf"):
+            raise RecipeError(f"{name} = {scale}: must be above 0 and finite")
+
+    def feature(name: str, rows: int, effect: float = 0.0) -> SessionFeature:
+        return SessionFeature(name=name, rows=max(4, round(rows * rows_scale)), effect=effect)
+
+    def lists(
+        name: str, mean: float, unchanged: float, shifted: float, *features: SessionFeature
+    ) -> FeatureGroup:
+        length = max(1.0, mean * length_scale)
+        return FeatureGroup(
+            name=name,
+            features=features,
+            mean_length=length,
+            unchanged=unchanged,
+            shifted=shifted,
+            empty=0.02,
+        )
+
+    return SessionLogOptions(
+        seed=seed,
+        groups=(
+            lists(
+                "history",
+                60,
+                0.76,
+                0.5,
+                feature("history_items", 3_000_000),
+                feature("history_shops", 300_000),
+                feature("history_categories", 15_000, 0.5),
+            ),
+            lists(
+                "watched",
+                50,
+                0.76,
+                0.5,
+                feature("watched_videos", 1_500_000),
+                feature("watched_creators", 150_000, 0.3),
+            ),
+            lists("cart", 10, 0.9, 0.3, feature("cart_items", 3_000_000), feature("cart_sellers", 300_000)),
+            lists("searches", 30, 0.85, 0.5, feature("search_terms", 600_000)),
+            lists("ads", 25, 0.85, 0.5, feature("clicked_ads", 900_000), feature("advertisers", 90_000)),
+            lists("follows", 60, 0.94, 0.3, feature("followed_pages", 1_500_000)),
+            lists("interests", 40, 0.94, 0.0, feature("interests", 60_000)),
+            FeatureGroup(
+                name="user",
+                features=(feature("user", 3_000_000),),
+                unchanged=1.0,
+                dense=("user_age", "user_activity", "user_spending", "user_tenure"),
+                dense_effect=0.2,
+            ),
+            FeatureGroup(
+                name="profile",
+                features=(
+                    feature("country", 200, 0.2),
+                    feature("region", 15_000),
+                    feature("city", 150_000),
+                    feature("language", 100),
+                    feature("age_band", 20, 0.3),
+                    feature("income_band", 20),
+                    feature("device", 3_000, 0.2),
+                    feature("system", 50),
+                    feature("app_version", 900),
+                    feature("segment", 30_000),
+                    feature("cohort", 1_500),
+                    feature("carrier", 6_000),
+                ),
+                unchanged=0.99,
+            ),
+            FeatureGroup(
+                name="connection", features=(feature("network", 10), feature("cell", 300_000)), unchanged=0.9
+            ),
+            FeatureGroup(
+                name="item",
+                features=(
+                    feature("item", 3_000_000, 0.5),
+                    feature("seller", 300_000, 0.3),
+                    feature("brand", 60_000, 0.4),
+                    feature("category", 3_000, 0.6),
+                ),
+                unchanged=0.03,
+                dense=("item_price", "item_age", "item_rating", "item_clicks"),
+                dense_effect=0.4,
+            ),
+        ),
+    )

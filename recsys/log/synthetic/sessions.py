@@ -1,0 +1,410 @@
+"""The samples of a generated log: session, place in it and time, then ids, dense values and labels.
+
+    session 0   0   1    2   3        begins within the first gap; each sample within its own equal share
+    session 1     0  1 2   3  4 5     of the session's time
+    session 2       0       1
+                ------------------->  time; the log in order of time has the samples as they meet a falling line
+
+Everything is a function of seed, session number and place in the session, so any range of sessions can be made
+anywhere. A feature has versions, and a list moves along one until the next begins::
+
+    history of session 7:   version 0   4 9 1 7 3 3 8 ...     an endless row of ids
+                                    [4 9 1]               places 0, 1    unchanged
+                                      [9 1 7]             place 2        moved on by one
+                        version 1   5 5 2 6 ...
+                                    [5 5]                 place 3        drawn anew
+"""
+
+import math
+from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.recsys.log.synthetic.options import (
+    FeatureGroup,
+    SampleOrder,
+    SessionFeature,
+    SessionLogOptions,
+    check_order,
+)
+
+__all__ = [
+    "Map",
+    "SampleValues",
+    "Samples",
+    "draw_samples",
+    "popularity",
+    "sample_blocks",
+    "session_sizes",
+    "sessions_for",
+    "uniform",
+]
+
+BEGINNING_US = 1_700_000_000_000_000
+"""Time of the first session: an instant of November 2023, in microseconds since 1970."""
+
+SESSIONS_PER_CHUNK = 1 << 14
+"""Sessions whose samples are ordered at a time: 6 MB at 16.5 samples each."""
+
+SIZES, BEGINNINGS, MOMENTS = range(3)
+"""What random numbers of this module are for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Samples:
+    """Samples of a log, one behind the other."""
+
+    sessions: npt.NDArray[np.int64]
+    """[n] numbers of their sessions."""
+    places: npt.NDArray[np.int64]
+    """[n] place in the session, from 0."""
+    times: npt.NDArray[np.int64]
+    """[n] microseconds since 1970."""
+
+    def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice) -> "Samples":
+        """Some of them, in the order asked for."""
+        return Samples(sessions=self.sessions[chosen], places=self.places[chosen], times=self.times[chosen])
+
+    @staticmethod
+    def joined(parts: "list[Samples]") -> "Samples":
+        """One behind the other."""
+        return Samples(
+            sessions=np.concatenate([part.sessions for part in parts]),
+            places=np.concatenate([part.places for part in parts]),
+            times=np.concatenate([part.times for part in parts]),
+        )
+
+
+def uniform(key: int, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """Draw from [0, 1) for each number.
+
+    Args:
+        key: from `windrow.comm.random.stream_key`.
+        numbers: [n] what to draw for.
+
+    Returns:
+        [n]; every entry is a function of key and number alone.
+    """
+    return (hash_ids(key, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
+
+
+def session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many samples sessions have.
+
+    Args:
+        options: of the log.
+        sessions: [n] their numbers.
+
+    Returns:
+        [n], each at least 1, geometric with mean `options.samples_per_session`.
+    """
+    if options.samples_per_session == 1:
+        return np.ones(sessions.size, np.int64)
+    draws = uniform(stream_key(options.seed, Stream.GENERATE, SIZES), sessions)
+    going_on = np.log1p(-1 / options.samples_per_session)
+    sizes: npt.NDArray[np.int64] = 1 + np.floor(np.log1p(-draws) / going_on).astype(np.int64)
+    return sizes
+
+
+def sessions_for(options: SessionLogOptions, samples: int) -> int:
+    """How many sessions, from number 0 on, a log of so many samples needs.
+
+    Args:
+        options: of the log.
+        samples: at least 1.
+
+    Returns:
+        The smallest number of sessions that together have as many.
+    """
+    found = first = 0
+    while True:
+        sizes = session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
+        reached = found + np.cumsum(sizes)
+        if reached[-1] >= samples:
+            return first + int(np.searchsorted(reached, samples)) + 1
+        found, first = int(reached[-1]), first + SESSIONS_PER_CHUNK
+
+
+def sample_blocks(
+    options: SessionLogOptions,
+    sessions: range,
+    *,
+    order: SampleOrder,
+    block_rows: int,
+    samples: int | None = None,
+    sessions_per_chunk: int = SESSIONS_PER_CHUNK,
+) -> Iterator[Samples]:
+    """Put the samples of sessions in order, in bounded memory.
+
+    Args:
+        options: of the log.
+        sessions: their numbers, without gaps.
+        order: of the samples.
+        block_rows: samples of each block but the last.
+        samples: stop with so many; the last session loses its last ones. None: all.
+        sessions_per_chunk: how many are worked on at a time; does not change the result.
+
+    Yields:
+        Blocks of samples. Memory: those of a chunk, a block and `options.concurrent_sessions`, 24 bytes each.
+
+    Raises:
+        RecipeError: there is no such order.
+    """
+    check_order(order)
+    waiting: list[Samples] = []
+    left = samples
+    for chunk in _ordered_chunks(options, sessions, order, left, sessions_per_chunk):
+        waiting.append(chunk)
+        if sum(part.times.size for part in waiting) < block_rows:
+            continue
+        together = Samples.joined(waiting)
+        whole = together.times.size // block_rows * block_rows
+        for start in range(0, whole, block_rows):
+            yield together.take(slice(start, start + block_rows))
+        waiting = [together.take(slice(whole, None))]
+    if waiting and (rest := Samples.joined(waiting)).times.size:
+        yield rest
+
+
+def _ordered_chunks(
+    options: SessionLogOptions, sessions: range, order: SampleOrder, samples: int | None, per_chunk: int
+) -> Iterator[Samples]:
+    """Samples in order, in pieces of any size."""
+    held: list[Samples] = []
+    left = samples
+    for first in range(sessions.start, sessions.stop, per_chunk):
+        stop = min(first + per_chunk, sessions.stop)
+        chunk = _samples_of(options, np.arange(first, stop))
+        if left is not None:
+            chunk = chunk.take(slice(0, left))
+            left -= chunk.times.size
+        if order == "sessions":
+            yield chunk
+            continue
+        together = Samples.joined([*held, chunk])
+        together = together.take(np.lexsort((together.sessions, together.times)))
+        # No later session begins before this instant.
+        ready = int(np.searchsorted(together.times, BEGINNING_US + stop * _gap_us(options)))
+        yield together.take(slice(0, ready))
+        held = [together.take(slice(ready, None))]
+    yield from held
+
+
+def _gap_us(options: SessionLogOptions) -> int:
+    """Microseconds in which one session begins."""
+    return max(1, options.session_seconds * 1_000_000 // options.concurrent_sessions)
+
+
+def _samples_of(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> Samples:
+    """All samples of some sessions, session by session."""
+    sizes = session_sizes(options, sessions)
+    gap = _gap_us(options)
+    key = stream_key(options.seed, Stream.GENERATE, BEGINNINGS)
+    begins = BEGINNING_US + sessions * gap + (uniform(key, sessions) * gap).astype(np.int64)
+    owners = np.repeat(np.arange(sessions.size), sizes)
+    places = np.arange(owners.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
+    lasts = options.session_seconds * 1_000_000
+    keys = hash_ids(stream_key(options.seed, Stream.GENERATE, MOMENTS), sessions)[owners]
+    within = uniform(0, (keys + places.astype(np.uint64)).view(np.int64))
+    sizes = sizes[owners]
+    times = begins[owners] + places * lasts // sizes + (within * (lasts // sizes)).astype(np.int64)
+    return Samples(sessions=sessions[owners], places=places, times=times)
+
+
+WALK, LENGTHS, IDS, DENSE, EFFECTS, LABELS = range(100, 106)
+"""What random numbers of this module are for; `windrow.recsys.log.synthetic.sessions` has those below."""
+
+NO_SESSIONS = 1 << 62
+"""Session ids are below this: a multiplication by an odd number modulo it gives each session one of its own."""
+
+SESSION_MULTIPLIER = 0x9E3779B97F4A7C15 % NO_SESSIONS
+"""2 ** 64 over the golden ratio (Knuth): neighbours end far apart."""
+
+HEAD = 4096
+"""Most frequent ids of which each matters on its own."""
+
+LEAST_VARIANCE = 1e-12
+"""Of the effects of ids that are drawn."""
+
+Map = Callable[[Callable[[Any], Any], Iterable[Any]], Iterable[Any]]
+"""Like Python's `map`, or the one of a pool of threads."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class SampleValues:
+    """Columns of some samples."""
+
+    labels: npt.NDArray[np.int8]
+    """[n] 0 or 1."""
+    sessions: npt.NDArray[np.int64]
+    """[n] ids of sessions, which do not tell their order."""
+    times: npt.NDArray[np.int64]
+    """[n] microseconds since 1970."""
+    dense: dict[str, npt.NDArray[np.float32]]
+    """Column -> [n]."""
+    ids: dict[str, npt.NDArray[np.int64]]
+    """Feature -> ids, one sample behind the other."""
+    offsets: dict[str, npt.NDArray[np.int64]]
+    """Feature with lists -> [n + 1] where each sample's ids begin."""
+
+
+def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = map) -> SampleValues:
+    """Work out all columns of some samples.
+
+    Args:
+        options: of the log.
+        samples: any ones, in any order.
+        map_over: calls a function for each group; with threads, groups are worked out side by side.
+    """
+    logits = np.full(samples.sessions.size, _bias(options))
+    dense: dict[str, npt.NDArray[np.float32]] = {}
+    ids: dict[str, npt.NDArray[np.int64]] = {}
+    offsets: dict[str, npt.NDArray[np.int64]] = {}
+    # In the order of the groups, so that sums do not depend on who was ready first.
+    for drawn in map_over(lambda group: _draw_group(options, group, samples), options.groups):
+        ids.update(drawn.ids)
+        dense.update(drawn.dense)
+        if drawn.offsets is not None:
+            offsets.update(dict.fromkeys(drawn.ids, drawn.offsets))
+        logits += drawn.logits
+    chances = 1 / (1 + np.exp(-logits))
+    keys = hash_ids(stream_key(options.seed, Stream.GENERATE, LABELS), samples.sessions)
+    draws = uniform(0, (keys + samples.places.astype(np.uint64)).view(np.int64))
+    return SampleValues(
+        labels=(draws < chances).astype(np.int8),
+        sessions=(samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1),
+        times=samples.times,
+        dense=dense,
+        ids=ids,
+        offsets=offsets,
+    )
+
+
+def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[np.float64]:
+    """How often each id of a feature is drawn, the most frequent one first.
+
+    Args:
+        feature: whose ids.
+        head: only so many; None: all.
+
+    Returns:
+        [rows or head] shares; all add up to 1.
+    """
+    edges = np.arange(1, min(head or feature.rows, feature.rows) + 2, dtype=np.float64)
+    end = feature.rows + 1.0
+    power = 1 - feature.skew
+    flat = abs(power) < 1e-9
+    shares: npt.NDArray[np.float64] = np.diff(np.log(edges) if flat else edges**power)
+    return shares / (math.log(end) if flat else end**power - 1)
+
+
+@dataclass(frozen=True, kw_only=True)
+class _Drawn:
+    """Columns of one group, and what they add to the logits [n]."""
+
+    ids: dict[str, npt.NDArray[np.int64]]
+    offsets: npt.NDArray[np.int64] | None
+    dense: dict[str, npt.NDArray[np.float32]]
+    logits: npt.NDArray[np.float64]
+
+
+def _draw_group(options: SessionLogOptions, group: FeatureGroup, samples: Samples) -> _Drawn:
+    from windrow.recsys.log.synthetic import values_kernels
+
+    count = samples.sessions.size
+    versions, shifts = np.empty(count, np.int64), np.empty(count, np.int64)
+    values_kernels.walk(
+        _key(options, WALK, group.name),
+        samples.sessions,
+        samples.places,
+        group.unchanged,
+        group.shifted,
+        versions,
+        shifts,
+    )
+    offsets = np.concatenate([[0], np.cumsum(_lengths(options, group, samples, versions))])
+    logits = np.zeros(count)
+    ids: dict[str, npt.NDArray[np.int64]] = {}
+    for feature in group.features:
+        drawn = np.empty(offsets[-1], np.int64)
+        effects = np.empty(count if feature.effect else 0)
+        centre, deviation = _effect_moments(options, feature) if feature.effect else (0.0, 1.0)
+        values_kernels.draw_ids(
+            _key(options, IDS, feature.name),
+            samples.sessions,
+            versions,
+            shifts,
+            offsets,
+            feature.rows,
+            feature.skew,
+            _coprime(feature.rows),
+            _key(options, EFFECTS, feature.name),
+            centre,
+            drawn,
+            effects,
+        )
+        ids[feature.name] = drawn
+        if feature.effect:
+            logits += feature.effect / deviation * effects
+    dense: dict[str, npt.NDArray[np.float32]] = {}
+    for place, name in enumerate(group.dense):
+        values = dense[name] = np.empty(count, np.float32)
+        values_kernels.draw_dense(_key(options, DENSE, name), samples.sessions, versions, shifts, values)
+        # Neighbouring columns pull in opposite directions, as a price and a rating do.
+        logits += (-1) ** place * group.dense_effect * values
+    listed = None if group.mean_length is None else offsets
+    return _Drawn(ids=ids, offsets=listed, dense=dense, logits=logits)
+
+
+def _effect_moments(options: SessionLogOptions, feature: SessionFeature) -> tuple[float, float]:
+    """Mean and deviation of the effect of an id that is drawn: chance gives the few most frequent ones theirs."""
+    from windrow.recsys.log.synthetic import values_kernels
+
+    shares = popularity(feature, HEAD)
+    effects = np.empty(shares.size)
+    ids = np.arange(shares.size) * _coprime(feature.rows) % feature.rows
+    values_kernels.id_effects(_key(options, EFFECTS, feature.name), ids, effects)
+    mean = float(shares @ effects)
+    # The others are so many that they have mean 0 and deviation 1 together.
+    variance = float(shares @ effects**2) + 1 - float(shares.sum()) - mean**2
+    # Below, nearly every id that is drawn is the same one, and the rest is rounding.
+    return mean, math.sqrt(variance) if variance > LEAST_VARIANCE else 1.0
+
+
+def _lengths(
+    options: SessionLogOptions, group: FeatureGroup, samples: Samples, versions: npt.NDArray[np.int64]
+) -> npt.NDArray[np.int64]:
+    """Ids of each sample in each feature of a group."""
+    if group.mean_length is None:
+        return np.ones(samples.sessions.size, np.int64)
+    keys = hash_ids(int(_key(options, LENGTHS, group.name)), samples.sessions)
+    filled = uniform(0, keys.view(np.int64)) >= group.empty
+    if group.mean_length == 1:
+        return filled.astype(np.int64)
+    draws = uniform(1, (keys + versions.astype(np.uint64)).view(np.int64))
+    lengths = 1 + np.floor(np.log1p(-draws) / math.log1p(-1 / group.mean_length)).astype(np.int64)
+    return lengths * filled
+
+
+def _bias(options: SessionLogOptions) -> float:
+    """The logit that gives the wanted share of clicks: MacKay's approximation of a logistic of a normal variable."""
+    variance = sum(feature.effect**2 for feature in options.features)
+    variance += sum(len(group.dense) * group.dense_effect**2 for group in options.groups)
+    wanted = math.log(options.click_share / (1 - options.click_share))
+    return wanted * math.sqrt(1 + math.pi * variance / 8)
+
+
+def _key(options: SessionLogOptions, purpose: int, name: str) -> np.uint64:
+    return np.uint64(stream_key(options.seed, Stream.GENERATE, purpose, *name.encode()))
+
+
+def _coprime(rows: int) -> int:
+    """A multiplier that spreads ranks over a table: near its golden section, without a common divisor."""
+    multiplier = max(1, round(rows * 0.6180339887498949))
+    while math.gcd(multiplier, rows) != 1:
+        multiplier += 1
+    return multiplier

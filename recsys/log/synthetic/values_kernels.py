@@ -1,0 +1,156 @@
+"""Compiled loops of `windrow.recsys.log.synthetic.sessions`: the values of samples, each worked out on its own."""
+
+import math
+from typing import Any
+
+import numba
+import numpy as np
+
+from windrow.comm.inline_kernels import hash_id, mix64
+from windrow.comm.random import GOLDEN
+
+__all__ = ["draw_dense", "draw_ids", "id_effects", "walk"]
+
+Array = np.ndarray[Any, np.dtype[Any]]
+
+_GOLDEN = np.uint64(GOLDEN)
+_11 = np.uint64(11)
+_TO_UNIT = 2.0**-53
+_UNIFORM_SCALE = math.sqrt(12.0)
+
+
+@numba.njit(inline="always", cache=True)
+def _unit(number: np.uint64) -> float:
+    """A number in [0, 1) from 64 random bits."""
+    return float(number >> _11) * _TO_UNIT
+
+
+@numba.njit(inline="always", cache=True)
+def _effect(key: np.uint64, number: int) -> float:
+    """Of an id: uniform with mean 0 and deviation 1."""
+    return (_unit(mix64(np.uint64(number) ^ key)) - 0.5) * _UNIFORM_SCALE
+
+
+@numba.njit(cache=True, nogil=True)
+def id_effects(key: np.uint64, ids: Array, effects: Array) -> None:
+    """What ids say about clicks.
+
+    Args:
+        key: of the feature's effects.
+        ids: [n] int64.
+        effects: [n] float64 to be filled.
+    """
+    for place in range(ids.size):
+        effects[place] = _effect(key, ids[place])
+
+
+@numba.njit(cache=True, nogil=True)
+def walk(
+    key: np.uint64,
+    sessions: Array,
+    places: Array,
+    unchanged: float,
+    shifted: float,
+    versions: Array,
+    shifts: Array,
+) -> None:
+    """Go from the first sample of a session to each sample, and count how a group changed on the way.
+
+    Args:
+        key: of the group.
+        sessions: [n] int64.
+        places: [n] int64.
+        unchanged: chance that a step changes nothing.
+        shifted: share of changes that move lists on by one.
+        versions: [n] int64 to be filled: times that everything was drawn anew.
+        shifts: [n] int64 to be filled: times that lists moved on since then.
+    """
+    moved_on = unchanged + (1.0 - unchanged) * shifted
+    for sample in range(sessions.size):
+        state = hash_id(key, np.uint64(sessions[sample]))
+        version = shift = 0
+        for _ in range(places[sample]):
+            state += _GOLDEN
+            draw = _unit(mix64(state))
+            if draw >= moved_on:
+                version += 1
+                shift = 0
+            elif draw >= unchanged:
+                shift += 1
+        versions[sample] = version
+        shifts[sample] = shift
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_ids(
+    key: np.uint64,
+    sessions: Array,
+    versions: Array,
+    shifts: Array,
+    offsets: Array,
+    rows: int,
+    skew: float,
+    multiplier: int,
+    effect_key: np.uint64,
+    centre: float,
+    ids: Array,
+    effects: Array,
+) -> None:
+    """Draw the ids of a feature: a list is a window into an endless row of ids of its session and version.
+
+    The k-th most frequent id is drawn with the share of a power law between k and k + 1, by inverting its
+    distribution; then ranks are spread over the table, by a multiplication modulo its rows.
+
+    Args:
+        key: of the feature.
+        sessions: [n] int64.
+        versions: [n] int64.
+        shifts: [n] int64: where the window begins.
+        offsets: [n + 1] int64: ids of sample i are `ids[offsets[i] : offsets[i + 1]]`.
+        rows: of the table.
+        skew: exponent of the power law.
+        multiplier: without a common divisor with `rows`, both below 2 ** 31.
+        effect_key: of the effect of ids on clicks.
+        centre: mean effect of an id that is drawn.
+        ids: [offsets[n]] int64 to be filled.
+        effects: [n] float64 to be filled, or [0] for none: sum of what the ids' effects are above the mean, divided by
+            the square root of how many there are.
+    """
+    wanted = effects.size > 0
+    flat = abs(skew - 1.0) < 1e-9
+    span = math.log(rows + 1.0) if flat else (rows + 1.0) ** (1.0 - skew) - 1.0
+    power = 1.0 if flat else 1.0 / (1.0 - skew)
+    for sample in range(sessions.size):
+        state = hash_id(hash_id(key, np.uint64(sessions[sample])), np.uint64(versions[sample]))
+        state += np.uint64(shifts[sample]) * _GOLDEN
+        total = 0.0
+        for place in range(offsets[sample], offsets[sample + 1]):
+            state += _GOLDEN
+            draw = _unit(mix64(state))
+            quantile = math.exp(draw * span) if flat else math.exp(math.log1p(draw * span) * power)
+            rank = min(int(quantile) - 1, rows - 1)
+            number = (rank * multiplier) % rows
+            ids[place] = number
+            if wanted:
+                total += _effect(effect_key, number) - centre
+        if wanted:
+            count = offsets[sample + 1] - offsets[sample]
+            effects[sample] = total / math.sqrt(count) if count else 0.0
+
+
+@numba.njit(cache=True, nogil=True)
+def draw_dense(key: np.uint64, sessions: Array, versions: Array, shifts: Array, values: Array) -> None:
+    """Draw from the standard normal distribution (Box and Muller).
+
+    Args:
+        key: of the column.
+        sessions: [n] int64.
+        versions: [n] int64.
+        shifts: [n] int64.
+        values: [n] float32 to be filled.
+    """
+    for sample in range(sessions.size):
+        state = hash_id(hash_id(key, np.uint64(sessions[sample])), np.uint64(versions[sample]))
+        state = hash_id(state, np.uint64(shifts[sample]))
+        radius = math.sqrt(-2.0 * math.log(1.0 - _unit(state)))
+        values[sample] = radius * math.cos(2.0 * math.pi * _unit(mix64(state + _GOLDEN)))

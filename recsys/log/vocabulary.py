@@ -1,0 +1,177 @@
+"""Which row of its table a value has: by vocabulary, or by hash.
+
+row 0        missing
+row 1        a value that is not in the vocabulary
+row 2 ...    the values of the training split, most frequent first, ties by value
+
+Hashes of integers and text are the same on every machine and in every run.
+"""
+
+from dataclasses import dataclass
+from typing import Any, Self
+
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.random import MASK, Stream, hash_ids, mix64, stream_key
+from windrow.recsys.log.vocabulary_kernels import fill_slots, find_in_slots, hash_texts
+
+__all__ = [
+    "FIRST_VALUE_ROW",
+    "MISSING_ROW",
+    "UNSEEN_ROW",
+    "Vocabulary",
+    "hash_text",
+    "hash_values",
+    "hashed_rows",
+    "integers",
+    "table_key",
+]
+
+MISSING_ROW = 0
+UNSEEN_ROW = 1
+FIRST_VALUE_ROW = 2
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Vocabulary:
+    """Finds the rows of values: exact, about 40 bytes for each value beside the values themselves."""
+
+    values: Any
+    """``pyarrow.Array`` of int64 or string: value of row 2, 3, ..."""
+    key: int
+    """What the values are hashed with: chosen so that no two of them have the same hash."""
+    hashes: npt.NDArray[np.uint64]
+    """[n] hash of each value."""
+    slots: npt.NDArray[np.int64]
+    """Hash table over `hashes`."""
+
+    @classmethod
+    def of(cls, values: Any) -> Self:
+        """Make the vocabulary of some values.
+
+        Args:
+            values: ``pyarrow.Array`` of int64 or string, all different, in the order of their rows.
+
+        Cost: O(n).
+        """
+        # 2n slots or more, so that a search ends after a few of them.
+        slots = np.empty(1 << max(2 * len(values), 2).bit_length(), np.int64)
+        attempt = 0
+        while True:
+            key = stream_key(attempt, Stream.HASH_VALUES)
+            hashes = hash_values(values, key)
+            slots.fill(-1)
+            if fill_slots(hashes, slots) < 0:
+                return cls(values=values, key=key, hashes=hashes, slots=slots)
+            attempt += 1
+
+    @property
+    def rows(self) -> int:
+        """Rows of the table: the values, and two."""
+        return len(self.values) + FIRST_VALUE_ROW
+
+    def rows_of(self, values: Any) -> npt.NDArray[np.int64]:
+        """The row of each value.
+
+        Args:
+            values: ``pyarrow.Array`` of the vocabulary's type, without nulls.
+
+        Returns:
+            [n] rows: 2 and up, or 1 for a value that is not in the vocabulary. O(n).
+        """
+        import pyarrow as pa
+        from pyarrow import compute
+
+        found = np.empty(len(values), np.int64)
+        find_in_slots(hash_values(values, self.key), self.hashes, self.slots, found)
+        # Hashes of the vocabulary differ, but another value may have one of them by chance. For integers the hash is
+        # a bijection of 64 bits, so it cannot.
+        if not pa.types.is_integer(values.type):
+            candidates = np.flatnonzero(found >= 0)
+            same = compute.equal(values.take(candidates), self.values.take(found[candidates]))
+            found[candidates[~same.to_numpy(zero_copy_only=False)]] = -1
+        return np.where(found < 0, UNSEEN_ROW, found + FIRST_VALUE_ROW)
+
+
+WORD_BYTES = 8
+GOLDEN = 0x9E3779B97F4A7C15
+
+
+def table_key(table: str) -> int:
+    """The key that a table's values are hashed with, so that no two tables have the same collisions.
+
+    Args:
+        table: its name.
+    """
+    return hash_text(table.encode(), stream_key(0, Stream.HASH_VALUES))
+
+
+def hash_text(text: bytes, key: int) -> int:
+    """Hash one byte string: the reference of `hash_values`.
+
+    The state starts with the length; each 8 bytes, read little-endian and filled up with zeros, go through the
+    mixing function of `windrow.comm.random`: ``state = mix(state ^ mix(word + golden ratio))``.
+
+    Args:
+        text: any bytes.
+        key: from `stream_key`.
+
+    Returns:
+        An integer in [0, 2**64).
+    """
+    state = mix64(key ^ len(text))
+    for start in range(0, len(text), WORD_BYTES):
+        word = int.from_bytes(text[start : start + WORD_BYTES], "little")
+        state = mix64(state ^ mix64((word + GOLDEN) & MASK))
+    return state
+
+
+def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
+    """Hash an Arrow array of integers or text.
+
+    Args:
+        values: ``pyarrow.Array`` of int64 or string; what a null gives is without meaning.
+        key: from `table_key` or `stream_key`.
+
+    Returns:
+        [n] hashes: `windrow.comm.random.hash_ids` of integers, `hash_text` of the UTF-8 of text.
+    """
+    import pyarrow as pa
+
+    if pa.types.is_integer(values.type):
+        return hash_ids(key, integers(values))
+    hashes = np.empty(len(values), np.uint64)
+    _, offset_buffer, data_buffer = values.buffers()
+    offset_type: type[np.integer[Any]] = np.int64 if pa.types.is_large_string(values.type) else np.int32
+    if len(values):
+        offsets = np.frombuffer(offset_buffer, offset_type)[values.offset : values.offset + len(values) + 1]
+        data = np.frombuffer(data_buffer, np.uint8) if data_buffer is not None else np.empty(0, np.uint8)
+        hash_texts(data, offsets, np.uint64(key), hashes)
+    return hashes
+
+
+def hashed_rows(values: Any, table: str, rows: int) -> npt.NDArray[np.int64]:
+    """Rows of a table whose values are hashed: 1 + hash mod (rows - 1).
+
+    Args:
+        values: ``pyarrow.Array`` of int64 or string without nulls.
+        table: name of the table.
+        rows: of the table, at least 2.
+
+    Returns:
+        [n] in 1 .. rows - 1; row 0 is for missing values.
+    """
+    return (hash_values(values, table_key(table)) % np.uint64(rows - 1)).astype(np.int64) + 1
+
+
+def integers(values: Any) -> npt.NDArray[np.int64]:
+    """The numbers of an Arrow array of int64; 0 or anything else where it is null.
+
+    Args:
+        values: ``pyarrow.Array`` of int64.
+    """
+    _, buffer = values.buffers()
+    if buffer is None:
+        return np.zeros(len(values), np.int64)
+    return np.frombuffer(buffer, np.int64)[values.offset : values.offset + len(values)]

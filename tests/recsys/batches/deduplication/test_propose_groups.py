@@ -1,0 +1,143 @@
+"""windrow.recsys.batches.deduplication.propose_groups: planted groups are found, and hardly any other way is better."""
+
+import numpy as np
+import pytest
+
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.batches.deduplication.propose_groups import FeatureCost, lookup_costs, propose_groups
+from windrow.recsys.batches.deduplication.storage_bytes import StorageSizes
+from windrow.recsys.batches.deduplication.survey import LogSurvey, SurveyedBatches, survey_log
+from windrow.recsys.batches.deduplication.survey_sample import CodedSamples
+
+SESSION = 16
+"""Samples of every session here."""
+
+
+def survey_of(
+    changes: dict[str, np.ndarray], lengths: dict[str, int] | None = None, *, batch_size: float = 1 << 14
+) -> LogSurvey:
+    """What a survey finds in one long run of sessions, from whether features change at each sample."""
+    codes = {name: np.cumsum(changed).astype(np.int32) for name, changed in changes.items()}
+    num_samples = len(next(iter(codes.values()), ()))
+    sizes = {name: np.full(num_samples, (lengths or {}).get(name, 1), np.int32) for name in codes}
+    nothing = SurveyedBatches((), 1.0)
+    return LogSurvey(
+        num_samples=num_samples,
+        num_sessions=num_samples // SESSION,
+        split_samples=num_samples,
+        is_clustered=True,
+        batch_size=batch_size,
+        pieces=1,
+        num_files=1,
+        sample=CodedSamples(codes, sizes),
+        within=np.arange(1, num_samples) % SESSION > 0,
+        num_stored={},
+        ids={},
+        clustered=nothing,
+        as_read=nothing,
+        storage=StorageSizes(as_logged=None, sharded=None, clustered=1.0),
+    )
+
+
+def slow_cost(found: LogSurvey, costs: dict[str, FeatureCost], groups) -> float:
+    """Of a batch with these groups, all features that are in none plain."""
+    grouped = {name for group in groups for name in group}
+
+    def row_bytes(name):
+        return costs[name].row_bytes + costs[name].id_bytes * found.mean_length(name)
+
+    total = sum(found.batch_size * row_bytes(name) for name in costs if name not in grouped)
+    for group in groups:
+        total += 8 * found.batch_size
+        total += found.predicted_rows(group) * sum(map(row_bytes, group))
+    return total
+
+
+def partitions(names):
+    """All ways to put some of the names into groups."""
+    if not names:
+        yield []
+        return
+    first, *rest = names
+    for found in partitions(rest):
+        yield found
+        yield [[first], *found]
+        for place in range(len(found)):
+            yield [*found[:place], [first, *found[place]], *found[place + 1 :]]
+
+
+def test_planted_groups_are_found(planted_store, tmp_path):
+    store = planted_store(tmp_path, num_sessions=1000)
+    reader = BatchReader(store, "train", rank=0, size=1, batch_size=2048, lanes=2)
+    with reader.batches(0) as batches:
+        found = survey_log(store, [next(batches)], batch_size=2048, lanes=2, size=1)
+    costs = lookup_costs(found.features, dim=16, sequences=["history"])
+    planted = {("user",), ("cart", "sellers"), ("history",), ("tags",)}
+    assert set(propose_groups(found, costs)) == planted
+    assert set(propose_groups(found, costs, least_factor=2.5)) == planted - {("tags",)}
+    assert propose_groups(found, costs, least_factor=100) == ()
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_close_to_the_best_of_all_ways(seed):
+    draw = np.random.default_rng(seed)
+    together = [draw.random(2000) < share for share in (0.05, 0.2, 0.4)]
+    alone = 0.02 * (seed % 3)
+    changes = {name: together[place % 3] | (draw.random(2000) < alone) for place, name in enumerate("abcde")}
+    found = survey_of(changes, {name: int(draw.integers(1, 9)) for name in changes})
+    costs = lookup_costs(tuple(changes), dim=4)
+    proposed = slow_cost(found, costs, propose_groups(found, costs))
+    best = min(slow_cost(found, costs, groups) for groups in partitions(list(changes)))
+    none = slow_cost(found, costs, [])
+    assert best <= proposed * (1 + 1e-12)
+    assert proposed <= best + 0.02 * (none - best)
+
+
+def test_joining_must_save_more_than_it_costs():
+    rarely, often = np.arange(1600) % 8 == 0, np.arange(1600) % 4 == 0
+    found = survey_of({"a": rarely, "b": often})
+    assert found.predicted_rows(["b"]) > 1.5 * found.predicted_rows(["a"])
+    cheap, dear = FeatureCost(8, 24), FeatureCost(8, 100)
+    assert propose_groups(found, dict.fromkeys("ab", cheap)) == (("a", "b"),)
+    assert propose_groups(found, dict.fromkeys("ab", dear)) == (("a",), ("b",))
+
+
+def test_what_costs_more_than_it_saves_is_left_alone():
+    constant = survey_of({"a": np.zeros(1600, bool)})
+    assert propose_groups(constant, {"a": FeatureCost(8, 8)}) == (("a",),)
+    assert propose_groups(constant, {"a": FeatureCost(0, 8)}) == ()
+    assert propose_groups(constant, {}) == ()
+
+
+def test_features_that_pay_only_together():
+    constant = dict.fromkeys("abcdefgh", np.zeros(1600, bool))
+    found = survey_of(constant)
+    costs = dict.fromkeys(constant, FeatureCost(0, 8))
+    assert propose_groups(found, {"a": costs["a"]}) == ()
+    assert propose_groups(found, costs) == (tuple("abcdefgh"),)
+
+
+def test_the_order_of_features_is_kept():
+    same = np.arange(1600) % 8 == 0
+    costs = lookup_costs("zaby", dim=8)
+    assert propose_groups(survey_of(dict.fromkeys("zaby", same)), costs) == (("z", "a", "b", "y"),)
+
+
+def test_chance_repeats_in_other_sessions_are_no_reason():
+    few_values = CodedSamples({"a": (np.arange(1600) % 3).astype(np.int32)}, {"a": np.ones(1600, np.int32)})
+    found = survey_of({"a": np.ones(1600, bool)})
+    object.__setattr__(found, "sample", few_values)
+    assert found.sample.distinct(["a"]).rows == 3
+    assert propose_groups(found, lookup_costs("a", dim=64)) == ()
+
+
+def test_costs_of_lookups():
+    costs = lookup_costs(["item", "cart"], dim=16, sequences=["cart"])
+    assert costs == {"item": FeatureCost(8 + 64, 8 + 128), "cart": FeatureCost(8 + 64 + 128, 8)}
+
+
+def test_all_partitions_are_tried():
+    found = {
+        tuple(sorted(tuple(sorted(group)) for group in groups)) for groups in partitions(["a", "b", "c"])
+    }
+    assert len(found) == 15, "the partitions of four: the fourth stands with those that are in no group"

@@ -1,0 +1,146 @@
+from itertools import pairwise
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.batches.lanes import (
+    Lanes,
+    permutation,
+    permutation_of_runs,
+    shuffled_windows,
+    windows_in_order,
+)
+
+dealings = st.builds(
+    Lanes,
+    num_rows=st.integers(0, 200),
+    batch_size=st.integers(1, 40),
+    num_lanes=st.integers(1, 12),
+)
+sizes = st.integers(1, 6)
+
+
+def deal(lanes: Lanes) -> list[list[list[int]]]:
+    """Rows of each step and lane, dealt one by one."""
+    left = [list(range(*lanes.rows(lane))) for lane in range(lanes.num_lanes)]
+    steps = []
+    for position in range(lanes.num_rows):
+        if position % lanes.batch_size == 0:
+            steps.append([[] for _ in left])
+        lane = position % lanes.num_lanes
+        steps[-1][lane].append(left[lane].pop(0))
+    assert not any(left)
+    return steps
+
+
+@given(dealings)
+def test_is_what_dealing_one_by_one_gives(lanes):
+    steps = deal(lanes)
+    assert lanes.steps_per_epoch == len(steps)
+    for step, of_lanes in enumerate(steps):
+        assert lanes.global_batch_size(step) == sum(map(len, of_lanes))
+        for lane, rows in enumerate(of_lanes):
+            first, _ = lanes.rows(lane)
+            start, stop = lanes.places(lane, step)
+            assert list(range(first + start, first + stop)) == rows
+            assert all(lanes.step_of(lane, place) == step for place in range(start, stop))
+
+
+@given(dealings)
+def test_lanes_tile_the_rows_and_are_near_equal(lanes):
+    bounds = [lanes.rows(lane) for lane in range(lanes.num_lanes)]
+    assert bounds[0][0] == 0
+    assert bounds[-1][1] == lanes.num_rows
+    assert all(low[1] == high[0] for low, high in pairwise(bounds))
+    lengths = [stop - start for start, stop in bounds]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@given(dealings)
+def test_only_the_last_step_is_short(lanes):
+    counts = [lanes.global_batch_size(step) for step in range(lanes.steps_per_epoch)]
+    assert sum(counts) == lanes.num_rows
+    assert all(count == lanes.batch_size for count in counts[:-1])
+    assert all(count >= 1 for count in counts)
+
+
+@given(dealings, sizes)
+def test_ranks_share_the_lanes_in_order(lanes, size):
+    if size > lanes.num_lanes:
+        with pytest.raises(
+            RecipeError, match=rf"{size} ranks share {lanes.num_lanes} lanes.*multiple of {size}"
+        ):
+            lanes.of_rank(0, size)
+        return
+    shares = [lanes.of_rank(rank, size) for rank in range(size)]
+    assert [lane for share in shares for lane in share] == list(range(lanes.num_lanes))
+    assert all(len(share) >= 1 for share in shares)
+
+
+@pytest.mark.parametrize(
+    ("batch_size", "num_lanes", "message"), [(0, 8, "batch_size = 0"), (4, 0, "lanes = 0")]
+)
+def test_refuses_what_cannot_be_dealt(batch_size, num_lanes, message):
+    with pytest.raises(RecipeError, match=message):
+        Lanes(num_rows=10, batch_size=batch_size, num_lanes=num_lanes)
+
+
+@given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 50), st.integers(0, 3))
+def test_windows_tile_the_lane(start, length, window_rows, epoch):
+    rows = (start, start + length)
+    in_order = windows_in_order(3, rows, window_rows)
+    shuffled = shuffled_windows(3, rows, window_rows, seed=7, epoch=epoch)
+    covered = [row for window in in_order for row in range(window.start, window.stop)]
+    assert covered == list(range(*rows))
+    assert sorted((window.start, window.stop) for window in shuffled) == [
+        (window.start, window.stop) for window in in_order
+    ]
+    for windows in (in_order, shuffled):
+        assert [window.first_place for window in windows] == [
+            sum(len(before) for before in windows[:index]) for index in range(len(windows))
+        ]
+        assert all(window.start // window_rows == (window.stop - 1) // window_rows for window in windows)
+
+
+def test_windows_are_in_another_order_in_every_epoch_and_lane():
+    orders = {
+        tuple(window.start for window in shuffled_windows(lane, (0, 1000), 10, seed=0, epoch=epoch))
+        for lane in range(3)
+        for epoch in range(3)
+    }
+    assert len(orders) == 9
+
+
+@given(st.integers(0, 2**64 - 1), st.integers(0, 70))
+def test_permutation_holds_everything_once(key, length):
+    order = permutation(key, length)
+    assert order.dtype == np.int64
+    assert sorted(order.tolist()) == list(range(length))
+    assert order.tolist() == permutation(key, length).tolist()
+
+
+def test_permutations_are_uniform():
+    counts = np.zeros((6, 6))
+    for key in range(6000):
+        counts[np.arange(6), permutation(key, 6)] += 1
+    # Each count is binomial, 6000 draws with probability 1/6: standard deviation 29.
+    assert abs(counts - 1000).max() < 5 * 29
+
+
+@given(st.lists(st.integers(0, 3), max_size=40), st.integers(0, 2**63))
+def test_runs_stay_together_and_in_order(sessions, key):
+    order = permutation_of_runs(key, np.array(sessions, np.int64)).tolist()
+    starts = [row for row in range(len(sessions)) if row == 0 or sessions[row] != sessions[row - 1]]
+    runs = [list(range(*bounds)) for bounds in pairwise([*starts, len(sessions)])]
+    drawn = permutation(key, len(runs)).tolist()
+    assert order == [row for run in drawn for row in runs[run]]
+
+
+def test_runs_of_the_example():
+    sessions = np.array([7, 7, 5, 5, 5, 7])
+    orders = {tuple(permutation_of_runs(key, sessions).tolist()) for key in range(100)}
+    assert (2, 3, 4, 5, 0, 1) in orders
+    assert len(orders) == 6

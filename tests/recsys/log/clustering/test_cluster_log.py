@@ -1,0 +1,391 @@
+"""windrow.recsys.log.clustering.cluster_log: whole logs against a sort in Python, types and memory included."""
+
+import decimal
+import json
+import os
+import shutil
+import subprocess
+import sys
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
+from windrow.recsys.log.clustering.log_files import DESCRIPTION_NAME
+
+MANY_TYPES: dict[str, pa.Array] = {
+    "int8": pa.array([1, None], pa.int8()),
+    "half": pa.array([np.float16(1.5), None], pa.float16()),
+    "decimal": pa.array([decimal.Decimal("1.25"), None], pa.decimal256(50, 2)),
+    "seconds": pa.array([1, None], pa.time32("s")),
+    "zone": pa.array([1, None], pa.timestamp("ns", "Europe/Vienna")),
+    "span": pa.array([1, None], pa.duration("us")),
+    "fixed": pa.array([b"ab", None], pa.binary(2)),
+    "large": pa.array(["x", None], pa.large_string()),
+    "words": pa.array([["x", None], None], pa.list_(pa.string())),
+    "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
+    "deep": pa.array([[[1], []], None], pa.large_list(pa.list_(pa.int64()))),
+    "record": pa.array(
+        [{"a": 1, "b": ["c"]}, None], pa.struct([("a", pa.uint16()), ("b", pa.list_(pa.string()))])
+    ),
+    "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
+    "dictionary": pa.array(["x", None]).dictionary_encode(),
+    "labels": pa.array([["x", None], None], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
+    "ranked": pa.DictionaryArray.from_arrays(pa.array([1, None], pa.int32()), ["low", "high"], ordered=True),
+    "nothing": pa.nulls(2),
+}
+
+
+def write_log(folder: Path, *, rows: int = 600, seed: int = 0) -> Path:
+    """Sessions interleaved in two files of several row groups; every tenth row has no session, some no time."""
+    draws = np.random.default_rng(seed)
+    sessions = [None if row % 10 == 9 else f"s{draws.integers(60)}" for row in range(rows)]
+    times = [None if row % 17 == 3 else int(draws.integers(100)) for row in range(rows)]
+    chosen = pa.array(draws.integers(0, 2, rows))
+    columns = {
+        "session": pa.array(sessions),
+        "at": pa.array(times, pa.timestamp("ms")),
+        "row": pa.array(range(rows)),
+    }
+    columns |= {name: values.take(chosen) for name, values in MANY_TYPES.items()}
+    table = pa.table(columns).replace_schema_metadata({"made by": "a test"})
+    folder.mkdir(parents=True, exist_ok=True)
+    parquet.write_table(table.slice(0, rows // 3), folder / "a.parquet", row_group_size=70)
+    parquet.write_table(table.slice(rows // 3), folder / "b.parquet", row_group_size=90)
+    return folder
+
+
+def options_for(tmp_path: Path, **changes: Any) -> ClusterOptions:
+    settings: dict[str, Any] = {
+        "inputs": (tmp_path / "log",),
+        "output": tmp_path / "out",
+        "by": "session",
+        "time": "at",
+        "files": 3,
+    }
+    return ClusterOptions(**settings | changes)
+
+
+def read(folder: Path) -> list[pa.Table]:
+    return [parquet.read_table(path) for path in sorted(folder.glob("*.parquet"))]
+
+
+def texts(table: pa.Table) -> Counter[str]:
+    """A row as text, which can be counted whatever is in it."""
+    return Counter(repr(row) for row in table.to_pylist())
+
+
+def test_sessions_are_whole_in_order_and_in_one_file(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log")
+    summary = cluster_log(options_for(tmp_path, row_group_rows=50))
+    before, after = pa.concat_tables(read(log)), read(tmp_path / "out")
+    assert len(after) == summary.files == 3
+    assert before.schema.equals(after[0].schema, check_metadata=True)
+    assert texts(before) == texts(pa.concat_tables(after))
+    file_of: dict[str, int] = {}
+    for number, table in enumerate(after):
+        rows = table.select(["session", "at", "row"]).to_pylist()
+        ends: set[str] = set()
+        for place, row in enumerate(rows):
+            if row["session"] is None:
+                continue
+            assert file_of.setdefault(row["session"], number) == number
+            if place and rows[place - 1]["session"] == row["session"]:
+                assert key(rows[place - 1]) < key(row)
+            else:
+                assert row["session"] not in ends, "a session in two pieces"
+                ends.add(row["session"])
+    sessions = before["session"].to_pylist()
+    assert summary.sessions == len(set(sessions) - {None}) + sessions.count(None)
+    assert summary.rows == 600
+    assert summary.rows_per_session == 600 / summary.sessions
+    assert summary.bytes_before == sum(path.stat().st_size for path in log.iterdir())
+    assert summary.bytes_after == sum(path.stat().st_size for path in (tmp_path / "out").glob("*.parquet"))
+    assert summary.ratio == summary.bytes_before / summary.bytes_after
+    described = json.loads((tmp_path / "out" / DESCRIPTION_NAME).read_text())
+    assert (described["order"], described["by"], described["rows"]) == ("sessions", "session", 600)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log", "out"]
+    for path in (tmp_path / "out").glob("*.parquet"):
+        check_groups(path)
+
+
+def key(row: dict[str, Any]) -> tuple[Any, ...]:
+    return (row["at"] is None, row["at"] or 0, row["row"])
+
+
+def check_groups(path: Path) -> None:
+    """No session is in two row groups."""
+    with parquet.ParquetFile(path) as file:
+        groups = [
+            set(file.read_row_group(group)["session"].to_pylist()) - {None}
+            for group in range(file.num_row_groups)
+        ]
+    assert len(groups) > 1
+    assert sum(map(len, groups)) == len(set().union(*groups))
+
+
+def test_files_whose_writers_described_columns_in_other_ways(tmp_path: Path) -> None:
+    """One file may promise that there are no nulls, and text may be read as views of it."""
+    (tmp_path / "log").mkdir()
+    strict = pa.schema(
+        [pa.field("session", pa.int64(), nullable=False), ("at", pa.int64()), ("word", pa.string())]
+    )
+    loose = pa.schema([("session", pa.int64()), ("at", pa.int64()), ("word", pa.string())])
+    parquet.write_table(pa.table([[1, 2], [1, 2], ["a", "b"]], schema=strict), tmp_path / "log" / "1.parquet")
+    parquet.write_table(
+        pa.table([[1, None], [0, 1], ["c", None]], schema=loose), tmp_path / "log" / "2.parquet"
+    )
+    assert cluster_log(options_for(tmp_path, files=1)).sessions == 3
+    assert sorted(read(tmp_path / "out")[0].to_pydict()["word"], key=str) == [None, "a", "b", "c"]
+    views = pa.table({"session": pa.array(["x", "y", "x"], pa.string_view()), "at": [2, 1, 1]})
+    parquet.write_table(views, tmp_path / "views.parquet")
+    cluster_log(options_for(tmp_path, inputs=(tmp_path / "views.parquet",), files=1, overwrite=True))
+    rows = read(tmp_path / "out")[0].to_pylist()
+    assert [row["at"] for row in rows if row["session"] == "x"] == [1, 2]
+
+
+def test_shards_alone_keep_the_order_of_the_log(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log")
+    summary = cluster_log(options_for(tmp_path, sort=False, time=""))
+    after = read(tmp_path / "out")
+    held = [set(table["session"].to_pylist()) - {None} for table in after]
+    assert sum(map(len, held)) == len(set().union(*held))
+    assert all(table["row"].to_pylist() == sorted(table["row"].to_pylist()) for table in after)
+    assert texts(pa.concat_tables(read(log))) == texts(pa.concat_tables(after))
+    assert summary.sessions == cluster_log(options_for(tmp_path, output=tmp_path / "sorted")).sessions
+
+
+def test_runs_and_buckets_do_not_change_the_result(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_log(tmp_path / "log")
+    cluster_log(options_for(tmp_path))
+    # What is held at a time, in bytes: some rows.
+    monkeypatch.setattr("windrow.recsys.log.clustering.cluster_log.MOST_PIECE_BYTES", 4000)
+    told: list[str] = []
+    cluster_log(
+        options_for(tmp_path, output=tmp_path / "small"), progress=lambda stage, share: told.append(stage)
+    )
+    assert told.count("sorting") > 3
+    assert told.count("writing") > 3
+    files = [
+        sorted(path.read_bytes() for path in (tmp_path / name).glob("*.parquet")) for name in ("out", "small")
+    ]
+    assert files[0] == files[1]
+    assert list(dict.fromkeys(told)) == ["reading sessions", "sorting", "writing"]
+
+
+def test_dictionaries_are_written_again(tmp_path: Path) -> None:
+    """Each file has a dictionary of its own, much larger than a few of its rows."""
+    words = [f"a word {row * 7 % 5000:05}" for row in range(10_000)]
+    table = pa.table(
+        {"session": pa.array(words).dictionary_encode(), "at": range(10_000), "row": range(10_000)}
+    )
+    (tmp_path / "log").mkdir()
+    for number in range(2):
+        parquet.write_table(table.slice(5000 * number, 5000), tmp_path / "log" / f"{number}.parquet")
+    cluster_log(options_for(tmp_path, files=1, row_group_rows=500))
+    after = read(tmp_path / "out")[0]
+    assert after.schema.equals(read(tmp_path / "log")[0].schema, check_metadata=True)
+    assert after.num_rows == 10_000
+    assert [words[row] for row in after["row"].to_pylist()] == after["session"].to_pylist()
+
+
+def test_row_groups_that_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
+    log = tmp_path / "log"
+    log.mkdir()
+    table = pa.table({"session": range(60), "at": range(60), "ids": [[1] * 125_000] * 60})
+    parquet.write_table(table, log / "a.parquet")
+    settings: dict[str, Any] = {"memory_bytes": 256 << 20, "row_group_rows": 10**9}
+    with pytest.raises(
+        RecipeError, match=r"--row-group-rows 1000000000 takes .* --row-group-rows 39, or"
+    ) as told:
+        cluster_log(options_for(tmp_path, **settings))
+    assert not (tmp_path / "out").exists()
+    # What the message advises is enough, either way.
+    settings["memory_bytes"] = int(str(told.value).split()[-1])
+    assert cluster_log(options_for(tmp_path, files=1, **settings)).row_groups == 1
+    settings = {"memory_bytes": 256 << 20, "row_group_rows": 39, "overwrite": True}
+    assert cluster_log(options_for(tmp_path, files=1, **settings)).row_groups == 2
+
+
+def a_folder_of_somebody(folder: Path) -> dict[str, Any]:
+    (folder / "out").mkdir()
+    (folder / "out" / "mine.txt").touch()
+    return {"overwrite": True}
+
+
+def a_folder_that_exists(folder: Path) -> dict[str, Any]:
+    cluster_log(options_for(folder))
+    return {}
+
+
+def inside_the_log(folder: Path) -> dict[str, Any]:
+    return {"output": folder / "log" / "out"}
+
+
+def a_name_that_is_no_text(folder: Path) -> dict[str, Any]:
+    return {"output": folder / os.fsdecode(b"caf\xe9")}
+
+
+def the_log_itself(folder: Path) -> dict[str, Any]:
+    cluster_log(options_for(folder))
+    return {"inputs": (folder / "out" / "*.parquet",), "overwrite": True}
+
+
+@pytest.mark.parametrize(
+    ("prepare", "words"),
+    [
+        (a_folder_of_somebody, "is no clustered log .* and is not replaced"),
+        (a_folder_that_exists, "already exists: choose another folder or pass --overwrite"),
+        (inside_the_log, "are one in the other"),
+        (the_log_itself, "are one in the other"),
+        (a_name_that_is_no_text, r"caf\\xe9' is no UTF-8, which Arrow and DuckDB need: choose another"),
+    ],
+)
+def test_outputs_that_are_refused(
+    tmp_path: Path, prepare: Callable[[Path], dict[str, Any]], words: str
+) -> None:
+    write_log(tmp_path / "log", rows=60)
+    changes = prepare(tmp_path)
+    before = sorted(path for path in tmp_path.rglob("*"))
+    with pytest.raises(StoreError, match=words):
+        cluster_log(options_for(tmp_path, **changes))
+    assert sorted(path for path in tmp_path.rglob("*")) == before
+
+
+def test_an_output_beside_the_files_of_a_pattern(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", rows=60)
+    pattern, output = tmp_path / "log" / "*.parquet", tmp_path / "log" / "out"
+    for overwrite in (False, True):
+        summary = cluster_log(options_for(tmp_path, inputs=(pattern,), output=output, overwrite=overwrite))
+        assert summary.rows == 60
+
+
+def test_an_output_in_reach_of_a_pattern_does_not_count_twice(tmp_path: Path) -> None:
+    write_log(tmp_path / "log" / "day", rows=60)
+    pattern = tmp_path / "log" / "*" / "*.parquet"
+    assert cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out")).rows == 60
+    with pytest.raises(DataError, match=r"takes in the clustered log .*out, whose rows would count twice"):
+        cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out2"))
+
+
+def test_a_link_to_the_output_stays(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", rows=60)
+    (tmp_path / "elsewhere").mkdir()
+    (tmp_path / "out").symlink_to("elsewhere")
+    for _ in range(2):
+        cluster_log(options_for(tmp_path, overwrite=True))
+    assert (tmp_path / "out").is_symlink()
+    assert (tmp_path / "elsewhere" / DESCRIPTION_NAME).is_file()
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "log", "out"]
+
+
+@pytest.mark.parametrize("output", [".", "run:1"])
+def test_outputs_relative_to_the_working_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
+) -> None:
+    write_log(tmp_path / "log", rows=60)
+    (tmp_path / "here").mkdir()
+    monkeypatch.chdir(tmp_path / "here")
+    cluster_log(options_for(tmp_path, output=Path(output), overwrite=True))
+    assert (tmp_path / "here" / output / DESCRIPTION_NAME).is_file()
+
+
+def test_a_clustered_log_is_replaced(tmp_path: Path) -> None:
+    write_log(tmp_path / "log", rows=60)
+    cluster_log(options_for(tmp_path))
+    assert cluster_log(options_for(tmp_path, files=1, overwrite=True)).files == 1
+    assert len(read(tmp_path / "out")) == 1
+
+
+def test_a_disk_that_is_too_small_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    write_log(tmp_path / "log", rows=60)
+    usage = shutil.disk_usage(tmp_path)._replace(free=1000)
+    monkeypatch.setattr(shutil, "disk_usage", lambda _: usage)
+    with pytest.raises(StoreError, match="has 1000 bytes free, but clustering 60 rows needs about"):
+        cluster_log(options_for(tmp_path))
+    assert not (tmp_path / "out").exists()
+
+
+@pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.rename", "pathlib.Path.write_text"])
+def test_a_disk_that_fails_at_the_end_is_told(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
+) -> None:
+    write_log(tmp_path / "log", rows=60)
+
+    def fail(*_: object, **__: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, fail)
+    with pytest.raises(StoreError, match=r"out \(.*No space left on device\): make room there, or choose"):
+        cluster_log(options_for(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+
+
+def test_a_damaged_file_is_named_and_nothing_left(tmp_path: Path) -> None:
+    log = write_log(tmp_path / "log")
+    table = pa.table({"session": list(range(50_000)), "at": list(range(50_000))})
+    parquet.write_table(table, log / "a.parquet", row_group_size=10_000)
+    (log / "b.parquet").unlink()
+    content = bytearray((log / "a.parquet").read_bytes())
+    content[len(content) // 2 : len(content) // 2 + 9000] = b"\xff" * 9000
+    (log / "a.parquet").write_bytes(content)
+    with pytest.raises(DataError, match=r"a\.parquet cannot be decoded .*: write the file again"):
+        cluster_log(options_for(tmp_path))
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["log"]
+
+
+MEMORY_PROGRAM = """
+import sys
+from pathlib import Path
+from windrow.launch.epoch_cost import peak_memory_bytes
+from windrow.recsys.log.clustering.cluster_log import cluster_log
+from windrow.recsys.log.clustering.cluster_log import ClusterOptions
+
+small, large, out, memory_bytes = *map(Path, sys.argv[1:4]), int(sys.argv[4])
+def cluster(log, name):
+    cluster_log(ClusterOptions(inputs=(log,), output=out / name, by="session", time="at", memory_bytes=memory_bytes))
+cluster(small, "small")  # The program itself: libraries, and what they keep.
+before = peak_memory_bytes()
+cluster(large, "large")
+print(peak_memory_bytes() - before)
+"""
+
+
+def write_large_log(folder: Path, blocks: int) -> None:
+    """30 MB in memory to a block of 8,000 rows: lists that a file holds in few bytes."""
+    folder.mkdir()
+    lists = pa.ListArray.from_arrays(
+        pa.array(np.arange(0, 8001 * 480, 480, np.int32)), pa.array(np.arange(8000 * 480) % 480)
+    )
+    schema = pa.schema([("session", pa.int64()), ("at", pa.int64()), ("ids", lists.type)])
+    with parquet.ParquetWriter(folder / "log.parquet", schema) as writer:
+        for block in range(blocks):
+            sessions = pa.array(np.arange(8000) % 997 + 500 * block)
+            writer.write_table(
+                pa.table([sessions, pa.array(np.arange(8000)), lists], schema=schema), row_group_size=8000
+            )
+
+
+def test_a_log_larger_than_memory_takes_no_more_than_allowed(tmp_path: Path) -> None:
+    memory_bytes = 256 << 20
+    write_large_log(tmp_path / "small", 1)
+    write_large_log(tmp_path / "large", 32)  # 1 GB: four times what may be held.
+    arguments = [tmp_path / "small", tmp_path / "large", tmp_path / "out", memory_bytes]
+    (tmp_path / "program.py").write_text(MEMORY_PROGRAM)
+    done = subprocess.run(
+        [sys.executable, tmp_path / "program.py", *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=300,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    assert int(done.stdout) < memory_bytes
+    assert parquet.read_metadata(tmp_path / "out" / "large" / "part-00000.parquet").num_rows == 32 * 8000

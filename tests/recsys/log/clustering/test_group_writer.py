@@ -1,0 +1,106 @@
+"""windrow.recsys.log.clustering.group_writer: row groups hold whole sessions, files whole shards."""
+
+import itertools
+import tempfile
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from windrow.comm.errors import DataError
+from windrow.recsys.log.clustering.group_writer import GroupWriter, session_starts, text_columns
+
+SHARDS = st.lists(st.lists(st.integers(1, 7), max_size=8), min_size=1, max_size=3)
+
+
+def expected_groups(sizes: list[int], most: int) -> list[int]:
+    """Greedily whole sessions; one that is too large alone, in full groups, its rest with those that follow."""
+    groups, filled = [], 0
+    for size in sizes:
+        left = size
+        if filled and filled + left > most:
+            groups.append(filled)
+            filled = 0
+        while filled + left > most:
+            groups.append(most)
+            left -= most
+        filled += left
+    return groups + [filled] * (filled > 0)
+
+
+@settings(max_examples=60)
+@given(SHARDS, st.integers(1, 10), st.integers(1, 12))
+def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batch_rows: int) -> None:
+    sessions = [number for number, size in enumerate(itertools.chain(*shards)) for _ in range(size)]
+    table = pa.table({"s": pa.array(sessions, pa.int64()), "row": list(range(len(sessions)))})
+    with tempfile.TemporaryDirectory() as name:
+        writer = GroupWriter(
+            Path(name), table.schema, shard_rows=[sum(shard) for shard in shards], row_group_rows=most, by="s"
+        )
+        with writer:
+            for start in range(0, len(sessions), batch_rows):
+                for batch in table.slice(start, batch_rows).to_batches():
+                    writer.write(batch)
+        full = [shard for shard in shards if shard]
+        assert len(writer.files) == len(full)
+        names = [f"part-{number:05}.parquet" for number, shard in enumerate(shards) if shard]
+        assert [path.name for path in writer.files] == names
+        found = []
+        for path, shard in zip(writer.files, full, strict=True):
+            metadata = parquet.read_metadata(path)
+            groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+            assert groups == expected_groups(shard, most)
+            found.append(parquet.read_table(path))
+        if found:
+            assert pa.concat_tables(found) == table
+        assert writer.cut_sessions == sum(size > most for size in itertools.chain(*shards))
+        assert writer.row_groups == sum(len(expected_groups(shard, most)) for shard in full)
+
+
+def test_without_sessions_row_groups_are_full(tmp_path: Path) -> None:
+    table = pa.table({"s": [1] * 10})
+    with GroupWriter(tmp_path, table.schema, shard_rows=[10], row_group_rows=4, by="") as writer:
+        for batch in table.to_batches():
+            writer.write(batch)
+    metadata = parquet.read_metadata(writer.files[0])
+    assert [metadata.row_group(group).num_rows for group in range(3)] == [4, 4, 2]
+    assert writer.cut_sessions == 0
+
+
+def test_sessions_begin_where_a_value_differs() -> None:
+    assert session_starts(pa.chunked_array([["a", "a"], ["a", "b"]])).tolist() == [0, 3]
+    assert session_starts(pa.array([None, None, 1, 1, None])).tolist() == [0, 1, 2, 4]
+    assert session_starts(pa.array([5])).tolist() == [0]
+    assert session_starts(pa.array(["x", "y", "y"]).dictionary_encode()).tolist() == [0, 1]
+
+
+def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
+    words = pa.array([f"w{row}" for row in range(300)])
+    schema = pa.schema([("s", pa.dictionary(pa.int8(), pa.string()))])
+    rows = pa.record_batch([words], names=["s"])
+    with GroupWriter(tmp_path, schema, shard_rows=[300], row_group_rows=100, by="s") as writer:
+        writer.write(rows)
+    found = parquet.read_table(writer.files[0])
+    assert pa.types.is_dictionary(found.schema.field("s").type)
+    assert found["s"].to_pylist() == words.to_pylist()
+    with (
+        GroupWriter(tmp_path, schema, shard_rows=[300], row_group_rows=300, by="s") as writer,
+        pytest.raises(DataError, match=r"300 rows has too many different values .* lower --row-group-rows"),
+    ):
+        writer.write(rows)
+
+
+def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:
+    table = pa.table({"s": [1, 2], "text": ["a", "b"], "ids": [[1], [2]], "words": [["a"], []]})
+    assert text_columns(table.schema) == ["text"]
+    with GroupWriter(tmp_path, table.schema, shard_rows=[2], row_group_rows=4, by="s") as writer:
+        writer.write(table.to_batches()[0])
+    group = parquet.read_metadata(writer.files[0]).row_group(0)
+    columns = [group.column(place) for place in range(group.num_columns)]
+    assert [column.path_in_schema.partition(".")[0] for column in columns if column.has_dictionary_page] == [
+        "text"
+    ]
+    assert {column.compression for column in columns} == {"ZSTD"}

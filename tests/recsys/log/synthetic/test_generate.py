@@ -1,0 +1,90 @@
+"""windrow.recsys.log.synthetic.generate: Parquet files with the right types, whole or not at all, in bounded memory."""
+
+import pyarrow as pa
+import pytest
+from pyarrow import parquet
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.recsys.log.synthetic.generate import generate_log, log_schema, rows_per_group, session_batches
+from windrow.recsys.log.synthetic.options import recd
+
+SMALL = recd(length_scale=0.05, rows_scale=0.001)
+
+
+def test_columns_and_types(tmp_path):
+    seen = []
+    path = tmp_path / "folder" / "a.parquet"
+    generate_log(path, SMALL, samples=1000, row_group_rows=300, progress=seen.append)
+    table = parquet.read_table(path)
+    assert table.num_rows == sum(seen) == 1000
+    assert table.schema.equals(log_schema(SMALL))
+    types = {str(field.name): field.type for field in table.schema}
+    assert types["label"] == pa.int8()
+    assert types["session"] == types["time"] == types["item"] == pa.int64()
+    assert types["user_age"] == pa.float32()
+    assert types["history_items"] == pa.list_(pa.int64())
+    assert all(column.null_count == 0 for column in table.columns)
+    groups = parquet.ParquetFile(path).metadata
+    assert [groups.row_group(k).num_rows for k in range(groups.num_row_groups)] == [300, 300, 300, 100]
+    assert [file.name for file in path.parent.iterdir()] == ["a.parquet"]
+
+
+@pytest.mark.parametrize("order", ["time", "sessions"])
+def test_row_groups_threads_and_runs_do_not_matter(tmp_path, order):
+    tables = []
+    for name, rows, threads in (("a", 64, 1), ("b", 1000, 3), ("c", 64, 2)):
+        generate_log(tmp_path / name, SMALL, samples=777, order=order, row_group_rows=rows, threads=threads)
+        tables.append(parquet.read_table(tmp_path / name).combine_chunks())
+    assert tables[0].equals(tables[1])
+    assert (tmp_path / "a").stat().st_size != (tmp_path / "b").stat().st_size
+    assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes()
+
+
+def test_both_orders_have_the_same_samples(tmp_path):
+    found = []
+    for order in ("time", "sessions"):
+        generate_log(tmp_path / order, SMALL, samples=500, order=order)
+        found.append(
+            parquet.read_table(tmp_path / order).sort_by([("session", "ascending"), ("time", "ascending")])
+        )
+    assert found[0].equals(found[1])
+
+
+def test_a_longer_log_begins_with_the_sessions_of_a_shorter_one(tmp_path):
+    for samples in (300, 900):
+        generate_log(tmp_path / str(samples), SMALL, samples=samples, order="sessions")
+    short, long = (parquet.read_table(tmp_path / name).combine_chunks() for name in ("300", "900"))
+    assert long.slice(0, 300).combine_chunks().equals(short)
+
+
+def test_ranges_of_sessions_can_be_made_apart():
+    def table(sessions):
+        batches = session_batches(SMALL, sessions, order="sessions", block_rows=50)
+        return pa.Table.from_batches(batches).combine_chunks()
+
+    parts = pa.concat_tables([table(range(20)), table(range(20, 45))]).combine_chunks()
+    assert parts.equals(table(range(45)))
+
+
+def test_batches_come_while_later_ones_are_not_made(monkeypatch):
+    # An endless log: what is held does not grow with it.
+    batches = session_batches(SMALL, range(10**15), order="sessions", block_rows=128)
+    assert [next(batches).num_rows for _ in range(5)] == [128] * 5
+    batches.close()
+
+
+def test_row_groups_are_bounded_in_bytes():
+    assert rows_per_group(recd()) == 16 * 1024
+    assert rows_per_group(recd(length_scale=100)) == 1024
+    assert rows_per_group(SMALL) > 100_000
+
+
+def test_wrong_use(tmp_path):
+    with pytest.raises(DataError, match="0 samples"):
+        generate_log(tmp_path / "a", SMALL, samples=0)
+    with pytest.raises(RecipeError, match='order = "random"'):
+        generate_log(tmp_path / "a", SMALL, samples=10, order="random")
+    (tmp_path / "file").touch()
+    with pytest.raises(StoreError, match="cannot write"):
+        generate_log(tmp_path / "file" / "a", SMALL, samples=10)
+    assert [path.name for path in tmp_path.iterdir()] == ["file"]

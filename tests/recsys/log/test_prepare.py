@@ -1,0 +1,266 @@
+"""windrow.recsys.log.prepare: whole logs against a slow preparation in Python."""
+
+import csv
+import json
+import resource
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pyarrow import parquet
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.recsys.log import staging as staged_log
+from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
+
+ROW = st.tuples(st.integers(0, 1), st.integers(0, 30), st.sampled_from(["", "a", "b", "c", "d"]))
+FEATURES = {"word": FeatureOptions(min_count=2), "file": FeatureOptions()}
+
+
+def write_csv(path: Path, rows: list[tuple[Any, ...]]) -> Path:
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("label", "time", "word"), *rows])
+    return path
+
+
+def samples(store: LogStore, split: str) -> list[dict[str, Any]]:
+    return [row for file in store.split(split).files for row in parquet.read_table(file).to_pylist()]
+
+
+@settings(max_examples=20)
+@given(st.lists(st.lists(ROW, min_size=4, max_size=20), min_size=1, max_size=3))
+def test_a_log_split_by_time(
+    tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[int, int, str]]]
+) -> None:
+    folder = tmp_path_factory.mktemp("log")
+    for number, rows in enumerate(files):
+        write_csv(folder / f"{number}.csv", rows)
+    log = LogOptions(paths=(folder / "*.csv",), format="csv", time="time", features=FEATURES)
+    ordered = sorted(
+        ((*row, str(number)) for number, rows in enumerate(files) for row in rows), key=lambda row: row[1]
+    )
+    cut = ordered[round(0.5 * len(ordered))][1]
+    train = [row for row in ordered if row[1] < cut]
+    test = [row for row in ordered if row[1] >= cut]
+    split = LogSplitOptions(by="time", fractions=(0.5, 0.0, 0.5))
+    if not train:
+        with pytest.raises(DataError, match="the train split has no samples"):
+            prepare_log(folder / "store", log, split)
+        assert not (folder / "store").exists()
+        return
+    store = prepare_log(folder / "store", log, split)
+    store.verify()
+    words = Counter(word for _, _, word, _ in train if word)
+    rows_of = {
+        word: row
+        for row, word in enumerate(
+            sorted((w for w in words if words[w] > 1), key=lambda word: (-words[word], word)), start=2
+        )
+    }
+    names = Counter(name for *_, name in train)
+    names_of = {
+        name: row for row, name in enumerate(sorted(names, key=lambda name: (-names[name], name)), start=2)
+    }
+    for name, rows in (("train", train), ("test", test)):
+        assert samples(store, name) == [
+            {
+                "label": float(label),
+                "word": rows_of.get(word, 1) if word else 0,
+                "file": names_of.get(file, 1),
+                "time": time,
+            }
+            for label, time, word, file in rows
+        ]
+        assert store.split(name).rows == len(rows)
+        assert store.split(name).positives == sum(row[0] for row in rows)
+        assert store.features[0].counts[name]["missing"] == sum(not row[2] for row in rows)
+    assert store.splits == ("train", "test")
+    assert store.table_rows() == {"word": 2 + len(rows_of), "file": 2 + len(names_of)}
+    assert store.vocabulary("word")["value"].to_pylist() == list(rows_of)
+
+
+def test_formats_agree(tmp_path: Path) -> None:
+    """One log as CSV, gzipped CSV and Parquet gives the same samples."""
+    import gzip
+
+    rows = [(n % 3 == 0, 1000 - n, "abcd"[n * n % 4]) for n in range(300)]
+    table = pa.table(dict(zip(("label", "time", "word"), map(list, zip(*rows, strict=True)), strict=True)))
+    text = write_csv(tmp_path / "log.csv", [(int(label), time, word) for label, time, word in rows])
+    (tmp_path / "log.csv.gz").write_bytes(gzip.compress(text.read_bytes()))
+    parquet.write_table(table, tmp_path / "log.parquet", row_group_size=70)
+    found = []
+    for name, kind in (("log.csv", "csv"), ("log.csv.gz", "csv"), ("log.parquet", "parquet")):
+        settings_: dict[str, Any] = {"paths": (tmp_path / name,), "format": kind, "time": "time"}
+        store = prepare_log(
+            tmp_path / "store",
+            LogOptions(**settings_, features=FEATURES),
+            LogSplitOptions(by="time", instants=("850", "950")),
+            overwrite=True,
+        )
+        found.append((store.fingerprint, [samples(store, split) for split in store.splits]))
+        assert [row["time"] for row in samples(store, "train")] == list(range(701, 850))
+    assert found[0] == found[1] == found[2]
+    assert not list(tmp_path.glob("store.*"))
+
+
+def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> None:
+    first = write_csv(tmp_path / "a.csv", [(0, n, f"w{n % 10}") for n in range(400)])
+    second = write_csv(tmp_path / "b.csv", [(1, n, "w0") for n in range(400, 450)])
+    log = LogOptions(paths=(first, second), format="csv", time="time", features={"word": FeatureOptions()})
+    store = prepare_log(tmp_path / "rows", log, LogSplitOptions(seed=3))
+    times = [[row["time"] for row in samples(store, split)] for split in store.splits]
+    assert sorted(time for part in times for time in part) == list(range(450))
+    assert all(part == sorted(part) for part in times)
+    store = prepare_log(tmp_path / "words", log, LogSplitOptions(column="word", fractions=(0.5, 0.25, 0.25)))
+    held = [
+        {row["time"] % 10 for row in samples(store, split) if row["time"] < 400} for split in store.splits
+    ]
+    assert sorted(word for words in held for word in words) == list(range(10))
+
+    log = LogOptions(paths=(first,), format="csv", time="time", features={"word": FeatureOptions()})
+    store = prepare_log(tmp_path / "files", log, LogSplitOptions(by="files", test_paths=(second,)))
+    assert [store.split(split).rows for split in ("train", "test")] == [400, 50]
+    with pytest.raises(DataError, match=r"a\.csv: a file is in two splits"):
+        prepare_log(tmp_path / "twice", log, LogSplitOptions(by="files", test_paths=(first,)))
+
+
+def test_a_file_under_another_name_is_the_same_file(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "a.csv", [(n % 2, n, "a") for n in range(40)])
+    (tmp_path / "linked").symlink_to(tmp_path)
+    log = LogOptions(paths=(path,), format="csv")
+    for other in (tmp_path / "linked" / "a.csv", tmp_path / "linked" / ".." / tmp_path.name / "a.csv"):
+        with pytest.raises(DataError, match="is in two splits, but what is trained on must not be tested on"):
+            prepare_log(tmp_path / "store", log, LogSplitOptions(by="files", test_paths=(other,)))
+
+
+def bad_label(folder: Path) -> None:
+    write_csv(folder / "log.csv", [(0, 1, "a"), (2, 2, "b")])
+
+
+def missing_column(folder: Path) -> None:
+    (folder / "log.csv").write_text("label,time\n0,1\n")
+
+
+def header_alone(folder: Path) -> None:
+    write_csv(folder / "log.csv", [])
+
+
+@pytest.mark.parametrize(
+    ("spoil", "words"),
+    [
+        (bad_label, r"log\.csv, line 3: column 'label' is 2.*expected 0 or 1"),
+        (missing_column, r"log\.csv, line 2: there is no column 'word'"),
+        (header_alone, r"log\.csv has no lines of data"),
+    ],
+)
+def test_bad_logs_leave_nothing(tmp_path: Path, spoil: Callable[[Path], None], words: str) -> None:
+    spoil(tmp_path)
+    log = LogOptions(paths=(tmp_path / "log.csv",), format="csv", features={"word": FeatureOptions()})
+    with pytest.raises(DataError, match=words):
+        prepare_log(tmp_path / "store", log, LogSplitOptions())
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_contradictions_are_refused(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [(0, 1, "a")])
+    log = LogOptions(paths=(path,), format="csv")
+    with pytest.raises(RecipeError, match="set time in"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
+    with pytest.raises(DataError, match=r"split has no samples \(.* 1\): give it a larger share"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions())
+    timed = LogOptions(paths=(path,), format="csv", time="time")
+    with pytest.raises(RecipeError, match="validation must begin before test"):
+        prepare_log(tmp_path / "store", timed, LogSplitOptions(by="time", instants=("9", "8")))
+    with pytest.raises(RecipeError, match="needs no preparation"):
+        prepare_log(tmp_path / "s", LogOptions(paths=(path,), format="interactions"), LogSplitOptions())
+    whole = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    stages: list[str] = []
+    prepare_log(tmp_path / "store", log, whole, progress=lambda stage, share: stages.append(stage))
+    assert stages == ["reading", "mapping", "checksums"]
+    with pytest.raises(StoreError, match="already exists"):
+        prepare_log(tmp_path / "store", log, whole)
+
+
+def test_the_same_log_gives_the_same_store(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [(n % 2, n % 7, f"w{n % 13}") for n in range(500)])
+    log = LogOptions(paths=(path,), format="csv", time="time", features=FEATURES)
+    first = prepare_log(tmp_path / "first", log, LogSplitOptions(by="time"))
+    second = prepare_log(tmp_path / "second", log, LogSplitOptions(by="time"))
+    assert first.fingerprint == second.fingerprint
+    manifest = json.loads((first.path / "manifest.json").read_text())
+    assert manifest["origin"]["log"]["paths"] == [str(path)]
+
+
+def test_only_a_store_is_replaced(tmp_path: Path) -> None:
+    log = LogOptions(
+        paths=(write_csv(tmp_path / "log.csv", [(n % 2, n, "a") for n in range(40)]),), format="csv"
+    )
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    (tmp_path / "file").write_text("mine")
+    for store in (tmp_path, tmp_path / "file"):
+        with pytest.raises(StoreError, match=r"is no prepared log .* and is not replaced"):
+            prepare_log(store, log, split, overwrite=True)
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "log.csv"]
+    (tmp_path / "store").mkdir()
+    for _ in range(2):  # First an empty folder, then a store.
+        assert prepare_log(tmp_path / "store", log, split, overwrite=True).split("train").rows == 40
+
+
+def test_samples_of_one_instant_cannot_be_split(tmp_path: Path) -> None:
+    path = write_csv(tmp_path / "log.csv", [(n % 2, 7, "a") for n in range(40)])
+    log = LogOptions(paths=(path,), format="csv", time="time")
+    with pytest.raises(DataError, match="samples of one instant stay together"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
+
+
+def test_sessions_need_their_column(tmp_path: Path) -> None:
+    log = LogOptions(paths=(write_csv(tmp_path / "log.csv", [(0, 1, "a")]),), format="csv")
+    with pytest.raises(
+        RecipeError, match=r"cluster = true needs the column of sessions: set session in \[log\]"
+    ):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(), cluster=True)
+    with pytest.raises(RecipeError, match="shard = true needs"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
+
+
+def timed_log(folder: Path) -> LogOptions:
+    """Samples with many words, the latest one first."""
+    path = write_csv(folder / "log.csv", [(n % 2, -n, f"word {n}") for n in range(400)])
+    return LogOptions(paths=(path,), format="csv", time="time", features={"word": FeatureOptions()})
+
+
+@pytest.mark.parametrize("full_from", ["reading", "sorting by time", "counting", "mapping", "checksums"])
+def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, full_from: str) -> None:
+    """Staged log, rows in another order and vocabularies (by DuckDB), samples, manifest: whatever finds no room."""
+    log, (soft, hard) = timed_log(tmp_path), resource.getrlimit(resource.RLIMIT_FSIZE)
+
+    def fill_up(stage: str, share: float) -> None:
+        if stage.startswith(full_from):
+            # The nearest to a full disk that a process can have: the system refuses to make files longer.
+            resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
+
+    try:
+        with pytest.raises(
+            StoreError, match=r"cannot write .*store: .*File too large.*Make room on the disk"
+        ):
+            prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"), progress=fill_up)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_too_little_memory_is_explained_and_leaves_nothing(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    log = timed_log(tmp_path)
+    monkeypatch.setattr(staged_log, "MEMORY_LIMIT", "1MB")
+    with pytest.raises(StoreError, match=r"cannot write .*store: Out of Memory Error: [^\n]*\. Make room on"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
+    assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]

@@ -1,0 +1,75 @@
+"""Names and refusals of table configurations."""
+
+import pytest
+
+from windrow.comm.errors import RecipeError
+from windrow.recsys.tables.options import (
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+    check_configs,
+    embedding_names,
+    features_of,
+    pooling_of,
+)
+
+
+def table(name="a", rows=5, dim=8, features=(), **options):
+    return EmbeddingBagConfig(
+        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=list(features), **options
+    )
+
+
+def test_a_table_without_features_is_looked_up_by_its_own_name():
+    assert table().feature_names == ["a"]
+    assert features_of(EmbeddingConfig(name="b", num_embeddings=1, embedding_dim=4)) == ["b"]
+
+
+def test_a_feature_of_several_tables_is_named_with_its_table():
+    tables = [table("a", features=["x", "y"]), table("b", features=["y", "z"])]
+    assert embedding_names(tables) == [["x", "y@a"], ["y@b", "z"]]
+
+
+def test_torchrec_objects_are_understood():
+    from torchrec.modules import embedding_configs as theirs
+
+    config = theirs.EmbeddingBagConfig(
+        name="a", num_embeddings=5, embedding_dim=8, feature_names=["x"], pooling=theirs.PoolingType.MEAN
+    )
+    check_configs([config], pooled=True)
+    assert pooling_of(config) == "MEAN" == pooling_of(table(pooling=PoolingType.MEAN))
+    assert pooling_of(EmbeddingConfig(name="b", num_embeddings=1, embedding_dim=4)) == "SUM"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("weight_init_max", 0.1, "initial_scale"),
+        ("need_pos", True, "weights"),
+        ("data_type", "FP16", "precision"),
+    ],
+)
+def test_torchrec_options_that_mean_something_else_here_are_refused(field, value, message):
+    from torchrec.modules import embedding_configs as theirs
+
+    value = theirs.DataType.FP16 if field == "data_type" else value
+    config = theirs.EmbeddingBagConfig(
+        name="a", num_embeddings=5, embedding_dim=8, feature_names=["x"], **{field: value}
+    )
+    with pytest.raises(RecipeError, match=message):
+        check_configs([config], pooled=True)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ([], "at least one table"),
+        ([table(), table()], "2 tables are named 'a'"),
+        ([table(rows=0)], "num_embeddings = 0"),
+        ([table(dim=6)], "embedding_dim = 6: must be a multiple of 4"),
+        ([table(features=["x", "x"])], "a feature twice"),
+    ],
+)
+def test_what_no_collection_can_be_made_of(tables, message):
+    with pytest.raises(RecipeError, match=message):
+        check_configs(tables, pooled=True)
