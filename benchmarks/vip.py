@@ -25,7 +25,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.caching.dynamic_store import DynamicCache
+from windrow.caching.dynamic_cache import DynamicCache
 from windrow.caching.policies import score_vertices
 from windrow.caching.selection import PolicyName, cache_capacity, choose_cached
 from windrow.caching.vip import Demand, find_samplers

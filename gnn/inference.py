@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.exchange import RowExchange
+from windrow.comm.fetch import fetch_rows
+from windrow.comm.messages import Wire
 from windrow.comm.meter import Stopwatch
 from windrow.comm.rows import chunk_bounds, group_by_owner, near_equal_split
 from windrow.comm.world import World
@@ -88,14 +89,14 @@ def infer_exactly(
     degrees = graph.indptr.diff()
     device = next(model.parameters()).device
     hidden = model.embed(graph.features.to(device, torch.float32))
+    wire = Wire(world, stage="inference", dtype=hidden.dtype, device=hidden.device)
     for layer in range(model.options.num_layers):
-        exchange = RowExchange(world, graph.offsets, hidden, stage="inference")
         chunks = []
         # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
         for first in range(0, _largest_part(graph), chunk_vertices):
             last = min(start + first + chunk_vertices, stop)
             block, sources = _chunk(graph, degrees, min(start + first, stop), last)
-            rows = exchange.fetch(sources, unique=True)
+            rows = fetch_rows(wire, graph.offsets, hidden, sources)
             chunks.append(model.layer_forward(layer, block.to(device), rows))
             if after_chunk is not None:
                 after_chunk()

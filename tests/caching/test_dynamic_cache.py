@@ -6,7 +6,7 @@ import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windrow.caching.dynamic_store import DynamicCache
+from windrow.caching.dynamic_cache import DynamicCache
 from windrow.comm.errors import DataError
 
 
@@ -17,15 +17,13 @@ class SlowCache:
         self.capacity = capacity
         self.small_share = min(capacity, max(1, round(0.1 * capacity)))
         self.main_share = capacity - self.small_share
-        self.small, self.main, self.forgotten, self.uses, self.stale = [], [], [], {}, set()
+        self.small, self.main, self.forgotten, self.uses = [], [], [], {}
 
     def access(self, key):
         cached = key in self.small or key in self.main
         if cached:
             self.uses[key] = min(3, self.uses[key] + 1)
-            hit = key not in self.stale
-            self.stale.discard(key)
-            return hit
+            return True
         if self.capacity == 0:
             return False
         while len(self.small) + len(self.main) >= self.capacity:
@@ -37,7 +35,6 @@ class SlowCache:
         # What stood here keeps its place in the line.
         self.forgotten = [None if other == key else other for other in self.forgotten]
         self.uses[key] = 0
-        self.stale.discard(key)
         return False
 
     def evict(self):
@@ -63,32 +60,22 @@ class SlowCache:
 
 @st.composite
 def traces(draw):
-    """Batches of ids, few of which are asked for often; some are followed by invalidations."""
+    """Batches of ids, few of which are asked for often."""
     num_vertices = draw(st.integers(1, 40))
     some = st.lists(st.integers(0, num_vertices - 1), max_size=40)
     often = st.lists(st.integers(0, min(num_vertices - 1, 4)), max_size=20)
-    batches = draw(st.lists(st.tuples(some, often, st.one_of(st.just([]), some)), max_size=8))
-    return draw(st.integers(0, 25)), num_vertices, [(ids + more, changed) for ids, more, changed in batches]
+    batches = draw(st.lists(st.tuples(some, often), max_size=8))
+    return draw(st.integers(0, 25)), num_vertices, [ids + more for ids, more in batches]
 
 
 @given(traces())
-@example((4, 6, [([0, 0, 4, 2], []), ([0, 1, 3, 4, 5, 1, 2, 3, 2], [])]))
+@example((4, 6, [[0, 0, 4, 2], [0, 1, 3, 4, 5, 1, 2, 3, 2]]))
 def test_hits_are_those_of_the_paper(trace):
     capacity, num_vertices, batches = trace
     cache, slow = DynamicCache(capacity, num_vertices), SlowCache(capacity)
-    for ids, changed in batches:
+    for ids in batches:
         hits = cache.access(torch.tensor(ids, dtype=torch.int64))
         assert hits.tolist() == [slow.access(key) for key in ids]
-        everything = torch.arange(num_vertices)
-        slots = cache.slots(everything)
-        cached = everything[slots >= 0].tolist()
-        assert cached == sorted(slow.small + slow.main)
-        # Every cached id has a slot of its own.
-        taken = slots[slots >= 0].tolist()
-        assert len(set(taken)) == len(taken) <= capacity
-        assert all(slot < capacity for slot in taken)
-        cache.invalidate(torch.tensor(changed, dtype=torch.int64))
-        slow.stale.update(changed)
 
 
 def test_what_is_used_often_survives_a_scan():
@@ -102,35 +89,18 @@ def test_what_is_used_often_survives_a_scan():
     assert int(cache.access(often).sum()) >= 8
 
 
-def test_slots_are_those_of_the_moment_of_use():
-    cache = DynamicCache(1, 10)
-    assert cache.find_and_admit(torch.tensor([4, 4, 5, 5, 4])).tolist() == [-1, 0, -1, 0, -1]
-    assert cache.slots(torch.tensor([4, 5])).tolist() == [0, -1]
-
-
-def test_what_was_invalidated_is_missed_once():
-    cache = DynamicCache(4, 10)
-    cache.access(torch.tensor([1, 2]))
-    slot = cache.slots(torch.tensor([1]))
-    cache.invalidate(torch.tensor([1, 7]))
-    assert cache.access(torch.tensor([1, 2])).tolist() == [False, True]
-    assert torch.equal(cache.slots(torch.tensor([1])), slot)
-    assert cache.access(torch.tensor([7, 1, 7])).tolist() == [False, True, True]
-
-
-def test_no_slots_no_hits():
+def test_no_room_no_hits():
     assert not DynamicCache(0, 5).access(torch.tensor([1, 1, 1])).any()
-    with pytest.raises(ValueError, match="-1 slots"):
+    with pytest.raises(ValueError, match="-1 ids"):
         DynamicCache(-1, 5)
 
 
 def test_ids_out_of_range_are_refused():
     cache = DynamicCache(2, 5)
-    for call in (cache.access, cache.slots, cache.invalidate):
-        with pytest.raises(DataError, match="id 5 at position 1 is out of range: ids are 0 to 4"):
-            call(torch.tensor([0, 5]))
-        with pytest.raises(DataError, match="id -1"):
-            call(torch.tensor([-1]))
+    with pytest.raises(DataError, match="id 5 at position 1 is out of range: ids are 0 to 4"):
+        cache.access(torch.tensor([0, 5]))
+    with pytest.raises(DataError, match="id -1"):
+        cache.access(torch.tensor([-1]))
 
 
 def test_a_skewed_trace_is_served_better_than_by_chance():
