@@ -17,7 +17,7 @@ from windrow.training.dropout import DropoutContext
 if TYPE_CHECKING:
     from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
     from windrow.recsys.sharded.collection import StoredTable
-    from windrow.recsys.sharded.input_distribution import InFlightLookup
+    from windrow.recsys.sharded.in_flight import InFlightLookup
     from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 
 __all__ = ["Recommender", "RecommenderLookup"]

@@ -1,20 +1,21 @@
 """TorchRec's EmbeddingBagCollection, spread over the ranks of a world."""
 
 from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.partition.tables.plan import Plan
+from windrow.comm.route import Transfer
+from windrow.comm.wire import WireOptions
+from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import ShardedTables, rows_of_whole_tables
-from windrow.recsys.sharded.input_distribution import ExchangedLookup, InFlightLookup
-from windrow.recsys.sharded.packing import LookupInput, pack, unpack
-from windrow.recsys.sharded.pooled_exchange import PooledExchange, PooledTransfer, Scale
+from windrow.recsys.sharded.in_flight import InFlightLookup
+from windrow.recsys.sharded.packing import LookupInput, Message, pack, unpack
+from windrow.recsys.sharded.pooled_exchange import pieces_of, pooled_route
 from windrow.recsys.sharded.samples import Samples, read_samples
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names, features_of, pooling_of
 
@@ -26,6 +27,9 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddingBagCollection"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
+
+Scale = tuple[int, Range, Tensor]
+"""Group, columns of its matrix to multiply, and [rows, 1] what by."""
 
 
 class EmbeddingBagCollection(ShardedTables):
@@ -43,6 +47,7 @@ class EmbeddingBagCollection(ShardedTables):
         by group; may name
             features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
+        wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree. They do not depend on the plan.
 
     Raises:
@@ -60,6 +65,7 @@ class EmbeddingBagCollection(ShardedTables):
         plan: Plan | None = None,
         groups: Sequence[Sequence[str]] = (),
         optimizer: TableOptions | None = None,
+        wire: WireOptions | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -71,6 +77,7 @@ class EmbeddingBagCollection(ShardedTables):
             plan=plan,
             groups=groups,
             options=optimizer,
+            wire=wire,
             seed=seed,
             stage="embedding bags",
         )
@@ -99,7 +106,13 @@ class EmbeddingBagCollection(ShardedTables):
                 names = tuple(self.embedding_names[number] for number in outputs)
                 dims = tuple(self.embedding_dims[number] for number in outputs)
                 self._columns.append((group, names, dims))
-        self._exchange = PooledExchange(self.world, self.layout, device=self.device, stage="embedding bags")
+        self._pieces = pieces_of(self.layout)
+        self._widths = [0] * self.layout.num_groups
+        """Columns of each group's matrix."""
+        for (_, feature, _), (_, stop) in zip(
+            self.layout.outputs, self.layout.columns_in_group(), strict=True
+        ):
+            self._widths[self.layout.groups[feature]] = stop
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -143,7 +156,7 @@ class EmbeddingBagCollection(ShardedTables):
         samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
         if self._is_direct:
             return _DirectBags(self, features, samples)
-        return _ExchangedBags(self, samples)
+        return InFlightLookup(self, samples)
 
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
@@ -153,10 +166,33 @@ class EmbeddingBagCollection(ShardedTables):
         """Whether ids have weights."""
         return self._is_weighted
 
-    def start_pooled(self, wanted: Sequence[LookupInput], num_rows: npt.NDArray[np.int64]) -> PooledTransfer:
-        """Look up what all ranks want of this one, and send it. Collective; a stage of `start_counts`."""
-        found = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
-        return self._exchange.start(found, num_rows)
+    def send(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Transfer:
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+        pooled = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
+        num_rows = np.stack([message.num_rows for message in received])
+        route = pooled_route(self.wire, self.layout, self._pieces, num_rows)
+        transfer = route.start(pooled, differentiable=True)
+        self.count_rows(samples, asked)
+        return transfer
+
+    def receive(
+        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
+    ) -> list[PooledRows]:
+        """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
+        matrices = [
+            torch.empty(group.num_rows if width else 0, width, device=self.device)
+            for group, width in zip(samples, self._widths, strict=True)
+        ]
+        landed = transfer.finish(matrices, replicated)
+        if scales := self._scales(samples):
+            landed = _ScaleColumns.apply(scales, *landed)  # type: ignore[no-untyped-call]
+        return self.named(landed, samples)
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """[rows, columns] of each batch of the tables that every rank holds."""
@@ -166,7 +202,7 @@ class EmbeddingBagCollection(ShardedTables):
         """[samples, sum of dims] where this process holds every table whole."""
         if self.world.meter is not None:
             needed = rows_of_whole_tables(self.layout.owners[0], samples)
-            self.world.meter.record_found(f"{self._stage}: rows", local=needed, remote=0)
+            self.world.meter.record_found(f"{self.stage}: rows", local=needed, remote=0)
         plain = samples[0]  # Other groups have features of other collections only.
         wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
         if wanted == list(range(len(plain.starts) - 1)):
@@ -177,7 +213,7 @@ class EmbeddingBagCollection(ShardedTables):
         else:
             held = unpack(pack(samples, self.layout.owners, self.form), self.layout.owners[0], self.form)
         (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
-        scales = self.scales(samples)
+        scales = self._scales(samples)
         if not scales:
             return pooled
         factors = torch.ones_like(pooled)
@@ -192,7 +228,7 @@ class EmbeddingBagCollection(ShardedTables):
             for group, names, dims in self._columns
         ]
 
-    def scales(self, samples: Sequence[Samples]) -> list[Scale]:
+    def _scales(self, samples: Sequence[Samples]) -> list[Scale]:
         """Columns of tables with mean pooling, and what each row's sum is multiplied by."""
         found = []
         for feature, columns in self._averaged:
@@ -205,6 +241,28 @@ class EmbeddingBagCollection(ShardedTables):
         return found
 
 
+class _ScaleColumns(torch.autograd.Function):
+    """Multiply columns of new matrices in place: [rows, 1] factors for (group, columns)."""
+
+    @staticmethod
+    def forward(ctx: Any, scales: Sequence[Scale], *matrices: Tensor) -> tuple[Tensor, ...]:
+        ctx.scales = scales
+        ctx.mark_dirty(*matrices)
+        for group, (start, stop), scale in scales:
+            matrices[group][:, start:stop].mul_(scale)
+        return matrices
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = list(gradients)
+        for group in {group for group, _, _ in ctx.scales}:
+            scaled[group] = gradients[group].clone()
+        for group, (start, stop), scale in ctx.scales:
+            scaled[group][:, start:stop].mul_(scale)
+        return None, *scaled
+
+
 class _DirectBags(InFlightLookup[list[PooledRows]]):
     """Of a process alone that holds every table whole: the batch goes as it is into the kernel."""
 
@@ -213,7 +271,7 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     ) -> None:
         self._collection = collection
         self._features = features
-        self._samples = samples
+        self._direct_samples = samples
         self._pooled: Tensor | None = None
 
     def start_ids(self) -> None:
@@ -222,32 +280,10 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
     def start_lookup(self) -> None:
         """Look the batch up."""
         if self._pooled is None:
-            self._pooled = self._collection.look_up_alone(self._features, self._samples)
+            self._pooled = self._collection.look_up_alone(self._features, self._direct_samples)
 
     def finish(self) -> list[PooledRows]:
         """Name the columns."""
         self.start_lookup()
         assert self._pooled is not None
-        return self._collection.named([self._pooled], self._samples[:1])
-
-
-class _ExchangedBags(ExchangedLookup[list[PooledRows]]):
-    """Where ranks have to talk."""
-
-    def __init__(self, collection: EmbeddingBagCollection, samples: Sequence[Samples]) -> None:
-        super().__init__(collection.distribute(samples))
-        self._collection = collection
-        self._samples = samples
-        self._transfer: PooledTransfer | None = None
-        self._replicated: list[Tensor] = []
-
-    def _start_vectors(self, wanted: Sequence[LookupInput]) -> None:
-        self._transfer = self._collection.start_pooled(wanted, self._distribution.num_rows)
-        self._collection.count_rows(self._samples, self._distribution.messages)
-        # While the vectors travel:
-        self._replicated = self._collection.look_up_replicated(self._samples)
-
-    def _finish_vectors(self) -> list[PooledRows]:
-        assert self._transfer is not None
-        scales = self._collection.scales(self._samples)
-        return self._collection.named(self._transfer.finish(self._replicated, scales), self._samples)
+        return self._collection.named([self._pooled], self._direct_samples[:1])

@@ -13,12 +13,14 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windrow.comm.codec import make_codec
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.messages import Wire
 from windrow.comm.meter import RowsFound
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.input_distribution import InputDistribution
 from windrow.recsys.sharded.layout import Layout, OwnerLayout, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, pack, unpack
 from windrow.recsys.sharded.samples import Samples
@@ -178,6 +180,7 @@ class ShardedTables(nn.Module):
         plan: None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
         options: how tables are stored and learn; must agree.
+        wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree.
         stage: name of the traffic in errors and in the meter; must agree.
 
@@ -197,6 +200,7 @@ class ShardedTables(nn.Module):
         plan: Plan | None,
         groups: Sequence[Sequence[str]],
         options: TableOptions | None,
+        wire: WireOptions | None,
         seed: int,
         stage: str,
     ) -> None:
@@ -215,7 +219,16 @@ class ShardedTables(nn.Module):
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
-        self._stage = stage
+        self.stage = stage
+        forms = wire or WireOptions()
+        self.wire = Wire(
+            self.world,
+            stage=stage,
+            codec=make_codec(forms.vectors),
+            gradient_codec=make_codec(forms.gradients),
+            device=self.device,
+            rows_stage="vectors",
+        )
         rows = {table.name: table.num_embeddings for table in tables}
         self._sharded = RankTables(
             self.layout.owners[self.world.rank],
@@ -255,10 +268,6 @@ class ShardedTables(nn.Module):
         yield from self._sharded.stored(replicated=False)
         yield from self._replicated.stored(replicated=True)
 
-    def distribute(self, samples: Sequence[Samples]) -> InputDistribution:
-        """Send the counts of a minibatch. Collective."""
-        return InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
-
     def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
 
@@ -270,7 +279,7 @@ class ShardedTables(nn.Module):
         """
         if self.world.meter is not None:
             found = rows_asked_for(self.layout, samples, messages, self.world.rank)
-            self.world.meter.record_found(f"{self._stage}: rows", local=found.local, remote=found.remote)
+            self.world.meter.record_found(f"{self.stage}: rows", local=found.local, remote=found.remote)
 
     def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
         """What this rank looks up in its copies of replicated tables."""

@@ -1,4 +1,4 @@
-"""Pooled vectors on their way home, and their gradients on the way back.
+"""The route of pooled vectors: from what owners looked up to the matrix of each group on every rank.
 
 An owner looks the bags of all ranks up at once; rows of one rank lie together, so that where nothing is deduplicated
 nothing is copied to send them::
@@ -6,226 +6,73 @@ nothing is copied to send them::
     owner 0's output [rows of all ranks, its columns]           home (rank 1)
         rank 0's rows                                           a matrix for each group [its rows, all columns]
         rank 1's rows      ------------------------------------>  columns of owner 0 copied, or added where a table
-                                                                  is cut by rows; divided where bags are averaged
+                                                                  is cut by rows
                            <------------------------------------  the same columns of the gradient
 
 A row is a sample, or in a deduplicated group a distinct one. Where an owner has columns of several groups, each group
-has rows of its own number, and a message is one band after the other (`windrow.recsys.sharded.pooled_blocks`).
+has rows of its own number, and a message is one band after the other (`windrow.recsys.sharded.layout.Band`)::
+
+    owner's output   columns of group 0   columns of group 1            message to rank 1
+      rank 0         3 rows               2 rows
+      rank 1         4 rows        ->     1 row, 3 of padding     ->    4 rows of the one, then 1 of the other
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from itertools import pairwise
-from typing import TYPE_CHECKING, Any
+from itertools import accumulate, pairwise
 
 import numpy as np
 import numpy.typing as npt
-import torch
-from torch import Tensor
-from torch.autograd import Variable
 
-from windrow.comm.world import World
+from windrow.comm.messages import Wire
+from windrow.comm.route import Block, Landing, Route
 from windrow.partition.tables.plan import Range
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
-from windrow.recsys.sharded.pooled_blocks import Buffers, PooledBlocks, copy_bands, count_rows
 
-if TYPE_CHECKING:
-    from windrow.comm.transfer import Pending
-
-__all__ = ["Piece", "PooledExchange", "PooledTransfer", "Scale", "pieces_of"]
-
-Scale = tuple[int, Range, Tensor]
-"""Group, columns of its matrix to multiply, and [rows, 1] what by."""
+__all__ = ["Piece", "pieces_of", "pooled_route"]
 
 
-class PooledExchange:
-    """How owners' outputs become the matrices of each group on every rank.
+def pooled_route(
+    wire: Wire, layout: Layout, pieces: Sequence["Piece"], num_rows: npt.NDArray[np.int64]
+) -> Route:
+    """The route of one minibatch.
 
     Args:
-        world: all its ranks make the same exchange.
+        wire: how vectors travel.
         layout: the same on every rank.
-        device: of vectors and results.
-        stage: name of the traffic in errors and in the meter; must agree.
+        pieces: of the layout.
+        num_rows: [ranks, groups] rows of each rank.
+
+    Returns:
+        From the outputs of this owner's batches, and locally those of the replicated tables', to a matrix for each
+        group. Rows that pad a batch go nowhere: their bags are empty.
     """
-
-    def __init__(self, world: World, layout: Layout, *, device: torch.device, stage: str) -> None:
-        self.world = world
-        self.layout = layout
-        self.stage = stage
-        self.device = device
-        self.pieces = pieces_of(layout)
-        self.widths = [0] * layout.num_groups
-        """Columns of each group's matrix."""
-        for (_, feature, _), (_, stop) in zip(layout.outputs, layout.columns_in_group(), strict=True):
-            self.widths[layout.groups[feature]] = stop
-        self.buffers = Buffers(device)
-
-    def start(self, pooled: Sequence[Tensor], num_rows: npt.NDArray[np.int64]) -> "PooledTransfer":
-        """Send every rank its rows. Collective.
-
-        Args:
-            pooled: for each batch of this owner [bags of all ranks, its columns] float32, bags grouped by the rank
-                they belong to; their graph is kept for the gradients.
-            num_rows: [ranks, groups] rows of each rank.
-        """
-        return PooledTransfer(self, pooled, num_rows)
+    rank, size = wire.world.rank, wire.world.size
+    owner, mine = layout.owners[rank], num_rows[rank]
+    starts = [
+        list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0))
+        for batch in owner.batches
+    ]
+    outgoing = [
+        _bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)
+    ]
+    outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
+    arriving = [[(int(mine[band.group]), band.width) for band in other.bands] for other in layout.owners]
+    landings: list[list[Landing]] = [[] for _ in range(size + 1)]
+    for piece in pieces:
+        target = Block(piece.group, slice(0, int(mine[piece.group])), piece.output)
+        landings[piece.owner].append(Landing(piece.band, target, piece.columns, piece.add))
+    return Route(wire, outgoing, landings, arriving)
 
 
-class PooledTransfer:
-    """One minibatch's pooled vectors in flight; made by `PooledExchange.start`."""
-
-    def __init__(
-        self, exchange: PooledExchange, pooled: Sequence[Tensor], num_rows: npt.NDArray[np.int64]
-    ) -> None:
-        self._exchange = exchange
-        self._pooled = pooled
-        self._rank = exchange.world.rank
-        self._blocks = PooledBlocks(
-            exchange.layout, self._rank, num_rows, buffers=exchange.buffers, device=exchange.device
-        )
-        blocks = self._blocks.of_ranks([found.detach() for found in pooled])
-        self._received, incoming, self._parts = self._blocks.borrow_for_home()
-        outgoing = self._blocks.in_one_message(blocks)
-        self._borrowed: Tensor | None = None
-        if outgoing is None:
-            self._borrowed, outgoing, copies = self._blocks.borrow_for_ranks()
-            copy_bands(blocks, copies)
-        self._parts[self._rank] = blocks[self._rank]
-        self._pending: Pending[None] = exchange.world.start_exchange(
-            outgoing,
-            incoming,
-            stage=f"{exchange.stage}: vectors",
-            num_rows=(count_rows(blocks), count_rows(self._parts)),
-        )
-
-    def finish(self, replicated: Sequence[Tensor], scales: Sequence[Scale]) -> tuple[Tensor, ...]:
-        """Wait for the vectors and put them together.
-
-        In training mode the results' backward pass is collective: every rank runs it once, also one without samples.
-
-        Args:
-            replicated: for each batch of the tables that every rank holds [bags, columns], with its graph.
-            scales: what to multiply.
-
-        Returns:
-            For each group [rows of this rank, columns] float32.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
-        self._pending.wait()
-        # Nothing that is differentiated need have come here: a rank may hold no table.
-        anchor = torch.empty(0, requires_grad=torch.is_grad_enabled())
-        outputs: tuple[Tensor, ...] = _Assemble.apply(  # type: ignore[no-untyped-call]  # torch does not annotate it
-            self, scales, anchor, *replicated
-        )
-        return outputs
-
-    def assemble(self, replicated: Sequence[Tensor], scales: Sequence[Scale]) -> tuple[Tensor, ...]:
-        """The columns of all owners side by side, group by group."""
-        exchange = self._exchange
-        sources = [*self._parts, self._blocks.at_home(replicated)]
-        outputs = self._blocks.matrices(exchange.widths)
-        for piece in exchange.pieces:
-            target = _columns(outputs[piece.group], piece.output)
-            part = _columns(sources[piece.owner][piece.band], piece.columns)
-            if piece.add:
-                target.add_(part)
-            else:
-                target.copy_(part)
-        for group, columns, scale in scales:
-            _columns(outputs[group], columns).mul_(scale)
-        self._parts = []
-        exchange.buffers.give(self._received)
-        if self._borrowed is not None:
-            exchange.buffers.give(self._borrowed)
-        return tuple(outputs)
-
-    def send_back(self, gradients: Sequence[Tensor], scales: Sequence[Scale]) -> list[Tensor]:
-        """Start to give owners the gradients of their columns; `learn` ends it. Collective.
-
-        Args:
-            gradients: of each group's matrix.
-            scales: as in `finish`.
-
-        Returns:
-            Gradients of the outputs of replicated tables, batch by batch.
-        """
-        gradients = list(gradients)
-        for group in {group for group, _, _ in scales}:
-            gradients[group] = gradients[group].clone()
-        for group, columns, scale in scales:
-            _columns(gradients[group], columns).mul_(scale)
-        exchange = self._exchange
-        blocks = self._blocks
-        # Rows that pad a batch are no gradient of anything: their bags are empty.
-        self._arrived_buffer, self._arrived = exchange.buffers.take(blocks.output_shapes())
-        self._gradients = blocks.of_ranks(self._arrived)
-        incoming = blocks.in_one_message(self._gradients)
-        self._incoming_buffer, self._incoming = None, self._gradients
-        if incoming is None:
-            self._incoming_buffer, incoming, self._incoming = blocks.borrow_for_ranks()
-        self._sent, outgoing, parts = blocks.borrow_for_home()
-        parts[self._rank] = self._gradients[self._rank]
-        replicated = [torch.empty(shape, device=exchange.device) for shape in blocks.replicated_shapes()]
-        targets = [*parts, blocks.at_home(replicated)]
-        for piece in exchange.pieces:
-            _columns(targets[piece.owner][piece.band], piece.columns).copy_(
-                _columns(gradients[piece.group], piece.output)
-            )
-        self._pending = exchange.world.start_exchange(
-            outgoing,
-            incoming,
-            stage=f"{exchange.stage}: gradients",
-            num_rows=(count_rows(parts), count_rows(self._gradients)),
-        )
-        return replicated
-
-    def learn(self) -> None:
-        """Wait for the gradients of all ranks, and run the backward pass of this owner's lookups.
-
-        Raises:
-            DeadlineError: a rank did not come in time.
-        """
-        self._pending.wait()
-        buffers = self._exchange.buffers
-        if self._incoming_buffer is not None:
-            copy_bands(self._incoming, self._gradients)
-            buffers.give(self._incoming_buffer)
-        found = [
-            (pooled, arrived)
-            for pooled, arrived in zip(self._pooled, self._arrived, strict=True)
-            if pooled.requires_grad
-        ]
-        if found:
-            torch.autograd.backward([pooled for pooled, _ in found], [arrived for _, arrived in found])
-        buffers.give(self._arrived_buffer)
-        buffers.give(self._sent)
-
-
-class _Assemble(torch.autograd.Function):
-    """The vectors come home; in the backward pass their gradients go back."""
-
-    @staticmethod
-    def forward(
-        ctx: Any, transfer: PooledTransfer, scales: Sequence[Scale], anchor: Tensor, *replicated: Tensor
-    ) -> tuple[Tensor, ...]:
-        del anchor
-        ctx.transfer = transfer
-        ctx.scales = scales
-        return transfer.assemble(replicated, scales)
-
-    @staticmethod
-    @torch.autograd.function.once_differentiable
-    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
-        replicated = ctx.transfer.send_back(gradients, ctx.scales)
-        # The gradients travel while the rest of the model is differentiated; tables learn when that is done.
-        Variable._execution_engine.queue_callback(ctx.transfer.learn)  # noqa: SLF001  # as torch's own DDP does
-        return None, None, None, *replicated
-
-
-def _columns(matrix: Tensor, columns: Range) -> Tensor:
-    return matrix[:, columns[0] : columns[1]]
+def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Block]:
+    """One rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
+    found = []
+    for band in owner.bands:
+        start, first = starts[band.batch], owner.batches[band.batch].columns[0]
+        columns = (band.columns[0] - first, band.columns[1] - first)
+        found.append(Block(band.batch, slice(start, start + int(rows[band.group])), columns))
+    return found
 
 
 @dataclass(frozen=True, slots=True)

@@ -7,13 +7,15 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.route import Transfer
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan
 from windrow.recsys.embeddings import SequenceRows
 from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.input_distribution import ExchangedLookup, InFlightLookup
+from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.packing import LookupInput, Message
 from windrow.recsys.sharded.samples import Samples, read_samples
-from windrow.recsys.sharded.sequence_exchange import SequenceExchange, SequenceTransfer
+from windrow.recsys.sharded.sequence_exchange import output_of, row_route
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
 if TYPE_CHECKING:
@@ -36,6 +38,7 @@ class EmbeddingCollection(ShardedTables):
         by group; may name
             features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
+        wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree. They do not depend on the plan.
 
     Raises:
@@ -52,6 +55,7 @@ class EmbeddingCollection(ShardedTables):
         plan: Plan | None = None,
         groups: Sequence[Sequence[str]] = (),
         optimizer: TableOptions | None = None,
+        wire: WireOptions | None = None,
         seed: int = 0,
     ) -> None:
         super().__init__(
@@ -63,6 +67,7 @@ class EmbeddingCollection(ShardedTables):
             plan=plan,
             groups=groups,
             options=optimizer,
+            wire=wire,
             seed=seed,
             stage="embedding rows",
         )
@@ -74,7 +79,8 @@ class EmbeddingCollection(ShardedTables):
         self._tables = list(tables)
         self.embedding_names = [name for names in embedding_names(tables) for name in names]
         """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
-        self._exchange = SequenceExchange(self.world, self.layout, device=self.device, stage="embedding rows")
+        owners = (*self.layout.owners, self.layout.replicated)
+        self._outputs = [output_of(self.layout, owner) for owner in owners]
 
     def forward(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -115,19 +121,27 @@ class EmbeddingCollection(ShardedTables):
         Raises:
             DataError: ids, lengths or inverses are not lawful.
         """
-        return _ExchangedRows(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
+        return InFlightLookup(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
 
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
 
-    def start_rows(
-        self, wanted: Sequence[LookupInput], messages: Sequence[Message], samples: Sequence[Samples]
-    ) -> SequenceTransfer:
+    def send(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Transfer:
         """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+        del received
         (everything,) = wanted
         rows = self._sharded.rows(everything.to(self.device))
-        return self._exchange.start(rows, everything.counts, messages, samples)
+        route = row_route(self.wire, self.layout, self._outputs, everything.counts, asked, samples)
+        transfer = route.start(rows, differentiable=True)
+        self.count_rows(samples, asked)
+        return transfer
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """For each lookup of the tables that every rank holds [ids, dim]."""
@@ -136,32 +150,29 @@ class EmbeddingCollection(ShardedTables):
         (everything,) = self.replicated_input(samples)
         return self._replicated.rows(everything)
 
-    def named(self, outputs: Sequence[Tensor], samples: Sequence[Samples]) -> dict[str, SequenceRows]:
-        """Name the results."""
+    def receive(
+        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
+    ) -> dict[str, SequenceRows]:
+        """Wait for the rows of this rank's ids, and name them; the end of `start_counts`."""
+        ids = [
+            _lengths(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs
+        ]
+        outputs = [
+            torch.empty(int(lengths.sum()), stop - start, device=self.device)
+            for lengths, (_, _, (start, stop)) in zip(ids, self.layout.outputs, strict=True)
+        ]
         found = {}
-        for name, (_, feature, _), items in zip(
-            self.embedding_names, self.layout.outputs, outputs, strict=True
+        for name, (_, feature, _), lengths, items in zip(
+            self.embedding_names,
+            self.layout.outputs,
+            ids,
+            transfer.finish(outputs, replicated),
+            strict=True,
         ):
-            group = samples[self.layout.groups[feature]]
-            lengths = torch.from_numpy(group.lengths[group.keys[feature]]).to(self.device, torch.int64)
-            found[name] = SequenceRows(items, lengths, group.inverse_on(self.device))
+            inverse = samples[self.layout.groups[feature]].inverse_on(self.device)
+            found[name] = SequenceRows(items, lengths.to(self.device, torch.int64), inverse)
         return found
 
 
-class _ExchangedRows(ExchangedLookup[dict[str, SequenceRows]]):
-    def __init__(self, collection: EmbeddingCollection, samples: Sequence[Samples]) -> None:
-        super().__init__(collection.distribute(samples))
-        self._collection = collection
-        self._samples = samples
-        self._transfer: SequenceTransfer | None = None
-        self._replicated: list[Tensor] = []
-
-    def _start_vectors(self, wanted: Sequence[LookupInput]) -> None:
-        messages = self._distribution.messages
-        self._transfer = self._collection.start_rows(wanted, messages, self._samples)
-        self._collection.count_rows(self._samples, messages)
-        self._replicated = self._collection.look_up_replicated(self._samples)
-
-    def _finish_vectors(self) -> dict[str, SequenceRows]:
-        assert self._transfer is not None
-        return self._collection.named(self._transfer.finish(self._replicated), self._samples)
+def _lengths(group: Samples, feature: int) -> Tensor:
+    return torch.from_numpy(group.lengths[group.keys[feature]])
