@@ -30,7 +30,7 @@ from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
 from windrow.comm.messages import Wire
 from windrow.comm.route import Route, Transfer
-from windrow.comm.rows import gather_rows, move_rows
+from windrow.comm.rows import move_rows
 from windrow.comm.world import World
 
 __all__ = ["CachedStore", "LocalRows", "RowGather"]
@@ -96,7 +96,7 @@ class LocalRows:
             out: [m, ...] contiguous, any device, of any dtype that rows convert to.
         """
         if len(self._rest) == 0 and out.device == self.device:
-            gather_rows(self._first, positions.to(self.device), out=out)
+            move_rows(self._first, positions.to(self.device), out, None)
         elif len(self._rest) == 0:
             out.copy_(self._first.index_select(0, positions.to(self.device)).to(out.dtype))
         else:
@@ -130,7 +130,7 @@ def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) 
     picked = torch.empty(
         (len(positions), *rows.shape[1:]), dtype=rows.dtype, device=rows.device, pin_memory=pinned
     )
-    gather_rows(rows, positions.to(rows.device), out=picked)
+    move_rows(rows, positions.to(rows.device), picked, None)
     # Before the rows, which may still be on their way to the GPU when this returns: page-locked memory that is let go
     # of is not given out again until then.
     places = places.to(out.device)

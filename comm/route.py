@@ -526,17 +526,17 @@ def _land_directly(
     """Land what needs no message; where both ends list their rows, a few at a time through the cache."""
     for landing in landings:
         block, target = blocks[landing.block], targets[landing.target.matrix]
-        source = sources[block.matrix]
-        places = landing.target.rows
-        if isinstance(block.rows, slice):
-            assert isinstance(source, Tensor)
-            values = _columns(_view(source, block), landing.columns)
-            _write(target, landing.target, values, add=landing.add)
-        elif isinstance(places, slice):
-            _copy(source, block, _view(target, landing.target))
-        elif isinstance(source, Tensor):
-            for some, where in zip(block.rows.split(PIECE_ROWS), places.split(PIECE_ROWS), strict=True):
-                rows = source.index_select(0, some.to(source.device))
-                _write(target, Block(0, where), rows, add=landing.add)
-        else:
+        source, places = sources[block.matrix], landing.target.rows
+        if not isinstance(source, Tensor):
+            assert isinstance(block.rows, Tensor)
+            assert isinstance(places, Tensor)
             source.move(block.rows, target, places)
+        elif isinstance(block.rows, slice) or landing.columns is not None:
+            values = _columns(_read(source, block), landing.columns)
+            _write(target, landing.target, values, add=landing.add)
+        elif isinstance(places, slice) and not landing.add:
+            _copy(source, block, _view(target, landing.target))
+        else:
+            for first in range(0, block.num_rows, PIECE_ROWS):
+                values = _read(source, block.part(first, first + PIECE_ROWS))
+                _write(target, landing.target.part(first, first + PIECE_ROWS), values, add=landing.add)
