@@ -29,7 +29,7 @@ from windrow.recsys.log.readers import CRITEO_COLUMNS, CriteoLog, CSVLog, LibfmL
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 

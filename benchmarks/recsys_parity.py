@@ -145,7 +145,7 @@ def pooled_dims() -> dict[str, int]:
 def losses_of(world: World, plan: Plan, optimizer: Optimizer) -> list[float]:
     """Mean loss of each global batch, trained under a plan."""
     from windrow.recsys.recommender import Recommender
-    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+    from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
     options = TableOptions(dim=DIM, optimizer=optimizer, learning_rate=TABLE_RATE, eps=EPS)
     bags = EmbeddingBagCollection(configs(), world=world, plan=plan, optimizer=options, seed=SEED)
@@ -173,7 +173,7 @@ class PlainTables(nn.Module):
     """One `nn.EmbeddingBag` per table, from windrow's first weights."""
 
     def __init__(self) -> None:
-        from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+        from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
         super().__init__()
         whole = EmbeddingBagCollection(configs(), seed=SEED)
@@ -261,7 +261,7 @@ def difference_to_torchrec() -> float:
     }
 
     def body(world: World, plan: Plan) -> float:
-        from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+        from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
         options = TableOptions(dim=DIM, optimizer="sgd", learning_rate=TABLE_RATE)
         bags = EmbeddingBagCollection(configs(), world=world, plan=plan, optimizer=options, seed=SEED)

@@ -34,9 +34,9 @@ from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import TowerVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.trainer import BatchSource, RecommendationTrainer
 from windrow.training.schedule import learning_rate_factor
 

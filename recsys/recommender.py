@@ -15,10 +15,10 @@ from windrow.recsys.models.retrieval import NextItem, TwoTower
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
     from windrow.recsys.sharded.collection import StoredTable
     from windrow.recsys.sharded.in_flight import InFlightLookup
-    from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+    from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+    from windrow.recsys.sharded.sequences import EmbeddingCollection
 
 __all__ = ["Recommender", "RecommenderLookup"]
 

@@ -26,8 +26,8 @@ from windrow.launch.recommendation_tables import (
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 
 FEATURES: dict[str, Any] = {

@@ -11,7 +11,7 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 

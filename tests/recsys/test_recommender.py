@@ -13,9 +13,9 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor, pack_windows
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 

@@ -16,9 +16,9 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor

@@ -14,7 +14,7 @@ from windrow.recsys.models.retrieval import NextItem, next_item_tables
 from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.dropout import DropoutContext

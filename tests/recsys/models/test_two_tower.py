@@ -13,7 +13,7 @@ from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.retrieval import TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 

@@ -13,7 +13,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 
 KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed"]

@@ -6,8 +6,8 @@ import torch
 from windrow.comm.errors import PlanError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 
 

@@ -5,7 +5,7 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
 KINDS = ["table", "row", "column", "grid", "replicated", "mixed"]

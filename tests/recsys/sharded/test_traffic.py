@@ -8,8 +8,8 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor

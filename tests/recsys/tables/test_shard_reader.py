@@ -13,7 +13,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.tables.shard_files import ShardReader, write_safetensors, write_shard_file
 from windrow.recsys.tables.table import LocalTable
