@@ -15,12 +15,12 @@ from windrow.recsys.sharded.samples import Samples
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
 
-__all__ = ["InFlightLookup", "LookedUp"]
+__all__ = ["InFlightLookup"]
 
 Result_co = TypeVar("Result_co", covariant=True)
 
 
-class LookedUp(Protocol[Result_co]):
+class _Tables(Protocol[Result_co]):
     """What a lookup needs of its collection."""
 
     world: World
@@ -70,7 +70,7 @@ class InFlightLookup(Generic[Result_co]):
         samples: each group of this rank.
     """
 
-    def __init__(self, tables: LookedUp[Result_co], samples: Sequence[Samples]) -> None:
+    def __init__(self, tables: _Tables[Result_co], samples: Sequence[Samples]) -> None:
         self._tables = tables
         self._samples = samples
         layout, world = tables.layout, tables.world
