@@ -163,7 +163,9 @@ class Messages:
     def encode(self, key: int) -> None:
         """Turn blocks into what travels."""
         for code, block, number in self._codes():
-            code.copy_(self._codec.encode(block, key=mix64(key ^ mix64(number))).reshape(-1))
+            # Errors of several ranks are added up at an owner, so no two draws may be alike.
+            own = mix64(number * self._wire.world.size + self._wire.world.rank)
+            code.copy_(self._codec.encode(block, key=mix64(key ^ own)).reshape(-1))
 
     def decode(self) -> None:
         """Turn what travelled into blocks."""
