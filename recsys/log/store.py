@@ -39,6 +39,7 @@ __all__ = [
     "ROW_GROUP_ROWS",
     "SESSION_COLUMN",
     "TIME_COLUMN",
+    "VOCABULARIES",
     "WEIGHTS_SUFFIX",
     "FeatureEntry",
     "LogManifest",
@@ -55,6 +56,7 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+VOCABULARIES = "vocabularies"
 CURE = "run `windrow prepare` again to rebuild the store"
 
 SampleOrder = Literal["log", "session shards", "sessions"]
@@ -331,7 +333,7 @@ class LogStore:
         """
         from pyarrow import parquet
 
-        file = self.path / "vocabularies" / f"{table}.parquet"
+        file = self.path / VOCABULARIES / f"{table}.parquet"
         if not file.is_file():
             raise StoreError(
                 f'{self.path} has no vocabulary of {table!r}: only tables of ids = "vocabulary" do'
