@@ -18,13 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import (
-    open_ranks,
-    read_buckets,
-    session_hash,
-    write_ranks,
-    write_runs,
-)
+from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles
 from windrow.recsys.log.conform import Column, ColumnKind, conform, is_text, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
@@ -451,29 +445,24 @@ class StagedLog:
         """
         from pyarrow import parquet
 
-        ordered, target = self._work / "order.parquet", self._work / "ordered.parquet"
+        sorting, target = self._work / "sorting", self._work / "ordered.parquet"
+        sorting.mkdir()
+        ordered = sorting / "order.parquet"
         self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
-        ranks = write_ranks(self._database, ordered, self._work)
-        ordered.unlink()
         log = LogFiles.open([self._file])
-        bucket_rows = max(1, int(BUCKET_BYTES / log.row_bytes))
-        runs = self._work / "runs"
-        runs.mkdir()
-        written = write_runs(
+        rows = sort_rows(
             log.batches(),
-            open_ranks(ranks),
-            bucket_rows=bucket_rows,
+            write_ranks(self._database, ordered, sorting),
+            bucket_rows=max(1, int(BUCKET_BYTES / log.row_bytes)),
             run_bytes=RUN_BYTES,
-            folder=runs,
+            folder=sorting,
         )
-        files = [path for path, _ in written]
         with parquet.ParquetWriter(
             target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
         ) as writer:
-            for batch in read_buckets(files, -(-len(open_ranks(ranks)) // bucket_rows)):
+            for batch in rows:
                 writer.write_batch(batch)
-        shutil.rmtree(runs)
-        ranks.unlink()
+        shutil.rmtree(sorting)
         self._file.unlink()
         self._file = target.rename(self._work / "staged.parquet")
 

@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import read_buckets
+from windrow.recsys.log.clustering.external_sort import sort_rows
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.raw_blocks import RawBlock
@@ -276,12 +276,12 @@ def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(
     monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 400_000)
     pieces: list[int] = []
 
-    def watched(*arguments: Any) -> Iterator[Any]:
-        for piece in read_buckets(*arguments):
+    def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for piece in sort_rows(*arguments, **options):
             pieces.append(piece.nbytes)
             yield piece
 
-    monkeypatch.setattr("windrow.recsys.log.staging.read_buckets", watched)
+    monkeypatch.setattr("windrow.recsys.log.staging.sort_rows", watched)
     rows = range(40_000)
     lists = [[7] * (row // 400) for row in rows]
     table = pa.table({"time": [-row for row in rows], "row": rows, "ids": lists})

@@ -2,7 +2,7 @@
 
 import dataclasses
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +14,7 @@ from pyarrow import parquet
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum
+from windrow.recsys.log import store as store_module
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import (
@@ -28,6 +29,14 @@ from windrow.recsys.log.store import (
 )
 
 PART = "train/part-00000.parquet"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_groups() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "ROW_GROUP_ROWS", 4)
+        patch.setattr(store_module, "FILE_ROWS", 12)
+        yield
 
 
 @pytest.fixture
@@ -185,7 +194,7 @@ def test_manifests_of_before_have_the_order_of_the_log(tmp_path: Path) -> None:
 def test_row_groups_are_full(tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
     folder = tmp_path_factory.mktemp("store")
     total = sum(lengths)
-    with SplitWriter(folder, "train", row_group_rows=4, file_rows=12) as writer:
+    with SplitWriter(folder, "train") as writer:
         start = 0
         for length in lengths:
             writer.write(pa.RecordBatch.from_pydict({"a": range(start, start + length)}))
@@ -206,13 +215,13 @@ def test_row_groups_are_full(tmp_path_factory: pytest.TempPathFactory, lengths: 
 
 def test_an_error_leaves_no_open_file(tmp_path: Path) -> None:
     def broken() -> None:
-        with SplitWriter(tmp_path, "test", row_group_rows=2) as writer:
-            writer.write(pa.RecordBatch.from_pydict({"a": [1, 2, 3]}))
+        with SplitWriter(tmp_path, "test") as writer:
+            writer.write(pa.RecordBatch.from_pydict({"a": [1, 2, 3, 4, 5]}))
             raise KeyError
 
     with pytest.raises(KeyError):
         broken()
-    assert parquet.read_table(tmp_path / "test" / "part-00000.parquet")["a"].to_pylist() == [1, 2]
+    assert parquet.read_table(tmp_path / "test" / "part-00000.parquet")["a"].to_pylist() == [1, 2, 3, 4]
 
 
 @settings(max_examples=30)
@@ -221,7 +230,7 @@ def test_shards_have_files_of_their_own(
     tmp_path_factory: pytest.TempPathFactory, shards: list[int], batch_rows: int
 ) -> None:
     folder, total = tmp_path_factory.mktemp("store"), sum(shards)
-    with SplitWriter(folder, "train", row_group_rows=4, shard_rows=shards) as writer:
+    with SplitWriter(folder, "train", shard_rows=shards) as writer:
         for start in range(0, total, batch_rows):
             writer.write(pa.RecordBatch.from_pydict({"a": range(start, min(start + batch_rows, total))}))
     files = writer.files()
@@ -248,8 +257,8 @@ def test_lists_of_clustered_samples_are_written_in_full(tmp_path: Path) -> None:
 
 def test_what_the_sample_before_has_is_left_out_and_a_row_group_begins_anew(tmp_path: Path) -> None:
     columns = {"item": [1, 1, 1, 2, 2], "other": [5] * 5}
-    with SplitWriter(tmp_path, "train", row_group_rows=2, repeats=[("item", "")]) as writer:
+    with SplitWriter(tmp_path, "train", repeats=[("item", "")]) as writer:
         writer.write(pa.RecordBatch.from_pydict(columns))
     written = parquet.read_table(tmp_path / writer.files()[0].name)
-    assert written["item"].to_pylist() == [1, None, 1, 2, 2]
+    assert written["item"].to_pylist() == [1, None, None, 2, 2]
     assert written["other"].to_pylist() == columns["other"]

@@ -389,3 +389,21 @@ def test_a_log_larger_than_memory_takes_no_more_than_allowed(tmp_path: Path) -> 
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < memory_bytes
     assert parquet.read_metadata(tmp_path / "out" / "large" / "part-00000.parquet").num_rows == 32 * 8000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"inputs": ()}, "no log is named"),
+        ({"by": ""}, "give --by"),
+        ({"time": ""}, "--no-sort"),
+        ({"sort": False}, "--time at orders .*, and --no-sort .*: give one"),
+        ({"files": 0}, "files = 0: expected at least 1"),
+        ({"files": 10**6}, "files = 1000000: expected at most 100000"),
+        ({"row_group_rows": -1}, "row_group_rows = -1: expected at least 1"),
+        ({"memory_bytes": 1 << 20}, "memory_bytes = 1048576: expected at least 268435456"),
+    ],
+)
+def test_contradictions_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        options_for(Path("log"), **changes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.group_writer import GroupWriter, session_starts, text_columns
+from windrow.recsys.log.clustering.group_writer import GroupWriter
 
 SHARDS = st.lists(st.lists(st.integers(1, 7), max_size=8), min_size=1, max_size=3)
 
@@ -70,11 +70,23 @@ def test_without_sessions_row_groups_are_full(tmp_path: Path) -> None:
     assert writer.cut_sessions == 0
 
 
-def test_sessions_begin_where_a_value_differs() -> None:
-    assert session_starts(pa.chunked_array([["a", "a"], ["a", "b"]])).tolist() == [0, 3]
-    assert session_starts(pa.array([None, None, 1, 1, None])).tolist() == [0, 1, 2, 4]
-    assert session_starts(pa.array([5])).tolist() == [0]
-    assert session_starts(pa.array(["x", "y", "y"]).dictionary_encode()).tolist() == [0, 1]
+@pytest.mark.parametrize(
+    ("sessions", "groups"),
+    [
+        (pa.array(["a", "a", "a", "b"]), [3, 1]),
+        (pa.array([None, None, 1, 1, None]), [2, 3]),
+        (pa.array(["x", "y", "y", "y"]).dictionary_encode(), [1, 3]),
+    ],
+)
+def test_sessions_begin_where_a_value_differs(tmp_path: Path, sessions: pa.Array, groups: list[int]) -> None:
+    """Each null is a session of its own."""
+    table = pa.table({"s": sessions})
+    with GroupWriter(tmp_path, table.schema, shard_rows=[len(sessions)], row_group_rows=3, by="s") as writer:
+        for batch in table.to_batches(max_chunksize=2):
+            writer.write(batch)
+    metadata = parquet.read_metadata(writer.files[0])
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == groups
+    assert writer.cut_sessions == 0
 
 
 def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
@@ -95,7 +107,6 @@ def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
 
 def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:
     table = pa.table({"s": [1, 2], "text": ["a", "b"], "ids": [[1], [2]], "words": [["a"], []]})
-    assert text_columns(table.schema) == ["text"]
     with GroupWriter(tmp_path, table.schema, shard_rows=[2], row_group_rows=4, by="s") as writer:
         writer.write(table.to_batches()[0])
     group = parquet.read_metadata(writer.files[0]).row_group(0)
