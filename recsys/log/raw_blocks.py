@@ -17,6 +17,7 @@ __all__ = [
     "TextBlock",
     "TextType",
     "file_labels",
+    "matching_files",
     "ordered_map",
     "repeated_files",
     "resolve_files",
@@ -102,7 +103,7 @@ def _found(paths: Sequence[Path]) -> list[Path]:
         if path.is_file():
             found.append(path)
             continue
-        matches = _matches(path)
+        matches = matching_files(path)
         if not matches:
             kind = "no file matches" if any(sign in str(path) for sign in "*?[") else "no such file"
             raise DataError(f"{path}: {kind}; correct the path, which starts from the recipe's folder")
@@ -113,7 +114,8 @@ def _found(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _matches(pattern: Path) -> list[Path]:
+def matching_files(pattern: Path) -> list[Path]:
+    """The files that a pattern with ``*``, ``?`` and ``**`` names, by path; folders are left out."""
     anchor = Path(pattern.anchor)
     return sorted(path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file())
 

@@ -1,6 +1,6 @@
 """The staged log: columns that are needed, conforming, in one Parquet file, and what is asked of it as a whole.
 
-    row, split                 number of the row in the log; code of its split, where that is known already
+    split                      code of the split, where that is known already
     label, time, session       float32, int64, int64
     dense.NAME                 float32, null where missing
     id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
@@ -172,7 +172,6 @@ class StagingWriter:
         elif self._split.by == "hash":
             keys = staged.pop(SPLIT_KEY).to_numpy() if self._split.column else rows
             staged["split"] = pa.array(split_by_hash(keys, self._split.fractions, self._split.seed))
-        staged["row"] = pa.array(rows)
         batch = pa.RecordBatch.from_pydict(staged)
         if self._writer is None:
             self._writer = parquet.ParquetWriter(
@@ -328,7 +327,7 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        self._reorder(f"SELECT row FROM ({self._numbered('time, row AS log_row')}) ORDER BY time, log_row")
+        self._reorder(f"SELECT row FROM ({self._numbered('time')}) ORDER BY time, row")
 
     def sort_by_session(
         self, split: str, *, shard: bool, cluster: bool, times: bool
@@ -347,7 +346,7 @@ class StagedLog:
             For each split the rows of its shards, in their order; empty without `shard`.
         """
         rows = self._numbered(
-            f"session, row AS log_row, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time"
+            f"session, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time"
         )
         keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
         counts = dict(
@@ -355,7 +354,7 @@ class StagedLog:
         )
         shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
         dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
-        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "log_row"]
+        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "row"]
         found: dict[int, tuple[int, ...]] = {}
         if shard:
             for code, _, count in self._database.execute(
@@ -436,7 +435,8 @@ class StagedLog:
 
     def _numbered(self, columns: str) -> str:
         """A query for columns, and the position of each row as ``row``."""
-        return f"SELECT {columns}, row_number() OVER () - 1 AS row FROM {_scan(self._file)}"
+        scan = f"read_parquet({sql_text(self._file)}, file_row_number = true)"
+        return f"SELECT {columns}, file_row_number AS row FROM {scan}"
 
     def _reorder(self, order: str) -> None:
         """Write the rows anew, in the order in which a query names them.

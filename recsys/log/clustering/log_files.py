@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import DataError
+from windrow.recsys.log.raw_blocks import matching_files, repeated_files
 
 __all__ = [
     "DESCRIPTION_NAME",
@@ -146,21 +147,18 @@ def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
                     f"{path}: there is no *.parquet in the folder; name another one, or its files"
                 )
         else:
-            anchor = Path(path.anchor)
-            matches = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
+            matches = matching_files(path)
             if not matches:
                 raise DataError(f"{path}: there is no such file, and it matches none; correct the path")
         _check_named(path, matches)
         found += matches
-    once: set[Path] = set()
     for path in found:
         if not is_utf8(path):
             raise DataError(f"the path {os.fsencode(path)!r} is no UTF-8, which Arrow needs: rename it")
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty: write it again, or leave it out")
-        if path.resolve() in once:
-            raise DataError(f"{path} is named twice: its rows would count twice; name it once")
-        once.add(path.resolve())
+    if twice := repeated_files(found):
+        raise DataError(f"{twice}: a file is named twice, so that its rows would count twice; name it once")
     return tuple(found)
 
 

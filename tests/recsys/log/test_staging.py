@@ -84,10 +84,8 @@ def test_rows_are_written_as_they_are_needed(tmp_path: Path) -> None:
         "id.history": ["x"],
         "weights.history": [1.5],
         "split": 0,
-        "row": 0,
     }
     assert [row["split"] for row in rows] == [0, 0, 1, 1]
-    assert [row["row"] for row in rows] == [0, 1, 2, 3]
 
 
 def test_splits_by_hash_of_the_row_and_of_a_column(tmp_path: Path) -> None:
