@@ -327,7 +327,7 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        self._reorder(f"SELECT row FROM ({self._numbered('time')}) ORDER BY time, row")
+        self._reorder(f"SELECT file_row_number AS row FROM {_scan(self._file)} ORDER BY time, row")
 
     def sort_by_session(
         self, split: str, *, shard: bool, cluster: bool, times: bool
@@ -345,8 +345,9 @@ class StagedLog:
         Returns:
             For each split the rows of its shards, in their order; empty without `shard`.
         """
-        rows = self._numbered(
-            f"session, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time"
+        rows = (
+            f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
+            f"{'time' if times else '0'} AS time FROM {_scan(self._file)}"
         )
         keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
         counts = dict(
@@ -433,11 +434,6 @@ class StagedLog:
             "(FORMAT parquet, COMPRESSION zstd)"
         )
 
-    def _numbered(self, columns: str) -> str:
-        """A query for columns, and the position of each row as ``row``."""
-        scan = f"read_parquet({sql_text(self._file)}, file_row_number = true)"
-        return f"SELECT {columns}, file_row_number AS row FROM {scan}"
-
     def _reorder(self, order: str) -> None:
         """Write the rows anew, in the order in which a query names them.
 
@@ -468,4 +464,4 @@ class StagedLog:
 
 
 def _scan(file: Path) -> str:
-    return f"read_parquet({sql_text(file)})"
+    return f"read_parquet({sql_text(file)}, file_row_number = true)"

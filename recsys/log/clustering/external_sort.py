@@ -1,7 +1,7 @@
 """Rows of a log sorted out of core: DuckDB finds the rank of each row, and a sort in two passes puts whole rows there.
 
-Ranks come from two columns alone, a few dozen bytes a row. Lists of ids are not sorted by DuckDB, since it holds much
-more memory than its limit says while it sorts rows with lists::
+Ranks come from two columns alone, a few dozen bytes a row. Whole rows are not sorted by DuckDB: what it holds while it
+sorts rows with lists grows with the log (2.0 fails with 3 GB of them and a limit of 600 MB), and it lacks some types::
 
     log      session a b a b     ->  hash, time  ->  ranks 0 2 1 3  (file of int64, in the order of the log)
 

@@ -2,7 +2,6 @@
 
 import csv
 import itertools
-import json
 import resource
 from collections import Counter
 from collections.abc import Callable
@@ -112,6 +111,7 @@ def test_formats_agree(tmp_path: Path) -> None:
         assert [row["time"] for row in samples(store, "train")] == list(range(701, 850))
     assert found[0] == found[1] == found[2]
     assert not list(tmp_path.glob("store.*"))
+    assert store.manifest.origin["log"]["paths"] == [str(tmp_path / "log.parquet")]
 
 
 def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> None:
@@ -193,16 +193,6 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
     assert stages == ["reading", "mapping", "checksums"]
     with pytest.raises(StoreError, match="already exists"):
         prepare_log(tmp_path / "store", log, whole)
-
-
-def test_the_same_log_gives_the_same_store(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "log.csv", [(n % 2, n % 7, f"w{n % 13}") for n in range(500)])
-    log = LogOptions(paths=(path,), format="csv", time="time", features=FEATURES)
-    first = prepare_log(tmp_path / "first", log, LogSplitOptions(by="time"))
-    second = prepare_log(tmp_path / "second", log, LogSplitOptions(by="time"))
-    assert first.fingerprint == second.fingerprint
-    manifest = json.loads((first.path / "manifest.json").read_text())
-    assert manifest["origin"]["log"]["paths"] == [str(path)]
 
 
 def test_only_a_store_is_replaced(tmp_path: Path) -> None:

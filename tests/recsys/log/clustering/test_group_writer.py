@@ -32,13 +32,20 @@ def expected_groups(sizes: list[int], most: int) -> list[int]:
 
 
 @settings(max_examples=60)
-@given(SHARDS, st.integers(1, 10), st.integers(1, 12))
-def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batch_rows: int) -> None:
+@given(SHARDS, st.integers(1, 10), st.integers(1, 12), st.booleans())
+def test_row_groups_hold_whole_sessions(
+    shards: list[list[int]], most: int, batch_rows: int, by_session: bool
+) -> None:
+    """Without sessions they are full: each row may begin a group."""
     sessions = [number for number, size in enumerate(itertools.chain(*shards)) for _ in range(size)]
     table = pa.table({"s": pa.array(sessions, pa.int64()), "row": list(range(len(sessions)))})
     with tempfile.TemporaryDirectory() as name:
         writer = GroupWriter(
-            Path(name), table.schema, shard_rows=[sum(shard) for shard in shards], row_group_rows=most, by="s"
+            Path(name),
+            table.schema,
+            shard_rows=[sum(shard) for shard in shards],
+            row_group_rows=most,
+            by="s" if by_session else "",
         )
         with writer:
             for start in range(0, len(sessions), batch_rows):
@@ -48,26 +55,17 @@ def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batc
         assert len(writer.files) == len(full)
         names = [f"part-{number:05}.parquet" for number, shard in enumerate(shards) if shard]
         assert [path.name for path in writer.files] == names
-        found = []
+        found, total = [], 0
         for path, shard in zip(writer.files, full, strict=True):
             metadata = parquet.read_metadata(path)
             groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-            assert groups == expected_groups(shard, most)
+            assert groups == expected_groups(shard if by_session else [1] * sum(shard), most)
+            total += len(groups)
             found.append(parquet.read_table(path))
         if found:
             assert pa.concat_tables(found) == table
-        assert writer.cut_sessions == sum(size > most for size in itertools.chain(*shards))
-        assert writer.row_groups == sum(len(expected_groups(shard, most)) for shard in full)
-
-
-def test_without_sessions_row_groups_are_full(tmp_path: Path) -> None:
-    table = pa.table({"s": [1] * 10})
-    with GroupWriter(tmp_path, table.schema, shard_rows=[10], row_group_rows=4, by="") as writer:
-        for batch in table.to_batches():
-            writer.write(batch)
-    metadata = parquet.read_metadata(writer.files[0])
-    assert [metadata.row_group(group).num_rows for group in range(3)] == [4, 4, 2]
-    assert writer.cut_sessions == 0
+        assert writer.cut_sessions == by_session * sum(size > most for size in itertools.chain(*shards))
+        assert writer.row_groups == total
 
 
 @pytest.mark.parametrize(

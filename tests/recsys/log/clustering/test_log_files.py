@@ -78,61 +78,11 @@ def test_rows_that_grow_are_seen(tmp_path: Path) -> None:
     assert LogFiles.open([tmp_path / "l.parquet"]).row_bytes == pytest.approx(lists.nbytes / 1000, rel=0.2)
 
 
-def two_types(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet"), write(folder / "2.parquet", pa.table({"a": [1.5], "b": ["x"]}))]
-
-
-def one_column_less(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet"), write(folder / "2.parquet", TABLE.select(["a"]))]
-
-
-def one_column_more(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet", TABLE.select(["a"])), write(folder / "2.parquet")]
-
-
-def one_name_for_two(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet", pa.table([[1], [2]], names=["a", "a"]))]
-
-
-def no_rows(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet", TABLE.slice(0, 0))]
-
-
-def no_parquet(folder: Path) -> list[Path]:
-    (folder / "1.parquet").write_text("a,b\n1,x\n")
-    return [folder / "1.parquet"]
-
-
-def nothing_in_it(folder: Path) -> list[Path]:
-    (folder / "1.parquet").touch()
-    return [folder / "1.parquet"]
-
-
-def no_files(folder: Path) -> list[Path]:
-    return [folder]
-
-
-def no_match(folder: Path) -> list[Path]:
-    return [folder / "*.parquet"]
-
-
-def twice(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet"), folder]
-
-
 def clustered_beside(folder: Path) -> Path:
     write(folder / "log" / "day" / "a.parquet")
     write(folder / "log" / "out" / "part-00000.parquet")
     (folder / "log" / "out" / DESCRIPTION_NAME).touch()
     return folder / "log"
-
-
-def clustered_in_a_pattern(folder: Path) -> list[Path]:
-    return [clustered_beside(folder) / "*" / "*.parquet"]
-
-
-def clustered_in_a_folder(folder: Path) -> list[Path]:
-    return [clustered_beside(folder)]
 
 
 def no_utf8(folder: Path) -> list[Path]:
@@ -141,21 +91,42 @@ def no_utf8(folder: Path) -> list[Path]:
     return [path]
 
 
+def touched(path: Path, text: str = "") -> Path:
+    path.write_text(text)
+    return path
+
+
+OTHER_TYPE = pa.table({"a": [1.5], "b": ["x"]})
+TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (two_types, r"2\.parquet and .*1\.parquet differ in column 'a': double and int64"),
-        (one_column_less, "differ in column 'b': there is none and string"),
-        (one_column_more, "differ in column 'b': string and there is none"),
-        (one_name_for_two, "two columns of one name: a, a"),
-        (no_rows, "there are no rows in the log"),
-        (no_parquet, "no readable Parquet file"),
-        (nothing_in_it, "is empty: write it again"),
-        (no_files, r"there is no \*\.parquet in the folder"),
-        (no_match, "there is no such file, and it matches none"),
-        (twice, "named twice"),
-        (clustered_in_a_pattern, r"takes in the clustered log .*out, .* name that folder itself"),
-        (clustered_in_a_folder, r"log takes in the clustered log .*out, whose rows would count twice"),
+        (
+            lambda f: [write(f / "1"), write(f / "2", OTHER_TYPE)],
+            "2 and .*1 differ in column 'a': double and int64",
+        ),
+        (
+            lambda f: [write(f / "1"), write(f / "2", TABLE.select(["a"]))],
+            "column 'b': there is none and string",
+        ),
+        (
+            lambda f: [write(f / "1", TABLE.select(["a"])), write(f / "2")],
+            "column 'b': string and there is none",
+        ),
+        (lambda f: [write(f / "1", TWO_OF_ONE_NAME)], "two columns of one name: a, a"),
+        (lambda f: [write(f / "1", TABLE.slice(0, 0))], "there are no rows in the log"),
+        (lambda f: [touched(f / "1", "a,b\n1,x\n")], "no readable Parquet file"),
+        (lambda f: [touched(f / "1")], "is empty: write it again"),
+        (lambda f: [f], r"there is no \*\.parquet in the folder"),
+        (lambda f: [f / "*.parquet"], "there is no such file, and it matches none"),
+        (lambda f: [write(f / "1.parquet"), f], "named twice"),
+        (lambda f: [clustered_beside(f) / "*" / "*.parquet"], "takes in .*out, .* name that folder itself"),
+        (
+            lambda f: [clustered_beside(f)],
+            r"log takes in the clustered log .*out, whose rows would count twice",
+        ),
         (no_utf8, r"caf\\xe9\.parquet' is no UTF-8, which Arrow needs: rename it"),
     ],
 )

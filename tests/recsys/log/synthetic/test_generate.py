@@ -53,16 +53,6 @@ def test_row_groups_threads_and_runs_do_not_matter(tmp_path, monkeypatch, order)
     assert (tmp_path / "a").read_bytes() == (tmp_path / "c").read_bytes()
 
 
-def test_both_orders_have_the_same_samples(tmp_path):
-    found = []
-    for order in ("time", "sessions"):
-        generate_log(tmp_path / order, SMALL, samples=500, order=order)
-        found.append(
-            parquet.read_table(tmp_path / order).sort_by([("session", "ascending"), ("time", "ascending")])
-        )
-    assert found[0].equals(found[1])
-
-
 def test_a_longer_log_begins_with_the_sessions_of_a_shorter_one(tmp_path):
     for samples in (300, 900):
         generate_log(tmp_path / str(samples), SMALL, samples=samples, order="sessions")
