@@ -125,7 +125,7 @@ def prepare_log(
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
                 report("sorting by session", 0.0)
-                # Shards are in the order that the log would have without them: that of time only where the split is.
+                # Shards keep the order that the log would have without them: that of time where it is split by time.
                 times = bool(log.time) if cluster else cuts is not None
                 shard_rows = staged.sort_by_session(
                     _split_code(cuts), shard=shard, cluster=cluster, times=times
