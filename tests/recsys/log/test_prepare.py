@@ -334,14 +334,14 @@ def session_log(path: Path, rows: int = 900) -> Path:
     return path
 
 
-SESSION_SPLITS = [
-    LogSplitOptions(by="time", fractions=(0.7, 0.1, 0.2)),
-    LogSplitOptions(by="hash", fractions=(0.7, 0.0, 0.3)),
-]
+BY_TIME = LogSplitOptions(by="time", fractions=(0.7, 0.1, 0.2))
+BY_HASH = LogSplitOptions(by="hash", fractions=(0.7, 0.0, 0.3))
 
 
-@pytest.mark.parametrize("split", SESSION_SPLITS, ids=lambda split: split.by)
-@pytest.mark.parametrize(("shard", "cluster"), [(False, True), (True, False), (True, True)])
+@pytest.mark.parametrize(
+    ("split", "shard", "cluster"),
+    [(BY_TIME, False, True), (BY_TIME, True, False), (BY_HASH, True, False), (BY_HASH, True, True)],
+)
 def test_samples_of_a_session_stand_together(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: LogSplitOptions, *, shard: bool, cluster: bool
 ) -> None:
