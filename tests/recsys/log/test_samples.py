@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.recsys.log.options import FeatureOptions, LogOptions
-from windrow.recsys.log.samples import SampleMapper, transform_dense
+from windrow.recsys.log.samples import SampleMapper
 from windrow.recsys.log.vocabulary import Vocabulary, hash_text, table_key
 
 WORDS = ["a", "b", "c"]
@@ -69,7 +69,7 @@ def test_samples_and_counts(batches: list[list[tuple[Any, ...]]]) -> None:
             }
         )
     assert found == expected
-    counts = {name: of_split["train"] for name, of_split in mapper.counts.features.items()}
+    counts = {name: of_split["train"] for name, of_split in mapper.counts.items()}
     lists = [sample["list"] for sample in expected]
     assert counts == {
         "word": numbers(
@@ -84,8 +84,8 @@ def test_samples_and_counts(batches: list[list[tuple[Any, ...]]]) -> None:
             "ids": sum(map(len, lists)),
         },
     }
-    assert mapper.counts.positives == {"train": sum(row[0] == 1 for row in rows)}
-    assert mapper.counts.dense_missing == {
+    assert mapper.positives == {"train": sum(row[0] == 1 for row in rows)}
+    assert mapper.dense_missing == {
         name: [row[1][place] for row in rows].count(None) for place, name in enumerate("xy")
     }
 
@@ -117,9 +117,15 @@ def test_rows_of_tables() -> None:
     assert [mapper.table_rows(name) for name in FEATURES] == [5, 7, 9, 5]
 
 
-def test_transforms() -> None:
-    values = np.array([-2.0, 0.0, 3.0], np.float32)
-    assert transform_dense(values, "none", (9, 9)).tolist() == [-2.0, 0.0, 3.0]
-    assert transform_dense(values, "log1p", (9, 9)) == pytest.approx([0, 0, math.log(4)])
-    assert transform_dense(values, "standard", (1.0, 2.0)).tolist() == [-1.5, -0.5, 1.0]
-    assert transform_dense(values, "standard", (1.0, 2.0)).dtype == np.float32
+@pytest.mark.parametrize(
+    ("transform", "expected"), [("none", [-2.0, 0.0, 3.0]), ("standard", [-1.5, -0.5, 1.0])]
+)
+def test_other_transforms(transform: Any, expected: list[float]) -> None:
+    log = LogOptions(paths=(Path("a"),), format="csv", dense=("x",), dense_transform=transform)
+    columns = {"label": [0.0] * 4, "dense.x": [-2.0, 0.0, 3.0, None]}
+    rows = pa.RecordBatch.from_pydict(
+        {name: pa.array(column, pa.float32()) for name, column in columns.items()}
+    )
+    found = SampleMapper(log, {}, {"dense.x": (1.0, 2.0)}).map(rows, "train")["dense"]
+    assert found.to_pylist() == [[value] for value in [*expected, 0.0]]
+    assert found.type == pa.list_(pa.float32(), 1)
