@@ -58,11 +58,7 @@ class CacheOptions:
     page-locked memory of the host. Means nothing on a CPU."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if isinstance(self.alpha, str):
             if self.alpha != "auto":
                 raise RecipeError(f'cache.alpha = "{self.alpha}": must be a number from 0, or "auto"')
@@ -131,12 +127,7 @@ longer, and ranks that hold every row need no exchange at all, not even one that
 
 
 def rows_that_fit(memory_gib: float, row_bytes: int) -> int:
-    """Rows that a memory budget has room for.
-
-    Args:
-        memory_gib: the budget, in units of 2**30 bytes.
-        row_bytes: of one row as it is kept.
-    """
+    """Rows of `row_bytes` each that a memory budget in GiB (2**30 bytes) has room for."""
     return int(memory_gib * GIB_BYTES) // row_bytes
 
 
@@ -261,14 +252,6 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
 
 
 def least_that_suffices(cost: npt.ArrayLike, *, tolerance: float) -> int:
-    """The first point that costs hardly more than the cheapest one.
-
-    Args:
-        cost: [n], at least one.
-        tolerance: how much more may be paid, as a share of the least cost.
-
-    Returns:
-        Position of the first point whose cost is at most ``(1 + tolerance)`` times the least.
-    """
+    """Position of the first point of a cost curve that is at most ``(1 + tolerance)`` times its least."""
     y = np.asarray(cost, dtype=np.float64)
     return int((y <= (1.0 + tolerance) * y.min()).argmax())

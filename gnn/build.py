@@ -83,15 +83,7 @@ def csc_from_edges(
 
 
 def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """List the edges of a graph stored by destination: the inverse of `csc_from_edges`.
-
-    Args:
-        indptr: int64 [N + 1].
-        indices: int32 or int64 [E].
-
-    Returns:
-        (sources [E] as `indices`, destinations int64 [E]), ordered by destination.
-    """
+    """List the edges of a graph stored by destination, the inverse of `csc_from_edges`: (sources, destinations)."""
     vertices = torch.arange(indptr.numel() - 1, device=indptr.device)
     return indices, torch.repeat_interleave(vertices, indptr.diff())
 

@@ -101,15 +101,7 @@ def vertex_priorities(
 
 
 def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
-    """Estimate the peak memory of `vertex_priorities`, beyond the graph.
-
-    Args:
-        graph: directed or not; where it is not, it takes less: no second copy of the lists.
-        order: the minibatches.
-
-    Returns:
-        Bytes.
-    """
+    """Estimate the peak memory of `vertex_priorities` beyond the graph, in bytes; less where it is undirected."""
     lists = graph.num_edges * (graph.indices.element_size() + 1)
     return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
 

@@ -51,13 +51,7 @@ CHUNK_VERTICES = 1 << 16
 
 
 def exact_chunks(graph: PartitionedGraph, model: GNN, *, chunk_vertices: int = CHUNK_VERTICES) -> int:
-    """How many chunks `infer_exactly` goes through, over all layers.
-
-    Args:
-        graph: any rank's view.
-        model: as for `infer_exactly`.
-        chunk_vertices: likewise.
-    """
+    """How many chunks `infer_exactly` goes through, over all layers, with the same arguments."""
     return model.options.num_layers * -(-_largest_part(graph) // chunk_vertices)
 
 
@@ -232,15 +226,7 @@ ROOT = 0
 
 
 def wanted_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
-    """Put vertices into the user's order.
-
-    Args:
-        graph: any rank's view.
-        ids: int64 [n], distinct ids of the partition; None for all vertices.
-
-    Returns:
-        int64 [n], ascending ids of the user.
-    """
+    """The user's ids, ascending, of distinct ids of the partition, int64 [n]; None for all vertices."""
     if ids is None:
         return torch.arange(graph.num_vertices)
     return graph.original_ids[ids].sort().values

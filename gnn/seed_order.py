@@ -28,7 +28,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows import group_by_owner, near_equal_split
 
-__all__ = ["SeedOrder", "SeedScheme", "check_every_part_has_training_vertices", "count_steps"]
+__all__ = ["SeedOrder", "count_steps"]
 
 SeedScheme = Literal["global", "local"]
 """Whether all training vertices are shuffled together, or those of each rank apart."""
@@ -39,16 +39,8 @@ def count_steps(num_train: int, batch_size: int) -> int:
     return -(-num_train // batch_size)
 
 
-def check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
-    """Refuse a partition with a part that has nothing to train on.
-
-    Args:
-        offsets: [parts + 1] of the partition.
-        train_ids: [n] int64, ids of the partition.
-
-    Raises:
-        DataError: there is no training vertex at all; or names each part without one, and the cure.
-    """
+def _check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
+    """Refuse a partition with a part that has nothing to train on: DataError that names it, and the cure."""
     if len(train_ids) == 0:
         raise DataError("the training set is empty: give the graph at least one training vertex")
     _, counts = group_by_owner(train_ids, offsets)
@@ -111,7 +103,7 @@ class SeedOrder:
                 f"batch_size = {batch_size} over {ranks} ranks: order 'local' needs at least one seed per "
                 f"rank, so raise it to {ranks} or choose order 'global'"
             )
-        check_every_part_has_training_vertices(offsets, train_ids)
+        _check_every_part_has_training_vertices(offsets, train_ids)
         self._train_ids = train_ids
         self._originals = (train_ids if original_ids is None else original_ids[train_ids]).numpy()
         self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()

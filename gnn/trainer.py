@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
@@ -13,7 +14,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
-from windrow.gnn.metrics import loss_sum
+from windrow.gnn.graph import Task
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
@@ -22,7 +23,7 @@ from windrow.gnn.seed_order import SeedOrder
 from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
-__all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions"]
+__all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions", "loss_sum"]
 
 BUCKET_BYTES = 256 << 10
 """Of gradients that are summed together. The lowest layer has by far the most rows, so that its backward pass takes
@@ -47,11 +48,7 @@ class SamplerOptions:
     """Number format in which features travel between ranks; what is stored in a shorter one travels as it is."""
 
     def __post_init__(self) -> None:
-        """Check the fanouts, and what concerns two fields.
-
-        Raises:
-            RecipeError: names the fields, their values and the cure.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
         if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
@@ -89,11 +86,7 @@ class TrainingOptions:
     """How the learning rate changes from step to step."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least 1")
@@ -101,6 +94,28 @@ class TrainingOptions:
             raise RecipeError(f"training.learning_rate = {self.learning_rate}: must be above 0")
         if self.weight_decay < 0:
             raise RecipeError(f"training.weight_decay = {self.weight_decay}: must not be negative")
+
+
+def loss_sum(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
+
+    Args:
+        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
+            entropy, mean over the classes.
+        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
+        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
+
+    Returns:
+        Scalar, differentiable in `logits`; 0 for no vertices.
+    """
+    if task == "single-label":
+        return F.cross_entropy(logits, labels, reduction="sum")
+    if task == "binary":
+        return F.binary_cross_entropy_with_logits(
+            logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum"
+        )
+    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+    return total / labels.shape[1]
 
 
 class MinibatchTrainer:

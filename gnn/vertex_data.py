@@ -37,13 +37,7 @@ COLUMNS_PER_CHUNK = 64
 
 
 def float_features(values: Tensor | npt.NDArray[np.generic]) -> Tensor:
-    """Turn a matrix of numbers into float32 rows.
-
-    Args:
-        values: integers, booleans or floats, [N, F] or [N] (one feature).
-
-    Returns:
-        float32 [N, F].
+    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F].
 
     Raises:
         DataError: the values are no numbers.
@@ -64,16 +58,7 @@ def dense_features(
     values: npt.NDArray[np.generic],
     shape: tuple[int, int],
 ) -> Tensor:
-    """Fill in the zeros of a sparse matrix stored by row (CSR).
-
-    Args:
-        indptr: integers [N + 1].
-        indices: integers [nonzeros]; columns.
-        values: numbers [nonzeros].
-        shape: (N, F).
-
-    Returns:
-        float32 [N, F].
+    """Fill in the zeros of a sparse matrix stored by row (CSR): float32 of the shape.
 
     Raises:
         DataError: the three arrays do not describe a matrix of this shape.
@@ -106,7 +91,7 @@ def dense_features(
 
 
 def standardise_features(features: Tensor, how: Standardise) -> None:
-    """Bring features to a common scale, in place: features may fill most of the memory.
+    """Bring features, floats [N, F], to a common scale, in place: they may fill most of the memory.
 
     The statistics are taken over all vertices, those of the test split included: features of every vertex are
     known while training (transductive learning), and only their labels are hidden.
@@ -230,11 +215,7 @@ class SplitOptions:
     """Share of the labelled vertices that validate, with kind "fractions"; the rest are test vertices."""
 
     def __post_init__(self) -> None:
-        """Refuse counts and shares that leave no split.
-
-        Raises:
-            RecipeError: a value is out of range; the message names it.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.kind not in ("per-class", "fractions"):
             raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
         if self.train_per_class < 1 or self.validation_per_class < 0:
@@ -305,16 +286,7 @@ def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexS
 
 
 def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
-    """Turn three masks into lists of ids.
-
-    Args:
-        train: boolean [N].
-        validation: boolean [N].
-        test: boolean [N].
-
-    Returns:
-        The ids where each is true.
-    """
+    """Turn three boolean masks [N] into lists of the ids where each is true."""
     lists = [mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)]
     return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
 

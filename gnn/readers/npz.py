@@ -57,12 +57,8 @@ def read_npz(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         split=_split(options, arrays, num_vertices),
-        symmetrise=options.symmetrise,
-        self_loops=options.self_loops,
-        task=options.task,
-        random_split_options=options.random_split,
-        split_seed=options.split_seed,
         describe_edge=lambda edge: f"{options.path}, row {edge} of edges",
+        **options.assembly,
     )
 
 

@@ -53,12 +53,8 @@ def read_ogb_folder(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         split=_read_split(folder / "split", options.split_name),
-        symmetrise=options.symmetrise,
-        self_loops=options.self_loops,
-        task=options.task,
-        random_split_options=options.random_split,
-        split_seed=options.split_seed,
         describe_edge=lambda edge: f"{raw / ('data.npz' if binary else 'edge.csv.gz')}, edge {edge + 1}",
+        **options.assembly,
     )
 
 

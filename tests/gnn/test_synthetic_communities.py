@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.build import edges_of
 from windrow.gnn.graph import Graph
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 
 
 def edge_keys(graph: Graph) -> tuple[torch.Tensor, torch.Tensor]:
