@@ -38,7 +38,7 @@ from windrow.gnn.sampler_kernels import (
     refill,
 )
 
-__all__ = ["NeighborSampler"]
+__all__ = ["NeighborSampler", "NumbersKind"]
 
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""

@@ -9,7 +9,7 @@ import torch
 
 from windrow.comm.errors import DataError
 from windrow.gnn.graph import Graph
-from windrow.gnn.readers.dgl_graph import DGLNames, graph_from_dgl, read_dgl, to_dgl
+from windrow.gnn.readers.dgl_graph import graph_from_dgl, read_dgl, to_dgl
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.vertex_data import SplitOptions
@@ -48,13 +48,10 @@ def test_repeated_edges_stay_by_default() -> None:
     assert graph_from_dgl(source, deduplicate=True, symmetrise=True).num_edges == 4
 
 
-def test_other_names() -> None:
+def test_labels_without_masks_get_a_random_split() -> None:
     source = dgl.graph(([0], [1]), num_nodes=4)
-    source.ndata["x"] = torch.ones(4, 2)
-    source.ndata["y"] = torch.tensor([0, 1, 2, 0])
-    names = DGLNames(features="x", labels="y")
-    graph = graph_from_dgl(source, names=names, random_split=SplitOptions(kind="fractions"))
-    assert graph.features.shape == (4, 2)
+    source.ndata["label"] = torch.tensor([0, 1, 2, 0])
+    graph = graph_from_dgl(source, random_split=SplitOptions(kind="fractions"))
     assert graph.num_classes == 3
     assert len(graph.train_ids) == 2
 
