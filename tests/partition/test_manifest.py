@@ -1,4 +1,4 @@
-"""The manifest: round trip, checksums, and what is said of one that cannot be read."""
+"""Documents and manifests: round trip, checksums, and what is said of one that cannot be read."""
 
 import hashlib
 import json
@@ -13,15 +13,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.partition import manifest as manifest_module
 from windrow.partition.manifest import (
     CURE,
     FORMAT_VERSION,
     MANIFEST_NAME,
     FileEntry,
     Manifest,
-    checksum,
     describe_file,
+    read_document,
+    write_document,
 )
 
 COUNTS = st.integers(0, 2**62)
@@ -161,16 +161,6 @@ def test_a_field_that_is_lacking_is_named(tmp_path: Path, field: str) -> None:
         Manifest.read(path)
 
 
-@pytest.mark.parametrize("size", [0, 1, 9, 10, 11, 35])
-def test_checksum_of_a_file_read_in_chunks(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, size: int
-) -> None:
-    monkeypatch.setattr(manifest_module, "CHUNK_BYTES", 10)
-    path = tmp_path / "f"
-    path.write_bytes(bytes(range(size)))
-    assert checksum(path) == hashlib.sha256(bytes(range(size))).hexdigest()
-
-
 @pytest.mark.parametrize(
     "array", [np.zeros((3, 0, 2), np.float16), np.arange(6, dtype=">i4").reshape(2, 3), np.ones(4, bool)]
 )
@@ -183,3 +173,24 @@ def test_describe_file(tmp_path: Path, array: np.ndarray) -> None:
         path.stat().st_size,
         hashlib.sha256(path.read_bytes()).hexdigest(),
     )
+
+
+def read_heap(path):
+    return read_document(path, format_version=3, store="heap of sand", cure="sweep it up")
+
+
+def test_a_document_survives(tmp_path):
+    path = tmp_path / "manifest.json"
+    write_document(path, {"name": "käse", "rows": [1, 2]}, format_version=3)
+    assert path.read_text(encoding="utf-8").startswith('{\n "format_version": 3,')
+    assert read_heap(path) == {"name": "käse", "rows": [1, 2]}
+
+
+def test_not_a_number_is_no_json(tmp_path):
+    with pytest.raises(ValueError, match="not JSON compliant"):
+        write_document(tmp_path / "manifest.json", {"x": float("nan")}, format_version=3)
+
+
+def test_a_missing_file_names_the_store_and_the_cure(tmp_path):
+    with pytest.raises(StoreError, match=r"is missing, so .* is no heap of sand: sweep it up"):
+        read_heap(tmp_path / "manifest.json")

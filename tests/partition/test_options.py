@@ -1,7 +1,16 @@
+"""Options, and the memory that they will need."""
+
 import pytest
 
-from windrow.comm.errors import RecipeError
-from windrow.partition.options import PartitionOptions
+from windrow.comm.errors import DataError, RecipeError
+from windrow.partition import options as memory
+from windrow.partition.options import (
+    MemoryEstimate,
+    PartitionOptions,
+    available_memory_bytes,
+    check_memory,
+    estimate_memory,
+)
 
 
 def test_defaults_are_valid():
@@ -25,3 +34,58 @@ def test_defaults_are_valid():
 def test_out_of_range_is_refused(fields, message):
     with pytest.raises(RecipeError, match=message):
         PartitionOptions(**fields)
+
+
+def test_streaming_needs_far_less_than_metis():
+    metis = estimate_memory(10_000_000, 200_000_000, PartitionOptions(num_parts=8, method="metis"))
+    fennel = estimate_memory(10_000_000, 200_000_000, PartitionOptions(num_parts=8, method="fennel"))
+    assert metis.total_bytes > 20 * fennel.total_bytes
+    assert fennel.total_bytes < 1_000_000_000
+
+
+def test_estimate_grows_with_the_graph():
+    options = PartitionOptions(num_parts=4)
+    assert estimate_memory(10, 20, options).total_bytes < estimate_memory(10, 40, options).total_bytes
+    assert "METIS" in str(estimate_memory(10, 20, options))
+
+
+def test_shortfall_is_named():
+    estimate = MemoryEstimate(parts={"METIS": 5_000_000_000})
+    check_memory(estimate, 5_000_000_000)
+    check_memory(estimate, None)
+    with pytest.raises(
+        DataError, match=r'needs about 5.00 GB .*4.00 GB are free: short of 1000000000 bytes.*"fennel"'
+    ):
+        check_memory(estimate, 4_000_000_000)
+
+
+def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch):
+    info, limit, use, details = (
+        tmp_path / name for name in ("meminfo", "memory.max", "memory.current", "memory.stat")
+    )
+    monkeypatch.setattr(memory, "CONTROL_GROUP_DETAILS", details)
+    for name, path in (("MEMORY_INFO", info), ("CONTROL_GROUP_LIMIT", limit), ("CONTROL_GROUP_USE", use)):
+        monkeypatch.setattr(memory, name, path)
+    assert available_memory_bytes() is None
+    info.write_text("MemTotal: 10 kB\nMemAvailable:    8 kB\n")
+    assert available_memory_bytes() == 8192
+    limit.write_text("max\n")
+    use.write_text("5000\n")
+    assert available_memory_bytes() == 8192
+    limit.write_text("6000\n")
+    assert available_memory_bytes() == 1000
+
+
+def test_cached_files_count_as_available(tmp_path, monkeypatch):
+    contents = {
+        "MEMORY_INFO": "MemAvailable:    8 kB\n",
+        "CONTROL_GROUP_LIMIT": "6000\n",
+        "CONTROL_GROUP_USE": "5000\n",
+        "CONTROL_GROUP_DETAILS": "anon 1800\nfile 3200\nshmem 200\ninactive_file 1000\nactive_file 2000\n",
+    }
+    for name, text in contents.items():
+        (tmp_path / name).write_text(text)
+        monkeypatch.setattr(memory, name, tmp_path / name)
+    assert available_memory_bytes() == 6000 - (5000 - 3000)
+    (tmp_path / "CONTROL_GROUP_DETAILS").write_text("anon 5000\n")
+    assert available_memory_bytes() == 1000
