@@ -222,16 +222,7 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
     """The point of a falling curve that lies furthest below the straight line from its first point to its last.
 
     Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
-    in a Haystack, ICDCS Workshops 2011, without its smoothing)::
-
-        cost
-         o .
-         |   .          line
-         |o     .
-         |  o      .
-         |    K       .           K: the knee
-         |        o      o  .
-         +-------------------- o   kept
+    in a Haystack, ICDCS Workshops 2011, without its smoothing).
 
     Args:
         kept: [n] rising, at least one.

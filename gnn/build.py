@@ -166,13 +166,13 @@ def assemble_graph(
         features: numbers [N, F], or None.
         labels: see `windrow.gnn.vertex_data.prepare_labels`, or None.
         split: the data set's own split; None draws one at random where there are labels.
-        symmetrise: see `windrow.gnn.build.csc_from_edges`.
-        self_loops: see `windrow.gnn.build.csc_from_edges`.
-        deduplicate: see `windrow.gnn.build.csc_from_edges`.
+        symmetrise: see `csc_from_edges`, also for the next two, `index_dtype` and `describe_edge`.
+        self_loops: what happens to edges from a vertex to itself.
+        deduplicate: keep one of several equal edges.
         task: what the labels mean.
         random_split_options: how a random split is drawn; None for the defaults.
         split_seed: seed of a random split.
-        index_dtype: see `windrow.gnn.build.csc_from_edges`.
+        index_dtype: of the indices; None for the smaller one that fits.
         describe_edge: names edge i in an error.
 
     Returns:

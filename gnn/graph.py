@@ -87,12 +87,8 @@ class Graph:
         _check_indptr(self)
         _check_indices(self)
         if self.features is not None:
-            _check_feature_rows(self, self.features)
-            _check_features_finite(self.features)
-        for name, ids in _splits(self):
-            _check_split_range(self, name, ids)
-            _check_split_distinct(name, ids)
-        _check_splits_disjoint(self)
+            _check_features(self.features, self.num_vertices)
+        _check_splits(self)
         if self.labels is not None:
             _check_label_rows(self, self.labels)
             _check_label_values(self, self.labels)
@@ -216,21 +212,18 @@ def _check_indices(graph: "Graph") -> None:
         )
 
 
-def _check_feature_rows(graph: "Graph", features: Tensor) -> None:
+def _check_features(features: Tensor, num_vertices: int) -> None:
     if features.dim() != 2:
         raise DataError(f"features has shape {tuple(features.shape)}; give one row per vertex, [N, F].")
-    if features.shape[0] != graph.num_vertices:
+    if features.shape[0] != num_vertices:
         raise DataError(
-            f"there are {features.shape[0]} rows of features for {graph.num_vertices} vertices; give "
+            f"there are {features.shape[0]} rows of features for {num_vertices} vertices; give "
             "exactly one row per vertex, isolated vertices included."
         )
-
-
-def _check_features_finite(features: Tensor) -> None:
     if features.numel() == 0:
         return
     rows_per_chunk = max(1, NUMBERS_PER_CHUNK // features.shape[1])
-    for start in range(0, features.shape[0], rows_per_chunk):
+    for start in range(0, num_vertices, rows_per_chunk):
         chunk = features[start : start + rows_per_chunk]
         smallest, largest = torch.aminmax(chunk)
         if not bool(smallest.isfinite() & largest.isfinite()):
@@ -278,28 +271,23 @@ def _check_label_values(graph: "Graph", labels: Tensor) -> None:
         )
 
 
-def _check_split_range(graph: "Graph", name: str, ids: Tensor) -> None:
-    if ids.dim() != 1:
-        raise DataError(f"the {name} split has shape {tuple(ids.shape)}; give a list of vertex ids.")
-    position = first_outside(ids, graph.num_vertices)
-    if position is not None:
-        raise DataError(
-            f"entry {position} of the {name} split is {int(ids[position])}, but "
-            f"{describe_numbering(graph.num_vertices)}. Correct the split."
-        )
-
-
-def _check_split_distinct(name: str, ids: Tensor) -> None:
-    ordered = ids.sort().values
-    repeats = (ordered.diff() == 0).nonzero()
-    if repeats.numel():
-        vertex = int(ordered[int(repeats[0])])
-        raise DataError(f"vertex {vertex} is in the {name} split more than once; remove the duplicate.")
-
-
-def _check_splits_disjoint(graph: "Graph") -> None:
+def _check_splits(graph: "Graph") -> None:
     owner = torch.full((graph.num_vertices,), -1, dtype=torch.int8)
     splits = _splits(graph)
+    for name, ids in splits:
+        if ids.dim() != 1:
+            raise DataError(f"the {name} split has shape {tuple(ids.shape)}; give a list of vertex ids.")
+        position = first_outside(ids, graph.num_vertices)
+        if position is not None:
+            raise DataError(
+                f"entry {position} of the {name} split is {int(ids[position])}, but "
+                f"{describe_numbering(graph.num_vertices)}. Correct the split."
+            )
+        ordered = ids.sort().values
+        repeats = (ordered.diff() == 0).nonzero()
+        if repeats.numel():
+            vertex = int(ordered[int(repeats[0])])
+            raise DataError(f"vertex {vertex} is in the {name} split more than once; remove the duplicate.")
     for number, (name, ids) in enumerate(splits):
         taken = (owner[ids] >= 0).nonzero()
         if taken.numel():

@@ -208,17 +208,14 @@ def infer_sampled(
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
     pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
+    # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
+    tasks = (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
     with contextlib.closing(pipeline):
-        for (first, last), loaded in zip(bounds, pipeline.run(_tasks(own, bounds)), strict=True):
+        for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
             outputs[first:last] = model(loaded.minibatch.blocks, loaded.rows)
             if after_step is not None:
                 after_step()
     return outputs
-
-
-def _tasks(own: Tensor, bounds: list[tuple[int, int]]) -> Iterator[SeedTask]:
-    # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
-    return (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
 
 
 PREDICTIONS_STAGE = "predictions"

@@ -168,6 +168,10 @@ def _symmetric_scales(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     return degrees.rsqrt(), degrees[: block.num_destinations].sqrt() / edges
 
 
+_NEGATIVE_SLOPE = 0.2
+"""Of LeakyReLU in GAT, as in the paper."""
+
+
 class GATLayer(nn.Module):
     """One graph attention layer (Velickovic et al.: Graph Attention Networks, ICLR 2018).
 
@@ -186,17 +190,15 @@ class GATLayer(nn.Module):
         *,
         heads: int,
         combine: Literal["concatenate", "mean"] = "concatenate",
-        negative_slope: float = 0.2,
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights.
+        """Draw the weights from the generator.
 
         Args:
             in_features: columns of the input.
             out_features: columns of the output.
             heads: number of attention heads.
             combine: "concatenate" heads of out_features / heads columns, or "mean" of heads of out_features.
-            negative_slope: slope of LeakyReLU below zero.
             generator: where initial weights come from.
 
         Raises:
@@ -210,7 +212,6 @@ class GATLayer(nn.Module):
             )
         self.heads = heads
         self.combine = combine
-        self.negative_slope = negative_slope
         self.head_features = out_features // heads if combine == "concatenate" else out_features
         self.linear = make_linear(in_features, heads * self.head_features, bias=False, generator=generator)
         self.source_attention = glorot(heads, self.head_features, generator=generator)
@@ -222,9 +223,7 @@ class GATLayer(nn.Module):
         projected = self.linear(x).view(-1, self.heads, self.head_features)
         source_scores = (projected * self.source_attention).sum(-1)
         destination_scores = (projected[: block.num_destinations] * self.destination_attention).sum(-1)
-        scores = functional.leaky_relu(
-            add_ends(block, source_scores, destination_scores), self.negative_slope
-        )
+        scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
         rows = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
         combined = rows.flatten(1) if self.combine == "concatenate" else rows.mean(1)
         return combined + self.bias

@@ -293,32 +293,25 @@ class MinibatchTrainer:
         loss_value = 0.0
         if len(seeds) > 0:
             with self.stopwatch.measure("forward"):
-                labels = self.graph.labels[seeds].to(self._device)
-                loss = loss_sum(self.graph.task, self._forward(loaded), labels)
+                dropout = DropoutContext(
+                    seed=self._seed,
+                    epoch=epoch,
+                    step=step,
+                    row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
+                )
+                logits = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
+                loss = loss_sum(self.graph.task, logits, self.graph.labels[seeds].to(self._device))
                 loss_value = loss.item()
             with self.stopwatch.measure("backward"):
                 (loss / self._order.global_batch_size(epoch, step)).backward()
         with self.stopwatch.measure("wait"):
             self._reducer.finish()
         with self.stopwatch.measure("update"):
-            self._set_learning_rate(epoch, step)
+            steps = self.steps_per_epoch
+            factor = learning_rate_factor(
+                self._options.schedule, epoch * steps + step, self._options.epochs * steps
+            )
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._options.learning_rate * factor
             self._optimizer.step()
         return loss_value
-
-    def _forward(self, loaded: LoadedMinibatch) -> Tensor:
-        dropout = DropoutContext(
-            seed=self._seed,
-            epoch=loaded.task.epoch,
-            step=loaded.task.step,
-            row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
-        )
-        logits: Tensor = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
-        return logits
-
-    def _set_learning_rate(self, epoch: int, step: int) -> None:
-        position = epoch * self.steps_per_epoch + step
-        factor = learning_rate_factor(
-            self._options.schedule, position, self._options.epochs * self.steps_per_epoch
-        )
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._options.learning_rate * factor

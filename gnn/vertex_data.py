@@ -4,6 +4,7 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -17,6 +18,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.graph import Task
 
 __all__ = [
+    "MASKS",
     "SplitOptions",
     "Standardise",
     "TaskOption",
@@ -26,6 +28,7 @@ __all__ = [
     "prepare_labels",
     "random_split",
     "split_from_masks",
+    "split_from_named_masks",
     "standardise_features",
 ]
 
@@ -249,25 +252,21 @@ class VertexSplit:
         return VertexSplit(train_ids=nothing, validation_ids=nothing, test_ids=nothing)
 
 
-def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
-    """Share the labelled vertices out at random.
+MASKS = ("train_mask", "val_mask", "test_mask")
+"""Names of the splits among the vertex data of DGL's and PyG's graphs."""
 
-    Vertex v is ranked by a hash of (seed, v), so the split depends on nothing else.
+
+def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
+    """Share the labelled vertices out at random, by a hash of (seed, vertex) alone, in disjoint ascending lists.
 
     Args:
         labels: int64 [N] with -1 for unknown, or float [N, C] (kind "fractions" only).
         options: how many go where.
         seed: another seed gives another split.
 
-    Returns:
-        Disjoint ascending lists that cover every labelled vertex.
-
     Raises:
         RecipeError: kind "per-class" for labels with several classes per vertex.
         DataError: a class has too few vertices.
-
-    Cost:
-        One sort of N numbers.
     """
     values = labels.numpy()
     labelled = np.arange(len(values)) if values.ndim == 2 else np.flatnonzero(values >= 0)
@@ -289,6 +288,18 @@ def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexS
     """Turn three boolean masks [N] into lists of the ids where each is true."""
     lists = [mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)]
     return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+
+
+def split_from_named_masks(data: Mapping[str, Tensor]) -> VertexSplit | None:
+    """The split that DGL's and PyG's data hold as train_mask, val_mask and test_mask; None where there is none.
+
+    Raises:
+        DataError: only some of the three are there.
+    """
+    present = [name for name in MASKS if name in data]
+    if present and len(present) < 3:
+        raise DataError(f"of the masks {MASKS} the graph has only {present}; give all three or none.")
+    return split_from_masks(*(data[name] for name in MASKS)) if present else None
 
 
 def _per_class(

@@ -3,19 +3,14 @@
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.gnn.build import SelfLoops, assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
+from windrow.gnn.vertex_data import MASKS, SplitOptions, TaskOption, split_from_named_masks
 
 __all__ = ["graph_from_dgl", "read_dgl", "to_dgl"]
-
-
-MASKS = ("train_mask", "val_mask", "test_mask")
-"""Names of the splits in a DGL graph's ``ndata``; features are called feat, labels label."""
 
 
 def graph_from_dgl(
@@ -59,7 +54,7 @@ def graph_from_dgl(
         graph.num_nodes(),
         features=data.get("feat"),
         labels=data.get("label"),
-        split=_split(data),
+        split=split_from_named_masks(data),
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
@@ -70,17 +65,7 @@ def graph_from_dgl(
 
 
 def read_dgl(options: GraphOptions) -> Graph:
-    """Read a file that ``dgl.save_graphs`` wrote, with DGL's usual names of vertex data.
-
-    Args:
-        options: `path` and the options of every format.
-
-    Returns:
-        A validated graph.
-
-    Raises:
-        DataError: the file is unreadable, holds several graphs, or breaks a law.
-    """
+    """Read a file that ``dgl.save_graphs`` wrote, with DGL's usual names of vertex data."""
     import dgl
 
     try:
@@ -103,15 +88,7 @@ def read_dgl(options: GraphOptions) -> Graph:
 
 
 def to_dgl(graph: Graph) -> Any:
-    """Hand a graph to DGL with DGL's usual names of vertex data.
-
-    Args:
-        graph: the graph to hand over.
-
-    Returns:
-        A ``dgl.DGLGraph`` whose ``ndata`` holds what the graph has of feat, label, train_mask, val_mask,
-        test_mask.
-    """
+    """Hand a graph to DGL: a ``dgl.DGLGraph`` with what there is of feat, label, train_mask, val_mask, test_mask."""
     import dgl
 
     eids = torch.empty(0, dtype=graph.indices.dtype)
@@ -126,12 +103,3 @@ def to_dgl(graph: Graph) -> Any:
             mask[ids] = True
             converted.ndata[name] = mask
     return converted
-
-
-def _split(data: dict[str, Tensor]) -> VertexSplit | None:
-    present = [name for name in MASKS if name in data]
-    if not present:
-        return None
-    if len(present) < 3:
-        raise DataError(f"of the masks {MASKS} the DGL graph has only {present}; give all three or none.")
-    return split_from_masks(*(data[name] for name in MASKS))

@@ -29,17 +29,7 @@ __all__ = ["read_metis", "write_metis"]
 def read_metis(options: GraphOptions) -> Graph:
     """Read a METIS graph file; weights of vertices and edges are passed over, as no model uses them.
 
-    Args:
-        options: `path` and `self_loops`.
-
-    Returns:
-        A validated undirected graph without features and labels.
-
-    Raises:
-        DataError: the file breaks the format; the message names the line.
-
-    Cost:
-        One pass over the lines in Python and two sorts; a few seconds per million edges.
+    One pass over the lines in Python and two sorts: a few seconds per million edges.
     """
     path = Path(options.path)
     lines = _content_lines(path)

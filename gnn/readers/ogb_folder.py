@@ -32,15 +32,7 @@ __all__ = ["read_ogb_folder"]
 def read_ogb_folder(options: GraphOptions) -> Graph:
     """Read an OGB folder of one homogeneous graph.
 
-    Args:
-        options: `path` of the folder, `split_name` and the options of every format. Directed data sets
-            (ogbn-arxiv) and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
-
-    Returns:
-        A validated graph.
-
-    Raises:
-        DataError: a file is missing, unreadable or breaks a law, or the folder holds several graphs.
+    Directed data sets (ogbn-arxiv) and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
     """
     folder = Path(options.path)
     raw = folder / "raw"
