@@ -9,7 +9,6 @@ import torch
 
 from windrow.caching.vip import Demand, inclusion_probabilities
 from windrow.gnn.demand import bytes_for_priorities, count_accesses, demand_of, vertex_priorities
-from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
@@ -109,16 +108,16 @@ ORDER = VertexOrder(fanouts=(4, 3), batch_size=20, seed_order="global")
 
 
 @pytest.fixture(scope="module")
-def graph() -> Graph:
+def graph():
     return community_graph(400, 3, seed=2, num_features=2)
 
 
 @pytest.fixture(scope="module")
-def assignment() -> np.ndarray:
+def assignment():
     return (np.arange(400) * 7 % 10 % PARTS).astype(np.int32)
 
 
-def test_each_vertex_has_the_probability_of_its_owner(graph: Graph, assignment: np.ndarray) -> None:
+def test_each_vertex_has_the_probability_of_its_owner(graph, assignment):
     """The same from the graph once it is renumbered, where parts are ranges."""
     every = VertexOrder(fanouts=(-1, -1), batch_size=20, seed_order="global")
     found = vertex_priorities(graph, assignment, PARTS, every)
@@ -132,7 +131,7 @@ def test_each_vertex_has_the_probability_of_its_owner(graph: Graph, assignment: 
         assert found[book.new_to_old[start:stop]] == pytest.approx(expected, abs=0.05)
 
 
-def test_what_comes_first_is_what_minibatches_draw_most(graph: Graph, assignment: np.ndarray) -> None:
+def test_what_comes_first_is_what_minibatches_draw_most(graph, assignment):
     priorities = vertex_priorities(graph, assignment, PARTS, ORDER)
     plain = PartitionBook.from_assignment(assignment, PARTS)
     ordered = PartitionBook.from_assignment(assignment, PARTS, priorities)
@@ -148,7 +147,7 @@ def test_what_comes_first_is_what_minibatches_draw_most(graph: Graph, assignment
         assert mine[:quarter].sum() > 1.2 * others[:quarter].sum()
 
 
-def accesses(graph: Graph, book: PartitionBook, rank: int, epochs: int = 30) -> np.ndarray:
+def accesses(graph, book, rank, epochs=30):
     """How often each vertex is an input of a minibatch of a rank, by id of the partition."""
     view = PartitionedGraph.from_graph(graph, book, rank)
     order = SeedOrder(
@@ -162,15 +161,10 @@ def accesses(graph: Graph, book: PartitionBook, rank: int, epochs: int = 30) -> 
     sampler = NeighborSampler(
         view.indptr, view.indices, ORDER.fanouts, seed=1, original_ids=view.original_ids
     )
-    counts = np.zeros(graph.num_vertices, np.int64)
-    for epoch in range(epochs):
-        for step in range(order.steps_per_epoch):
-            minibatch = sampler.sample(order.seeds(epoch, step), epoch=epoch, step=step)
-            counts[minibatch.input_ids.numpy()] += 1
-    return counts
+    return count_accesses(sampler, order, range(epochs))
 
 
-def test_progress_and_a_part_without_training_vertices(graph: Graph) -> None:
+def test_progress_and_a_part_without_training_vertices(graph):
     assignment = np.zeros(400, np.int32)
     assignment[graph.test_ids.numpy()] = 1
     told: list[tuple[str, float]] = []
@@ -181,7 +175,7 @@ def test_progress_and_a_part_without_training_vertices(graph: Graph) -> None:
     assert ((found >= 0) & (found <= 1)).all()
 
 
-def test_memory_is_what_was_estimated() -> None:
+def test_memory_is_what_was_estimated():
     undirected = power_law_graph(20_000, 200_000, seed=1)
     undirected = dataclasses.replace(undirected, train_ids=torch.arange(0, 20_000, 50))
     turned = undirected.indices.clone()

@@ -6,7 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.gnn.graph import NUMBERS_PER_CHUNK, Graph
@@ -14,18 +13,18 @@ from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
 
 
-def renumbering(new_to_old: np.ndarray) -> PartitionBook:
+def renumbering(new_to_old):
     """A book of one part in this order."""
     priority = -np.argsort(new_to_old).astype(float)
     return PartitionBook.from_assignment(np.zeros(len(new_to_old), np.int32), 1, priority)
 
 
 @pytest.fixture
-def graph() -> Graph:
+def graph():
     return community_graph(60, 3, seed=5)
 
 
-def test_sizes_and_degrees(graph: Graph) -> None:
+def test_sizes_and_degrees(graph):
     assert graph.num_vertices == 60
     assert graph.num_edges == graph.indices.numel() == int(graph.in_degrees.sum())
     assert graph.in_degrees.tolist() == np.diff(graph.indptr.numpy()).tolist()
@@ -33,7 +32,7 @@ def test_sizes_and_degrees(graph: Graph) -> None:
 
 @pytest.mark.parametrize("task", ["single-label", "multi-label"])
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_relabel_moves_everything_and_keeps_list_order(task: str, dtype: torch.dtype) -> None:
+def test_relabel_moves_everything_and_keeps_list_order(task, dtype):
     graph = community_graph(60, 3, seed=5, task=task)
     graph = replace(graph, indices=graph.indices.to(dtype))
     order = renumbering(np.random.Generator(np.random.Philox(3)).permutation(60))
@@ -50,19 +49,19 @@ def test_relabel_moves_everything_and_keeps_list_order(task: str, dtype: torch.d
         assert order.new_to_old[getattr(moved, name).numpy()].tolist() == getattr(graph, name).tolist()
 
 
-def test_relabel_back_restores_the_graph(graph: Graph) -> None:
+def test_relabel_back_restores_the_graph(graph):
     order = renumbering(np.random.Generator(np.random.Philox(4)).permutation(60))
     assert graph.relabel(order).relabel(renumbering(order.old_to_new)).fingerprint() == graph.fingerprint()
 
 
-def test_relabel_without_features_and_labels(graph: Graph) -> None:
+def test_relabel_without_features_and_labels(graph):
     bare = replace(graph, features=None, labels=None)
     moved = bare.relabel(renumbering(np.arange(60)[::-1].copy()))
     assert moved.features is None
     assert moved.labels is None
 
 
-def test_fingerprint_sees_every_change(graph: Graph) -> None:
+def test_fingerprint_sees_every_change(graph):
     changed = graph.features.clone()
     changed[7, 3] += 1
     variants = [
@@ -80,25 +79,25 @@ def test_fingerprint_sees_every_change(graph: Graph) -> None:
     assert len({variant.fingerprint() for variant in variants}) == len(variants)
 
 
-def test_fingerprint_does_not_depend_on_memory_layout(graph: Graph) -> None:
+def test_fingerprint_does_not_depend_on_memory_layout(graph):
     strided = graph.features.T.contiguous().T
     assert not strided.is_contiguous()
     assert replace(graph, features=strided).fingerprint() == graph.fingerprint()
 
 
-def test_validate_reports_a_broken_law(graph: Graph) -> None:
+def test_validate_reports_a_broken_law(graph):
     graph.validate()
     with pytest.raises(DataError, match="the training set is empty"):
         replace(graph, train_ids=graph.train_ids[:0]).validate()
     replace(graph, train_ids=graph.train_ids[:0]).validate(training=False)
 
 
-def ids(*values: int) -> Tensor:
+def ids(*values):
     return torch.tensor(values, dtype=torch.int64)
 
 
 @pytest.fixture
-def small() -> Graph:
+def small():
     return Graph(
         indptr=ids(0, 2, 2, 3, 4),
         indices=torch.tensor([1, 2, 0, 3], dtype=torch.int32),
@@ -112,7 +111,7 @@ def small() -> Graph:
     )
 
 
-def test_a_lawful_graph_passes(small: Graph) -> None:
+def test_a_lawful_graph_passes(small):
     small.validate()
     replace(small, indices=small.indices.long(), features=None).validate()
     many = torch.tensor([[0.0, 1.0], [1.0, 1.0], [0.0, 0.0], [1.0, 0.0]])
@@ -200,14 +199,14 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
-def test_each_law(small: Graph, change: dict[str, Any], message: str) -> None:
+def test_each_law(small, change, message):
     with pytest.raises(DataError) as caught:
         replace(small, **change).validate()
     assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
-def test_a_feature_that_is_no_number_is_found_in_any_chunk(value: float) -> None:
+def test_a_feature_that_is_no_number_is_found_in_any_chunk(value):
     row = NUMBERS_PER_CHUNK // 512 + 1
     num_vertices = row + 2
     features = torch.zeros(num_vertices, 512)
@@ -242,11 +241,11 @@ def test_a_feature_that_is_no_number_is_found_in_any_chunk(value: float) -> None
         ({"labels": torch.zeros(4)}, "labels has shape (4,); task 'multi-label' needs [N, C]."),
     ],
 )
-def test_laws_of_several_labels_per_vertex(small: Graph, change: dict[str, Any], message: str) -> None:
+def test_laws_of_several_labels_per_vertex(small, change, message):
     with pytest.raises(DataError) as caught:
         replace(small, **({"task": "multi-label", "num_classes": 2} | change)).validate()
     assert message in str(caught.value)
 
 
-def test_a_graph_only_to_be_partitioned_needs_no_labels(small: Graph) -> None:
+def test_a_graph_only_to_be_partitioned_needs_no_labels(small):
     replace(small, labels=None, train_ids=ids()).validate(training=False)

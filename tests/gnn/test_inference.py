@@ -25,6 +25,16 @@ from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
 
+NUM_VERTICES, SEED, FANOUTS = 90, 5, (4, 3)
+GRAPH = community_graph(NUM_VERTICES, 3, seed=3, num_features=6)
+
+
+def make_part(world, assignment=None):
+    if assignment is None:
+        assignment = torch.arange(NUM_VERTICES) * 7 % world.size
+    book = PartitionBook.from_assignment(assignment.numpy(), world.size)
+    return PartitionedGraph.from_graph(GRAPH, book, world.rank)
+
 
 def make_model(kind="graphsage"):
     options = ModelOptions(
@@ -33,22 +43,14 @@ def make_model(kind="graphsage"):
     return build_model(options, in_features=6, out_features=3, seed=2)
 
 
-def make_part(world, graph):
-    assignment = torch.arange(graph.num_vertices).numpy() // 7 % world.size
-    return PartitionedGraph.from_graph(
-        graph, PartitionBook.from_assignment(assignment, world.size), world.rank
-    )
-
-
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
 def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
-    graph = community_graph(100, 3, seed=3, num_features=6)
     with torch.no_grad():
-        whole = Block.whole(graph.indptr, graph.indices)
-        expected = make_model(kind)([whole, whole], graph.features)
+        whole = Block.whole(GRAPH.indptr, GRAPH.indices)
+        expected = make_model(kind)([whole, whole], GRAPH.features)
 
     def body(world):
-        part = make_part(world, graph)
+        part = make_part(world)
         own = infer_exactly(world, part, make_model(kind), chunk_vertices=9)
         return gather_predictions(world, part, own)
 
@@ -57,38 +59,14 @@ def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
 
 
 def test_chunks_change_nothing():
-    graph = community_graph(60, 3, seed=4, num_features=6)
-    part = make_part(Loopback.single(), graph)
+    part = make_part(Loopback.single())
     done = []
     small = infer_exactly(
         Loopback.single(), part, make_model(), chunk_vertices=7, after_chunk=lambda: done.append(1)
     )
-    assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 9
+    assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 13
     torch.testing.assert_close(
         small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6
-    )
-
-
-def test_predictions_come_in_the_users_order():
-    graph = community_graph(40, 3, seed=5, num_features=6)
-
-    def body(world):
-        part = make_part(world, graph)
-        start, stop = part.own_range
-        return gather_predictions(world, part, part.original_ids[start:stop])
-
-    for ids in Loopback.run(3, body):
-        assert torch.equal(ids, torch.arange(40))
-
-
-SAMPLED_VERTICES, SEED, FANOUTS = 90, 5, (4, 3)
-SAMPLED_GRAPH = community_graph(SAMPLED_VERTICES, 3, seed=3, num_features=6)
-
-
-def make_sampled_part(world, parts=None):
-    assignment = torch.arange(SAMPLED_VERTICES).numpy() * 7 % (parts or world.size)
-    return PartitionedGraph.from_graph(
-        SAMPLED_GRAPH, PartitionBook.from_assignment(assignment, world.size), world.rank
     )
 
 
@@ -111,9 +89,9 @@ def make_sampler(graph, model, original_ids=None):
 def expected(kind="graphsage"):
     """All vertices in one minibatch, in the user's order."""
     model = make_sampled_model(kind)
-    minibatch = make_sampler(SAMPLED_GRAPH, model).sample(torch.arange(SAMPLED_VERTICES), epoch=0, step=0)
+    minibatch = make_sampler(GRAPH, model).sample(torch.arange(NUM_VERTICES), epoch=0, step=0)
     with torch.no_grad():
-        return model(minibatch.blocks, SAMPLED_GRAPH.features[minibatch.input_ids])
+        return model(minibatch.blocks, GRAPH.features[minibatch.input_ids])
 
 
 def infer(world, part, wanted, *, kind="graphsage", batch_size=16, depth=3, cached_ids=None):
@@ -145,8 +123,8 @@ def assert_right(results, wanted, kind="graphsage"):
 
 
 def test_any_number_of_ranks_gives_the_same(spmd):
-    wanted = torch.arange(SAMPLED_VERTICES)
-    assert_right(spmd(lambda world: infer(world, make_sampled_part(world), None)), wanted)
+    wanted = torch.arange(NUM_VERTICES)
+    assert_right(spmd(lambda world: infer(world, make_part(world), None)), wanted)
 
 
 @pytest.mark.parametrize("kind", ["gcn", "gat"])
@@ -155,50 +133,41 @@ def test_neither_depth_nor_batch_size_matters(kind, depth, batch_size):
     wanted = torch.tensor([3, 88, 4, 50, 51, 0])
 
     def body(world):
-        return infer(world, make_sampled_part(world), wanted, kind=kind, depth=depth, batch_size=batch_size)
+        return infer(world, make_part(world), wanted, kind=kind, depth=depth, batch_size=batch_size)
 
     assert_right(Loopback.run(3, body), wanted, kind)
 
 
 def test_a_cache_changes_nothing():
     def body(world):
-        part = make_sampled_part(world)
+        part = make_part(world)
         start, stop = part.own_range
-        others = torch.cat([torch.arange(0, start), torch.arange(stop, SAMPLED_VERTICES)])
+        others = torch.cat([torch.arange(0, start), torch.arange(stop, NUM_VERTICES)])
         plain, cached = infer(world, part, None), infer(world, part, None, cached_ids=others[::2])
         assert torch.equal(plain[1], cached[1])
         return cached
 
-    assert_right(Loopback.run(2, body), torch.arange(SAMPLED_VERTICES))
+    assert_right(Loopback.run(2, body), torch.arange(NUM_VERTICES))
 
 
 def test_a_rank_without_vertices_takes_part():
     def body(world):
-        return infer(world, make_sampled_part(world, parts=2), None)
+        return infer(world, make_part(world, torch.arange(NUM_VERTICES) % 2), None)
 
     results = Loopback.run(3, body)
     assert [len(each[0]) for each in results] == [45, 45, 0]
-    assert_right(results, torch.arange(SAMPLED_VERTICES))
+    assert_right(results, torch.arange(NUM_VERTICES))
 
 
 def test_nothing_asked_for_is_nothing_done():
     nothing = torch.empty(0, dtype=torch.int64)
-    for ids, outputs, steps in Loopback.run(2, lambda world: infer(world, make_sampled_part(world), nothing)):
+    for ids, outputs, steps in Loopback.run(2, lambda world: infer(world, make_part(world), nothing)):
         assert (len(ids), tuple(outputs.shape), steps) == (0, (0, 3), 0)
-
-
-NUM_VERTICES = 40
-GRAPH = community_graph(NUM_VERTICES, 3, seed=5, num_features=2)
-
-
-def make_part_of(world, assignment):
-    book = PartitionBook.from_assignment(assignment.numpy(), world.size)
-    return PartitionedGraph.from_graph(GRAPH, book, world.rank)
 
 
 def brought_together(world, assignment, vertices, chunk_rows):
     """What each rank got: ids and rows of all chunks; the row of the user's vertex v is (v, -v)."""
-    part = make_part_of(world, assignment)
+    part = make_part(world, assignment)
     start, stop = part.own_range
     ids = None if vertices is None else torch.from_numpy(part.book.old_to_new)[vertices]
     own_ids = torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)].sort().values
@@ -244,5 +213,6 @@ def test_any_vertices_of_any_partition(parts, vertices, chunk_rows):
 def test_no_vertices_are_no_chunks():
     nothing = torch.empty(0, dtype=torch.int64)
     assert (
-        Loopback.run(2, lambda world: brought_together(world, torch.arange(40) % 2, nothing, 3)) == [[]] * 2
+        Loopback.run(2, lambda world: brought_together(world, torch.arange(NUM_VERTICES) % 2, nothing, 3))
+        == [[]] * 2
     )

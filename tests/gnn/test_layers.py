@@ -1,8 +1,5 @@
 """Layers against DGL, against loops and dense formulas, and their independence of the minibatch."""
 
-from collections.abc import Callable
-from typing import Any, Literal
-
 import pytest
 import torch
 from torch import nn
@@ -14,122 +11,66 @@ from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
 from windrow.gnn.message_passing import Block
 from windrow.training.dense import make_linear
 
-Comparison = Callable[..., None]
+IN_AND_OUT = pytest.mark.parametrize(("in_features", "out_features"), [(12, 5), (5, 12)])
 
 
-@pytest.mark.parametrize(("in_features", "out_features"), [(12, 5), (5, 12)])
-def test_graphsage_equals_dgl(
-    dgl_layer: Callable[..., Any],
-    dgl_graph: Any,
-    block: Block,
-    generator: torch.Generator,
-    assert_same_layer: Comparison,
-    in_features: int,
-    out_features: int,
-) -> None:
+@IN_AND_OUT
+def test_graphsage_equals_dgl(assert_equals_dgl, generator, in_features, out_features):
     layer = GraphSAGELayer(in_features, out_features, generator=generator)
-    reference = dgl_layer("SAGEConv", in_features, out_features, "mean")
     nn.init.normal_(layer.self_linear.bias, generator=generator)
-    assert_same_layer(
-        lambda x: layer(block, x),
-        lambda x: reference(dgl_graph, x),
-        torch.randn(block.num_sources, in_features, generator=generator),
-        [
-            (layer.self_linear.weight, reference.fc_self.weight),
-            (layer.self_linear.bias, reference.fc_self.bias),
-            (layer.neighbor_linear.weight, reference.fc_neigh.weight),
-        ],
-    )
+    names = [
+        ("self_linear.weight", "fc_self.weight"),
+        ("self_linear.bias", "fc_self.bias"),
+        ("neighbor_linear.weight", "fc_neigh.weight"),
+    ]
+    assert_equals_dgl(layer, ("SAGEConv", (in_features, out_features, "mean"), {}), in_features, names)
 
 
 @pytest.mark.parametrize("normalisation", ["both", "right", "none"])
-@pytest.mark.parametrize(("in_features", "out_features"), [(12, 5), (5, 12)])
-def test_gcn_equals_dgl(
-    dgl_layer: Callable[..., Any],
-    dgl_graph: Any,
-    block: Block,
-    generator: torch.Generator,
-    assert_same_layer: Comparison,
-    normalisation: Literal["both", "right", "none"],
-    in_features: int,
-    out_features: int,
-) -> None:
+@IN_AND_OUT
+def test_gcn_equals_dgl(assert_equals_dgl, generator, normalisation, in_features, out_features):
     layer = GCNLayer(in_features, out_features, normalisation=normalisation, generator=generator)
-    reference = dgl_layer(
-        "GraphConv", in_features, out_features, norm=normalisation, allow_zero_in_degree=True
-    )
     nn.init.normal_(layer.linear.bias, generator=generator)
-    with torch.no_grad():
-        # DGL keeps the transpose of our weight.
-        reference.weight.copy_(layer.linear.weight.T)
-    assert_same_layer(
-        lambda x: layer(block, x),
-        lambda x: reference(dgl_graph, x),
-        torch.randn(block.num_sources, in_features, generator=generator),
-        [(layer.linear.bias, reference.bias)],
-    )
-    assert layer.linear.weight.grad is not None
-    torch.testing.assert_close(layer.linear.weight.grad, reference.weight.grad.T, rtol=1e-5, atol=1e-5)
+    options = {"norm": normalisation, "allow_zero_in_degree": True}
+    names = [("linear.weight", "weight"), ("linear.bias", "bias")]
+    assert_equals_dgl(layer, ("GraphConv", (in_features, out_features), options), in_features, names)
 
 
 @pytest.mark.parametrize("combine", ["concatenate", "mean"])
 @pytest.mark.parametrize("heads", [1, 3])
-def test_gat_equals_dgl(
-    dgl_layer: Callable[..., Any],
-    dgl_graph: Any,
-    block: Block,
-    generator: torch.Generator,
-    assert_same_layer: Comparison,
-    combine: Literal["concatenate", "mean"],
-    heads: int,
-) -> None:
+def test_gat_equals_dgl(assert_equals_dgl, generator, combine, heads):
     layer = GATLayer(8, 6, heads=heads, combine=combine, generator=generator)
-    reference = dgl_layer("GATConv", 8, layer.head_features, heads, allow_zero_in_degree=True, bias=False)
-
-    def reference_layer(x: torch.Tensor) -> torch.Tensor:
-        rows: torch.Tensor = reference(dgl_graph, x)
-        return rows.flatten(1) if combine == "concatenate" else rows.mean(1)
-
-    assert_same_layer(
-        lambda x: layer(block, x),
-        reference_layer,
-        torch.randn(block.num_sources, 8, generator=generator),
-        [
-            (layer.linear.weight, reference.fc.weight),
-            (layer.source_attention, reference.attn_l),
-            (layer.destination_attention, reference.attn_r),
-        ],
+    reference = ("GATConv", (8, layer.head_features, heads), {"allow_zero_in_degree": True, "bias": False})
+    names = [
+        ("linear.weight", "fc.weight"),
+        ("source_attention", "attn_l"),
+        ("destination_attention", "attn_r"),
+    ]
+    concatenated = combine == "concatenate"
+    assert_equals_dgl(
+        layer, reference, 8, names, lambda rows: rows.flatten(1) if concatenated else rows.mean(1)
     )
 
 
-def test_gin_equals_dgl(
-    dgl_layer: Callable[..., Any],
-    dgl_graph: Any,
-    block: Block,
-    generator: torch.Generator,
-    assert_same_layer: Comparison,
-) -> None:
+def test_gin_equals_dgl(assert_equals_dgl, generator):
     layer = GINLayer(7, 4, generator=generator)
-    first, second = make_linear(7, 4, generator=generator), make_linear(4, 4, generator=generator)
-    mlp = nn.Sequential(first, nn.ReLU(), second)
-    reference = dgl_layer("GINConv", mlp, "sum", init_eps=0.3, learn_eps=True)
+    nn.init.normal_(layer.hidden_linear.bias, generator=generator)
     with torch.no_grad():
         layer.epsilon.fill_(0.3)
-    assert_same_layer(
-        lambda x: layer(block, x),
-        lambda x: reference(dgl_graph, x),
-        torch.randn(block.num_sources, 7, generator=generator),
-        [
-            (layer.epsilon, reference.eps),
-            (layer.hidden_linear.weight, first.weight),
-            (layer.hidden_linear.bias, first.bias),
-            (layer.output_linear.weight, second.weight),
-            (layer.output_linear.bias, second.bias),
-        ],
+    mlp = nn.Sequential(
+        make_linear(7, 4, generator=generator), nn.ReLU(), make_linear(4, 4, generator=generator)
     )
+    names = [
+        ("epsilon", "eps"),
+        ("hidden_linear.weight", "apply_func.0.weight"),
+        ("hidden_linear.bias", "apply_func.0.bias"),
+        ("output_linear.weight", "apply_func.2.weight"),
+        ("output_linear.bias", "apply_func.2.bias"),
+    ]
+    assert_equals_dgl(layer, ("GINConv", (mlp, "sum"), {"init_eps": 0.3, "learn_eps": True}), 7, names)
 
 
-def test_gat_equals_a_loop_over_destinations(block: Block, generator: torch.Generator) -> None:
+def test_gat_equals_a_loop_over_destinations(block, generator):
     layer = GATLayer(5, 6, heads=2, generator=generator)
     nn.init.normal_(layer.bias, generator=generator)
     x = torch.randn(block.num_sources, 5, generator=generator)
@@ -147,7 +88,7 @@ def test_gat_equals_a_loop_over_destinations(block: Block, generator: torch.Gene
     torch.testing.assert_close(layer(block, x), torch.stack(expected), rtol=1e-5, atol=1e-6)
 
 
-def test_gin_equals_the_dense_formula(block: Block, generator: torch.Generator) -> None:
+def test_gin_equals_the_dense_formula(block, generator):
     layer = GINLayer(3, 4, generator=generator)
     x = torch.randn(block.num_sources, 3, generator=generator)
     adjacency = torch.zeros(block.num_destinations, block.num_sources)
@@ -156,7 +97,7 @@ def test_gin_equals_the_dense_formula(block: Block, generator: torch.Generator) 
     torch.testing.assert_close(layer(block, x), layer.output_linear(layer.hidden_linear(total).relu()))
 
 
-def symmetric_graph() -> tuple[Block, torch.Tensor]:
+def symmetric_graph():
     adjacency = (torch.rand(30, 30, generator=torch.Generator().manual_seed(5)) < 0.2).float()
     adjacency = ((adjacency + adjacency.T) > 0).float()
     indptr = torch.zeros(31, dtype=torch.int64)
@@ -165,9 +106,7 @@ def symmetric_graph() -> tuple[Block, torch.Tensor]:
 
 
 @pytest.mark.parametrize("projects_first", [True, False])
-def test_gcn_equals_the_dense_formula_in_both_orders(
-    generator: torch.Generator, monkeypatch: pytest.MonkeyPatch, projects_first: bool
-) -> None:
+def test_gcn_equals_the_dense_formula_in_both_orders(generator, monkeypatch, projects_first):
     monkeypatch.setattr(layers, "_projects_first", lambda *shape: projects_first)
     block, adjacency = symmetric_graph()
     layer = GCNLayer(6, 4, generator=generator)
@@ -177,7 +116,7 @@ def test_gcn_equals_the_dense_formula_in_both_orders(
     torch.testing.assert_close(layer(block, x), expected)
 
 
-def test_projection_comes_first_where_that_costs_less() -> None:
+def test_projection_comes_first_where_that_costs_less():
     dense = Block.whole(torch.arange(0, 1001, 100), torch.zeros(1000, dtype=torch.int64))
     x = torch.zeros(10, 64, requires_grad=True)
     assert layers._projects_first(dense, x, 8)
@@ -188,7 +127,7 @@ def test_projection_comes_first_where_that_costs_less() -> None:
     assert not layers._projects_first(one_edge_each, torch.zeros(1000, 64, requires_grad=True), 8)
 
 
-def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generator: torch.Generator) -> None:
+def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generator):
     whole, _ = symmetric_graph()
     layer = GCNLayer(6, 4, generator=generator)
     x = torch.randn(30, 6, generator=generator)
@@ -202,7 +141,7 @@ def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generat
     torch.testing.assert_close(layer(some, x), layer(whole, x)[:7])
 
 
-def test_bad_options_are_refused(generator: torch.Generator) -> None:
+def test_bad_options_are_refused(generator):
     with pytest.raises(RecipeError, match="'left' is unknown"):
         GCNLayer(2, 2, normalisation="left", generator=generator)  # type: ignore[arg-type]
     with pytest.raises(RecipeError, match="4 attention heads cannot share 6 columns"):

@@ -21,22 +21,22 @@ from windrow.gnn.vertex_data import (
 
 
 @pytest.mark.parametrize("dtype", [np.bool_, np.int8, np.uint16, np.uint32, np.int64, np.float16, np.float64])
-def test_numbers_become_float32_rows(dtype: type) -> None:
+def test_numbers_become_float32_rows(dtype):
     features = float_features(np.array([[0, 1], [1, 0]], dtype=dtype))
     assert features.dtype == torch.float32
     assert features.tolist() == [[0, 1], [1, 0]]
 
 
-def test_one_number_per_vertex_is_one_column() -> None:
+def test_one_number_per_vertex_is_one_column():
     assert float_features(torch.tensor([1, 2, 3])).shape == (3, 1)
 
 
-def test_text_is_refused() -> None:
+def test_text_is_refused():
     with pytest.raises(DataError, match="features have dtype <U1; convert them to numbers"):
         float_features(np.array([["a"]]))
 
 
-def test_sparse_equals_scipy() -> None:
+def test_sparse_equals_scipy():
     sparse = scipy.sparse.random(
         20, 7, density=0.3, format="csr", rng=np.random.default_rng(0), dtype=np.float32
     )
@@ -44,7 +44,7 @@ def test_sparse_equals_scipy() -> None:
     assert np.array_equal(dense.numpy(), sparse.toarray())
 
 
-def test_a_broken_sparse_matrix_is_refused() -> None:
+def test_a_broken_sparse_matrix_is_refused():
     indptr, columns, values = np.array([0, 1, 2]), np.array([0, 5]), np.array([1.0, 1.0])
     with pytest.raises(DataError, match="sparse feature 1 is in column 5, but there are 3 columns; correct"):
         dense_features(indptr, columns, values, (2, 3))
@@ -54,7 +54,7 @@ def test_a_broken_sparse_matrix_is_refused() -> None:
         dense_features(indptr, columns, values, (4, 9))
 
 
-def test_standard_gives_mean_0_and_variance_1() -> None:
+def test_standard_gives_mean_0_and_variance_1():
     features = torch.tensor([[1.0, 5.0], [3.0, 5.0], [8.0, 5.0]])
     scaled = features.clone()
     standardise_features(scaled, "standard")
@@ -64,7 +64,7 @@ def test_standard_gives_mean_0_and_variance_1() -> None:
     assert scaled.dtype == torch.float32
 
 
-def test_standard_in_chunks_of_columns_equals_numpy() -> None:
+def test_standard_in_chunks_of_columns_equals_numpy():
     features = np.random.default_rng(0).normal(3, 5, (30, 150)).astype(np.float32)
     expected = (features - features.mean(0, dtype=np.float64)) / features.std(0, dtype=np.float64)
     scaled = torch.from_numpy(features.copy())
@@ -72,13 +72,13 @@ def test_standard_in_chunks_of_columns_equals_numpy() -> None:
     assert np.allclose(scaled.numpy(), expected, atol=1e-5)
 
 
-def test_rows_divides_by_the_sum_of_magnitudes() -> None:
+def test_rows_divides_by_the_sum_of_magnitudes():
     features = torch.tensor([[1.0, -3.0], [0.0, 0.0]])
     standardise_features(features, "rows")
     assert features.tolist() == [[0.25, -0.75], [0.0, 0.0]]
 
 
-def test_none_changes_nothing_and_others_are_refused() -> None:
+def test_none_changes_nothing_and_others_are_refused():
     features = torch.eye(3, 2)
     standardise_features(features, "none")
     assert torch.equal(features, torch.eye(3, 2))
@@ -97,18 +97,18 @@ def test_none_changes_nothing_and_others_are_refused() -> None:
         (torch.tensor([[0, 1, 1], [1, 0, 0]]), "multi-label", 3),
     ],
 )
-def test_auto(labels: np.ndarray, task: str, num_classes: int) -> None:
+def test_auto(labels, task, num_classes):
     prepared, found, classes = prepare_labels(labels)
     assert (found, classes) == (task, num_classes)
     assert prepared.dtype == (torch.float32 if task == "multi-label" else torch.int64)
 
 
-def test_a_stated_task_wins() -> None:
+def test_a_stated_task_wins():
     assert prepare_labels(np.array([0, 1]), "single-label")[1:] == ("single-label", 2)
     assert prepare_labels(np.array([[0], [1]]), "multi-label")[1:] == ("multi-label", 1)
 
 
-def test_nan_is_unknown() -> None:
+def test_nan_is_unknown():
     assert prepare_labels(np.array([0.0, np.nan, 2.0]))[0].tolist() == [0, -1, 2]
 
 
@@ -132,18 +132,18 @@ def test_nan_is_unknown() -> None:
         ),
     ],
 )
-def test_contradictions_are_refused(labels: np.ndarray, task: str, message: str) -> None:
+def test_contradictions_are_refused(labels, task, message):
     with pytest.raises(DataError) as caught:
         prepare_labels(labels, task)
     assert message in str(caught.value)
 
 
-def test_an_unknown_task_is_refused() -> None:
+def test_an_unknown_task_is_refused():
     with pytest.raises(RecipeError, match="task is 'multiclass'; use 'auto'"):
         prepare_labels(np.array([0, 1]), "multiclass")
 
 
-def everyone(split: VertexSplit) -> list[int]:
+def everyone(split):
     return torch.cat([split.train_ids, split.validation_ids, split.test_ids]).tolist()
 
 
@@ -153,9 +153,7 @@ def everyone(split: VertexSplit) -> list[int]:
     st.floats(0, 0.4),
     st.integers(0, 2**63),
 )
-def test_fractions_cover_every_labelled_vertex_once(
-    labels: list[int], train: float, validation: float, seed: int
-) -> None:
+def test_fractions_cover_every_labelled_vertex_once(labels, train, validation, seed):
     options = SplitOptions(kind="fractions", train_fraction=train, validation_fraction=validation)
     split = random_split(torch.tensor(labels), options, seed=seed)
     labelled = [vertex for vertex, label in enumerate(labels) if label >= 0]
@@ -163,7 +161,7 @@ def test_fractions_cover_every_labelled_vertex_once(
     assert len(split.train_ids) == round(len(labelled) * train)
 
 
-def test_per_class_takes_so_many_of_each() -> None:
+def test_per_class_takes_so_many_of_each():
     labels = torch.arange(300) % 3
     labels[::10] = -1
     options = SplitOptions(train_per_class=20, validation_per_class=30)
@@ -174,7 +172,7 @@ def test_per_class_takes_so_many_of_each() -> None:
 
 
 @pytest.mark.parametrize("kind", ["per-class", "fractions"])
-def test_the_seed_alone_decides(kind: str) -> None:
+def test_the_seed_alone_decides(kind):
     labels = torch.arange(300) % 3
     options = SplitOptions(kind=kind)
     first = random_split(labels, options, seed=1)
@@ -183,7 +181,7 @@ def test_the_seed_alone_decides(kind: str) -> None:
     assert torch.equal(first.train_ids, first.train_ids.sort().values)
 
 
-def test_several_labels_per_vertex_split_by_fractions_only() -> None:
+def test_several_labels_per_vertex_split_by_fractions_only():
     labels = torch.ones(8, 2)
     assert sorted(everyone(random_split(labels, SplitOptions(kind="fractions"), seed=0))) == list(range(8))
     with pytest.raises(
@@ -192,7 +190,7 @@ def test_several_labels_per_vertex_split_by_fractions_only() -> None:
         random_split(labels, SplitOptions(), seed=0)
 
 
-def test_a_class_that_is_too_small_is_named() -> None:
+def test_a_class_that_is_too_small_is_named():
     labels = torch.tensor([0] * 60 + [2] * 49)
     with pytest.raises(
         DataError, match=r"class 2 has 49 labelled vertices, but the split takes 50 of each class \(20"
@@ -200,7 +198,7 @@ def test_a_class_that_is_too_small_is_named() -> None:
         random_split(labels, SplitOptions(), seed=0)
 
 
-def test_masks_become_ids() -> None:
+def test_masks_become_ids():
     masks = torch.eye(3, dtype=torch.bool)
     split = split_from_masks(masks[2], masks[0], masks[1])
     assert everyone(split) == [2, 0, 1]
@@ -216,7 +214,7 @@ def test_masks_become_ids() -> None:
         ({"train_fraction": float("nan")}, "train_fraction is nan"),
     ],
 )
-def test_options_out_of_range_are_refused(fields: dict[str, object], message: str) -> None:
+def test_options_out_of_range_are_refused(fields, message):
     with pytest.raises(RecipeError) as caught:
         SplitOptions(**fields)
     assert message in str(caught.value)

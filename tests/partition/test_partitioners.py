@@ -27,20 +27,20 @@ QUICK = {"restarts": 1, "refine_cycles": 1}
 
 
 def partition(
-    indptr: np.ndarray,
-    indices: np.ndarray,
-    num_parts: int,
+    indptr,
+    indices,
+    num_parts,
     *,
-    train_ids: np.ndarray | None = None,
-    validation_ids: np.ndarray | None = None,
-    **options: Any,
-) -> np.ndarray:
+    train_ids=None,
+    validation_ids=None,
+    **options,
+):
     """`partition_graph` with the fields of its options as keywords."""
     chosen = PartitionOptions(num_parts=num_parts, **options)
     return partition_graph(indptr, indices, chosen, train_ids=train_ids, validation_ids=validation_ids)
 
 
-def communities(num_communities: int, size: int, seed: int) -> tuple[np.ndarray, np.ndarray, np.ndarray]:
+def communities(num_communities, size, seed):
     """Symmetric graph: dense inside a community, one edge out of each vertex; ids shuffled. Also the communities."""
     generator = np.random.default_rng(seed)
     num_vertices = num_communities * size
@@ -54,9 +54,7 @@ def communities(num_communities: int, size: int, seed: int) -> tuple[np.ndarray,
     return indptr, sources.astype(np.int32), community
 
 
-def check_laws(
-    assignment: np.ndarray, num_vertices: int, num_parts: int, train_ids: np.ndarray | None
-) -> None:
+def check_laws(assignment, num_vertices, num_parts, train_ids):
     """Every vertex in exactly one part, no part empty, none without a training vertex."""
     assert (assignment.dtype, assignment.shape) == (np.int32, (num_vertices,))
     assert set(assignment.tolist()) == set(range(num_parts))
@@ -68,9 +66,7 @@ def check_laws(
 @given(
     st.sampled_from(["random", "fennel"]), st.integers(1, 25), st.integers(0, 80), st.integers(0, 2**32), st.data()
 )  # fmt: skip
-def test_laws_on_any_graph(
-    random_csc: RandomCSC, method: str, num_vertices: int, num_edges: int, seed: int, data: st.DataObject
-) -> None:
+def test_laws_on_any_graph(random_csc, method, num_vertices, num_edges, seed, data):
     indptr, indices = random_csc(seed, num_vertices, num_edges)
     kept = indptr.copy(), indices.copy()
     order = np.random.default_rng(seed).permutation(num_vertices)
@@ -90,7 +86,7 @@ def test_laws_on_any_graph(
 
 
 @METHODS
-def test_roles_are_balanced_and_communities_kept_together(method: Any) -> None:
+def test_roles_are_balanced_and_communities_kept_together(method):
     indptr, indices, community = communities(4, 60, seed=3)
     order = np.random.default_rng(0).permutation(240)
     train, validation = order[:40], order[40:64]
@@ -110,7 +106,7 @@ def test_roles_are_balanced_and_communities_kept_together(method: Any) -> None:
 
 
 @STREAMED
-def test_wider_integers_change_nothing(random_csc: RandomCSC, method: Any) -> None:
+def test_wider_integers_change_nothing(random_csc, method):
     indptr, indices = random_csc(2, 60, 200)
     narrow, wide = (
         partition(indptr, indices.astype(dtype), 4, method=method, seed=7) for dtype in (np.int32, np.int64)
@@ -118,14 +114,14 @@ def test_wider_integers_change_nothing(random_csc: RandomCSC, method: Any) -> No
     assert (narrow == wide).all()
 
 
-def test_the_seed_moves_a_random_partition(random_csc: RandomCSC) -> None:
+def test_the_seed_moves_a_random_partition(random_csc):
     indptr, indices = random_csc(0, 50, 100)
     first, second = (partition(indptr, indices, 4, method="random", seed=seed) for seed in (1, 2))
     assert (first != second).any()
 
 
 @STREAMED
-def test_graphs_without_edges(method: Any) -> None:
+def test_graphs_without_edges(method):
     indptr, indices = np.zeros(11, np.int64), np.empty(0, np.int32)
     assignment = partition(indptr, indices, 3, method=method)
     check_laws(assignment, 10, 3, None)
@@ -133,22 +129,20 @@ def test_graphs_without_edges(method: Any) -> None:
 
 
 @STREAMED
-def test_as_many_parts_as_vertices(random_csc: RandomCSC, method: Any) -> None:
+def test_as_many_parts_as_vertices(random_csc, method):
     indptr, indices = random_csc(1, 5, 20)
     assignment = partition(indptr, indices, 5, method=method, balance=("vertices",))
     assert sorted(assignment.tolist()) == [0, 1, 2, 3, 4]
 
 
 @pytest.mark.parametrize("method", ["metis", "fennel", "random"])
-def test_one_part_needs_no_method(
-    random_csc: RandomCSC, monkeypatch: pytest.MonkeyPatch, method: Any
-) -> None:
+def test_one_part_needs_no_method(random_csc, monkeypatch, method):
     for name in ("metis_search", "_fennel_assignment", "_random_assignment"):
         monkeypatch.setattr(partitioners, name, None)
     assert partition(*random_csc(0, 6, 9), 1, method=method).tolist() == [0] * 6
 
 
-def test_every_option_reaches_its_method(random_csc: RandomCSC, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_every_option_reaches_its_method(random_csc, monkeypatch):
     calls: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {}
     dealt = np.arange(8, dtype=np.int32) % 2
     for name in ("metis_search", "_fennel_assignment"):
@@ -159,7 +153,7 @@ def test_every_option_reaches_its_method(random_csc: RandomCSC, monkeypatch: pyt
         )
     indptr, indices = random_csc(0, 8, 20)
 
-    def progress(stage: str, share: float) -> None:
+    def progress(stage, share):
         """Told how far it is."""
 
     for method in ("metis", "fennel"):
@@ -193,13 +187,13 @@ INDPTR, INDICES = np.array([0, 1, 2, 4]), np.array([1, 0, 0, 1], np.int32)
         ([0, 1, 2, 4], [0, 1, 2, -1], "neighbour ids run from -1 to 2, expected [0, 3)"),
     ],
 )
-def test_broken_arrays_are_refused(indptr: list[int], indices: list[int], message: str) -> None:
+def test_broken_arrays_are_refused(indptr, indices, message):
     with pytest.raises(DataError, match=re.escape(message)):
         partition(np.array(indptr, np.int64), np.array(indices, np.int32), 2, method="random")
 
 
 @METHODS
-def test_too_few_vertices_are_refused(method: Any) -> None:
+def test_too_few_vertices_are_refused(method):
     message = "3 vertices cannot be spread over 4 parts, each needs at least one: use at most 3 parts"
     with pytest.raises(DataError, match=message):
         partition(INDPTR, INDICES, 4, method=method)
@@ -221,12 +215,12 @@ def test_too_few_vertices_are_refused(method: Any) -> None:
         ),
     ],
 )
-def test_bad_ids_are_refused(changes: dict[str, Any], message: str) -> None:
+def test_bad_ids_are_refused(changes, message):
     with pytest.raises(DataError, match=re.escape(message)):
         partition(INDPTR, INDICES, 1, method="random", **changes)
 
 
-def test_many_passes_and_any_tolerance_keep_streaming_sound(random_csc: RandomCSC) -> None:
+def test_many_passes_and_any_tolerance_keep_streaming_sound(random_csc):
     indptr, indices = random_csc(5, 40, 200)
     for imbalance, passes in ((0.03, 1200), (1e300, 3), (0.0, 70)):
         assignment = partition(

@@ -1,6 +1,5 @@
 """Streaming: balance, and one pass against a pass that recounts everything for every vertex."""
 
-from collections.abc import Sequence
 from fractions import Fraction
 
 import numpy as np
@@ -72,16 +71,16 @@ POWERS_OF_TWO = st.sampled_from([1, 2, 4, 8, 16])
 """Limits: shares of them are exact in binary, so that ties are ties in the reference and in the kernel."""
 
 
-def csc(edges: Sequence[tuple[int, int]], dtype: type = np.int32) -> tuple[np.ndarray, np.ndarray]:
+def csc(edges, dtype=np.int32):
     lists = [[source for source, destination in edges if destination == v] for v in range(NUM_VERTICES)]
     indptr = np.concatenate([[0], np.cumsum([len(sources) for sources in lists])]).astype(np.int64)
     return indptr, np.array([source for sources in lists for source in sources], dtype)
 
 
 def reference(
-    edges: Sequence[tuple[int, int]], weights: Sequence[Sequence[int]], given_parts: Sequence[int],
-    means: Sequence[float], limits: Sequence[int], num_parts: int, crowding_cost: float, start: int, stop: int,
-) -> list[int]:  # fmt: skip
+    edges, weights, given_parts,
+    means, limits, num_parts, crowding_cost, start, stop,
+):  # fmt: skip
     """The slow, obvious way: every vertex looks at all edges and at all members of all parts."""
     assignment = list(given_parts)
     constraints = range(len(limits))
@@ -94,14 +93,14 @@ def reference(
         ]
         weighed = [c for c in constraints if weight[c] > 0]
 
-        def score(part: int, vertex: int = vertex, held: list = held, weighed: list = weighed) -> float:
+        def score(part, vertex=vertex, held=held, weighed=weighed):
             neighbours = sum(v == vertex != u and assignment[u] == part for u, v in edges)
             load = 0.0
             for c in weighed:
                 load += held[part][c] / means[c]
             return neighbours - crowding_cost * float(np.sqrt(load / max(len(weighed), 1)))
 
-        def excess(target: int, held: list = held, weight: Sequence[int] = weight) -> Fraction:
+        def excess(target, held=held, weight=weight):
             return sum(
                 (
                     Fraction(max(0, held[part][c] + weight[c] * (part == target) - limits[c]), limits[c])
@@ -123,14 +122,14 @@ def reference(
     st.sampled_from([np.int32, np.int64]),
 )  # fmt: skip
 def test_equals_the_reference(
-    edges: list,
-    weights: list,
-    given_parts: list,
-    limits: tuple,
-    crowding_cost: float,
-    span: list,
-    dtype: type,
-) -> None:
+    edges,
+    weights,
+    given_parts,
+    limits,
+    crowding_cost,
+    span,
+    dtype,
+):
     indptr, indices = csc(edges, dtype)
     vertex_weights = np.array(weights, np.int32)
     assignment = np.array(given_parts, np.int32)

@@ -1,7 +1,5 @@
 """One door for every format, and its options."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 import torch
@@ -26,16 +24,16 @@ from windrow.gnn.vertex_data import SplitOptions
         ("a.bin", "dgl"),
     ],
 )
-def test_the_ending_tells_the_format(path: str, expected: str) -> None:
+def test_the_ending_tells_the_format(path, expected):
     assert _format_of(GraphOptions(path=path)) == expected
     assert _format_of(GraphOptions(path=path, format="npz")) == "npz"
 
 
-def test_a_folder_is_an_ogb_data_set(tmp_path: Path) -> None:
+def test_a_folder_is_an_ogb_data_set(tmp_path):
     assert _format_of(GraphOptions(path=str(tmp_path))) == "ogb"
 
 
-def test_unknown_formats_are_refused(tmp_path: Path) -> None:
+def test_unknown_formats_are_refused(tmp_path):
     with pytest.raises(
         RecipeError, match=r"the ending '.xlsx' does not tell the format; set format to 'npz'"
     ):
@@ -46,7 +44,7 @@ def test_unknown_formats_are_refused(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("ending", [".pt", ".pkl"])
-def test_a_pickle_is_never_opened(tmp_path: Path, ending: str) -> None:
+def test_a_pickle_is_never_opened(tmp_path, ending):
     path = tmp_path / f"data{ending}"
     torch.save({"edge_index": torch.zeros(2, 1)}, path)
     with pytest.raises(
@@ -55,12 +53,12 @@ def test_a_pickle_is_never_opened(tmp_path: Path, ending: str) -> None:
         read_graph(GraphOptions(path=str(path)))
 
 
-def test_a_missing_file_is_named() -> None:
+def test_a_missing_file_is_named():
     with pytest.raises(DataError, match=r"nowhere.npz: no such file or folder; correct the path"):
         read_graph(GraphOptions(path="nowhere.npz"))
 
 
-def test_each_format_reaches_its_reader(tmp_path: Path) -> None:
+def test_each_format_reaches_its_reader(tmp_path):
     graph = power_law_graph(30, 100, seed=1)
     write_metis(tmp_path / "g.graph", graph)
     assert read_graph(GraphOptions(path=str(tmp_path / "g.graph"))).fingerprint() == graph.fingerprint()
@@ -68,7 +66,7 @@ def test_each_format_reaches_its_reader(tmp_path: Path) -> None:
     assert read_graph(GraphOptions(path=str(tmp_path / "g.csv"))).num_edges == 4
 
 
-def test_features_are_standardised_and_every_error_names_the_file(tmp_path: Path) -> None:
+def test_features_are_standardised_and_every_error_names_the_file(tmp_path):
     path, split = str(tmp_path / "g.npz"), SplitOptions(kind="fractions")
     features = np.array([[1.0, 4.0], [3.0, 2.0], [2.0, 0.0]])
     arrays = {"edges": np.array([[0, 1]]), "y": np.array([0, 1, 0])}
@@ -83,7 +81,7 @@ def test_features_are_standardised_and_every_error_names_the_file(tmp_path: Path
         read_graph(GraphOptions(path=path, standardise="standard", random_split=split))
 
 
-def test_paths_are_relative_to_a_folder(tmp_path: Path) -> None:
+def test_paths_are_relative_to_a_folder(tmp_path):
     options = GraphOptions(path="g/edges.csv", edge_list=EdgeListOptions(vertex_file="v.csv")).resolved(
         tmp_path
     )
@@ -98,7 +96,7 @@ def test_paths_are_relative_to_a_folder(tmp_path: Path) -> None:
         ({"path": "x", "split": -1}, "split is -1 and first_vertex_id 0; use numbers from 0."),
     ],
 )
-def test_graph_options_out_of_range(fields: dict[str, object], message: str) -> None:
+def test_graph_options_out_of_range(fields, message):
     with pytest.raises(RecipeError) as caught:
         GraphOptions(**fields)
     assert message in str(caught.value)
@@ -114,7 +112,7 @@ def test_graph_options_out_of_range(fields: dict[str, object], message: str) -> 
         ({"label_columns": ("class",)}, "columns ['class'] belong to a vertex file; set vertex_file."),
     ],
 )
-def test_edge_list_options_that_contradict(fields: dict[str, object], message: str) -> None:
+def test_edge_list_options_that_contradict(fields, message):
     with pytest.raises(RecipeError) as caught:
         EdgeListOptions(**fields)
     assert message in str(caught.value)
