@@ -42,7 +42,7 @@ def csc_from_edges(
     index_dtype: torch.dtype | None = None,
     describe_edge: Callable[[int], str] = "edge {}".format,
 ) -> tuple[Tensor, Tensor]:
-    """Group edges by destination, each vertex's sources ascending.
+    """Group edges by destination, each vertex's sources ascending: (indptr, indices) as in `windrow.gnn.graph.Graph`.
 
     Args:
         sources: integers [E]; where messages start.
@@ -55,12 +55,8 @@ def csc_from_edges(
         index_dtype: torch.int32 or torch.int64; None takes int32 wherever N fits, half the memory.
         describe_edge: names edge i in an error, for example by file and row.
 
-    Returns:
-        (indptr int64 [N + 1], indices `index_dtype` [edges]), as in `windrow.gnn.graph.Graph`.
-
     Raises:
-        DataError: an id is negative or not below N, the two lists differ in length, or N is over
-            3,037,000,499.
+        DataError: an id is negative or not below N, the two lists differ in length, or N is over 3,037,000,499.
         RecipeError: `index_dtype` is int32 and N does not fit, or is no integer type for indices.
 
     Cost:

@@ -347,7 +347,8 @@ def _weighted_bag_sum(rows: Tensor, weights: Tensor, indptr: Tensor, indices: Te
 
 def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
     if not _has_kernel(sources):
-        return _edge_dot_anywhere(block, sources, destinations)
+        at_source = sources.index_select(0, block.indices)
+        return (at_source * destinations.index_select(0, block.edge_destinations)).sum(-1)
     products = sources.new_empty(block.num_edges, sources.shape[1])
     edge_dot(
         block.indptr.numpy(),
@@ -361,7 +362,11 @@ def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
 
 def _softmax(block: Block, scores: Tensor) -> Tensor:
     if not _has_kernel(scores):
-        return _softmax_anywhere(block, scores)
+        at_edge = block.edge_destinations
+        largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
+        largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
+        exponentials = (scores - largest.index_select(0, at_edge)).exp()
+        return exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)
     weights = torch.empty_like(scores)
     segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
     return weights
@@ -369,32 +374,16 @@ def _softmax(block: Block, scores: Tensor) -> Tensor:
 
 def _softmax_backward(block: Block, weights: Tensor, upstream: Tensor) -> Tensor:
     if not _has_kernel(weights):
-        return _softmax_backward_anywhere(block, weights, upstream)
+        product = weights * upstream
+        return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations)
     gradient = torch.empty_like(weights)
     segment_softmax_backward(block.indptr.numpy(), weights.numpy(), upstream.numpy(), gradient.numpy())
     return gradient
 
 
 def _has_kernel(tensor: Tensor) -> bool:
+    """Whether compiled loops take it; other devices and dtypes go through torch."""
     return tensor.device.type == "cpu" and tensor.dtype in _KERNEL_DTYPES
-
-
-def _edge_dot_anywhere(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
-    at_source = sources.index_select(0, block.indices)
-    return (at_source * destinations.index_select(0, block.edge_destinations)).sum(-1)
-
-
-def _softmax_anywhere(block: Block, scores: Tensor) -> Tensor:
-    at_edge = block.edge_destinations
-    largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
-    largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
-    exponentials = (scores - largest.index_select(0, at_edge)).exp()
-    return exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)
-
-
-def _softmax_backward_anywhere(block: Block, weights: Tensor, upstream: Tensor) -> Tensor:
-    product = weights * upstream
-    return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations)
 
 
 def _edge_sum(block: Block, rows: Tensor) -> Tensor:

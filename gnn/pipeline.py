@@ -294,16 +294,11 @@ class MinibatchPipeline:
         )
 
     def run(self, tasks: Iterable[SeedTask]) -> Iterator[LoadedMinibatch]:
-        """Make minibatches and fetch their rows. Collective: every rank takes as many.
+        """Make a minibatch for each task and fetch its rows, in their order. Collective: every rank takes as many.
 
-        Who stops before the last leaves exchanges under way; they are ended when the pipeline runs again.
-
-        Args:
-            tasks: as many on every rank; drawn ahead of time.
-
-        Yields:
-            One for each task, in their order; the next is asked for when this one is computed. The caller may
-            call other collectives in between.
+        Tasks are drawn ahead of time; the next minibatch is asked for when this one is computed, and the caller may
+        call other collectives in between. Who stops before the last leaves exchanges under way; they are ended when
+        the pipeline runs again.
 
         Raises:
             DataError: a seed or a row is not there.

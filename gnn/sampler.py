@@ -38,7 +38,7 @@ from windrow.gnn.sampler_kernels import (
     refill,
 )
 
-__all__ = ["NeighborSampler", "NumbersKind"]
+__all__ = ["NeighborSampler", "NumbersKind", "check_fanouts"]
 
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
@@ -164,7 +164,9 @@ class NeighborSampler:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
             DataError: an array has the wrong type, shape or device, or N is 2**31 - 1 or more.
         """
-        _check_fanouts(fanouts)
+        if not fanouts:
+            raise RecipeError("fanouts = []: give one for each hop, from the seeds outwards")
+        check_fanouts("fanouts", fanouts)
         _check_array("indptr", indptr, (torch.int64,))
         _check_array("indices", indices, (torch.int32, torch.int64))
         self.num_vertices = indptr.shape[0] - 1
@@ -333,12 +335,10 @@ def _refusal(seeds: npt.NDArray[np.int64], position: int, num_vertices: int) -> 
     )
 
 
-def _check_fanouts(fanouts: Sequence[int]) -> None:
-    if not fanouts or any(fanout < 1 and fanout != -1 for fanout in fanouts):
-        raise RecipeError(
-            f"fanouts {list(fanouts)}: give one number per hop from the seeds outwards, "
-            "each at least 1 or -1 for all neighbours"
-        )
+def check_fanouts(name: str, fanouts: Sequence[int]) -> None:
+    """Refuse fanouts, of an option called `name`, that are neither positive nor -1: RecipeError."""
+    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
+        raise RecipeError(f"{name} = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

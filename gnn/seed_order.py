@@ -119,11 +119,7 @@ class SeedOrder:
         return self._steps
 
     def seeds(self, epoch: int, step: int) -> Tensor:
-        """The seeds of this rank in one step.
-
-        Args:
-            epoch: from 0.
-            step: of the epoch, 0 <= step < steps_per_epoch.
+        """The seeds of this rank in a step, 0 <= step < steps_per_epoch, of an epoch from 0.
 
         Returns:
             [b] int64, ids of the partition, all of this rank; b may be 0 where a minibatch has few vertices.
@@ -137,15 +133,7 @@ class SeedOrder:
         return self._last.seeds[self._last.bounds[step] : self._last.bounds[step + 1]]
 
     def global_batch_size(self, epoch: int, step: int) -> int:
-        """Seeds of one step over all ranks: what a sum of losses over ranks is divided by.
-
-        Args:
-            epoch: from 0; all epochs are cut alike.
-            step: of the epoch, 0 <= step < steps_per_epoch.
-
-        Returns:
-            At least 1.
-        """
+        """Seeds of one step over all ranks, at least 1: what a sum of losses over ranks is divided by."""
         del epoch
         self._check_step(step)
         return self._global_bounds[step + 1] - self._global_bounds[step]

@@ -42,7 +42,7 @@ BISECTIONS = 100
 def power_law_graph(
     num_vertices: int, num_edges: int, *, seed: int, exponent: float = 2.5, num_features: int = 0
 ) -> Graph:
-    """Generate an undirected graph whose degrees follow a power law.
+    """Generate an undirected graph without labels whose degrees follow a power law.
 
     Both ends of an edge are drawn independently, vertex of rank r with probability proportional to
     r ** (-1 / (exponent - 1)), so that the number of vertices of degree k falls as k ** -exponent (Chung and
@@ -56,15 +56,9 @@ def power_law_graph(
         exponent: above 2; 2 to 3 in most networks, smaller has heavier hubs.
         num_features: columns of standard normal features; 0 for none.
 
-    Returns:
-        A graph without labels.
-
     Raises:
         RecipeError: an argument is out of range.
         DataError: so many edges do not fit among so few vertices.
-
-    Cost:
-        A sort of E / 2 numbers and one of E.
     """
     if num_vertices < 2 or num_edges < 0 or num_edges % 2 or exponent <= 2 or num_features < 0:
         raise RecipeError(
@@ -109,9 +103,6 @@ def community_graph(
         signal: length of a community's direction, in standard deviations of the noise per feature.
         task: "multi-label" gives each vertex its own class and the next; "binary" needs two communities.
         split: shares of the splits; None for half to train and a quarter each to validate and test.
-
-    Returns:
-        A graph with features, labels and splits.
 
     Raises:
         RecipeError: an argument is out of range.

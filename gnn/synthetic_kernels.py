@@ -53,24 +53,15 @@ def draw_pairs(
     decay: float,
     pairs: Longs,
 ) -> int:
-    """Draw edges number first, first + 1, ...; those from a vertex to itself are left out.
+    """Draw edges number first, first + 1, ... into `pairs`; those from a vertex to itself are left out.
 
-    Args:
-        first: number of the first draw.
-        keys: uint64 [5], one key of the randomness for each of an edge's five numbers.
-        starts: int64 [C + 1], first place of each community; places are what `vertices` shuffles.
-        community_of: int32 [N], community of each place.
-        capped: float64 [C], share of a community's members that have its largest weight.
-        heights: float64 [C], that weight; the mean is 1.
-        vertices: int64 [N], vertex of each place.
-        skew: weights fall as rank ** -skew.
-        mixing: share of the edges that leave their community.
-        decay: they end at a distance d on the ring of places with density d ** -decay, from half of their community's
-            size on; 0 for anywhere.
-        pairs: int64 [draws], receives low * N + high for the vertices low < high of each edge.
+    There are 5 `keys`, one for each of an edge's numbers. Community c has the places starts[c] .. starts[c + 1] - 1,
+    which `vertices` shuffles; weights fall as rank ** -skew and are level at heights[c] for the first capped[c] of its
+    members. The share `mixing` leaves its community; where `decay` is not 0, such edges end at a distance d on the
+    ring of places with density d ** -decay, from half of their community's size on.
 
     Returns:
-        How many pairs were written.
+        How many pairs low * N + high were written.
     """
     num_vertices = len(vertices)
     written = 0

@@ -18,7 +18,7 @@ from windrow.gnn.graph import Task
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, check_fanouts
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
@@ -51,10 +51,7 @@ class SamplerOptions:
         """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
-        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
-            raise RecipeError(
-                f"sampler.fanouts = {list(self.fanouts)}: each must be at least 1, or -1 for all neighbours"
-            )
+        check_fanouts("sampler.fanouts", self.fanouts)
         if self.storage != "fp32" and self.wire not in ("fp32", self.storage):
             raise RecipeError(
                 f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '

@@ -66,7 +66,7 @@ def merge_directions(
 
 
 @numba.njit(cache=True)
-def relabel(indptr: Entries, indices: Entries, order: Entries, place: Entries) -> tuple[Longs, Ints]:
+def relabel(indptr: Entries, indices: Entries, order: Entries, place: Entries) -> tuple[Longs, Entries]:
     """Write a graph down in another vertex order, in which each list keeps its own.
 
     Args:

@@ -37,7 +37,7 @@ Array = npt.NDArray[np.int64]
 
 def run_metis(
     indptr: Array,
-    indices: npt.NDArray[np.int32],
+    indices: npt.NDArray[np.integer],
     vertex_weights: npt.NDArray[np.int32],
     num_parts: int,
     mode: str,

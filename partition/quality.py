@@ -61,9 +61,10 @@ class PartitionQuality:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Rebuild a report from `to_dict`, also after a round trip through JSON."""
-        return cls(
-            **{name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()}
-        )
+        values: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
+        }
+        return cls(**values)
 
 
 def measure_quality(

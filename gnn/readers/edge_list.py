@@ -57,8 +57,6 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
         DataError: a column is missing, a cell has the wrong type, an id is missing or repeated, or a split
             has another name than train, validation, valid, val, test.
     """
-    import pyarrow as pa
-
     path = Path(options.vertex_file)
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
     features = _feature_columns(path, style, options)
@@ -70,11 +68,7 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
         types[options.vertex_id_column] = "string" if options.ids == "names" else "int64"
     if not types:
         raise DataError(f"{path}: there is nothing to read; name a column of features, labels, split or ids.")
-    batches = list(iterate_batches(path, types, style, missing_allowed=True))
-    columns = {
-        name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
-        for name, kind in types.items()
-    }
+    columns = _whole_columns(path, types, style)
     num_vertices = len(next(iter(columns.values())))
     order = np.arange(num_vertices)
     names = None
@@ -106,18 +100,27 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
     Raises:
         DataError: the file is missing or has no such column, or an id is missing or repeated.
     """
-    import pyarrow as pa
-
     if options.ids == "rows" or not options.vertex_file:
         return None
     path = Path(options.vertex_file)
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
     kind: ColumnType = "string" if options.ids == "names" else "int64"
-    name = options.vertex_id_column
-    batches = list(iterate_batches(path, {name: kind}, style, missing_allowed=True))
-    ids = pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind)).combine_chunks()
+    ids = _whole_columns(path, {options.vertex_id_column: kind}, style)[
+        options.vertex_id_column
+    ].combine_chunks()
     _check_ids(path, ids)
     return ids
+
+
+def _whole_columns(path: Path, types: dict[str, ColumnType], style: TableStyle) -> dict[str, Any]:
+    """A ``pyarrow.ChunkedArray`` by column; cells may be empty."""
+    import pyarrow as pa
+
+    batches = list(iterate_batches(path, types, style, missing_allowed=True))
+    return {
+        name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
+        for name, kind in types.items()
+    }
 
 
 def _feature_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, ...]:
