@@ -65,12 +65,6 @@ def document(**changes):
     }  # fmt: skip
 
 
-def test_a_whole_document_is_read(tmp_path):
-    path = tmp_path / MANIFEST_NAME
-    path.write_text(json.dumps(document()))
-    assert Manifest.read(path).files["shared/a.npy"].shape == (2,)
-
-
 @pytest.mark.parametrize("folder_exists", [False, True])
 def test_a_folder_without_a_manifest_is_no_store(tmp_path, folder_exists):
     folder = tmp_path / "store"
@@ -81,29 +75,12 @@ def test_a_folder_without_a_manifest_is_no_store(tmp_path, folder_exists):
         Manifest.read(folder / MANIFEST_NAME)
 
 
-def test_a_file_in_place_of_the_folder_is_no_store(tmp_path):
-    (tmp_path / "store").write_text("")
-    with pytest.raises(StoreError, match="is no partition store"):
-        Manifest.read(tmp_path / "store" / MANIFEST_NAME)
-
-
 @pytest.mark.parametrize("content", [b"", b"{", b'{"format_version": 1,}', b"\xff\xfe\x00", b"\x93NUMPY"])
 def test_what_is_not_json_is_named(tmp_path, content):
     path = tmp_path / MANIFEST_NAME
     path.write_bytes(content)
     with pytest.raises(StoreError, match=rf"{re.escape(str(path))} is not JSON \(.+\): {CURE}"):
         Manifest.read(path)
-
-
-@settings(deadline=None, max_examples=50)
-@given(st.data())
-def test_a_manifest_cut_short_is_not_json(data):
-    text = json.dumps(document())
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / MANIFEST_NAME
-        path.write_text(text[: data.draw(st.integers(0, len(text) - 1))])
-        with pytest.raises(StoreError, match="is not JSON"):
-            Manifest.read(path)
 
 
 @pytest.mark.parametrize(

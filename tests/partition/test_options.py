@@ -59,33 +59,24 @@ def test_shortfall_is_named():
         check_memory(estimate, 4_000_000_000)
 
 
-def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch):
-    info, limit, use, details = (
-        tmp_path / name for name in ("meminfo", "memory.max", "memory.current", "memory.stat")
-    )
-    monkeypatch.setattr(memory, "CONTROL_GROUP_DETAILS", details)
-    for name, path in (("MEMORY_INFO", info), ("CONTROL_GROUP_LIMIT", limit), ("CONTROL_GROUP_USE", use)):
-        monkeypatch.setattr(memory, name, path)
-    assert available_memory_bytes() is None
-    info.write_text("MemTotal: 10 kB\nMemAvailable:    8 kB\n")
-    assert available_memory_bytes() == 8192
-    limit.write_text("max\n")
-    use.write_text("5000\n")
-    assert available_memory_bytes() == 8192
-    limit.write_text("6000\n")
-    assert available_memory_bytes() == 1000
-
-
-def test_cached_files_count_as_available(tmp_path, monkeypatch):
-    contents = {
-        "MEMORY_INFO": "MemAvailable:    8 kB\n",
-        "CONTROL_GROUP_LIMIT": "6000\n",
-        "CONTROL_GROUP_USE": "5000\n",
-        "CONTROL_GROUP_DETAILS": "anon 1800\nfile 3200\nshmem 200\ninactive_file 1000\nactive_file 2000\n",
-    }
-    for name, text in contents.items():
-        (tmp_path / name).write_text(text)
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({}, None),
+        ({"MEMORY_INFO": "MemTotal: 10 kB\nMemAvailable:    8 kB\n"}, 8192),
+        ({"CONTROL_GROUP_LIMIT": "max\n", "CONTROL_GROUP_USE": "5000\n"}, 8192),
+        ({"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}, 1000),
+        ({"CONTROL_GROUP_DETAILS": "anon 5000\n"}, 1000),
+        ({"CONTROL_GROUP_DETAILS": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
+    ],
+)
+def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch, files, available):
+    """Each case but the first has what is not named from those before it; copies of files can be dropped."""
+    usual = {"MEMORY_INFO": "MemAvailable:    8 kB\n"} if files else {}
+    if "CONTROL_GROUP_DETAILS" in files:
+        usual |= {"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}
+    for name in ("MEMORY_INFO", "CONTROL_GROUP_LIMIT", "CONTROL_GROUP_USE", "CONTROL_GROUP_DETAILS"):
         monkeypatch.setattr(memory, name, tmp_path / name)
-    assert available_memory_bytes() == 6000 - (5000 - 3000)
-    (tmp_path / "CONTROL_GROUP_DETAILS").write_text("anon 5000\n")
-    assert available_memory_bytes() == 1000
+    for name, text in (usual | files).items():
+        (tmp_path / name).write_text(text)
+    assert available_memory_bytes() == available
