@@ -138,14 +138,11 @@ def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) 
 
 
 def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
-    """The vertices that this rank computes.
+    """The vertices that this rank computes, of distinct ids of the partition over all parts and in their order.
 
     Args:
         graph: this rank's view.
-        ids: int64 [n], distinct ids of the partition, over all parts; None for all vertices.
-
-    Returns:
-        int64, those of this part: in the order of `ids`, or ascending.
+        ids: int64 [n]; None for all vertices, ascending.
     """
     start, stop = graph.own_range
     return torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)]
@@ -253,23 +250,19 @@ def rows_in_users_order(
 
     Memory: rank 0 holds a chunk twice, other ranks what they send of it, besides 8 bytes for each id.
     """
-    start, stop = graph.own_range
     old_to_new = torch.from_numpy(graph.book.old_to_new)
     for first, last in chunk_bounds(len(wanted), chunk_rows):
         chunk = wanted[first:last]
         ids = old_to_new[chunk]
-        own = ids[(ids >= start) & (ids < stop)]
+        own = own_vertices(graph, ids)
         places = torch.searchsorted(own_ids, own).to(own_rows.device)
         yield chunk, _to_root(world, graph, ids, own_rows[places].cpu())
 
 
 def _to_root(world: World, graph: PartitionedGraph, ids: Tensor, own: Tensor) -> Tensor:
     """Rows of a chunk's vertices in the chunk's order on the root, none elsewhere; `own` keeps that order too."""
-    nobody = [0] * world.size
-    if world.rank != ROOT:
-        sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
-        return world.all_to_all(own, sends, nobody, stage=PREDICTIONS_STAGE)
-    order, counts = group_by_owner(ids, graph.offsets)
+    at_root = world.rank == ROOT
+    order, counts = group_by_owner(ids, graph.offsets) if at_root else (None, [0] * world.size)
     sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
     received = world.all_to_all(own, sends, counts, stage=PREDICTIONS_STAGE)
     if order is None:
