@@ -33,7 +33,7 @@ from torch.nn import functional
 from windrow.comm.connect import connect
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.models import ModelOptions, build_model
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table

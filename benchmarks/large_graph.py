@@ -26,7 +26,7 @@ from windrow.comm.meter import Meter
 from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark.memory import MemoryWatch
 from windrow.launch.benchmark.program import Program, run_benchmark

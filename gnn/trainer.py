@@ -5,6 +5,7 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
@@ -13,16 +14,16 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
 from windrow.comm.world import World
-from windrow.gnn.metrics import loss_sum
+from windrow.gnn.graph import Task
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, check_fanouts
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
-__all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions"]
+__all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions", "loss_sum"]
 
 BUCKET_BYTES = 256 << 10
 """Of gradients that are summed together. The lowest layer has by far the most rows, so that its backward pass takes
@@ -47,17 +48,10 @@ class SamplerOptions:
     """Number format in which features travel between ranks; what is stored in a shorter one travels as it is."""
 
     def __post_init__(self) -> None:
-        """Check the fanouts, and what concerns two fields.
-
-        Raises:
-            RecipeError: names the fields, their values and the cure.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
-        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
-            raise RecipeError(
-                f"sampler.fanouts = {list(self.fanouts)}: each must be at least 1, or -1 for all neighbours"
-            )
+        check_fanouts("sampler.fanouts", self.fanouts)
         if self.storage != "fp32" and self.wire not in ("fp32", self.storage):
             raise RecipeError(
                 f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '
@@ -89,11 +83,7 @@ class TrainingOptions:
     """How the learning rate changes from step to step."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least 1")
@@ -101,6 +91,28 @@ class TrainingOptions:
             raise RecipeError(f"training.learning_rate = {self.learning_rate}: must be above 0")
         if self.weight_decay < 0:
             raise RecipeError(f"training.weight_decay = {self.weight_decay}: must not be negative")
+
+
+def loss_sum(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
+
+    Args:
+        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
+            entropy, mean over the classes.
+        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
+        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
+
+    Returns:
+        Scalar, differentiable in `logits`; 0 for no vertices.
+    """
+    if task == "single-label":
+        return F.cross_entropy(logits, labels, reduction="sum")
+    if task == "binary":
+        return F.binary_cross_entropy_with_logits(
+            logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum"
+        )
+    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+    return total / labels.shape[1]
 
 
 class MinibatchTrainer:
@@ -278,32 +290,25 @@ class MinibatchTrainer:
         loss_value = 0.0
         if len(seeds) > 0:
             with self.stopwatch.measure("forward"):
-                labels = self.graph.labels[seeds].to(self._device)
-                loss = loss_sum(self.graph.task, self._forward(loaded), labels)
+                dropout = DropoutContext(
+                    seed=self._seed,
+                    epoch=epoch,
+                    step=step,
+                    row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
+                )
+                logits = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
+                loss = loss_sum(self.graph.task, logits, self.graph.labels[seeds].to(self._device))
                 loss_value = loss.item()
             with self.stopwatch.measure("backward"):
                 (loss / self._order.global_batch_size(epoch, step)).backward()
         with self.stopwatch.measure("wait"):
             self._reducer.finish()
         with self.stopwatch.measure("update"):
-            self._set_learning_rate(epoch, step)
+            steps = self.steps_per_epoch
+            factor = learning_rate_factor(
+                self._options.schedule, epoch * steps + step, self._options.epochs * steps
+            )
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._options.learning_rate * factor
             self._optimizer.step()
         return loss_value
-
-    def _forward(self, loaded: LoadedMinibatch) -> Tensor:
-        dropout = DropoutContext(
-            seed=self._seed,
-            epoch=loaded.task.epoch,
-            step=loaded.task.step,
-            row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
-        )
-        logits: Tensor = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
-        return logits
-
-    def _set_learning_rate(self, epoch: int, step: int) -> None:
-        position = epoch * self.steps_per_epoch + step
-        factor = learning_rate_factor(
-            self._options.schedule, position, self._options.epochs * self.steps_per_epoch
-        )
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._options.learning_rate * factor

@@ -24,10 +24,10 @@ from torch import Tensor
 from windrow.comm.codec import make_codec
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
-from windrow.gnn.metrics import loss_sum
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.trainer import loss_sum
 from windrow.launch.cache_choice import seed_order
 from windrow.launch.recipe import Recipe
 from windrow.training.dropout import DropoutContext

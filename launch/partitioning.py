@@ -25,7 +25,7 @@ from windrow.partition import (
     check_memory,
     estimate_memory,
     measure_quality,
-    partition_with_options,
+    partition_graph,
     write_store,
 )
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
@@ -143,7 +143,7 @@ def graph_to_store(
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
     stages = _Stages(progress)
-    assignment = partition_with_options(
+    assignment = partition_graph(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
     )
     quality = measure_quality(

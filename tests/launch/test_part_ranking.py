@@ -10,7 +10,7 @@ import torch
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.trainer import SamplerOptions
 from windrow.launch.cache_choice import rank_part, row_sizes, seed_order
 from windrow.launch.recipe import Recipe, make_recipe

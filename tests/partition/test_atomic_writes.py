@@ -1,4 +1,4 @@
-"""A folder appears whole or not at all, whatever stops the writer and wherever."""
+"""Files and folders appear whole or not at all, whatever stops the writer and wherever."""
 
 import errno
 import os
@@ -7,29 +7,67 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.partition.atomic_writes import atomic_folder
+from windrow.partition.atomic_writes import atomic_folder, open_atomically, write_atomically
 
 
-def names(folder: Path) -> list[str]:
+def test_contents_are_replaced_whole(tmp_path):
+    path = tmp_path / "f"
+    write_atomically(path, b"one ", memoryview(b"two"))
+    assert path.read_bytes() == b"one two"
+    write_atomically(path)
+    assert path.read_bytes() == b""
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+@pytest.mark.parametrize(("place", "step"), [(os, "fsync"), (Path, "replace")])
+def test_a_failure_leaves_the_old_file_and_no_other(tmp_path, monkeypatch, place, step):
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+
+    def fail(*_):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(place, step, fail)
+    with pytest.raises(OSError, match="No space left"):
+        write_atomically(path, b"new")
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+def test_an_error_in_the_block_leaves_the_old_file(tmp_path):
+    path = tmp_path / "f"
+    path.write_bytes(b"old")
+
+    def write_half():
+        with open_atomically(path) as file:
+            file.write(b"ne")
+            raise KeyboardInterrupt
+
+    with pytest.raises(KeyboardInterrupt):
+        write_half()
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["f"]
+
+
+def names(folder):
     return sorted(entry.name for entry in folder.iterdir())
 
 
-def fill(path: Path, text: str, *, overwrite: bool = False) -> None:
+def fill(path, text, *, overwrite=False):
     with atomic_folder(path, overwrite=overwrite) as folder:
         (folder / "inner").mkdir()
         (folder / "inner" / "file").write_text(text)
 
 
-def content(path: Path) -> str:
+def content(path):
     return (path / "inner" / "file").read_text()
 
 
-def test_appears_when_the_block_ends_with_the_folders_above_it(tmp_path: Path) -> None:
+def test_appears_when_the_block_ends_with_the_folders_above_it(tmp_path):
     path = tmp_path / "a" / "b" / "store"
     with atomic_folder(path, overwrite=False) as folder:
         assert folder.parent == path.parent, "a rename must not cross file systems"
@@ -38,7 +76,7 @@ def test_appears_when_the_block_ends_with_the_folders_above_it(tmp_path: Path) -
     assert names(path.parent) == ["store"]
 
 
-def test_replaces_only_when_told(tmp_path: Path) -> None:
+def test_replaces_only_when_told(tmp_path):
     path = tmp_path / "store"
     fill(path, "old")
     with pytest.raises(StoreError, match=r"store already exists: choose another folder or overwrite it"):
@@ -53,14 +91,12 @@ def test_replaces_only_when_told(tmp_path: Path) -> None:
     "error", [OSError(28, "No space left on device"), KeyboardInterrupt(), SystemExit(1)]
 )
 @pytest.mark.parametrize("existed", [False, True])
-def test_an_error_in_the_block_leaves_what_was_there(
-    tmp_path: Path, existed: bool, error: BaseException
-) -> None:
+def test_an_error_in_the_block_leaves_what_was_there(tmp_path, existed, error):
     path = tmp_path / "store"
     if existed:
         fill(path, "old")
 
-    def fill_half() -> None:
+    def fill_half():
         with atomic_folder(path, overwrite=True) as folder:
             (folder / "half").write_text("new")
             raise error
@@ -71,14 +107,12 @@ def test_an_error_in_the_block_leaves_what_was_there(
     assert not existed or content(path) == "old"
 
 
-def fail(*_: object) -> None:
+def fail(*_):
     raise OSError(28, "No space left on device")
 
 
 @pytest.mark.parametrize("existed", [False, True])
-def test_a_disk_that_is_full_when_flushing_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, existed: bool
-) -> None:
+def test_a_disk_that_is_full_when_flushing_leaves_what_was_there(tmp_path, monkeypatch, existed):
     path = tmp_path / "store"
     if existed:
         fill(path, "old")
@@ -90,14 +124,12 @@ def test_a_disk_that_is_full_when_flushing_leaves_what_was_there(
 
 
 @pytest.mark.parametrize("failing_rename", [1, 2])
-def test_a_failed_rename_leaves_what_was_there(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, failing_rename: int
-) -> None:
+def test_a_failed_rename_leaves_what_was_there(tmp_path, monkeypatch, failing_rename):
     path = tmp_path / "store"
     fill(path, "old")
     rename, calls = Path.rename, []
 
-    def counted(source: Path, target: Path) -> Path:
+    def counted(source, target):
         calls.append(source)
         if len(calls) == failing_rename:
             fail()
@@ -110,12 +142,12 @@ def test_a_failed_rename_leaves_what_was_there(
     assert content(path) == "old"
 
 
-def test_everything_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_everything_is_flushed_before_the_rename(tmp_path, monkeypatch):
     if not Path("/proc/self/fd").is_dir():
         pytest.skip("needs /proc to tell what is flushed")
     flushed, fsync = [], os.fsync
 
-    def recorded(descriptor: int) -> None:
+    def recorded(descriptor):
         flushed.append(Path(f"/proc/self/fd/{descriptor}").readlink())
         fsync(descriptor)
 
@@ -126,7 +158,7 @@ def test_everything_is_flushed_before_the_rename(tmp_path: Path, monkeypatch: py
     assert flushed[3] == tmp_path
 
 
-def test_leftovers_are_cleared_and_neighbours_are_not(tmp_path: Path) -> None:
+def test_leftovers_are_cleared_and_neighbours_are_not(tmp_path):
     leftovers = ["store.tmp-0123456789ab", "store.old-0123456789ab"]
     neighbours = ["store.old-2025", "store.tmp-mine", "store2.tmp-0123456789ab", "storexold-0123456789ab"]
     for name in ["store", *leftovers, *neighbours]:
@@ -138,7 +170,7 @@ def test_leftovers_are_cleared_and_neighbours_are_not(tmp_path: Path) -> None:
     assert [content(tmp_path / name) for name in neighbours] == neighbours
 
 
-def test_a_store_caught_between_the_renames_is_put_back(tmp_path: Path) -> None:
+def test_a_store_caught_between_the_renames_is_put_back(tmp_path):
     fill(tmp_path / "store", "old")
     (tmp_path / "store").rename(tmp_path / "store.old-0123456789ab")
     fill(tmp_path / "other", "x")
@@ -193,7 +225,7 @@ for folder in map(Path, sys.argv[1:]):
 @pytest.mark.skipif(
     not hasattr(signal, "SIGKILL") or not hasattr(os, "fork"), reason="needs fork and SIGKILL"
 )
-def test_a_killed_writer_leaves_a_whole_folder_wherever_it_dies(tmp_path: Path) -> None:
+def test_a_killed_writer_leaves_a_whole_folder_wherever_it_dies(tmp_path):
     places = {"block": "old", "flush": "old", "first rename": "old", "second rename": None, "clearing": "new"}
     for place in places:
         (tmp_path / place).mkdir()
@@ -217,16 +249,16 @@ def test_a_killed_writer_leaves_a_whole_folder_wherever_it_dies(tmp_path: Path) 
         shutil.rmtree(path)
 
 
-def test_a_folder_that_cannot_be_made(tmp_path: Path) -> None:
+def test_a_folder_that_cannot_be_made(tmp_path):
     (tmp_path / "file").write_text("")
     with pytest.raises(StoreError, match="cannot make the folder"):
         fill(tmp_path / "file" / "store", "new")
 
 
-def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_folder_that_cannot_be_written_to(tmp_path, monkeypatch):
     made = Path.mkdir
 
-    def refuse(path: Path, *arguments: Any, **options: Any) -> None:
+    def refuse(path, *arguments, **options):
         if ".tmp-" in path.name:
             raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(path))
         made(path, *arguments, **options)
@@ -236,7 +268,7 @@ def test_a_folder_that_cannot_be_written_to(tmp_path: Path, monkeypatch: pytest.
         fill(tmp_path / "store", "new")
 
 
-def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
+def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path):
     fill(tmp_path / "disk" / "store", "old")
     (tmp_path / "link").symlink_to(Path("disk") / "store")
     for text in ("new", "newer"):
@@ -249,14 +281,14 @@ def test_a_link_stays_and_what_it_leads_to_is_replaced(tmp_path: Path) -> None:
     assert content(tmp_path / "disk" / "later") == "new"
 
 
-def test_the_working_folder_can_be_replaced(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_the_working_folder_can_be_replaced(tmp_path, monkeypatch):
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
     fill(Path(), "new", overwrite=True)
     assert content(tmp_path / "here") == "new"
 
 
-def test_links_that_lead_nowhere_and_leftovers_that_stay_are_told(tmp_path: Path) -> None:
+def test_links_that_lead_nowhere_and_leftovers_that_stay_are_told(tmp_path):
     (tmp_path / "loop").symlink_to("loop")
     with pytest.raises(StoreError, match="loop"):
         fill(tmp_path / "loop", "new")

@@ -1,7 +1,4 @@
-"""Compiled loops over whole graphs: renumbering of vertices, and drawing of synthetic graphs.
-
-`windrow.gnn.graph` needs the first, `windrow.gnn.synthetic_communities` the rest.
-"""
+"""Compiled loops of `windrow.gnn.synthetic`."""
 
 import numba
 import numpy as np
@@ -9,34 +6,11 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import hash_id, prefetch
 
-__all__ = ["csc_from_pairs", "draw_features", "draw_pairs", "relabel_neighbours"]
+__all__ = ["csc_from_pairs", "draw_features", "draw_pairs"]
 
-
-@numba.njit(cache=True, nogil=True)
-def relabel_neighbours(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    new_to_old: npt.NDArray[np.int64],
-    old_to_new: npt.NDArray[np.int64],
-    new_indptr: npt.NDArray[np.int64],
-    new_indices: npt.NDArray[np.integer],
-) -> None:
-    """Copy each neighbour list to its vertex's new place, with its entries renumbered and their order kept.
-
-    Args:
-        indptr: int64 [N + 1] of the old numbering.
-        indices: int32 or int64 [E] of the old numbering.
-        new_to_old: int64 [N].
-        old_to_new: int64 [N].
-        new_indptr: int64 [N + 1] of the new numbering.
-        new_indices: [E] with the dtype of `indices`; written.
-    """
-    for vertex in range(new_to_old.size):
-        old = new_to_old[vertex]
-        start = new_indptr[vertex] - indptr[old]
-        for edge in range(indptr[old], indptr[old + 1]):
-            new_indices[start + edge] = old_to_new[indices[edge]]
-
+Floats = npt.NDArray[np.float64]
+Longs = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
 
 _TO_UNIT = 2.0**-53
 _11 = np.uint64(11)
@@ -51,7 +25,7 @@ _FOUR_PIECES_DEVIATION = (4 * (2.0**32 - 1) / 12) ** 0.5
 
 @numba.njit(inline="always", cache=True)
 def _uniform(key: np.uint64, position: int) -> float:
-    """One number in [0, 1), as `windrow.gnn.synthetic.uniform` makes it."""
+    """One number in [0, 1), as `windrow.gnn.synthetic` makes it."""
     return np.float64(hash_id(key, np.uint64(position)) >> _11) * _TO_UNIT
 
 
@@ -68,35 +42,26 @@ def _member(number: float, size: int, skew: float, capped: float, height: float)
 @numba.njit(cache=True, nogil=True)
 def draw_pairs(
     first: int,
-    keys: npt.NDArray[np.uint64],
-    starts: npt.NDArray[np.int64],
+    keys: Words,
+    starts: Longs,
     community_of: npt.NDArray[np.int32],
-    capped: npt.NDArray[np.float64],
-    heights: npt.NDArray[np.float64],
-    vertices: npt.NDArray[np.int64],
+    capped: Floats,
+    heights: Floats,
+    vertices: Longs,
     skew: float,
     mixing: float,
     decay: float,
-    pairs: npt.NDArray[np.int64],
+    pairs: Longs,
 ) -> int:
-    """Draw edges number first, first + 1, ...; those from a vertex to itself are left out.
+    """Draw edges number first, first + 1, ... into `pairs`; those from a vertex to itself are left out.
 
-    Args:
-        first: number of the first draw.
-        keys: uint64 [5], one key of the randomness for each of an edge's five numbers.
-        starts: int64 [C + 1], first place of each community; places are what `vertices` shuffles.
-        community_of: int32 [N], community of each place.
-        capped: float64 [C], share of a community's members that have its largest weight.
-        heights: float64 [C], that weight; the mean is 1.
-        vertices: int64 [N], vertex of each place.
-        skew: weights fall as rank ** -skew.
-        mixing: share of the edges that leave their community.
-        decay: they end at a distance d on the ring of places with density d ** -decay, from half of their community's
-            size on; 0 for anywhere.
-        pairs: int64 [draws], receives low * N + high for the vertices low < high of each edge.
+    There are 5 `keys`, one for each of an edge's numbers. Community c has the places starts[c] .. starts[c + 1] - 1,
+    which `vertices` shuffles; weights fall as rank ** -skew and are level at heights[c] for the first capped[c] of its
+    members. The share `mixing` leaves its community; where `decay` is not 0, such edges end at a distance d on the
+    ring of places with density d ** -decay, from half of their community's size on.
 
     Returns:
-        How many pairs were written.
+        How many pairs low * N + high were written.
     """
     num_vertices = len(vertices)
     written = 0
@@ -128,18 +93,11 @@ def draw_pairs(
 
 
 @numba.njit(cache=True, nogil=True)
-def csc_from_pairs(
-    pairs: npt.NDArray[np.int64], indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]
-) -> None:
+def csc_from_pairs(pairs: Longs, indptr: Longs, indices: npt.NDArray[np.integer]) -> None:
     """Write a graph by destination, each undirected edge at both of its ends, each list ascending.
 
-    Args:
-        pairs: int64 [E / 2], low * N + high with low < high, ascending without repeats.
-        indptr: int64 [N + 1], receives where each list starts.
-        indices: int32 or int64 [E], receives the lists.
-
-    Cost:
-        Two passes over the pairs, and no memory but the result.
+    `pairs` int64 [E / 2] are low * N + high with low < high, ascending without repeats; `indptr` [N + 1] and `indices`
+    [E] are written. Two passes over the pairs, and no memory but the result.
     """
     num_vertices = len(indptr) - 1
     indptr[:] = 0
@@ -171,20 +129,14 @@ def csc_from_pairs(
 @numba.njit(cache=True, nogil=True)
 def draw_features(
     key: np.uint64,
-    labels: npt.NDArray[np.int64],
+    labels: Longs,
     directions: npt.NDArray[np.float32],
     features: npt.NDArray[np.float32],
 ) -> None:
-    """Write noise plus the direction of each vertex's class.
+    """Write noise plus the direction of each vertex's class into `features`, float32 [N, F].
 
     The noise of a number is the sum of the four pieces of its hash, scaled to mean 0 and variance 1: bell-shaped,
     within 3.5 of 0, and far quicker than a normal number.
-
-    Args:
-        key: key of the randomness.
-        labels: int64 [N].
-        directions: float32 [classes, F].
-        features: float32 [N, F], receives the sums.
     """
     num_features = features.shape[1]
     for vertex in range(len(labels)):
