@@ -11,7 +11,7 @@ from windrow.launch.epoch_cost import RankCost
 from windrow.launch.epoch_record import (
     EpochLines,
     EpochRecord,
-    MetricsLog,
+    MetricsBoard,
     RankRecord,
     best_record,
     write_plot,
@@ -91,30 +91,22 @@ class Journal:
             ) from error
 
     def _open_files(self, finished_epochs: int) -> None:
-        recipe = self._recipe
         with contextlib.ExitStack() as opened:
-            self._log = opened.enter_context(
-                MetricsLog(
-                    self.folder.metrics_file,
-                    tensorboard_folder=self.folder.tensorboard_folder if recipe.run.tensorboard else None,
-                    finished_epochs=finished_epochs,
-                )
-            )
-            ranks = EpochLines(self.folder.ranks_file, RankRecord.from_json, finished_epochs=finished_epochs)
+            self._board = None
+            if self._recipe.run.tensorboard:
+                board = MetricsBoard(self.folder.tensorboard_folder, finished_epochs=finished_epochs)
+                self._board = opened.enter_context(contextlib.closing(board))
+            metrics = EpochLines(self.folder.metrics_file, EpochRecord, finished_epochs=finished_epochs)
+            self._metrics = opened.enter_context(contextlib.closing(metrics))
+            ranks = EpochLines(self.folder.ranks_file, RankRecord, finished_epochs=finished_epochs)
             self._ranks = opened.enter_context(contextlib.closing(ranks))
             self._files = opened.pop_all()
 
     def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
-        """Write down an epoch.
-
-        Args:
-            record: all ranks together.
-            ranks: each of them.
-
-        Returns:
-            The lines to show.
-        """
-        self._log.append(record)
+        """Write down an epoch, all ranks together and each of them; the lines to show."""
+        self._metrics.append(record)
+        if self._board is not None:
+            self._board.append(record)
         self._ranks.append(RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
         return self._table.lines(record)
 
@@ -130,7 +122,7 @@ class Journal:
         Raises:
             StoreError: the record is gone.
         """
-        records = self._log.records
+        records = self._metrics.records
         if not records:
             raise StoreError(f"{self.folder.metrics_file} holds no epoch: was it deleted? Start a new run")
         best = best_record(records)

@@ -12,8 +12,10 @@ from windrow.launch.checkpoint import CheckpointHeader, check_fits
 from windrow.launch.epoch_cost import (
     EpochCost,
     RankCost,
+    cache_hit_rate,
     communication_share,
     gather_cost,
+    home_share,
     own_time,
     own_traffic,
 )
@@ -178,8 +180,8 @@ class _Run:
         )
         cost = self._cost_so_far(started, traffic)
         shares = {
-            "share of rows found at home": cost.share_found_at_home,
-            "hit rate of the cache": cost.cache_hit_rate,
+            "share of rows found at home": home_share([cost]),
+            "hit rate of the cache": cache_hit_rate([cost]),
             "share of time in communication": communication_share(cost.ranks),
         }
         record = EpochRecord(
