@@ -170,9 +170,7 @@ class EpochCost:
 def own_traffic(world: World, fetched: Traffic) -> EpochCost:
     """What this rank has exchanged and needed since the meter of its world was reset, without time.
 
-    Args:
-        world: has a meter.
-        fetched: the part of its traffic that the model's rows are.
+    Of its traffic, `fetched` is what the model's rows are.
     """
     assert world.meter is not None
     sent: dict[str, list[int]] = {}
@@ -197,12 +195,7 @@ def own_traffic(world: World, fetched: Traffic) -> EpochCost:
 
 
 def own_time(seconds: float, stage_seconds: Mapping[str, float]) -> EpochCost:
-    """How long this rank has worked, and how much memory its process has needed at most.
-
-    Args:
-        seconds: wall-clock seconds.
-        stage_seconds: the same per stage.
-    """
+    """How long this rank has worked, in all and per stage, and how much memory its process has needed at most."""
     own = RankCost(
         host=os.uname().nodename,
         seconds=seconds,
@@ -214,11 +207,7 @@ def own_time(seconds: float, stage_seconds: Mapping[str, float]) -> EpochCost:
 
 
 def gather_cost(world: World, own: EpochCost) -> EpochCost:
-    """Put the costs of all ranks together. Collective.
-
-    Args:
-        world: all its ranks call this at the same point of the epoch.
-        own: what this rank has measured.
+    """Put the costs of all ranks together. Collective, at the same point of the epoch.
 
     Returns:
         The largest seconds, in all and of each stage; the sums of rows and bytes; the same on every rank. What each

@@ -125,9 +125,6 @@ def explain(
         alphas: replication factors to show; those that would keep everything anyway are left out.
         links: of a network with one rank for each part; None where it is not known.
         work: of a step; None where the network is not known.
-
-    Returns:
-        Everything that is expected.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
     row_bytes, wire_row_bytes = row_sizes(recipe.sampler, graph.features)
@@ -219,12 +216,7 @@ class CacheSurvey:
 
 
 def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[float]) -> CacheSurvey:
-    """Rank the remote rows of every part and see what caches leave.
-
-    Args:
-        graph: topology and training vertices; of its features only shape and dtype count.
-        recipe: as it would be trained.
-        alphas: replication factors, in any order.
+    """Rank the remote rows of every part and see what caches of these replication factors leave.
 
     Cost:
         That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
@@ -267,16 +259,13 @@ def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[floa
 
 
 def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, computed: str) -> str:
-    """Lay out an explanation.
+    """Lay out an explanation: a few lines about the job, the table of sizes, and what its marks mean.
 
     Args:
         found: what is expected.
         recipe: what was explained.
         network: which network times are of; empty where none is known.
         computed: where a step's work was measured.
-
-    Returns:
-        A few lines about the job, the table of sizes, and what its marks mean.
     """
     fanouts = ", ".join(map(str, recipe.sampler.fanouts))
     head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
@@ -349,12 +338,7 @@ TICK_ROOM = 0.06
 
 
 def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> None:
-    """Draw the curves.
-
-    Args:
-        found: what is expected.
-        path: a .png file.
-        title: above the picture.
+    """Draw the curves into a .png file.
 
     Raises:
         OSError: the file cannot be written.

@@ -131,10 +131,10 @@ class TrainingJob(Protocol):
 def graph_placement(
     graph: "PartitionedGraph", *, cached_rows: int | Sequence[int] = 0, copy_bytes: int | None = None
 ) -> dict[str, Any]:
-    """What the parts of a graph are.
+    """What the parts of a graph are, by any rank's view of it.
 
     Args:
-        graph: any rank's view of it.
+        graph: the view.
         cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
         copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
 
@@ -170,12 +170,7 @@ def graph_placement(
 
 
 def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
-    """Where embedding tables live.
-
-    Args:
-        tables: each with a plan that holds it.
-        world_size: number of ranks.
-    """
+    """Where embedding tables, each with a plan that holds it, live on so many ranks."""
     return {
         "kind": "log",
         "world_size": world_size,

@@ -20,7 +20,7 @@ from windrow.launch.recipe import AnyRecipe
 from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder
 from windrow.launch.terminal import byte_size, count
 
-__all__ = ["EpochTable", "Journal", "TrainingResult", "format_row"]
+__all__ = ["EpochTable", "Journal", "TrainingResult"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -155,12 +155,8 @@ LARGEST_WITH_DECIMALS = 100
 class EpochTable:
     """Formats records as rows of one table.
 
-    The columns are fixed by the first record: epoch, loss, validation and test metric, chosen figures, seconds in
-    all and per stage, rows and bytes fetched.
-
-    Args:
-        figures: those of a record's figures that get a column, with its header.
-        repeat_header_every: rows between two headers.
+    The columns are fixed by the first record: epoch, loss, validation and test metric, chosen figures (with their
+    headers), seconds in all and per stage, rows and bytes fetched. The header comes again after so many rows.
     """
 
     def __init__(self, *, figures: Mapping[str, str] | None = None, repeat_header_every: int = 20) -> None:
@@ -179,11 +175,11 @@ class EpochTable:
         lines = []
         if self._rows % self._repeat_header_every == 0:
             lines = [
-                format_row(header, self._widths),
-                format_row(["-" * width for width in self._widths], self._widths),
+                _format_row(header, self._widths),
+                _format_row(["-" * width for width in self._widths], self._widths),
             ]
         self._rows += 1
-        return [*lines, format_row(self._cells(record), self._widths)]
+        return [*lines, _format_row(self._cells(record), self._widths)]
 
     def _header(self, metric: str) -> list[str]:
         name = SHORT_NAMES.get(metric, metric)
@@ -208,7 +204,7 @@ class EpochTable:
         ]
 
 
-def format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Cells aligned to the right in columns of the given widths, two spaces apart."""
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 

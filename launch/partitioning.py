@@ -185,11 +185,7 @@ def graph_to_store(
 def store_arrays(
     graph: Graph, book: PartitionBook
 ) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, Iterator[npt.NDArray[np.generic]]]]:
-    """What a store of a graph holds, in the order of the partition.
-
-    Args:
-        graph: in the user's order.
-        book: its partition.
+    """What a store of a graph (in the user's order) holds, in the order of the partition.
 
     Returns:
         Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels where there

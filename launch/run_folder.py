@@ -99,38 +99,21 @@ class RunFolder:
         write_atomically(self.environment_file, _json([*starts, describe()]))
 
     def write_placement(self, placement: Mapping[str, Any]) -> None:
-        """Write placement.json. Rank 0 alone calls it.
-
-        Args:
-            placement: from `windrow.launch.job`.
-        """
+        """Write placement.json, from `windrow.launch.job`. Rank 0 alone calls it."""
         write_atomically(self.placement_file, _json(dict(placement)))
 
     def write_summary(self, figures: Mapping[str, Any]) -> None:
-        """Write summary.json. Rank 0 alone calls it.
-
-        Args:
-            figures: what JSON can hold, units in the keys.
-        """
+        """Write summary.json: what JSON can hold, units in the keys. Rank 0 alone calls it."""
         write_atomically(self.summary_file, _json(dict(figures)))
 
 
 def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
-    """The first of ``runs/<name>-1``, ``runs/<name>-2``, ... that does not exist.
-
-    Args:
-        name: usually the recipe's file name without ".toml".
-        parent: folder of runs.
-    """
+    """The first of ``runs/<name>-1``, ``runs/<name>-2``, ... that does not exist."""
     return next(path for n in itertools.count(1) if not (path := parent / f"{name}-{n}").exists())
 
 
 def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
-    """Make a folder for a new run. Rank 0 alone calls it.
-
-    Args:
-        path: does not exist yet, or is an empty folder.
-        recipe: all settings as nested dictionaries; written as recipe.toml.
+    """Make a folder for a new run with these settings, or take an empty one. Rank 0 alone calls it.
 
     Raises:
         StoreError: the folder is in use, or cannot be made.

@@ -52,12 +52,7 @@ class Progress(Protocol):
 
 
 def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
-    """The right display for this process.
-
-    Args:
-        rank: only rank 0 shows anything.
-        stream: where to; standard output by default.
-    """
+    """The right display for this process: only rank 0 shows anything; on standard output by default."""
     target = sys.stdout if stream is None else stream
     if rank != 0:
         return SilentProgress()
@@ -87,13 +82,7 @@ class SilentProgress:
 
 
 class LineProgress(SilentProgress):
-    """Prints one line per interval, for log files.
-
-    Args:
-        stream: where to.
-        interval_s: seconds between lines.
-        clock: gives the time in seconds; another one in tests.
-    """
+    """Prints one line per interval, for log files."""
 
     def __init__(
         self, stream: TextIO, *, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
@@ -125,11 +114,7 @@ class LineProgress(SilentProgress):
 
 
 class BarProgress(SilentProgress):
-    """Draws a bar that vanishes when its work is done.
-
-    Args:
-        stream: a terminal.
-    """
+    """Draws a bar on a terminal, which vanishes when its work is done."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -162,15 +147,7 @@ class BarProgress(SilentProgress):
 
 
 def progress_line(what: str, done: int, total: int, seconds: float, note: str = "") -> str:
-    """One line: what, how many of how many, how fast, how long still.
-
-    Args:
-        what: name of the work.
-        done: finished units.
-        total: all units.
-        seconds: since the start.
-        note: shown at the end.
-    """
+    """One line: what, how many of how many, how fast, how long still, and a note."""
     share = 100 * done / total if total else 100.0
     parts = [f"{what}: {done}/{total} ({share:.0f} %)"]
     if done and seconds > 0:
@@ -184,11 +161,7 @@ SHARES = 1000
 
 
 class StageProgress:
-    """Shows one stage after another.
-
-    Args:
-        progress: where to.
-    """
+    """Shows one stage after another."""
 
     def __init__(self, progress: "Progress") -> None:
         self._progress = progress
@@ -196,12 +169,7 @@ class StageProgress:
         self._shown = 0
 
     def report(self, stage: str, share: float) -> None:
-        """Show that a share of a stage is done.
-
-        Args:
-            stage: its name; another one than before begins a new bar.
-            share: 0 to 1; never less than before in one stage.
-        """
+        """Show that a share of a stage, 0 to 1 and never less than before, is done; a new name begins a new bar."""
         if stage != self._stage:
             self._progress.start(stage, SHARES)
             self._stage, self._shown = stage, 0
@@ -211,13 +179,9 @@ class StageProgress:
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Lay out rows as text.
+    """Lay out rows, dictionaries with the same keys, which become the header, as text.
 
-    Args:
-        rows: dictionaries with the same keys, which become the header.
-
-    Returns:
-        Aligned columns: numbers to the right (floats with four significant digits), the rest to the left.
+    Numbers stand to the right (floats with four significant digits), the rest to the left.
     """
     if not rows:
         return "(no rows)"

@@ -107,16 +107,9 @@ def _largest(world: World, value: float) -> float:
 
 
 def rotation(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """The order of runs: each round has every name once and starts with another one.
+    """The order of runs: each round has every name once and starts with another one; gives (round, name).
 
-        round 0: a b c      round 1: b c a      round 2: c a b      round 3: a b c
-
-    Args:
-        names: of the variants.
-        rounds: how often each of them runs.
-
-    Yields:
-        Number of the round, from 0, and name.
+    round 0: a b c      round 1: b c a      round 2: c a b      round 3: a b c
     """
     for turn in range(rounds):
         first = turn % len(names)

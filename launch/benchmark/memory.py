@@ -19,12 +19,8 @@ PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
 def reset_peak_memory(clear_refs: Path = CLEAR_REFS) -> bool:
     """Let `peak_memory_bytes` begin anew from what this process holds now.
 
-    Args:
-        clear_refs: the kernel's file for it.
-
     Returns:
-        Whether the system did so; False where it is no Linux or does not permit it. The peak is then that of
-        the process's whole life.
+        Whether the system did so; where it is no Linux or does not permit it, the peak is that of the whole life.
     """
     try:
         clear_refs.write_text(RESET_PEAK)
@@ -34,17 +30,11 @@ def reset_peak_memory(clear_refs: Path = CLEAR_REFS) -> bool:
 
 
 def peak_memory_bytes(status: Path = STATUS) -> int | None:
-    """The largest resident set of this process since `reset_peak_memory`.
+    """The largest resident set of this process since `reset_peak_memory`; None where the system does not say.
 
     It counts every page of this one process that was in physical memory, whoever asked for it: libraries, data
     that other variants of a benchmark hold, memory that the allocator keeps for later. Processes that this
     one started are not in it.
-
-    Args:
-        status: the kernel's file that says so.
-
-    Returns:
-        Bytes; None where the system does not say.
     """
     try:
         found = PEAK.search(status.read_text())

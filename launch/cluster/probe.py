@@ -24,33 +24,20 @@ TAG: Final = 7
 
 
 def ring_pairs(num_hosts: int) -> list[tuple[int, int]]:
-    """Neighbours on a ring: with them every link is used in both directions.
-
-    Args:
-        num_hosts: at least 2.
-    """
+    """Neighbours on a ring of at least 2 hosts: with them every link is used in both directions."""
     return [(0, 1)] if num_hosts == 2 else [(host, (host + 1) % num_hosts) for host in range(num_hosts)]
 
 
 def sent_bytes(counters: Path = Path("/sys/class/net") / INTERFACE / "statistics") -> int:
-    """Bytes that this host has sent to the switch, as the kernel counts them.
-
-    Args:
-        counters: folder of the interface's counters.
-    """
+    """Bytes that this host has sent to the switch, as the kernel counts them."""
     return int((counters / "tx_bytes").read_text())
 
 
 def main(arguments: list[str]) -> int:
-    """Play. Collective.
+    """Play, with messages of as many bytes for each pair of `ring_pairs` as the arguments say. Collective.
 
-    Args:
-        arguments: bytes of one message for each pair of `ring_pairs`.
-
-    Returns:
-        Exit status 0. Rank 0 prints one line of JSON: the number of ranks, and for each pair the names of its hosts,
-        bytes of a message, messages that each of the two sent, seconds of the quickest round trip, and bytes that the
-        kernel counted at each of the two.
+    Rank 0 prints one line of JSON: the number of ranks, and for each pair the names of its hosts, bytes of a message,
+    messages that each of the two sent, seconds of the quickest round trip, and bytes counted at each of the two.
     """
     from mpi4py import MPI
 

@@ -48,12 +48,7 @@ class PairResult:
 
 
 def message_bytes(first: int | None, second: int | None) -> int:
-    """How long a message must be to tell the rate of the links between two hosts.
-
-    Args:
-        first: bits per second of the one host's link; None: unlimited.
-        second: that of the other's.
-    """
+    """How long a message must be to tell the rate of the links between two hosts, in bits per second each."""
     rates = [rate for rate in (first, second) if rate is not None]
     if not rates:
         return UNLIMITED_BYTES
@@ -62,11 +57,7 @@ def message_bytes(first: int | None, second: int | None) -> int:
 
 
 def expected_seconds(options: ClusterOptions) -> float:
-    """How long the messages of the proof take where the links have their rates, in seconds.
-
-    Args:
-        options: of the cluster.
-    """
+    """How long the messages of the proof take where the links have their rates."""
     total = 0.0
     for one, other in ring_pairs(len(options.hosts)):
         rates = [rate for rate in (options.rates[one], options.rates[other]) if rate is not None]
@@ -76,15 +67,7 @@ def expected_seconds(options: ClusterOptions) -> float:
 
 
 def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -> str:
-    """Play ping-pong between neighbouring hosts, with ranks started as those of the command will be.
-
-    Args:
-        options: of the cluster.
-        environment: of the command.
-        set_up: runs the programs.
-
-    Returns:
-        A line that says what was found.
+    """Play ping-pong between neighbouring hosts, with ranks started as those of the command will be; what was found.
 
     Raises:
         ClusterError: messages went another way, or the links have other rates than they should.
@@ -115,10 +98,6 @@ def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -
 def read_results(printed: str, num_hosts: int) -> list[PairResult]:
     """Read what the probe printed.
 
-    Args:
-        printed: its standard output.
-        num_hosts: how many ranks it should have had.
-
     Raises:
         ClusterError: it was not one MPI job of so many ranks.
     """
@@ -146,11 +125,7 @@ def read_results(printed: str, num_hosts: int) -> list[PairResult]:
 
 
 def judge(options: ClusterOptions, results: list[PairResult]) -> None:
-    """Refuse a cluster that is not what it is called.
-
-    Args:
-        options: of the cluster.
-        results: one for each pair of neighbours, in the order of `ring_pairs`.
+    """Refuse a cluster that is not what it is called, by a result for each pair of `ring_pairs`.
 
     Raises:
         ClusterError: with what was measured, and what to look at.

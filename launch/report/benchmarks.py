@@ -30,10 +30,7 @@ MET, MISSED = "met", "missed"
 
 
 def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
-    """Read results of benchmarks.
-
-    Args:
-        paths: files, and folders of which all ``*.json`` files are taken.
+    """Read results of benchmarks: files, and folders of which all ``*.json`` files are taken.
 
     Raises:
         StoreError: a path is not there, a folder holds no result, or a file is not a result.
