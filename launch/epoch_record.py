@@ -31,6 +31,7 @@ from windrow.partition.atomic_writes import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 __all__ = [
     "COLOURS",
@@ -40,6 +41,7 @@ __all__ = [
     "MetricsBoard",
     "RankRecord",
     "best_record",
+    "new_figure",
     "read_rank_records",
     "read_records",
     "write_plot",
@@ -259,7 +261,7 @@ def _scalars(record: EpochRecord) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-SIZE_INCHES = (13.0, 4.2)
+PANEL_INCHES, HEIGHT_INCHES = 4.4, 4.2
 DOTS_PER_INCH = 130
 FEW_EPOCHS = 25
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
@@ -275,22 +277,29 @@ METRIC_NAMES = {
 
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
     """Draw the curves of a run with at least one record into a .png file."""
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
-    loss, metric, seconds = figure.subplots(1, 3)
+    figure, (loss, metric, seconds) = new_figure(3)
     _draw_loss(loss, records)
     _draw_metric(metric, records)
     _draw_seconds(seconds, records)
     for axes in (loss, metric, seconds):
         axes.set_xlabel("epoch")
         axes.xaxis.get_major_locator().set_params(integer=True)
+    figure.suptitle(title, weight="bold")
+    figure.savefig(path, format="png")
+
+
+def new_figure(panels: int) -> "tuple[Figure, Sequence[Axes]]":
+    """A picture for Matplotlib to draw, with so many panels side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PANEL_INCHES * panels, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    drawn = figure.subplots(1, panels, squeeze=False)[0]
+    for axes in drawn:
         axes.grid(alpha=0.3, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, weight="bold")
-    figure.savefig(path)
+    return figure, drawn
 
 
 def _draw_loss(axes: "Axes", records: Sequence[EpochRecord]) -> None:

@@ -6,8 +6,8 @@ from the plan of the tables, see `windrow.recsys.sharded.traffic`. What was foun
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.log_survey import StepCounter, groups_for
@@ -96,10 +96,6 @@ class DeduplicationExplanation:
             for name, factor in self.factors.items()
             if factor >= WORTHWHILE_FACTOR > self.predicted_factors[name]
         }
-
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
 
 
 def explain_deduplication(

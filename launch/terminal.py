@@ -173,7 +173,7 @@ class StageProgress:
         if stage != self._stage:
             self._progress.start(stage, SHARES)
             self._stage, self._shown = stage, 0
-        units = int(share * SHARES)
+        units = round(share * SHARES)
         self._progress.advance(units - self._shown)
         self._shown = units
 

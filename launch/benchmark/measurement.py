@@ -9,7 +9,7 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-__all__ = ["Comparison", "Measurement", "Ratio", "median", "percentile_90", "ratio"]
+__all__ = ["Comparison", "Measurement", "Ratio", "median", "ratio"]
 
 RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then move by about one percent of its width."""
@@ -33,11 +33,6 @@ class Ratio:
 def median(samples: Sequence[float]) -> float:
     """The middle of some samples; with an even number, the mean of the two in the middle."""
     return float(np.median(samples))
-
-
-def percentile_90(samples: Sequence[float]) -> float:
-    """What nine of ten samples stay below, interpolated linearly between neighbours."""
-    return float(np.percentile(samples, 90))
 
 
 def ratio(samples: Sequence[float], baseline: Sequence[float], *, seed: int = 0) -> Ratio:
@@ -94,8 +89,8 @@ class Measurement:
 
     @property
     def p90_s(self) -> float:
-        """What nine of ten samples stay below."""
-        return percentile_90(self.seconds)
+        """What nine of ten samples stay below, interpolated linearly between neighbours."""
+        return float(np.percentile(self.seconds, 90))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

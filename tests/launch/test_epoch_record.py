@@ -232,7 +232,7 @@ def test_missing_tensorboard_is_refused_with_the_cure(
     [
         (1, {"validation": None, "test": None}),
         (1, {}),
-        (40, {}),
+        (27, {}),
         (3, {"metric": "normalised_entropy", "higher_is_better": False, "validation": 0.0}),
     ],
 )
