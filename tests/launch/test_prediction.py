@@ -237,7 +237,7 @@ def test_two_ranks_predict_what_one_does(shared_tmp_path: Path) -> None:
     if launched_rank() == 0:
         store_graph(folder, graph, 1, 2)
         # A world of this process alone needs no launcher.
-        train(make(folder, run={"backend": "loopback"}), run_folder=folder / "run")
+        train(make(folder, training={"epochs": 1}, run={"backend": "loopback"}), run_folder=folder / "run")
     MPI.COMM_WORLD.Barrier()
     recipe = make(folder, store="store-2")
     exact = predicted(recipe, folder / "run", folder / "exact.parquet")

@@ -20,9 +20,8 @@ from windrow.comm.meter import Span
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal, timeline
-from windrow.launch import timeline as trace_file
 from windrow.launch.checkpoint import load_latest
-from windrow.launch.epoch_record import read_records
+from windrow.launch.epoch_record import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
 from windrow.launch.timeline import write_alone, write_together
@@ -49,8 +48,8 @@ class Bar(NamedTuple):
         return max(self.begin, other.begin) < min(self.end, other.end)
 
 
-def graph_recipe(folder: Path, parts: int, **training: Any) -> Recipe:
-    """Training on the graph of these tests."""
+def graph_recipe(folder: Path, parts: int, *, epochs: int = 3, backend: str = "auto") -> Recipe:
+    """Training on the graph of these tests, with a cache that holds some of what is needed."""
     values: dict[str, Any] = {
         "name": "tiny",
         "store": "store",
@@ -58,9 +57,9 @@ def graph_recipe(folder: Path, parts: int, **training: Any) -> Recipe:
         "partition": {"num_parts": parts, "method": "random"},
         "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
         "sampler": {"fanouts": [4, 3]},
-        "cache": {"alpha": 0.0},
-        "training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.01} | training,
-        "run": {"tensorboard": False, "threads": 1, "deadline_s": 60},
+        "cache": {"alpha": 0.2},
+        "training": {"epochs": epochs, "batch_size": 32, "learning_rate": 0.01},
+        "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "backend": backend},
     }
     return make_recipe(values, source="tiny.toml", base=folder)
 
@@ -156,7 +155,8 @@ def trained_twice(recipe: AnyRecipe, folder: Path) -> dict[str, list[Bar]]:
 
     MPI.COMM_WORLD.Barrier()
     train(recipe, run_folder=folder / "traced", trace=True)
-    train(recipe, run_folder=folder / "plain")
+    result = train(recipe, run_folder=folder / "plain")
+    assert len(set(MPI.COMM_WORLD.allgather(result))) == 1
     if launched_rank() == 0:
         assert_same_training(folder / "traced", folder / "plain")
         assert not (folder / "plain" / "trace.json").exists()
@@ -170,11 +170,50 @@ def trained_twice(recipe: AnyRecipe, folder: Path) -> dict[str, list[Bar]]:
     return read_bars(folder / "traced" / "trace.json")
 
 
+def assert_ranks_agree(run: Path) -> None:
+    """What ranks say of one another, and what the record of the epoch says of all, is the same."""
+    records, ranks = read_records(run / "metrics.jsonl"), read_rank_records(run / "ranks.jsonl")
+    assert [record.epoch for record in ranks] == [record.epoch for record in records]
+    for record, (first, second) in zip(records, (each.ranks for each in ranks), strict=True):
+        for here, there in ((first, second), (second, first)):
+            peer = int(here is first)
+            sent = {stage: numbers[peer] for stage, numbers in here.bytes_sent.items()}
+            assert sent == {stage: numbers[1 - peer] for stage, numbers in there.bytes_received.items()}
+            assert all(numbers[1 - peer] == 0 for numbers in here.bytes_sent.values())
+        local, cached, remote = (
+            getattr(first, name) + getattr(second, name)
+            for name in ("rows_local", "rows_cached", "rows_remote")
+        )
+        assert record.figures["share of rows found at home"] == (local + cached) / (local + cached + remote)
+        hits = cached / (cached + remote) if cached else None
+        assert record.figures.get("hit rate of the cache") == hits
+        assert record.rows_fetched == remote
+        moved = [sum(rank.bytes_received["features: rows"]) for rank in (first, second)]
+        assert record.bytes_fetched == sum(moved)
+        assert first.bytes_reduced == second.bytes_reduced > 0
+        assert record.seconds == max(first.seconds, second.seconds)
+        assert min(first.peak_memory_bytes, second.peak_memory_bytes) > 1 << 20
+
+
 @pytest.mark.parallel(2)
 def test_a_graph_job_of_two_ranks(shared_tmp_path: Path) -> None:
     if launched_rank() == 0:
         prepare_graph(shared_tmp_path, parts=2)
+        (shared_tmp_path / "one").mkdir()
+        prepare_graph(shared_tmp_path / "one", parts=1)
     timelines = trained_twice(graph_recipe(shared_tmp_path, 2), shared_tmp_path)
+    run = shared_tmp_path / "plain"
+    records = read_records(run / "metrics.jsonl")
+    assert all(record.rows_fetched > 0 for record in records)
+    assert all(0 < record.figures["hit rate of the cache"] < 1 for record in records)
+    assert_ranks_agree(run)
+    # The same run on one rank has the same loss; a world of this process alone needs no launcher.
+    if launched_rank() == 0:
+        train(
+            graph_recipe(shared_tmp_path / "one", 1, backend="loopback"), run_folder=shared_tmp_path / "alone"
+        )
+        expected = read_records(shared_tmp_path / "alone" / "metrics.jsonl")
+        assert [record.loss for record in records] == pytest.approx([r.loss for r in expected], rel=1e-5)
     assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
     for bars in timelines.values():
         check_epochs(bars, [1, 2])
@@ -345,19 +384,16 @@ def spans_of(content):
     return found
 
 
-def test_the_spans_of_all_ranks_are_in_one_file(spmd, shared_tmp_path):
-    path = shared_tmp_path / "trace.json"
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_spans_of_all_ranks_are_in_one_file(tmp_path, size):
+    path = tmp_path / "trace.json"
     # Unequal numbers of pieces; one rank has next to none.
     counts = [5, 2 * EVENTS_PER_PIECE + 1, 0, EVENTS_PER_PIECE]
 
     def body(world):
-        return world.size, write_together(
-            world, path, make_trace(world.rank, counts[world.rank]), origin_ns=0
-        )
+        return write_together(world, path, make_trace(world.rank, counts[world.rank]), origin_ns=0)
 
-    results = spmd(body)
-    size = results[0][0]
-    assert results == [(size, None)] * size
+    assert Loopback.run(size, body, deadline_s=60) == [None] * size
     content = json.loads(path.read_text())
     assert spans_of(content) == {rank + 1: counts[rank] for rank in range(size)}
     about = content["otherData"]
@@ -390,7 +426,7 @@ def test_a_full_disk_leaves_the_old_file_and_the_ranks_in_step(tmp_path, monkeyp
             left[0] -= 1
             return self.file.write(data)
 
-    real = trace_file.open_atomically
+    real = timeline.open_atomically
 
     class Opened:
         def __init__(self, path):
@@ -402,7 +438,7 @@ def test_a_full_disk_leaves_the_old_file_and_the_ranks_in_step(tmp_path, monkeyp
         def __exit__(self, *error):
             return self.inner.__exit__(*error)
 
-    monkeypatch.setattr(trace_file, "open_atomically", Opened)
+    monkeypatch.setattr(timeline, "open_atomically", Opened)
 
     def body(world):
         failure = write_together(world, path, make_trace(world.rank, 3 * EVENTS_PER_PIECE), origin_ns=0)

@@ -12,7 +12,6 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
-from windrow.comm.launcher import launched_rank
 from windrow.gnn.pipeline import LoadedMinibatch
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
@@ -191,31 +190,6 @@ def test_early_stopping_stops(folder: Path) -> None:
     assert again.epochs == 3
 
 
-def assert_ranks_agree(run: Path) -> None:
-    """What ranks say of one another, and what the record of the epoch says of all, is the same."""
-    records, ranks = read_records(run / "metrics.jsonl"), read_rank_records(run / "ranks.jsonl")
-    assert [record.epoch for record in ranks] == [record.epoch for record in records]
-    for record, (first, second) in zip(records, (each.ranks for each in ranks), strict=True):
-        for here, there in ((first, second), (second, first)):
-            peer = int(here is first)
-            sent = {stage: numbers[peer] for stage, numbers in here.bytes_sent.items()}
-            assert sent == {stage: numbers[1 - peer] for stage, numbers in there.bytes_received.items()}
-            assert all(numbers[1 - peer] == 0 for numbers in here.bytes_sent.values())
-        local, cached, remote = (
-            getattr(first, name) + getattr(second, name)
-            for name in ("rows_local", "rows_cached", "rows_remote")
-        )
-        assert record.figures["share of rows found at home"] == (local + cached) / (local + cached + remote)
-        hits = cached / (cached + remote) if cached else None
-        assert record.figures.get("hit rate of the cache") == hits
-        assert record.rows_fetched == remote
-        moved = [sum(rank.bytes_received["features: rows"]) for rank in (first, second)]
-        assert record.bytes_fetched == sum(moved)
-        assert first.bytes_reduced == second.bytes_reduced > 0
-        assert record.seconds == max(first.seconds, second.seconds)
-        assert min(first.peak_memory_bytes, second.peak_memory_bytes) > 1 << 20
-
-
 def test_the_order_of_vertices_changes_no_answer(folder: Path) -> None:
     losses = []
     for order in ("vip", "original"):
@@ -226,34 +200,6 @@ def test_the_order_of_vertices_changes_no_answer(folder: Path) -> None:
         losses.append([record.loss for record in read_records(folder / order / "metrics.jsonl")])
     # The same vertices in the same minibatches; only sums over the input rows may end in another last bit.
     assert losses[0] == pytest.approx(losses[1], rel=1e-6)
-
-
-@pytest.mark.parallel(2)
-def test_a_run_of_two_ranks(shared_tmp_path: Path) -> None:
-    from mpi4py import MPI
-
-    if launched_rank() == 0:
-        prepare(shared_tmp_path, parts=2)
-        (shared_tmp_path / "one").mkdir()
-        prepare(shared_tmp_path / "one")
-    MPI.COMM_WORLD.Barrier()
-    # A cache that holds some of what is needed, so that rows are found everywhere.
-    recipe = make(shared_tmp_path, training={"epochs": 2}, cache={"alpha": 0.2})
-    result = train(recipe, run_folder=shared_tmp_path / "run")
-    assert len(set(MPI.COMM_WORLD.allgather(result))) == 1
-    records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
-    assert all(record.rows_fetched > 0 for record in records)
-    assert all(0 < record.figures["hit rate of the cache"] < 1 for record in records)
-    assert_ranks_agree(shared_tmp_path / "run")
-    # The same run on one rank has the same loss; a world of this process alone needs no launcher.
-    if launched_rank() == 0:
-        alone = make(shared_tmp_path / "one", training={"epochs": 2}, run={"backend": "loopback"})
-        train(alone, run_folder=shared_tmp_path / "run-alone")
-        expected = read_records(shared_tmp_path / "run-alone" / "metrics.jsonl")
-        assert [record.loss for record in records] == pytest.approx(
-            [record.loss for record in expected], rel=1e-5
-        )
-    MPI.COMM_WORLD.Barrier()
 
 
 # --------------------------------------------------------------------------------------------------------------- resume
