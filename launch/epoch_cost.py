@@ -181,7 +181,7 @@ def own_traffic(world: World, fetched: Traffic) -> EpochCost:
                 if num_bytes:
                     matrix.setdefault(stage, [0] * world.size)[peer] += num_bytes
     found = world.meter.found()
-    rows = {"rows_local": found.local, "rows_cached": found.cached, "rows_remote": found.remote}
+    rows: Any = {"rows_local": found.local, "rows_cached": found.cached, "rows_remote": found.remote}
     own = RankCost(
         waiting_seconds=world.meter.waiting_seconds,
         bytes_sent=sent,

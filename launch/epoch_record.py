@@ -156,7 +156,9 @@ class EpochLines(Generic[Record]):
     """
 
     def __init__(self, path: Path, kind: type[Record], *, finished_epochs: int = 0) -> None:
-        self.records = [record for record in _read_lines(path, kind) if record.epoch <= finished_epochs]
+        self.records: list[Record] = [
+            record for record in _read_lines(path, kind) if record.epoch <= finished_epochs
+        ]
         """All records of the run, those from before it was resumed included."""
         write_atomically(path, b"".join(f"{record.to_json()}\n".encode() for record in self.records))
         self._file = path.open("a", encoding="utf-8")
@@ -283,7 +285,7 @@ def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> Non
     _draw_seconds(seconds, records)
     for axes in (loss, metric, seconds):
         axes.set_xlabel("epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
     figure.suptitle(title, weight="bold")
     figure.savefig(path, format="png")
 

@@ -20,7 +20,7 @@ BYTE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 <<
 
 
 def subcommand(
-    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], **texts: str
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], **texts: Any
 ) -> argparse.ArgumentParser:
     """Declare a subcommand.
 

@@ -103,10 +103,7 @@ def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
 
 def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
     names = dict.fromkeys(name for run in runs for record in run.records for name in record.figures)
-    views = [
-        _view(name, _of_runs(runs, lambda record, name=name: record.figures.get(name)), plain(name))
-        for name in names
-    ]
+    views = [_view(name, _of_runs(runs, _figure(name)), plain(name)) for name in names]
     rates = _of_runs(runs, lambda record: record.learning_rate)
     views.append(_view("learning rate", rates, "learning rate at the epoch's last step"))
     return Panel(
@@ -114,6 +111,10 @@ def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
         description=f"Line chart by epoch of whatever else was measured, for {_names(runs)}.",
         views=views,
     )
+
+
+def _figure(name: str) -> OfRecord:
+    return lambda record: record.figures.get(name)
 
 
 def _view(label: str, data: Sequence[Trace], title: str, **options: Any) -> View:

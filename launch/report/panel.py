@@ -138,7 +138,7 @@ def bar_marker(index: int) -> dict[str, Any]:
 
 
 def per_run(
-    runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: str
+    runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: Any
 ) -> Section:
     """A section with a panel for each run.
 

@@ -103,3 +103,25 @@ def test_it_runs_as_a_module() -> None:
     )
     assert done.returncode == 0
     assert done.stdout.startswith("windrow ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "r.toml"],
+        ["export", "run", "--out", "f"],
+        ["groups", "r.toml"],
+        ["network", "--describe", "n.toml"],
+        ["partition", "r.toml"],
+        ["plan", "r.toml", "--ranks", "2"],
+        ["report", "run"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_work_of_one_process_is_refused_to_several(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main(arguments) == 2
+    assert "is the work of one process" in capsys.readouterr().err

@@ -10,14 +10,12 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
 from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.launcher import launched_rank, launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Span
-from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal, timeline
 from windrow.launch.checkpoint import load_latest
@@ -64,29 +62,17 @@ def graph_recipe(folder: Path, parts: int, *, epochs: int = 3, backend: str = "a
     return make_recipe(values, source="tiny.toml", base=folder)
 
 
-def prepare_graph(folder: Path, parts: int) -> None:
-    """Write a graph of three communities, and its store."""
-    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
-    assert graph.features is not None
-    assert graph.labels is not None
-    np.savez(
-        folder / "graph.npz",
-        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
-        x=graph.features.numpy(),
-        y=graph.labels.numpy(),
-        train=graph.train_ids.numpy(),
-        val=graph.validation_ids.numpy(),
-        test=graph.test_ids.numpy(),
-    )
-    recipe = graph_recipe(folder, parts)
-    partition_to_store(PartitionJob.of(recipe), overwrite=True)
+def prepare_graph(graph_file: Path, folder: Path, parts: int) -> None:
+    """Copy the graph, and write its store."""
+    shutil.copy(graph_file, folder)
+    partition_to_store(PartitionJob.of(graph_recipe(folder, parts)), overwrite=True)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Path:
     """A folder with graph and store for one rank, made once."""
     folder = tmp_path_factory.mktemp("prepared")
-    prepare_graph(folder, 1)
+    prepare_graph(graph_file, folder, 1)
     return folder
 
 
@@ -196,11 +182,11 @@ def assert_ranks_agree(run: Path) -> None:
 
 
 @pytest.mark.parallel(2)
-def test_a_graph_job_of_two_ranks(shared_tmp_path: Path) -> None:
+def test_a_graph_job_of_two_ranks(shared_tmp_path: Path, graph_file: Path) -> None:
     if launched_rank() == 0:
-        prepare_graph(shared_tmp_path, parts=2)
+        prepare_graph(graph_file, shared_tmp_path, parts=2)
         (shared_tmp_path / "one").mkdir()
-        prepare_graph(shared_tmp_path / "one", parts=1)
+        prepare_graph(graph_file, shared_tmp_path / "one", parts=1)
     timelines = trained_twice(graph_recipe(shared_tmp_path, 2), shared_tmp_path)
     run = shared_tmp_path / "plain"
     records = read_records(run / "metrics.jsonl")
