@@ -97,7 +97,7 @@ class Timeline:
     def _record_into(self, tracer: Tracer | None) -> None:
         self._recording = tracer is not None
         self._world.tracer = tracer
-        self._job.stopwatch.tracer = tracer
+        self._job.trainer.stopwatch.tracer = tracer
 
     def _finish(self) -> None:
         """Write the spans of all ranks. Collective."""

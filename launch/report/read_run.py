@@ -55,7 +55,7 @@ def waiting_stages(epochs: RankEpochs) -> list[str]:
     totals = Counter[str]()
     for ranks in epochs.values():
         for rank in ranks:
-            totals.update(rank.waiting_seconds)  # type: ignore[arg-type]  # It adds any numbers.
+            totals.update(rank.waiting_seconds)
     return [stage for stage, _ in totals.most_common()]
 
 

@@ -43,7 +43,7 @@ def job(recipe: Recipe) -> GraphJob:
 
 def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
     whole, first, second = job(recipe), job(recipe), job(recipe)
-    loss = whole.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
+    loss = whole.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
 
     class Enough(BaseException):
         """Ends an epoch early."""
@@ -53,14 +53,14 @@ def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
             raise Enough
 
     with pytest.raises(Enough):
-        first.train_epoch(0, first_step=0, loss_before=0.0, after_step=stop)
-    second.load_state_dict(first.state_dict())
+        first.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=stop)
+    second.trainer.load_state_dict(first.trainer.state_dict())
     rest: list[int] = []
-    assert second.train_epoch(
-        0, first_step=2, loss_before=first.loss_so_far(), after_step=rest.append
+    assert second.trainer.train_epoch(
+        0, first_step=2, loss_before=first.trainer.loss_so_far(), after_step=rest.append
     ) == pytest.approx(loss, rel=1e-12)
-    assert rest == list(range(3, whole.steps_per_epoch + 1))
-    ends = [one.state_dict()["model"] for one in (whole, second)]
+    assert rest == list(range(3, whole.trainer.steps_per_epoch + 1))
+    ends = [one.trainer.state_dict()["model"] for one in (whole, second)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 

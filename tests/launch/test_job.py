@@ -1,4 +1,4 @@
-"""windrow.launch.job: what each rank holds, and that both jobs are jobs."""
+"""windrow.launch.job: what each rank holds, against counting it."""
 
 import json
 from typing import Any
@@ -11,19 +11,10 @@ from hypothesis import strategies as st
 
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.graph_job import GraphJob
-from windrow.launch.job import TrainingJob, graph_placement, table_placement
-from windrow.launch.recommendation_job import RecommendationJob
+from windrow.launch.job import graph_placement, table_placement
 from windrow.partition.book import PartitionBook
 from windrow.partition.tables.plan import Plan, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.planners import PlanOptions, make_plan
-
-
-@pytest.mark.parametrize("kind", [GraphJob, RecommendationJob])
-def test_a_job_has_every_member(kind: type) -> None:
-    asked = {name for name in vars(TrainingJob) if not name.startswith("_")}
-    assert len(asked) > 10
-    assert not asked - set(dir(kind))
 
 
 @pytest.mark.parametrize("parts", [1, 3, 4])

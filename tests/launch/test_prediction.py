@@ -343,15 +343,15 @@ def test_a_model_that_diverged_leaves_the_old_file(
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]
 
 
-NUM_VERTICES, FANOUTS = 600, (3, 2)
-GRAPH = community_graph(NUM_VERTICES, 3, seed=3, num_features=6)
+CACHED_VERTICES, HOPS = 600, (3, 2)
+GRAPH = community_graph(CACHED_VERTICES, 3, seed=3, num_features=6)
 
 
 def cached_recipe(**cache: Any) -> Recipe:
     sections: dict[str, Any] = {
         "graph": {"path": "g.npz"},
         "model": {"num_layers": 2},
-        "sampler": {"fanouts": list(FANOUTS)},
+        "sampler": {"fanouts": list(HOPS)},
         "evaluation": {"batch_size": 60},
         "cache": cache,
     }
@@ -359,7 +359,7 @@ def cached_recipe(**cache: Any) -> Recipe:
 
 
 def make_part(world: World) -> PartitionedGraph:
-    assignment = np.arange(NUM_VERTICES) * 7 % 3 % world.size
+    assignment = np.arange(CACHED_VERTICES) * 7 % 3 % world.size
     return PartitionedGraph.from_graph(
         GRAPH, PartitionBook.from_assignment(assignment, world.size), world.rank
     )
@@ -370,7 +370,7 @@ def rows_moved(world: World, part: PartitionedGraph, cached_ids: torch.Tensor) -
     world.meter = meter = Meter()
     store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features")
     sampler = NeighborSampler(
-        part.indptr, part.indices, FANOUTS, seed=1, original_ids=part.original_ids, source_degrees=True
+        part.indptr, part.indices, HOPS, seed=1, original_ids=part.original_ids, source_degrees=True
     )
     infer_sampled(
         world,
@@ -389,7 +389,7 @@ def rows_moved(world: World, part: PartitionedGraph, cached_ids: torch.Tensor) -
 def test_fewer_rows_travel(alpha: float | str) -> None:
     def body(world: World) -> tuple[int, int, int]:
         part = make_part(world)
-        chosen = choose_inference_cache(world, part, None, cached_recipe(alpha=alpha), FANOUTS)
+        chosen = choose_inference_cache(world, part, None, cached_recipe(alpha=alpha), HOPS)
         start, stop = part.own_range
         assert not bool(((chosen >= start) & (chosen < stop)).any())
         assert len(chosen.unique()) == len(chosen)
@@ -410,14 +410,14 @@ def test_what_is_needed_once_is_not_kept() -> None:
         changed = make_recipe(
             recipe.settings() | {"evaluation": {"batch_size": 10_000}}, source="r.toml", base=Path("/")
         )
-        return len(choose_inference_cache(world, make_part(world), None, changed, FANOUTS))
+        return len(choose_inference_cache(world, make_part(world), None, changed, HOPS))
 
     assert Loopback.run(3, body) == [0, 0, 0]
 
 
 def test_no_room_no_vertices_and_nobody_else() -> None:
     def kept(world: World, ids: torch.Tensor | None, **cache: Any) -> int:
-        return len(choose_inference_cache(world, make_part(world), ids, cached_recipe(**cache), FANOUTS))
+        return len(choose_inference_cache(world, make_part(world), ids, cached_recipe(**cache), HOPS))
 
     nothing = torch.empty(0, dtype=torch.int64)
     assert Loopback.run(2, lambda world: kept(world, None, alpha=0.0)) == [0, 0]
