@@ -16,7 +16,7 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
 from windrow.launch.recipe import Recipe
-from windrow.launch.terminal import Progress, SilentProgress, StageProgress, duration
+from windrow.launch.terminal import Progress, StageProgress, duration
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -83,7 +83,7 @@ def partition_to_store(
         DataError: the graph breaks a law, or too little memory is free.
         RecipeError: an option is out of range.
     """
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     # Before the graph is read, which may take long.
     _check_place(job.store, overwrite=overwrite)
     progress.write(f"reading {job.graph.path}")
@@ -130,7 +130,7 @@ def graph_to_store(
         StoreError: the store exists and is not to be overwritten, or cannot be written.
         DataError: too little memory is free, or there are fewer training vertices than parts.
     """
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
     order = _order(graph, options, sampler or SamplerOptions(), training or TrainingOptions())

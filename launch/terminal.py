@@ -6,16 +6,12 @@ Progress is a bar on a terminal and a line now and then elsewhere, and only on r
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from typing import Any, Self, TextIO
 
 __all__ = [
     "BarProgress",
     "LineProgress",
     "Progress",
-    "SilentProgress",
     "StageProgress",
     "byte_size",
     "count",
@@ -29,8 +25,8 @@ INTERVAL_S = 10.0
 """Seconds between two lines where the output is no terminal."""
 
 
-class Progress(Protocol):
-    """Shows one piece of work at a time. A context manager, so that an error leaves no half-drawn bar."""
+class Progress:
+    """Shows one piece of work at a time; this base shows nothing. A context manager, so that an error leaves no bar."""
 
     def start(self, what: str, total: int) -> None:
         """Begin a piece of work of ``total`` units; ends the one before."""
@@ -44,36 +40,6 @@ class Progress(Protocol):
     def write(self, line: str) -> None:
         """Print a line without disturbing a bar."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
-    ) -> None: ...
-
-
-def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
-    """The right display for this process: only rank 0 shows anything; on standard output by default."""
-    target = sys.stdout if stream is None else stream
-    if rank != 0:
-        return SilentProgress()
-    return BarProgress(target) if target.isatty() else LineProgress(target)
-
-
-class SilentProgress:
-    """Shows nothing."""
-
-    def start(self, what: str, total: int) -> None:
-        """Do nothing."""
-
-    def advance(self, units: int = 1, note: str = "") -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def write(self, line: str) -> None:
-        """Do nothing."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -81,7 +47,15 @@ class SilentProgress:
         self.finish()
 
 
-class LineProgress(SilentProgress):
+def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
+    """The right display for this process: only rank 0 shows anything; on standard output by default."""
+    target = sys.stdout if stream is None else stream
+    if rank != 0:
+        return Progress()
+    return BarProgress(target) if target.isatty() else LineProgress(target)
+
+
+class LineProgress(Progress):
     """Prints one line per interval, for log files."""
 
     def __init__(
@@ -113,7 +87,7 @@ class LineProgress(SilentProgress):
         print(line, file=self._stream, flush=True)
 
 
-class BarProgress(SilentProgress):
+class BarProgress(Progress):
     """Draws a bar on a terminal, which vanishes when its work is done."""
 
     def __init__(self, stream: TextIO) -> None:
@@ -163,7 +137,7 @@ SHARES = 1000
 class StageProgress:
     """Shows one stage after another."""
 
-    def __init__(self, progress: "Progress") -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._stage = ""
         self._shown = 0

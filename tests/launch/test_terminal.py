@@ -7,7 +7,7 @@ import pytest
 from windrow.launch.terminal import (
     BarProgress,
     LineProgress,
-    SilentProgress,
+    Progress,
     StageProgress,
     byte_size,
     count,
@@ -34,7 +34,7 @@ class Clock:
 def test_the_display_follows_rank_and_stream() -> None:
     assert isinstance(make_progress(rank=0, stream=Terminal()), BarProgress)
     assert isinstance(make_progress(rank=0, stream=io.StringIO()), LineProgress)
-    assert type(make_progress(rank=1, stream=Terminal())) is SilentProgress
+    assert type(make_progress(rank=1, stream=Terminal())) is Progress
     assert isinstance(make_progress(rank=0), LineProgress)
 
 
@@ -87,7 +87,7 @@ def test_a_bar_is_removed_when_an_error_passes() -> None:
 
 
 def test_silence() -> None:
-    with SilentProgress() as progress:
+    with Progress() as progress:
         progress.start("x", 1)
         progress.advance(1, "note")
         progress.write("line")
@@ -99,7 +99,7 @@ def test_progress_line_at_the_edges() -> None:
     assert progress_line("x", 10, 10, 5.0) == "x: 10/10 (100 %), 2.0/s, 0.00 s left"
 
 
-class Recorder(SilentProgress):
+class Recorder(Progress):
     def __init__(self) -> None:
         self.seen: list[tuple[str, int]] = []
 

@@ -1,4 +1,4 @@
-"""windrow.launch.cluster.proof and probe: pairs, lengths of messages, and what is judged of them."""
+"""windrow.launch.cluster.proof: pairs, lengths of messages, and what is judged of them."""
 
 import json
 import subprocess
@@ -10,14 +10,15 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import ClusterError
 from windrow.launch.cluster.network import SetUp, link_shape, make_options
-from windrow.launch.cluster.probe import main, ring_pairs, sent_bytes
 from windrow.launch.cluster.proof import (
     PairResult,
     expected_seconds,
     judge,
+    main,
     message_bytes,
     prove,
     read_results,
+    ring_pairs,
 )
 
 
@@ -29,11 +30,6 @@ def test_every_host_plays_and_no_pair_twice(num_hosts):
     assert all(first != second for first, second in pairs)
 
 
-def test_bytes_are_those_of_the_kernel(tmp_path):
-    (tmp_path / "tx_bytes").write_text("1234\n")
-    assert sent_bytes(tmp_path) == 1234
-
-
 def test_a_rank_alone_says_so(capsys):
     assert main(["1000"]) == 0
     assert capsys.readouterr().out == '{"ranks": 1, "pairs": []}\n'
@@ -41,7 +37,7 @@ def test_a_rank_alone_says_so(capsys):
 
 def test_loading_it_loads_no_heavy_library():
     heavy = "[name for name in ('torch', 'numba', 'numpy') if name in sys.modules]"
-    code = f"import sys, windrow.launch.cluster.probe; print({heavy})"
+    code = f"import sys, windrow.launch.cluster.proof; print({heavy})"
     done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
     assert done.stdout.strip() == "[]"
 
