@@ -67,11 +67,7 @@ class EpochTime:
     """Sums of gradients on the network."""
 
     def seconds(self, *, pipelined: bool) -> float:
-        """Of the epoch.
-
-        Args:
-            pipelined: whether the network works while minibatches are sampled and computed.
-        """
+        """Of the epoch; pipelined: the network works while minibatches are sampled and computed."""
         parts = (self.processor_s, self.device_s, self.exchange_s)
         return self.reduction_s + (max(parts) if pipelined else sum(parts))
 
@@ -79,7 +75,7 @@ class EpochTime:
 def estimate_epoch(
     work: StepWork, links: Links, asked: npt.NDArray[np.float64] | None, row_bytes: int, *, steps: int
 ) -> EpochTime:
-    """Predict an epoch from its mean step.
+    """Predict an epoch of so many steps from its mean step.
 
     Args:
         work: of a step.

@@ -92,15 +92,7 @@ def cached_file(folder: Path, hosts: Sequence[str], *, backend: str, device: str
 
 
 def read_cached_links(file: Path, hosts: Sequence[str]) -> Links | None:
-    """Read links that were kept.
-
-    Args:
-        file: from `cached_file`.
-        hosts: machine of each rank, which those of the file must be.
-
-    Returns:
-        The links; None where there are none, or the file is damaged: then they are measured anew.
-    """
+    """Read links of these hosts that were kept; None where there are none, or the file is damaged."""
     try:
         links = links_from_json(file.read_text(encoding="utf-8"), source=str(file))
     except (OSError, UnicodeDecodeError, StoreError):
@@ -212,13 +204,9 @@ BITS_PER_BYTE = 8
 
 
 def link_rows(links: Links) -> list[dict[str, object]]:
-    """Latency and bandwidth: of each ordered pair of a few ranks, of many the range.
+    """Latency and bandwidth of each pair of ranks, of many ranks a summary, for `windrow.launch.terminal.table`.
 
-    Args:
-        links: of the network.
-
-    Returns:
-        Rows for `windrow.launch.terminal.table`. Bandwidth is infinite where no size was long enough to show it.
+    Bandwidth is infinite where no size was long enough to show it.
     """
     size = links.size
     pairs = [(p, q) for p in range(size) for q in range(size) if p != q]
@@ -237,14 +225,7 @@ def link_rows(links: Links) -> list[dict[str, object]]:
 
 
 def prediction_rows(links: Links) -> list[dict[str, object]]:
-    """Predicted times of an all-to-all with equal parts and of an all-reduce, for a few sizes.
-
-    Args:
-        links: of the network.
-
-    Returns:
-        Rows for `windrow.launch.terminal.table`: bytes for each rank in all, and milliseconds.
-    """
+    """Predicted milliseconds of an all-to-all with equal parts and of an all-reduce, for a few sizes, as rows."""
     shape = links.size, links.size
     return [
         {

@@ -45,15 +45,12 @@ BATCHES_AS_READ = 4
 def open_and_survey(
     recipe: RecommendationRecipe, *, ranks: int, max_rows: int | None = None
 ) -> tuple[LogStore, LogSurvey]:
-    """Open the prepared log of a recipe and look at it.
+    """Open the prepared log of a recipe and look at it, as so many ranks would train from it.
 
     Args:
         recipe: as it would be trained.
         ranks: how many would train.
         max_rows: about the most samples to look at; None for as many as rates need to be right within 1 %.
-
-    Returns:
-        The store, and what was found in it.
 
     Raises:
         RecipeError: a number is out of range, more ranks than lanes, or a recipe without a store.
@@ -83,12 +80,7 @@ def open_and_survey(
 
 
 def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[str, ...], ...]:
-    """Propose groups: those that save most in clustered batches.
-
-    Args:
-        recipe: says how wide embeddings are and which features are sequences.
-        found: in its log.
-    """
+    """Propose groups: those that save most in clustered batches."""
     costs = lookup_costs(found.features, dim=recipe.tables.dim, sequences=recipe.model.sequences)
     return propose_groups(found, costs)
 
@@ -150,14 +142,7 @@ class StepCounts:
 
 
 class StepCounter:
-    """Counts what batches of a log mean for a recipe.
-
-    Args:
-        recipe: as it would be trained.
-        store: its prepared log.
-        found: in the log.
-        ranks: how many would train.
-        groups: of features that would be held once.
+    """Counts what batches of a log mean for a recipe on so many ranks, with groups of features held once or not.
 
     Raises:
         PlanError: the tables do not fit, or the plan's file is not right.
@@ -189,12 +174,7 @@ class StepCounter:
         ]
 
     def count(self, batches: SurveyedBatches, *, deduplicated: bool) -> StepCounts:
-        """Count.
-
-        Args:
-            batches: of one rank; those of the others are taken to be alike.
-            deduplicated: whether equal lists of groups are held once.
-        """
+        """Count in batches of one rank; those of the others are taken to be alike."""
         groups = self._groups if deduplicated else ()
         num_samples = batches.num_samples
         loads = {
@@ -257,15 +237,10 @@ TRAIN = "train"
 
 
 def log_summary(store: LogStore) -> list[str]:
-    """Describe a prepared log.
+    """Describe a prepared log in lines.
 
-    Args:
-        store: opened.
-
-    Returns:
-        Lines: samples and positives of each split; for each feature the rows of its table, the different values
-        behind them, samples without a value and ids of unseen values in all splits, and ids per training sample;
-        the size on disk.
+    They have samples and positives of each split; for each feature the rows of its table, the different values behind
+    them, samples without a value and ids of unseen values in all splits, and ids per training sample; the size on disk.
     """
     manifest = store.manifest
     splits = [

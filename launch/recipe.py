@@ -112,16 +112,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe:
-    """Check a recipe that is already a nested dictionary.
-
-    Args:
-        values: as in the file.
-        source: where they come from, for messages.
-        base: folder that relative paths start from.
-
-    Raises:
-        RecipeError: as `load_recipe`.
-    """
+    """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
     if "log" in values:
         raise RecipeError(
             f"{source}: has a section [log], so it is the recipe of a recommendation model: windrow prepare prepares "

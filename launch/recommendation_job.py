@@ -1,13 +1,13 @@
 """Training of a recommendation model, as the training loop sees it: its tables, model, minibatches and evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
-from windrow.comm.meter import Stopwatch, Traffic
+from windrow.comm.meter import Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader
 from windrow.launch.job import table_placement
@@ -87,7 +87,14 @@ class RecommendationJob:
             device=device,
         )
         # Its checks need the number of steps, which only the log tells.
-        learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
+        learning_rate_factor(
+            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
+        )
+
+    @property
+    def trainer(self) -> RecommendationTrainer:
+        """What learns."""
+        return self._trainer
 
     @property
     def data(self) -> Literal["log"]:
@@ -98,11 +105,6 @@ class RecommendationJob:
     def data_fingerprint(self) -> str:
         """Digest of the user's data."""
         return self._fingerprint
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch."""
-        return self._trainer.steps_per_epoch
 
     @property
     def samples_per_epoch(self) -> int:
@@ -132,28 +134,6 @@ class RecommendationJob:
         """Nothing is left to be told."""
         return ()
 
-    @property
-    def learning_rate(self) -> float:
-        """The dense part's rate at the last step."""
-        return self._trainer.learning_rate
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """Where this rank's seconds go."""
-        return self._trainer.stopwatch
-
-    def train_epoch(
-        self, epoch: int, *, first_step: int, loss_before: float, after_step: Callable[[int], None]
-    ) -> float:
-        """Run the steps of an epoch, or the rest of them. Collective."""
-        return self._trainer.train_epoch(
-            epoch, first_step=first_step, loss_before=loss_before, after_step=after_step
-        )
-
-    def loss_so_far(self) -> float:
-        """Sum of the losses of the epoch's samples up to now. Collective."""
-        return self._trainer.loss_so_far()
-
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
         # Machines may differ in the last bit, and ranks must agree on when to stop.
@@ -170,14 +150,6 @@ class RecommendationJob:
         """The shards of the tables."""
         tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
         return table_placement(tables, self._world.size)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Dense model and its optimiser."""
-        return self._trainer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
-        self._trainer.load_state_dict(state)
 
     def local_tables(self) -> "Sequence[StoredTable]":
         """This rank's shards of the tables, with their optimiser states."""

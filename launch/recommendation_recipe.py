@@ -124,29 +124,11 @@ class RecommendationRecipe:
 
 
 def load_recommendation_recipe(path: Path, overrides: Sequence[str] = ()) -> RecommendationRecipe:
-    """Read and check a recipe.
-
-    Args:
-        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
-
-    Raises:
-        RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range,
-            or contradicts another; the message names file, section, key, value and cure.
-    """
+    """Read and check a recipe, as `windrow.launch.recipe.load_recipe`."""
     values = {"name": path.stem, **read_toml(path)}
     return make_recommendation_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
 
 
 def make_recommendation_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> RecommendationRecipe:
-    """Check a recipe that is already a nested dictionary.
-
-    Args:
-        values: as in the file.
-        source: where they come from, for messages.
-        base: folder that relative paths start from.
-
-    Raises:
-        RecipeError: as `load_recommendation_recipe`.
-    """
+    """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
     return parse_settings(RecommendationRecipe, values, source=source, base=base)

@@ -25,7 +25,7 @@ from windrow.launch.partitioning import (
     store_arrays,
 )
 from windrow.launch.recipe import make_recipe
-from windrow.launch.terminal import LineProgress, SilentProgress
+from windrow.launch.terminal import LineProgress, Progress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
 from windrow.partition.book import order_from_metadata
 
@@ -58,7 +58,7 @@ def graph_file(tmp_path: Path) -> Path:
 
 def partition(graph_file: Path, store: Path, *, overwrite: bool = False) -> PartitionStore:
     job = PartitionJob(store=store, graph=GraphOptions(path=str(graph_file)), partition=RANDOM)
-    partition_to_store(job, overwrite=overwrite, progress=SilentProgress())
+    partition_to_store(job, overwrite=overwrite, progress=Progress())
     return PartitionStore.open(store, expect_parts=3)
 
 

@@ -65,13 +65,13 @@ def test_what_the_command_sees(run_cluster):
         "sorted(os.listdir('/sys/class/net')), os.environ['WINDROW_CLUSTER'], "
         "Path('/proc/sys/net/ipv4/tcp_slow_start_after_idle').read_text().strip()]))"
     )
-    done = run_cluster("2", "unlimited,10gbit", "mpirun", "-n", "3", sys.executable, "-P", "-c", see)
+    done = run_cluster("2", "unlimited,100mbit", "mpirun", "-n", "3", sys.executable, "-P", "-c", see)
     # Ranks write at the same moment, and the launcher may join their lines.
     seen = sorted(json.loads(line) for line in done.stdout.replace("][", "]\n[").splitlines() if line)
-    assert [line[0] for line in seen] == ["host0-unlimited", "host0-unlimited", "host1-10gbit"]
+    assert [line[0] for line in seen] == ["host0-unlimited", "host0-unlimited", "host1-100mbit"]
     assert [line[1] for line in seen] == ["10.77.0.1", "10.77.0.1", "10.77.0.2"]
     assert all(line[2] == ["eth0", "lo"] and line[4] == "0" for line in seen)
-    cluster = {"hosts": ["host0-unlimited", "host1-10gbit"], "rates_bits_per_second": [None, 10**10]}
+    cluster = {"hosts": ["host0-unlimited", "host1-100mbit"], "rates_bits_per_second": [None, 10**8]}
     assert all(json.loads(line[3]) == cluster for line in seen)
 
 

@@ -1,4 +1,4 @@
-"""windrow.launch.terminal: what appears where."""
+"""windrow.launch.terminal: bars and lines, tables, numbers with units."""
 
 import io
 
@@ -7,9 +7,14 @@ import pytest
 from windrow.launch.terminal import (
     BarProgress,
     LineProgress,
-    SilentProgress,
+    Progress,
+    StageProgress,
+    byte_size,
+    count,
+    duration,
     make_progress,
     progress_line,
+    table,
 )
 
 
@@ -29,7 +34,7 @@ class Clock:
 def test_the_display_follows_rank_and_stream() -> None:
     assert isinstance(make_progress(rank=0, stream=Terminal()), BarProgress)
     assert isinstance(make_progress(rank=0, stream=io.StringIO()), LineProgress)
-    assert type(make_progress(rank=1, stream=Terminal())) is SilentProgress
+    assert type(make_progress(rank=1, stream=Terminal())) is Progress
     assert isinstance(make_progress(rank=0), LineProgress)
 
 
@@ -82,7 +87,7 @@ def test_a_bar_is_removed_when_an_error_passes() -> None:
 
 
 def test_silence() -> None:
-    with SilentProgress() as progress:
+    with Progress() as progress:
         progress.start("x", 1)
         progress.advance(1, "note")
         progress.write("line")
@@ -92,3 +97,74 @@ def test_progress_line_at_the_edges() -> None:
     assert progress_line("x", 0, 10, 0.0) == "x: 0/10 (0 %)"
     assert progress_line("x", 0, 0, 1.0) == "x: 0/0 (100 %)"
     assert progress_line("x", 10, 10, 5.0) == "x: 10/10 (100 %), 2.0/s, 0.00 s left"
+
+
+class Recorder(Progress):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def start(self, what: str, total: int) -> None:
+        self.seen.append((what, total))
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        self.seen.append(("", units))
+
+
+def test_stages_follow_one_another() -> None:
+    recorder = Recorder()
+    stages = StageProgress(recorder)
+    for stage, share in (("reading", 0.25), ("reading", 1.0), ("writing", 0.0), ("writing", 0.5)):
+        stages.report(stage, share)
+    assert recorder.seen == [("reading", 1000), ("", 250), ("", 750), ("writing", 1000), ("", 0), ("", 500)]
+
+
+def test_table_aligns_numbers_right_and_text_left() -> None:
+    rows = [{"name": "a", "seconds": 1.23456, "rows": 3}, {"name": "longer", "seconds": 12.5, "rows": 1234}]
+    assert table(rows).splitlines() == [
+        "name    seconds  rows",
+        "------  -------  ----",
+        "a         1.235     3",
+        "longer     12.5  1234",
+    ]
+    assert table([]) == "(no rows)"
+
+
+def test_one_word_makes_a_column_text() -> None:
+    assert table([{"n": 1}, {"n": "none"}]).splitlines() == ["n", "----", "1", "none"]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (200 << 30, "200 GiB"),
+    ],
+)
+def test_byte_size(num_bytes: int, text: str) -> None:
+    assert byte_size(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (999, "999"), (1000, "1.0k"), (12345, "12.3k"), (5e20, "500000000T")]
+)
+def test_count(number: float, text: str) -> None:
+    assert count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.00 s"),
+        (8.254, "8.25 s"),
+        (59.99, "59.99 s"),
+        (59.999, "1:00"),
+        (187, "3:07"),
+        (7387, "2:03:07"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
