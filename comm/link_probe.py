@@ -11,7 +11,6 @@ Three probes, one after another:
 The second and third give the factors of `windrow.comm.links.CollectiveCost`.
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,6 +19,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windrow.comm.hosts import gather_hosts
 from windrow.comm.link_estimate import estimate_links
 from windrow.comm.links import Links, links_from_json, links_to_json
 from windrow.comm.world import World
@@ -121,7 +121,7 @@ def measure_links(
         probe.all_to_all(options.sizes_bytes[0])
         pairs = probe.pairs()
         exchange, reduction = probe.collectives(probe.all_to_all, probe.all_reduce)
-        hosts = world.all_gather_object(socket.gethostname(), stage=STAGE)
+        hosts = gather_hosts(world)
         add = max(world.all_gather_object(probe.add_seconds_per_byte(), stage=STAGE))
         everyone = world.all_gather_object(pairs, stage=STAGE)
         links = estimate_links(hosts, everyone, exchange, reduction, add_seconds_per_byte=add)

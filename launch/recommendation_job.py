@@ -11,6 +11,7 @@ from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader
 from windrow.launch.job import table_placement
+from windrow.launch.known_links import world_of_sums
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
@@ -85,6 +86,8 @@ class RecommendationJob:
             table_learning_rate=recipe.tables.learning_rate,
             seed=recipe.run.seed,
             device=device,
+            wire=recipe.wire,
+            sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
         )
         # Its checks need the number of steps, which only the log tells.
         learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
@@ -341,6 +344,7 @@ def _click_recommender(
     world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
 ) -> Recommender:
     """Tables and model with first values. Collective."""
+    # TO COMPLETE at the merge of recsys/sharded: wire=recipe.wire for both collections (and those of two towers).
     plan = plan_tables(recipe, store, world.size)
     groups = recipe.deduplication.looked_up_groups()
     bag_tables, sequence_tables = bag_configs(recipe, store), sequence_configs(recipe, store)

@@ -27,7 +27,8 @@ def recipe(epochs: int = EPOCHS, wire: str = "fp32", **cache: Any) -> Recipe:
     sections: dict[str, Any] = {
         "graph": {"path": "g.npz"},
         "model": {"num_layers": 2, "hidden": 4},
-        "sampler": {"fanouts": [3, 2], "wire": wire},
+        "sampler": {"fanouts": [3, 2]},
+        "wire": {"vectors": wire},
         "training": {"batch_size": 60, "epochs": epochs},
         "cache": cache,
     }

@@ -67,7 +67,7 @@ def test_the_automatic_size(graph: PartitionedGraph) -> None:
     assert short.alpha == pytest.approx(100 * PARTS / 900)
     rankings = [rank_part(graph, part, recipe()) for part in range(PARTS)]
     assert short.asked == pytest.approx(np.stack([one.expected_rows([100])[0] for one in rankings]))
-    halved = recipe(memory_rows=100, sampler={"fanouts": [2, 1], "wire": "fp16"})
+    halved = recipe(memory_rows=100, sampler={"fanouts": [2, 1]}, wire={"vectors": "fp16"})
     assert survey_caches(graph, halved, []).automatic.kept.tolist() == [200] * PARTS
     brief = recipe(epochs=1)
     worth_it = survey_caches(graph, brief, []).automatic

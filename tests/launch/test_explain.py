@@ -68,7 +68,7 @@ def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> Non
 
 
 def test_short_wires_make_short_copies(graph: PartitionedGraph) -> None:
-    found = explain(graph, recipe(sampler={"fanouts": [3, 2], "wire": "fp16"}), alphas=(0.0,))
+    found = explain(graph, recipe(sampler={"fanouts": [3, 2]}, wire={"vectors": "fp16"}), alphas=(0.0,))
     assert (found.row_bytes, found.wire_row_bytes) == (ROW_BYTES, ROW_BYTES // 2)
     assert (found.automatic.kept_rows, found.automatic.memory_bytes) == (200, 100 * ROW_BYTES)
     assert found.sizes[0].remote_bytes == pytest.approx(found.sizes[0].remote_rows * (8 + ROW_BYTES // 2))

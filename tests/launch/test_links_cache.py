@@ -5,12 +5,20 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from windrow.comm.link_probe import ProbeOptions
 from windrow.comm.links import Links, links_from_json, links_to_json
 from windrow.comm.loopback import Loopback
 from windrow.launch import known_links as links_cache
-from windrow.launch.known_links import KnownLinks, cache_folder, cached_file, known_links, read_cached_links
+from windrow.launch.known_links import (
+    KnownLinks,
+    cache_folder,
+    cached_file,
+    known_links,
+    read_cached_links,
+    world_of_sums,
+)
 
 HOSTS = ["host0-1gbit", "host1-1gbit"]
 
@@ -51,6 +59,31 @@ def test_measured_once_then_known(tmp_path, probe):
         assert links_to_json(known.links) == links_to_json(first[0].links)
     ask(tmp_path / "a" / "b", measure=True)
     assert sorted(probe) == [0, 0, 1, 1]
+
+
+def test_the_world_of_sums_is_chosen_by_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(links_cache, "gather_hosts", lambda world: ["a", "b", "a", "b"][: world.size])
+
+    def kinds(topology, size=4):
+        def body(world):
+            chosen = world_of_sums(world, topology, device="cpu")
+            assert chosen.all_reduce(torch.ones(9), stage="test").eq(size).all()
+            return "flat" if chosen is world else "by hosts"
+
+        return set(Loopback.run(size, body))
+
+    assert [kinds(topology) for topology in ("flat", "hierarchical", "auto")] == [
+        {"flat"},
+        {"by hosts"},
+        {"flat"},
+    ]
+    assert kinds("hierarchical", size=2) == {"flat"}
+    hosts = ["a", "b", "a", "b"]
+    file = cached_file(cache_folder(), hosts, backend="Loopback", device="cpu")
+    file.parent.mkdir(parents=True)
+    file.write_text(links_to_json(made_up(hosts)))
+    assert kinds("auto") == {"by hosts"}
 
 
 @pytest.mark.parametrize("text", ["", "{", "[]", links_to_json(made_up(["other", "hosts"])), "\udcff"])

@@ -4,7 +4,7 @@ import math
 
 import pytest
 
-from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange
 from windrow.comm.links import Links, NetworkDescription, described_links
 from windrow.launch.known_links import PREDICTED_BYTES, link_rows, prediction_rows
 from windrow.launch.terminal import table
@@ -37,6 +37,13 @@ def test_a_rate_that_never_showed_is_infinite():
     rows = link_rows(Links(hosts=["a", "b"], latency_s=zeros, seconds_per_byte=zeros, hidden_s=zeros))
     assert rows[0]["Gbit/s"] == math.inf
     assert "inf" in table(rows)
+
+
+def test_hosts_of_several_ranks_have_a_second_way():
+    links = described_links(NetworkDescription(nodes=2, ranks_per_node=2))
+    shown = prediction_rows(links)[5]["all-reduce by hosts ms"]
+    groups = [[0, 1], [2, 3]]
+    assert shown == pytest.approx(predict_all_reduce_by_exchange(links, PREDICTED_BYTES[5], groups) * 1e3)
 
 
 def test_predictions_are_those_of_the_model():

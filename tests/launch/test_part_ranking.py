@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from windrow.comm.wire import WireOptions
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
@@ -96,10 +97,12 @@ def test_vip_keeps_what_is_needed_most(graph: PartitionedGraph) -> None:
     ("options", "dtype", "sizes"),
     [
         ({}, torch.float32, (40, 40)),
-        ({"wire": "fp16"}, torch.float32, (40, 20)),
+        ({"vectors": "fp16"}, torch.float32, (40, 20)),
         ({"storage": "bf16"}, torch.float32, (20, 20)),
         ({"storage": "bf16"}, torch.bfloat16, (20, 20)),
     ],
 )
 def test_row_sizes(options: dict[str, Any], dtype: torch.dtype, sizes: tuple[int, int]) -> None:
-    assert row_sizes(SamplerOptions(**options), torch.empty((3, 10), dtype=dtype)) == sizes
+    sampler = SamplerOptions(storage=options.get("storage", "fp32"))
+    wire = WireOptions(vectors=options.get("vectors", "fp32"))
+    assert row_sizes(sampler, wire, torch.empty((3, 10), dtype=dtype)) == sizes

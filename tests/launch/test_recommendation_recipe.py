@@ -38,6 +38,7 @@ def test_interactions_need_no_store() -> None:
             "give one path in log.paths",
         ),
         (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "are for prepared logs"),
+        (INTERACTIONS | {"wire": {"vectors": "bf16"}}, "embeddings travel as fp32 only"),
         (
             {
                 "log": {"paths": ["a.csv"], "format": "csv"},
