@@ -83,19 +83,15 @@ def test_each_message_finds_the_link_as_after_a_pause(monkeypatch):
     assert curve.hidden_s == pytest.approx(world.BUCKET_BYTES * world.SECONDS_PER_BYTE, rel=0.1)
 
 
-def test_debug_mode_agrees_too(spmd):
-    hosts = spmd(lambda world: measure_links(world, QUICK).hosts, debug=True)
-    assert len(set(hosts)) == 1
-    assert len(hosts[0]) == len(hosts)
-
-
 def test_sizes_that_would_take_too_long_are_left_out(spmd):
     """Both ends of a pair must stop at the same size, or this waits for ever."""
     options = ProbeOptions(
         sizes_bytes=(8, 1 << 12, 1 << 30), max_repeats=2, min_repeats=2, seconds_per_size=0.05,
         collective_seconds_per_size=0.05,
     )  # fmt: skip
-    assert all(size >= 1 for size in spmd(lambda world: measure_links(world, options).size))
+    hosts = spmd(lambda world: measure_links(world, options).hosts, debug=True)
+    assert len(set(hosts)) == 1
+    assert len(hosts[0]) == len(hosts)
 
 
 @pytest.mark.parametrize(
@@ -118,10 +114,6 @@ def test_repeats_fit_into_their_time(expected_s, budget_s, repeats):
 def test_options_that_measure_nothing_are_refused(changes):
     with pytest.raises(ValueError, match="expected"):
         ProbeOptions(**changes)
-
-
-def test_turns_are_spread_over_the_whole_time():
-    assert list(spread([4, 2, 0])) == [0, 0, 1, 0, 0, 1]
 
 
 @given(st.lists(st.integers(0, 20), min_size=1).filter(any))

@@ -5,6 +5,7 @@ import time
 import pytest
 import torch
 
+from windrow.comm import errors
 from windrow.comm.codec import make_codec
 from windrow.comm.errors import CollectiveMismatchError, DeadlineError, RecipeError
 from windrow.comm.hierarchy import hierarchical
@@ -222,20 +223,6 @@ def test_dtypes_that_cannot_be_added_are_refused():
         Loopback.single().all_reduce(torch.ones(3, dtype=torch.float16), stage="test")
 
 
-def test_meter_counts_rows_and_bytes_by_stage_and_peer():
-    def body(world):
-        world.meter = Meter()
-        ones = [1] * world.size
-        world.all_to_all(torch.ones(world.size, 4), ones, ones, stage="features")
-        return world.meter
-
-    for rank, meter in enumerate(Loopback.run(2, body)):
-        assert set(meter.waiting_seconds) == {stage for stage, _ in meter.table()}
-        traffic = meter.totals("features", peer=1 - rank)
-        assert (traffic.rows_sent, traffic.bytes_sent) == (1, 16)
-        assert (traffic.rows_received, traffic.bytes_received) == (1, 16)
-
-
 @pytest.mark.parametrize(
     ("groups", "message"),
     [
@@ -294,3 +281,28 @@ def test_collectives_of_several_subgroups_and_the_whole_may_be_under_way():
         return [pending.wait()[0].item() for pending in started]
 
     assert Loopback.run(4, body) == [[2, 40, 200, 2000]] * 4
+
+
+def test_every_error_is_a_windrow_error_and_those_of_users_are_value_errors():
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    assert all(issubclass(kind, errors.WindrowError) for kind in kinds)
+    assert all(
+        issubclass(kind, ValueError) for kind in (errors.DataError, errors.RecipeError, errors.StoreError)
+    )
+    between = errors.CollectiveMismatchError, errors.DeadlineError, errors.PeerFailedError
+    assert all(issubclass(kind, errors.CommunicationError) for kind in between)
+
+
+def test_different_operations_are_told_apart():
+    def body(world):
+        if world.rank == 0:
+            world.barrier(stage="end of step")
+        else:
+            world.all_reduce(torch.ones(4), stage="gradients")
+
+    with pytest.raises(CollectiveMismatchError) as caught:
+        Loopback.run(3, body, debug=True)
+    message = str(caught.value)
+    assert "rank 0: all_to_all(stage=end of step" in message
+    assert "rank 2: all_reduce(stage=gradients, shape=(4,), dtype=torch.float32, op=sum)" in message
+    assert "look for a branch that depends on the rank" in message
