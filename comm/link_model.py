@@ -21,7 +21,6 @@ __all__ = [
     "predict_all_reduce_by_exchange",
     "predict_all_to_all",
     "predict_hierarchical_all_to_all",
-    "predict_message",
     "reduction_latency_s",
     "reduction_seconds",
     "wire_seconds",
@@ -36,31 +35,12 @@ LENGTH_BYTES = 8
 
 @dataclass(frozen=True)
 class ReductionRound:
-    """One step of an all-reduce, in which every rank has at most one message to send and one to receive.
-
-    Attributes:
-        num_bytes: [n, n] bytes that each rank sends to each.
-        added_bytes: the longest partial sum that a rank adds to its own afterwards.
-    """
+    """One step of an all-reduce, in which every rank has at most one message to send and one to receive."""
 
     num_bytes: NDArray[np.float64]
+    """[n, n] bytes that each rank sends to each."""
     added_bytes: float
-
-
-def predict_message(links: Links, source: int, target: int, num_bytes: float) -> float:
-    """Seconds until a message has arrived that travels alone.
-
-    ``latency + max(0, seconds_per_byte * num_bytes - hidden)``.
-
-    Args:
-        links: of the network.
-        source: rank that sends.
-        target: rank that receives.
-        num_bytes: length of the message.
-    """
-    pair = source, target
-    on_the_wire = links.seconds_per_byte[pair] * num_bytes
-    return float(links.latency_s[pair] + max(0.0, on_the_wire - links.hidden_s[pair]))
+    """The longest partial sum that a rank adds to its own afterwards."""
 
 
 def wire_seconds(links: Links, num_bytes: ArrayLike) -> float:
@@ -183,7 +163,8 @@ def predict_hierarchical_all_to_all(
     """
     sent = _byte_matrix(links, num_bytes)
     relay = relays(groups)
-    source, target = np.indices(sent.shape)
+    target = np.broadcast_to(np.arange(links.size), sent.shape)
+    source = target.T
     leaves = ~_same_group(groups)
     lengths, within = np.zeros_like(sent), np.zeros_like(sent)
     np.add.at(lengths, (source[leaves], relay[leaves]), LENGTH_BYTES)
@@ -224,22 +205,12 @@ def _same_group(groups: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
 
 
 def reduction_latency_s(links: Links, rounds: list[ReductionRound]) -> float:
-    """Seconds that rounds take for next to nothing: each the latency of its slowest message.
-
-    Args:
-        links: of the network.
-        rounds: from `all_reduce_rounds`.
-    """
+    """Seconds that rounds take for next to nothing: each the latency of its slowest message."""
     return sum(_largest_latency(links, step.num_bytes) for step in rounds)
 
 
 def reduction_seconds(links: Links, rounds: list[ReductionRound]) -> float:
-    """Seconds that rounds spend on the wire and with adding, latencies left out.
-
-    Args:
-        links: of the network.
-        rounds: from `all_reduce_rounds`.
-    """
+    """Seconds that rounds spend on the wire and with adding, latencies left out."""
     return sum(
         wire_seconds(links, step.num_bytes) + links.add_seconds_per_byte * step.added_bytes for step in rounds
     )

@@ -8,8 +8,8 @@ So the result is the same on every rank bit for bit, and each sends 2 (size - 1)
 A reduction is a generator that yields each exchange when it has posted it; `windrow.comm.transfer.Steps` drives it.
 """
 
-from collections.abc import Iterator, Sequence
-from typing import TYPE_CHECKING, Literal
+from collections.abc import Callable, Iterator, Sequence
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 from torch import Tensor
@@ -28,10 +28,14 @@ ReduceOp = Literal["sum", "max", "min"]
 
 def reduce_in_order(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
     """Reduce tensors one after another; a new tensor."""
-    combine = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}[op]
+    combine: dict[ReduceOp, Callable[..., Any]] = {
+        "sum": torch.add,
+        "max": torch.maximum,
+        "min": torch.minimum,
+    }
     total = tensors[0].clone()
     for tensor in tensors[1:]:
-        combine(total, tensor, out=total)
+        combine[op](total, tensor, out=total)
     return total
 
 

@@ -435,16 +435,19 @@ class World(ABC):
         receives: Sequence[Tensor],
     ) -> Callable[[], T]:
         """What ends a collective that is about to be posted, so that a tracer sees both moments."""
-        if self.tracer is None or self.size == 1:
+        tracer, begin_ns = self.tracer, trace_clock_ns()
+        if tracer is None or self.size == 1:
             return finish
-        return self.tracer.recording(
-            finish,
-            stage,
-            trace_clock_ns(),
-            operation=operation,
-            bytes_sent=sum(tensor.nbytes for tensor in sends),
-            bytes_received=sum(tensor.nbytes for tensor in receives),
-        )
+        sent, received = (sum(tensor.nbytes for tensor in tensors) for tensors in (sends, receives))
+
+        def record_and_finish() -> T:
+            end_ns = trace_clock_ns()
+            tracer.record(
+                stage, begin_ns, end_ns, operation=operation, bytes_sent=sent, bytes_received=received
+            )
+            return finish()
+
+        return record_and_finish
 
     def _outgoing(self, tensor: Tensor) -> Tensor:
         return to_transport(tensor.detach(), self.transport_device(tensor.device))

@@ -8,10 +8,15 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.link_estimate import TimeCurve, estimate_links, fit_time_curve
-from windrow.comm.link_model import predict_all_reduce, predict_all_to_all, predict_message
+from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import CollectiveCost, Links
 
 SIZES = [64, *(1 << power for power in range(10, 25, 2))]
+
+
+def message_seconds(links: Links, pair: tuple[int, int], num_bytes: float) -> float:
+    on_the_wire = links.seconds_per_byte[pair] * num_bytes
+    return float(links.latency_s[pair] + max(0.0, on_the_wire - links.hidden_s[pair]))
 
 
 def timings(links: Links, outliers: np.random.Generator | None = None) -> Links:
@@ -24,7 +29,7 @@ def timings(links: Links, outliers: np.random.Generator | None = None) -> Links:
     ranks = range(links.size)
     pairs = [
         {
-            q: {m: repeats(predict_message(links, p, q, m) + links.latency_s[q, p]) for m in SIZES}
+            q: {m: repeats(message_seconds(links, (p, q), m) + links.latency_s[q, p]) for m in SIZES}
             for q in ranks
             if q != p
         }

@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 from windrow.comm import link_probe
 from windrow.comm.link_estimate import fit_time_curve
 from windrow.comm.link_model import predict_all_reduce
-from windrow.comm.link_probe import ProbeOptions, measure_links, spread
+from windrow.comm.link_probe import ProbeOptions, _spread, measure_links
 from windrow.comm.links import links_to_json
 from windrow.comm.meter import Meter, Tracer
 
@@ -118,7 +118,7 @@ def test_options_that_measure_nothing_are_refused(changes):
 
 @given(st.lists(st.integers(0, 20), min_size=1).filter(any))
 def test_each_has_its_turns_and_no_two_rounds_pass_without_need(counts):
-    order = list(spread(counts))
+    order = list(_spread(counts))
     assert [order.count(which) for which in range(len(counts))] == counts
     for which, count in enumerate(counts):
         for part in (1, 2):
