@@ -33,7 +33,7 @@ from windrow.comm.subgroup import DerivedWorld
 from windrow.comm.transfer import Request, Steps, as_bytes
 from windrow.comm.world import World
 
-__all__ = ["HierarchicalWorld", "hierarchical"]
+__all__ = ["hierarchical"]
 
 USUAL_EXCHANGE_BYTES = 1 << 20
 
@@ -76,18 +76,11 @@ def hierarchical(
     if len(groups) in (1, world.size):
         return world
     links = world.broadcast_object(links, root=0, stage="links")
-    return HierarchicalWorld(world, groups, links, exchange_bytes)
+    return _HierarchicalWorld(world, groups, links, exchange_bytes)
 
 
-class HierarchicalWorld(DerivedWorld):
-    """Made by `hierarchical`.
-
-    Args:
-        parent: the world.
-        groups: the ranks of each host.
-        links: equal on all ranks.
-        exchange_bytes: what a rank sends in a usual exchange.
-    """
+class _HierarchicalWorld(DerivedWorld):
+    """Made by `hierarchical`, with links that are equal on all ranks."""
 
     def __init__(
         self, parent: World, groups: Sequence[Sequence[int]], links: Links | None, exchange_bytes: float

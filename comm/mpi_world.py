@@ -41,12 +41,7 @@ OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 class _Requests(Request):
     """MPI requests with the peer that each one waits for (None: all ranks). Any thread may test them.
 
-    Args:
-        requests: all of them must end.
-        peers: of each request.
-        size: ranks.
-        paced: driven whenever these are tested; None before there is any.
-        message: what goes through `paced`, and must arrive too.
+    `paced` is driven whenever these are tested, and `message`, which goes through it, must arrive too.
     """
 
     def __init__(

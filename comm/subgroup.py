@@ -104,11 +104,7 @@ class Subgroup(DerivedWorld):
 
 
 def check_groups(groups: Sequence[Sequence[int]], size: int) -> None:
-    """Refuse what is no split of 0, 1, ..., size - 1.
-
-    Raises:
-        RecipeError: names the ranks and the cure.
-    """
+    """Refuse what is no split of 0, 1, ..., size - 1."""
     named = [rank for group in groups for rank in group]
     problems = {
         "out of range": sorted({rank for rank in named if not 0 <= rank < size}),

@@ -1,7 +1,7 @@
 """The ranks of a job, and the few collectives that everything else is written with.
 
 The law, as in MPI: every collective is issued by all ranks, in the same order. What must agree is said at
-each method; ``debug=True`` checks it before each call (`check_agreement`) and raises the same error on every rank.
+each method; ``debug=True`` checks it before each call and raises the same error on every rank.
 
 A backend implements two transfers, `World.post_exchange` (one optional message to and from each peer) and
 `World.post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here. `World.split`
@@ -27,7 +27,7 @@ if TYPE_CHECKING:
     from windrow.comm.codec import Codec
     from windrow.comm.meter import Meter
 
-__all__ = ["DEFAULT_DEADLINE_S", "ReduceOp", "World", "check_agreement"]
+__all__ = ["DEFAULT_DEADLINE_S", "World"]
 
 T = TypeVar("T")
 
@@ -472,7 +472,7 @@ class World(ABC):
         meter, tracer, debug = self.meter, self.tracer, self.debug
         self.meter, self.tracer, self.debug = None, None, False
         try:
-            check_agreement(self, call)
+            _check_agreement(self, call)
         finally:
             self.meter, self.tracer, self.debug = meter, tracer, debug
 
@@ -494,17 +494,11 @@ class World(ABC):
             )
 
 
-def check_agreement(world: "World", call: Mapping[str, object]) -> None:
-    """Compare a description of the collective that each rank is about to issue. Collective.
-
-    Args:
-        world: all its ranks call this at the same point of their collective order.
-        call: what must be equal on all ranks: the operation, stage, shape, dtype, and so on.
+def _check_agreement(world: "World", call: Mapping[str, object]) -> None:
+    """Compare what describes the collective that each rank is about to issue. Collective.
 
     Raises:
         CollectiveMismatchError: on every rank, with the same text, listing each rank's call.
-
-    Cost: one all-gather of a few hundred bytes.
     """
     calls = world.all_gather_object(dict(call), stage="debug agreement")
     if all(other == calls[0] for other in calls):
