@@ -9,10 +9,11 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.codec import Codec, make_codec
+from windrow.comm.codec import CodecName
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn.graph import Task
 from windrow.gnn.models import GNN
@@ -41,26 +42,14 @@ class SamplerOptions:
     """"global": every epoch shuffles all training vertices, and a rank works on those of the minibatch that it owns,
     so the answer does not depend on the number of ranks. "local": every rank shuffles its own (SALIENT++)."""
 
-    storage: Literal["fp32", "fp16", "bf16"] = "fp32"
+    storage: CodecName = "fp32"
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
-
-    wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Number format in which features travel between ranks; what is stored in a shorter one travels as it is."""
 
     def __post_init__(self) -> None:
         """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
         check_fanouts("sampler.fanouts", self.fanouts)
-        if self.storage != "fp32" and self.wire not in ("fp32", self.storage):
-            raise RecipeError(
-                f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '
-                f'stored, so leave out sampler.wire, or store them as "fp32"'
-            )
-
-    def codec_of(self, dtype: torch.dtype) -> Codec:
-        """How features travel that are kept in this dtype: what is shorter than fp32 travels as it is."""
-        return make_codec(self.wire if dtype == torch.float32 else "fp32")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -129,6 +118,9 @@ class MinibatchTrainer:
         options: how the weights are learnt.
         seed: the run's seed.
         pipeline: how far ahead minibatches are sampled and fetched; must agree.
+        wire: in which number formats features and gradients travel; must agree.
+        sums_world: sums the gradients, over the same ranks: `world`, or what
+            `windrow.comm.hierarchy.hierarchical` made of it. None: `world`.
         cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps too; None for none. Their number
             may differ between ranks.
         gpu_share: share of this rank's own rows that a GPU keeps; the first ones.
@@ -148,9 +140,12 @@ class MinibatchTrainer:
         options: TrainingOptions,
         seed: int,
         pipeline: PipelineOptions | None = None,
+        wire: WireOptions | None = None,
+        sums_world: World | None = None,
         cached_ids: Tensor | None = None,
         gpu_share: float = 1.0,
     ) -> None:
+        wire = wire or WireOptions()
         if len(sampler_options.fanouts) != model.options.num_layers:
             raise RecipeError(
                 f"sampler.fanouts has {len(sampler_options.fanouts)} hops but the model has {model.options.num_layers} "
@@ -172,7 +167,7 @@ class MinibatchTrainer:
             scheme=sampler_options.order,
             seed=seed,
         )
-        codec = sampler_options.codec_of(graph.features.dtype)
+        codec = wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
         self.store = CachedStore(
             world,
@@ -200,7 +195,9 @@ class MinibatchTrainer:
             device=self._device,
             stopwatch=self.stopwatch,
         )
-        self._reducer = GradientReducer(world, model.parameters(), bucket_bytes=BUCKET_BYTES)
+        self._reducer = GradientReducer(
+            sums_world or world, model.parameters(), codec=wire.sums_codec(), bucket_bytes=BUCKET_BYTES
+        )
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )

@@ -24,6 +24,7 @@ from windrow.caching.selection import (
 )
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
 from windrow.comm.codec import make_codec
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn.demand import count_accesses, demand_of
 from windrow.gnn.inference import own_vertices, sampled_steps
@@ -158,14 +159,14 @@ def seed_order(graph: PartitionedGraph, part: int, recipe: Recipe) -> SeedOrder:
     )
 
 
-def row_sizes(sampler: SamplerOptions, features: Tensor) -> tuple[int, int]:
+def row_sizes(sampler: SamplerOptions, wire: WireOptions, features: Tensor) -> tuple[int, int]:
     """Bytes of one row of features where it is owned, and on the wire of training or in a cache, which keeps that form.
 
     Of the features only shape and dtype count: [rows, F] as the store has them, or as training keeps them already.
     """
     shape = features.shape[1:]
     in_memory = make_codec(sampler.storage).wire_row_bytes(shape, features.dtype)
-    on_the_wire = sampler.codec_of(features.dtype).wire_row_bytes(shape, features.dtype)
+    on_the_wire = wire.vectors_codec(features.dtype).wire_row_bytes(shape, features.dtype)
     return in_memory, min(in_memory, on_the_wire)
 
 
@@ -197,7 +198,7 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
     if world.size == 1 or options.alpha == 0:
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
     ranking = rank_part(graph, world.rank, recipe)
-    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
+    _, copy_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
     if isinstance(options.alpha, str):
         worthwhile = ranking.worthwhile(recipe.training.epochs)
         capacities = _agree_on_capacities(world, ranking, worthwhile, copy_bytes, options.memory_gib)
@@ -262,7 +263,7 @@ def choose_inference_cache(
     )
     worthwhile = ranking.worthwhile(1)
     if isinstance(options.alpha, str):
-        row_bytes, _ = row_sizes(recipe.sampler, graph.features)
+        row_bytes, _ = row_sizes(recipe.sampler, recipe.wire, graph.features)
         capacities = _agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
         return torch.from_numpy(ranking.kept(capacities[world.rank]))
     room = cache_capacity(options.alpha, graph.num_vertices, world.size)

@@ -14,7 +14,6 @@ __all__ = [
     "git_commit",
     "hardware",
     "hardware_line",
-    "kernel_id",
     "package_versions",
     "usable_cores",
 ]
@@ -80,17 +79,6 @@ def usable_cores() -> int:
     if hasattr(os, "sched_getaffinity"):
         return len(os.sched_getaffinity(0))
     return os.cpu_count() or 1
-
-
-def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """What processes have in common that share cores and memory: the start of a kernel, whatever the host is called.
-
-    Emulated hosts and containers have names of their own and share a machine. Elsewhere than on Linux: the host's name.
-    """
-    try:
-        return boot_id.read_text(encoding="ascii").strip()
-    except OSError:
-        return platform.node()
 
 
 def git_commit(folder: Path | None = None) -> str:

@@ -124,7 +124,7 @@ def explain(
         work: of a step; None where the network is not known.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
-    row_bytes, wire_row_bytes = row_sizes(recipe.sampler, graph.features)
+    row_bytes, wire_row_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
     full = max(vertices - graph.book.part_size(part) for part in range(parts)) * parts / vertices
     shown = [alpha for alpha in alphas if alpha < full]
     on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
@@ -219,7 +219,7 @@ def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[floa
         That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
-    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
+    _, copy_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
     affordable = rows_that_fit(recipe.cache.memory_gib, copy_bytes)
     by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in alphas]
     remote = [vertices - graph.book.part_size(part) for part in range(parts)]

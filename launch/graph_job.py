@@ -14,6 +14,7 @@ from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch.cache_choice import choose_cache, row_sizes
 from windrow.launch.checkpoint import CheckpointHeader, check_world_size
 from windrow.launch.job import graph_placement
+from windrow.launch.known_links import world_of_sums
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size
 from windrow.partition.book import check_vertex_order
@@ -64,10 +65,12 @@ class GraphJob:
             options=recipe.training,
             seed=recipe.run.seed,
             pipeline=recipe.pipeline,
+            wire=recipe.wire,
+            sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
             cached_ids=self._cache.cached_ids,
             gpu_share=gpu_share,
         )
-        _, self._copy_bytes = row_sizes(recipe.sampler, self._graph.features)
+        _, self._copy_bytes = row_sizes(recipe.sampler, recipe.wire, self._graph.features)
         choices = world.all_gather_object(
             (len(self._cache.cached_ids), self._cache.expected_rows), stage="size of caches"
         )
@@ -78,7 +81,7 @@ class GraphJob:
             recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
         )
         # What was rounded for the wire would make measured figures depend on the number of ranks.
-        is_exact = recipe.sampler.storage != "fp32" or recipe.sampler.wire == "fp32"
+        is_exact = recipe.sampler.storage != "fp32" or recipe.wire.vectors == "fp32"
         self._evaluator = Evaluator(
             world,
             self._graph,

@@ -17,10 +17,11 @@ import torch
 
 from windrow.comm.connect import BackendName, connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
+from windrow.comm.hosts import kernel_id
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.environment import kernel_id, usable_cores
+from windrow.launch.environment import usable_cores
 
 __all__ = [
     "GRAPH_SHAPES",

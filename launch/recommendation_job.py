@@ -11,6 +11,7 @@ from windrow.comm.meter import Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader
 from windrow.launch.job import table_placement
+from windrow.launch.known_links import world_of_sums
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
@@ -85,6 +86,8 @@ class RecommendationJob:
             table_learning_rate=recipe.tables.learning_rate,
             seed=recipe.run.seed,
             device=device,
+            wire=recipe.wire,
+            sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
         )
         # Its checks need the number of steps, which only the log tells.
         learning_rate_factor(
@@ -284,6 +287,7 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         world=world,
         plan=make_plan(recipe.plan, table_specs(tables, recipe.tables), world.size),
         optimizer=recipe.tables,
+        wire=recipe.wire,
         seed=seed,
     )
     correction = torch.from_numpy(negatives.log_probabilities()) if options.log_q_correction else None
@@ -324,6 +328,7 @@ def _click_recommender(
         plan=plan_of(plan, {table.name for table in bag_tables}),
         groups=groups,
         optimizer=recipe.tables,
+        wire=recipe.wire,
         seed=recipe.run.seed,
     )
     sequences = None
@@ -335,6 +340,7 @@ def _click_recommender(
             plan=plan_of(plan, {table.name for table in sequence_tables}),
             groups=groups,
             optimizer=recipe.tables,
+            wire=recipe.wire,
             seed=recipe.run.seed,
         )
     model = build_model(

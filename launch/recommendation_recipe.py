@@ -9,6 +9,7 @@
     [deduplication]                   lists held once        windrow.recsys.batches.deduplication.options
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
     [plan]                            where they live        windrow.partition.tables.planners.PlanOptions
+    [wire]                            formats on the way     windrow.comm.wire.WireOptions
     [model]                           the dense part         windrow.recsys.models.build.ModelOptions
     [training]                        how it learns          windrow.recsys.trainer.RecommendationTrainingOptions
     [evaluation]                      how it is measured     windrow.recsys.evaluation.RecommendationEvaluationOptions
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.wire import WireOptions
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
 from windrow.partition.tables.planners import PlanOptions
@@ -42,6 +44,7 @@ DECISIVE_SECTIONS = (
     "transforms",
     "deduplication",
     "tables",
+    "wire",
     "model",
     "training",
     "evaluation",
@@ -70,6 +73,8 @@ class RecommendationRecipe:
     """How embedding tables are stored, and how they learn."""
     plan: PlanOptions = field(default_factory=PlanOptions)
     """How they are spread over the ranks."""
+    wire: WireOptions = field(default_factory=WireOptions)
+    """In which number formats vectors and gradients travel between ranks."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """What is computed from embeddings and dense values."""
     training: RecommendationTrainingOptions = field(default_factory=RecommendationTrainingOptions)

@@ -70,14 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
             "one rank has no links: start several, as in mpirun -n 4 windrow network, or describe a network by "
             "--describe FILE"
         )
-    import socket
-
     from windrow.comm.connect import connect
+    from windrow.comm.hosts import gather_hosts
     from windrow.launch.known_links import cache_folder, known_links
     from windrow.launch.terminal import duration
 
     with connect() as world:
-        hosts = world.all_gather_object(socket.gethostname(), stage="hosts")
+        hosts = gather_hosts(world)
         known = known_links(world, hosts=hosts, folder=cache_folder(), measure=arguments.measure)
         if world.rank == 0:
             age = "just now" if known.age_s == 0 else f"{duration(known.age_s)} ago (--measure does it anew)"

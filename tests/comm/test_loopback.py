@@ -71,12 +71,6 @@ def test_a_sent_buffer_may_change_once_the_operation_has_started():
     assert [results[0][1], results[1][0]] == [1.0, 0.0]
 
 
-def test_single_is_a_world_of_one():
-    world = Loopback.single()
-    assert (world.rank, world.size) == (0, 1)
-    assert world.all_gather_object("me", stage="test") == ["me"]
-
-
 def test_abort_ends_this_rank():
     with pytest.raises(SystemExit):
         Loopback.single().abort(3)

@@ -7,6 +7,7 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.wire import WireOptions
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
@@ -31,7 +32,8 @@ def make_trainer(world, graph, *, kind="graphsage", order="global", fanouts=(4, 
         world,
         part,
         build_model(options, in_features=6, out_features=part.outputs, seed=5),
-        sampler_options=SamplerOptions(fanouts=fanouts, order=order, wire=wire),
+        sampler_options=SamplerOptions(fanouts=fanouts, order=order),
+        wire=WireOptions(vectors=wire),
         options=TrainingOptions(batch_size=20, learning_rate=0.01, weight_decay=0.01, **training),
         seed=5,
     )

@@ -9,6 +9,7 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.models import build_model
@@ -28,7 +29,8 @@ def recipe(epochs: int = EPOCHS, wire: str = "fp32", **cache: Any) -> Recipe:
     sections: dict[str, Any] = {
         "graph": {"path": "g.npz"},
         "model": {"num_layers": 2, "hidden": 4},
-        "sampler": {"fanouts": [3, 2], "wire": wire},
+        "sampler": {"fanouts": [3, 2]},
+        "wire": {"vectors": wire},
         "training": {"batch_size": 60, "epochs": epochs},
         "cache": cache,
     }
@@ -195,10 +197,12 @@ def test_vip_keeps_what_is_needed_most(graph: PartitionedGraph) -> None:
     ("options", "dtype", "sizes"),
     [
         ({}, torch.float32, (40, 40)),
-        ({"wire": "fp16"}, torch.float32, (40, 20)),
+        ({"vectors": "fp16"}, torch.float32, (40, 20)),
         ({"storage": "bf16"}, torch.float32, (20, 20)),
         ({"storage": "bf16"}, torch.bfloat16, (20, 20)),
     ],
 )
 def test_row_sizes(options: dict[str, Any], dtype: torch.dtype, sizes: tuple[int, int]) -> None:
-    assert row_sizes(SamplerOptions(**options), torch.empty((3, 10), dtype=dtype)) == sizes
+    sampler = SamplerOptions(storage=options.get("storage", "fp32"))
+    wire = WireOptions(vectors=options.get("vectors", "fp32"))
+    assert row_sizes(sampler, wire, torch.empty((3, 10), dtype=dtype)) == sizes

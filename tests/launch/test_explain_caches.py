@@ -76,7 +76,7 @@ def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> Non
 
 
 def test_short_wires_make_short_copies(graph: PartitionedGraph) -> None:
-    found = explain(graph, recipe(sampler={"fanouts": [3, 2], "wire": "fp16"}), alphas=(0.0,))
+    found = explain(graph, recipe(sampler={"fanouts": [3, 2]}, wire={"vectors": "fp16"}), alphas=(0.0,))
     assert (found.row_bytes, found.wire_row_bytes) == (ROW_BYTES, ROW_BYTES // 2)
     assert (found.automatic.kept_rows, found.automatic.memory_bytes) == (200, 100 * ROW_BYTES)
     assert found.sizes[0].remote_bytes == pytest.approx(found.sizes[0].remote_rows * (8 + ROW_BYTES // 2))
@@ -178,7 +178,7 @@ def test_the_automatic_size(uneven: PartitionedGraph) -> None:
     assert short.alpha == pytest.approx(100 * UNEVEN_PARTS / 900)
     rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
     assert short.asked == pytest.approx(np.stack([one.expected_rows([100])[0] for one in rankings]))
-    halved = surveyed(memory_rows=100, sampler={"fanouts": [2, 1], "wire": "fp16"})
+    halved = surveyed(memory_rows=100, sampler={"fanouts": [2, 1]}, wire={"vectors": "fp16"})
     assert survey_caches(uneven, halved, []).automatic.kept.tolist() == [200] * UNEVEN_PARTS
     brief = surveyed(epochs=1)
     worth_it = survey_caches(uneven, brief, []).automatic

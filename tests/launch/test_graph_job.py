@@ -68,7 +68,8 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
     changed = recipe.settings() | {
         "store": str(recipe.store.parent / "two"),
         "partition": {"num_parts": 2, "method": "random"},
-        "sampler": {"fanouts": [4, 3], "wire": "fp16"},
+        "sampler": {"fanouts": [4, 3]},
+        "wire": {"vectors": "fp16"},
         "cache": {"alpha": 0.5},
     }
     asked = make_recipe(changed, source="r.toml", base=Path("/"))
@@ -90,6 +91,33 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
         assert "alpha 0.5, up to 60 rows of other ranks (720 B)" in line
         # The figure that windrow explain has.
         assert f"; all ranks together will ask for about {explained:,.0f} more in an epoch" in line
+
+
+def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(recipe: Recipe) -> None:
+    changed = recipe.settings() | {
+        "store": str(recipe.store.parent / "halved"),
+        "partition": {"num_parts": 2, "method": "random"},
+    }
+
+    def train(sums: str) -> list[tuple[int, list[float]]]:
+        asked = make_recipe(changed | {"wire": {"sums": sums}}, source="r.toml", base=Path("/"))
+
+        def body(world: World) -> tuple[int, list[float]]:
+            world.meter = Meter()
+            one = GraphJob(world, asked, torch.device("cpu"))
+            one.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
+            weights = torch.cat([value.flatten() for value in one.state_dict()["model"].values()])
+            one.close()
+            return world.meter.totals("gradients").bytes_reduced, weights.tolist()
+
+        return Loopback.run(2, body)
+
+    partition_to_store(PartitionJob.of(make_recipe(changed, source="r.toml", base=Path("/"))))
+    exact, rounded = train("fp32"), train("bf16")
+    assert rounded[0] == rounded[1]
+    assert 2 * rounded[0][0] == exact[0][0] > 0
+    assert rounded[0][1] != exact[0][1]
+    assert rounded[0][1] == pytest.approx(exact[0][1], abs=0.02)
 
 
 def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> None:

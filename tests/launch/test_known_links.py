@@ -7,9 +7,10 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.comm.link_model import predict_all_reduce
+from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange
 from windrow.comm.link_probe import ProbeOptions
 from windrow.comm.links import Links, NetworkDescription, described_links, links_from_json, links_to_json
 from windrow.comm.loopback import Loopback
@@ -26,6 +27,7 @@ from windrow.launch.known_links import (
     ranks_on_one_host,
     read_cached_links,
     read_network,
+    world_of_sums,
 )
 from windrow.launch.terminal import table
 
@@ -77,6 +79,31 @@ def test_a_damaged_file_is_measured_anew(tmp_path, probe, text):
     assert ask(tmp_path)[1].links.latency_s[0, 1] == 0.25
     assert len(probe) == 4
     assert links_from_json(file.read_text(), source="").hosts == tuple(HOSTS)
+
+
+def test_the_world_of_sums_is_chosen_by_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(links_cache, "gather_hosts", lambda world: ["a", "b", "a", "b"][: world.size])
+
+    def kinds(topology, size=4):
+        def body(world):
+            chosen = world_of_sums(world, topology, device="cpu")
+            assert chosen.all_reduce(torch.ones(9), stage="test").eq(size).all()
+            return "flat" if chosen is world else "by hosts"
+
+        return set(Loopback.run(size, body))
+
+    assert [kinds(topology) for topology in ("flat", "hierarchical", "auto")] == [
+        {"flat"},
+        {"by hosts"},
+        {"flat"},
+    ]
+    assert kinds("hierarchical", size=2) == {"flat"}
+    hosts = ["a", "b", "a", "b"]
+    file = cached_file(cache_folder(), hosts, backend="Loopback", device="cpu")
+    file.parent.mkdir(parents=True)
+    file.write_text(links_to_json(made_up(hosts)))
+    assert kinds("auto") == {"by hosts"}
 
 
 def test_a_folder_that_cannot_be_written_costs_the_next_measurement_only(tmp_path, probe):
@@ -189,6 +216,13 @@ def test_a_rate_that_never_showed_is_infinite():
     rows = link_rows(Links(hosts=["a", "b"], latency_s=zeros, seconds_per_byte=zeros, hidden_s=zeros))
     assert rows[0]["Gbit/s"] == math.inf
     assert "inf" in table(rows)
+
+
+def test_hosts_of_several_ranks_have_a_second_way():
+    links = described_links(NetworkDescription(nodes=2, ranks_per_node=2))
+    shown = prediction_rows(links)[5]["all-reduce by hosts ms"]
+    groups = [[0, 1], [2, 3]]
+    assert shown == pytest.approx(predict_all_reduce_by_exchange(links, PREDICTED_BYTES[5], groups) * 1e3)
 
 
 def test_predictions_are_those_of_the_model():

@@ -82,6 +82,13 @@ def test_a_fanout_of_zero_is_refused(section: str) -> None:
         ({"training": {"schedule": {"kind": "cosin"}}}, "[training.schedule] kind = 'cosin'"),
         ({"partition": {"num_parts": 0}}, "num_parts = 0"),
         ({"graph": {}}, "[graph] needs a value for 'path'"),
+        ({"wire": {"vectors": "fp8"}}, "[wire] vectors = 'fp8' has the wrong type: expected one of 'fp32'"),
+        (
+            {"wire": {"vectors": "bf16"}, "sampler": {"storage": "fp16"}},
+            'wire.vectors = "bf16" with sampler.storage = "fp16": rows travel as they are stored',
+        ),
+        ({"wire": {"gradients": "bf16"}}, "features of vertices are not learnt"),
+        ({"sampler": {"wire": "bf16"}}, "[sampler] has no key 'wire'"),
     ],
 )
 def test_bad_settings_are_refused(sections: dict[str, Any], words: str) -> None:

@@ -8,9 +8,12 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.rows import near_equal_split
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
@@ -110,7 +113,16 @@ class MadeUpLog:
 
 
 def make_trainer(
-    world, *, planner="row_wise", dropout=0.0, sequences=False, optimizer="adam", tables="adagrad", **more
+    world,
+    *,
+    planner="row_wise",
+    dropout=0.0,
+    sequences=False,
+    optimizer="adam",
+    tables="adagrad",
+    sums="fp32",
+    hosts=None,
+    **more,
 ):
     options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1)
     plan = plan_with_planner(planner, table_specs(TABLES, options), world.size, replicate_below_bytes=0)
@@ -125,7 +137,13 @@ def make_trainer(
         options=RecommendationTrainingOptions(epochs=2, optimizer=optimizer, learning_rate=0.05, **more),
         table_learning_rate=0.1,
         seed=3,
+        wire=WireOptions(sums=sums),
+        sums_world=None if hosts is None else hierarchical(world, hosts),
     )
+
+
+def numel_of_model():
+    return sum(parameter.numel() for parameter in SumModel().parameters())
 
 
 def two_epochs(world, **settings):
@@ -184,6 +202,20 @@ def test_losses_are_those_of_a_plain_loop(spmd, planner):
     expected = reference_losses()
     for losses in spmd(lambda world: two_epochs(world, planner=planner)):
         assert losses == pytest.approx(expected, rel=1e-5)
+
+
+@pytest.mark.parametrize(("sums", "rel"), [("fp32", 1e-5), ("bf16", 1e-2)])
+def test_gradients_may_be_summed_by_hosts_in_fewer_bytes(sums, rel):
+    def body(world):
+        world.meter = Meter()
+        losses = two_epochs(world, planner="replicated", sums=sums, hosts="abab")
+        return losses, world.meter.totals("gradients").bytes_reduced
+
+    losses, num_bytes = zip(*Loopback.run(4, body), strict=True)
+    assert losses[0] == pytest.approx(reference_losses(), rel=rel)
+    assert losses[1:] == losses[:3]
+    elements = (sum(table.num_embeddings for table in TABLES) * DIM + numel_of_model()) * 2 * STEPS
+    assert set(num_bytes) == {elements * (4 if sums == "fp32" else 2)}
 
 
 @pytest.mark.parametrize("planner", ["row_wise", "replicated"])
