@@ -50,7 +50,7 @@ class StepWork:
     device_s: float
     """Seconds of forward, backward and update on a GPU; 0 where a CPU does them."""
     gradient_bytes: int
-    """Of the gradients that are summed over the ranks."""
+    """Of the gradients that are summed over the ranks, as they travel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -199,8 +199,9 @@ class _Bench:
         """Medians of what counted."""
         processor = slower * median(self.processor_s)
         device = median(self.device_s)
+        codec = make_codec(self.recipe.wire.sums)
         gradient_bytes = sum(
-            weight.numel() * weight.element_size()
+            codec.wire_row_bytes(weight.shape, weight.dtype)
             for weight in self._model.parameters()
             if weight.requires_grad
         )
