@@ -177,7 +177,12 @@ class PlainTables(nn.Module):
 
         super().__init__()
         whole = EmbeddingBagCollection(configs(), seed=SEED)
-        weights = {stored.table.name: stored.weight for stored in whole.local_tables()}
+        weights = {
+            part.piece.name: part.tensor
+            for table in whole.local_tables()
+            for part in table.state()
+            if part.name == "weight"
+        }
         self.tables = nn.ModuleDict(
             {
                 name: nn.EmbeddingBag.from_pretrained(
@@ -275,9 +280,9 @@ def difference_to_torchrec() -> float:
         if reducer is not None:
             reducer.finish()
         bags.step()
-        for stored in bags.local_tables():
-            rectangle = (slice(*stored.table.rows), slice(*stored.table.columns))
-            apart.append(float((stored.weight - learnt[stored.table.name][rectangle]).abs().max()))
+        for part in (part for table in bags.local_tables() for part in table.state()):
+            rectangle = (slice(*part.piece.rows), slice(*part.piece.columns))
+            apart.append(float((part.tensor - learnt[part.piece.name][rectangle]).abs().max()))
         return max(apart)
 
     return max(

@@ -25,7 +25,7 @@ from windrow.partition.tables.plan import Plan, Shard, TableSpec, rectangle_byte
 
 if TYPE_CHECKING:
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["TrainingJob", "graph_placement", "table_placement"]
 
@@ -114,8 +114,8 @@ class TrainingJob(Protocol):
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, on any number of ranks."""
 
-    def local_tables(self) -> "Sequence[StoredTable] | None":
-        """This rank's shards of embedding tables, as views to read from and copy into; None where there are none."""
+    def local_tables(self) -> "Sequence[TableBatch] | None":
+        """What this rank stores of embedding tables, to read its state and to load it; None where there are none."""
 
     def check_resumable(self, header: CheckpointHeader) -> None:
         """Refuse a checkpoint for reasons of this kind of job.

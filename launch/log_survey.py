@@ -89,7 +89,12 @@ def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[st
         recipe: says how wide embeddings are and which features are sequences.
         found: in its log.
     """
-    costs = lookup_costs(found.features, dim=recipe.tables.dim, sequences=recipe.model.sequences)
+    log, tables = recipe.log, recipe.tables
+    # A feature that transforms make has a table of its own name.
+    dims = {
+        name: tables.of(log.table_of(name) if name in log.features else name).dim for name in found.features
+    }
+    costs = lookup_costs(dims, sequences=recipe.model.sequences)
     return propose_groups(found, costs)
 
 
@@ -178,15 +183,19 @@ class StepCounter:
         transforms = log_transforms(recipe, store)
         self._entries = {feature.name: feature for feature in transforms.features}
         self._changed = [name for group in self._groups for name in group if transforms.changes(name)]
-        self._vector_bytes = VALUE_BYTES * recipe.tables.dim
         self._plan = plan_tables(recipe, store, ranks)
         self._collections: list[tuple[Sequence[TableConfig], bool]] = [
             (bag_configs(recipe, store), True),
             (sequence_configs(recipe, store), False),
         ]
-        self._sequences = [
-            name for name in recipe.model.sequences if any(name in group for group in self._groups)
-        ]
+        grouped = {name for group in self._groups for name in group}
+        self._vector_bytes = {
+            name: VALUE_BYTES * table.embedding_dim
+            for table in self._collections[1][0]
+            for name in table.feature_names
+            if name in grouped
+        }
+        """Of an item of each sequence that is in a group."""
 
     def count(self, batches: SurveyedBatches, *, deduplicated: bool) -> StepCounts:
         """Count.
@@ -210,9 +219,9 @@ class StepCounter:
                 loads |= {name: FeatureLoad(rows, ids[name], loads[name].one_each) for name in group}
         traffic = self._traffic(loads, groups)
         padded = jagged = 0.0
-        for name in self._sequences:
-            padded += num_samples * batches.longest(name) * self._vector_bytes
-            jagged += batches.num_ids(name) * self._vector_bytes
+        for name, vector_bytes in self._vector_bytes.items():
+            padded += num_samples * batches.longest(name) * vector_bytes
+            jagged += batches.num_ids(name) * vector_bytes
         each = self._ranks
         return StepCounts(
             held_bytes=each * (self._held_bytes(loads) + INVERSE_BYTES * num_samples * len(groups)),
@@ -222,7 +231,7 @@ class StepCounter:
             vector_bytes=traffic.vector_bytes,
             padded_bytes=each * padded,
             jagged_bytes=each * jagged,
-            items=each * sum(loads[name].ids for name in self._sequences),
+            items=each * sum(loads[name].ids for name in self._vector_bytes),
             group_rows=each * group_rows,
         )
 

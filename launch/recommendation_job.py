@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader
@@ -41,7 +42,7 @@ from windrow.recsys.trainer import BatchSource, RecommendationTrainer
 from windrow.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "RecommendationEvaluator",
@@ -179,7 +180,7 @@ class RecommendationJob:
         """Restore what `state_dict` gave."""
         self._trainer.load_state_dict(state)
 
-    def local_tables(self) -> "Sequence[StoredTable]":
+    def local_tables(self) -> "Sequence[TableBatch]":
         """This rank's shards of the tables, with their optimiser states."""
         return self._trainer.local_tables()
 
@@ -303,7 +304,7 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         neighbourhoods=Neighbourhoods.of(interactions, options.max_history, options.max_audience, seed=seed),
         seed=seed,
     )
-    dim = recipe.tables.dim
+    dim = _tower_dim(recipe)
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     bags = EmbeddingBagCollection(
         tables,
@@ -337,6 +338,17 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
     )
 
 
+def _tower_dim(recipe: RecommendationRecipe) -> int:
+    """Columns of both tables of a two-tower model."""
+    user, item = (recipe.tables.of(table).dim for table in ("user", "item"))
+    if user != item:
+        raise RecipeError(
+            f"tables.user.dim = {user} and tables.item.dim = {item}: a two_tower model multiplies users with items: "
+            "give both tables the same dim"
+        )
+    return user
+
+
 def _click_recommender(
     world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
 ) -> Recommender:
@@ -351,7 +363,7 @@ def _click_recommender(
         world=world,
         plan=plan_of(plan, {table.name for table in bag_tables}),
         groups=groups,
-        optimizer=recipe.tables,
+        optimizer=recipe.tables.only(table.name for table in bag_tables),
         seed=recipe.run.seed,
     )
     sequences = None
@@ -362,7 +374,7 @@ def _click_recommender(
             world=world,
             plan=plan_of(plan, {table.name for table in sequence_tables}),
             groups=groups,
-            optimizer=recipe.tables,
+            optimizer=recipe.tables.only(table.name for table in sequence_tables),
             seed=recipe.run.seed,
         )
     model = build_model(

@@ -14,7 +14,8 @@ share it. A lookup is one segment of the owner's batch of tables, and one block 
 
 Features come in groups. Those of group 0 have a row for each sample; those of any other are deduplicated together and
 have a row for each distinct one, so that groups differ in their number of rows. Kernels want one number of bags for
-all lookups of a batch of tables: tables whose features are of the same groups make one batch.
+all lookups of a batch of tables: tables whose features are of the same groups make one batch, as far as they are stored
+and learn alike.
 """
 
 from collections.abc import Sequence
@@ -70,7 +71,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class LookupBatch:
-    """Neighbouring lookups that one batch of tables does: those of tables whose features are of the same groups."""
+    """Neighbouring lookups that one batch of tables does: tables of one kind, features of the same groups."""
 
     lookups: Range
     """First lookup, and the one after the last."""
@@ -78,6 +79,8 @@ class LookupBatch:
     """Columns of the owner's output."""
     groups: tuple[int, ...]
     """Groups of the features. Where they are several, those with fewer rows get empty bags at their end."""
+    kind: int
+    """How the tables are stored and learn: a number of `make_layout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -166,7 +169,12 @@ class Layout:
     @property
     def is_direct(self) -> bool:
         """Whether one owner holds every table whole and nothing is deduplicated: its output is the collection's."""
-        if len(self.owners) > 1 or self.replicated.lookups or any(self.groups):
+        if (
+            len(self.owners) > 1
+            or self.replicated.lookups
+            or any(self.groups)
+            or len(self.owners[0].batches) > 1
+        ):
             return False
         lookups, requests = self.owners[0].lookups, self.owners[0].requests
         return all(
@@ -176,7 +184,11 @@ class Layout:
 
 
 def make_layout(
-    tables: Sequence[TableConfig], plan: Plan, size: int, groups: Sequence[Sequence[str]] = ()
+    tables: Sequence[TableConfig],
+    plan: Plan,
+    size: int,
+    groups: Sequence[Sequence[str]] = (),
+    kinds: Sequence[int] | None = None,
 ) -> Layout:
     """Lay a plan out.
 
@@ -185,6 +197,7 @@ def make_layout(
         plan: covers these tables on `size` ranks, as `check_plan` has it.
         size: number of ranks.
         groups: features that are deduplicated together; may name others, too.
+        kinds: for each table a number that tables share which are stored and learn alike; None: all do.
 
     Returns:
         The layout. On one rank a replicated table is one like any other.
@@ -204,8 +217,9 @@ def make_layout(
     feature_groups = tuple(group_of.get(feature, 0) for feature in features)
     alone = size == 1
     shards = [list(plan.shards_on(rank)) + (copies if alone else []) for rank in range(size)]
-    owners = tuple(_lay_out(tables, held, outputs, feature_groups) for held in shards)
-    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups)
+    kinds = kinds or [0] * len(tables)
+    owners = tuple(_lay_out(tables, held, outputs, feature_groups, kinds) for held in shards)
+    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups, kinds)
     rows = tuple(
         min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features
     )
@@ -227,6 +241,7 @@ def _lay_out(
     held: Sequence[Shard],
     outputs: Sequence[tuple[int, int, Range]],
     feature_groups: Sequence[int],
+    kinds: Sequence[int],
 ) -> OwnerLayout:
     order = {table.name: number for number, table in enumerate(tables)}
     groups_of_table = [
@@ -237,6 +252,7 @@ def _lay_out(
         held,
         key=lambda shard: (
             groups_of_table[order[shard.table]],
+            kinds[order[shard.table]],
             order[shard.table],
             shard.rows,
             shard.columns,
@@ -263,20 +279,24 @@ def _lay_out(
         start, dim = lookups[-1].columns[1] if lookups else 0, members[member].dim
         lookups.append(Lookup(requests.index(request), member, (start, start + dim), (output, output + dim)))
     request_groups = tuple(feature_groups[request.feature] for request in requests)
-    batches = _batches(lookups, [groups_of_table[order[member.name]] for member in members])
+    numbers = [order[member.name] for member in members]
+    batches = _batches(lookups, [(groups_of_table[number], kinds[number]) for number in numbers])
     bands = _bands(lookups, batches, request_groups)
     return OwnerLayout(members, requests, request_groups, tuple(lookups), batches, bands)
 
 
-def _batches(lookups: Sequence[Lookup], member_groups: Sequence[tuple[int, ...]]) -> tuple[LookupBatch, ...]:
-    """Join neighbours whose tables have features of the same groups."""
+def _batches(
+    lookups: Sequence[Lookup], members: Sequence[tuple[tuple[int, ...], int]]
+) -> tuple[LookupBatch, ...]:
+    """Join neighbours whose tables have features of the same groups, and are of one kind."""
     batches: list[LookupBatch] = []
     for number, lookup in enumerate(lookups):
-        groups = member_groups[lookup.member]
-        first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups)
-        start = batches.pop() if batches and batches[-1].groups == groups else first
+        groups, kind = members[lookup.member]
+        first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups, kind)
+        same = bool(batches) and (batches[-1].groups, batches[-1].kind) == (groups, kind)
+        start = batches.pop() if same else first
         batches.append(
-            LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups)
+            LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups, kind)
         )
     return tuple(batches)
 

@@ -67,6 +67,8 @@ def test_sequences_have_tables_of_their_own(
     )
     prepare_log(recipe.store, recipe.log, recipe.split)
     parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
-    stored = [(one.table.name, one.table.num_rows) for one in parts.recommender.local_tables()]
+    stored = [
+        (piece.name, piece.num_rows) for table in parts.recommender.local_tables() for piece in table.members
+    ]
     assert stored == [("item", 50), ("item_sequence", 50)]
     assert set(parts.evaluator.evaluate()) == {"validation", "test"}

@@ -141,13 +141,15 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
         set_first_values({"item": tmp_path / "item.npy"}, SPECS, bags.local_tables())
         return [
             (
-                stored.table.name,
+                part.piece.name,
                 torch.equal(
-                    stored.weight,
-                    torch.from_numpy(rows[slice(*stored.table.rows), slice(*stored.table.columns)]),
+                    part.tensor,
+                    torch.from_numpy(rows[slice(*part.piece.rows), slice(*part.piece.columns)]),
                 ),
             )
-            for stored in bags.local_tables()
+            for batch in bags.local_tables()
+            for part in batch.state()
+            if part.name == "weight"
         ]
 
     found = [table for tables in Loopback.run(2, body) for table in tables]

@@ -178,7 +178,12 @@ def assembled(parts) -> dict[str, Tensor]:
 
 
 def local(collection) -> list:
-    return [(stored.table, stored.weight.clone()) for stored in collection.local_tables()]
+    return [
+        (part.piece, part.tensor.clone())
+        for batch in collection.local_tables()
+        for part in batch.state()
+        if part.name == "weight"
+    ]
 
 
 @st.composite

@@ -14,7 +14,7 @@ from windrow.recsys.tables.options import TableOptions
 def test_without_a_plan_tables_go_round(small):
     def body(world):
         collection = EmbeddingBagCollection(small.tables, world=world)
-        return [stored.table.name for stored in collection.local_tables()]
+        return [piece.name for piece, _ in small.local(collection)]
 
     assert Loopback.run(2, body) == [["user", "tag"], ["item", "tiny"]]
 
@@ -34,7 +34,7 @@ def test_replicated_tables_are_parameters_and_sharded_ones_are_not(small):
     def body(world):
         plan = small.make_plan("mixed", world.size)
         collection = EmbeddingBagCollection(small.tables, world=world, plan=plan)
-        held = [(stored.table.name, stored.replicated) for stored in collection.local_tables()]
+        held = [(table.members[0].name, table.replicated) for table in collection.local_tables()]
         assert held[-1] == ("tiny", True)
         assert not any(replicated for _, replicated in held[:-1])
         return [tuple(parameter.shape) for parameter in collection.replicated_parameters()]
