@@ -194,9 +194,12 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
 
 
 def _shards(spec: TableSpec, plan: Plan, world_size: int) -> Sequence[Shard]:
-    if spec.name in plan.replicated:
-        return [Shard(spec.name, rank, (0, spec.rows), (0, spec.dim)) for rank in range(world_size)]
-    return plan.shards_of(spec.name)
+    copies = [
+        Shard(spec.name, rank, replica.rows, (0, spec.dim))
+        for rank in range(world_size)
+        for replica in plan.replicas_of(spec.name)
+    ]
+    return [*plan.shards_of(spec.name), *copies]
 
 
 def _described(shard: Shard, spec: TableSpec) -> dict[str, int]:

@@ -21,6 +21,7 @@ from windrow.launch.recommendation_tables import (
     sequence_configs,
 )
 from windrow.launch.terminal import byte_size, table
+from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.options import INVERSE_BYTES
@@ -31,7 +32,7 @@ from windrow.recsys.log.staging import SHARD_ROWS
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
-from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
+from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 
 if TYPE_CHECKING:
     from windrow.recsys.tables.options import TableConfig
@@ -228,7 +229,7 @@ class StepCounter:
             list_values=each * sum(loads[name].ids * self._stored_share(name) for name in self._changed),
             id_bytes=traffic.id_bytes,
             lookups=traffic.lookups,
-            vector_bytes=traffic.vector_bytes,
+            vector_bytes=traffic.forward_bytes,
             padded_bytes=each * padded,
             jagged_bytes=each * jagged,
             items=each * sum(loads[name].ids for name in self._vector_bytes),
@@ -245,8 +246,8 @@ class StepCounter:
         each_id = HELD_BYTES + VALUE_BYTES * weighted
         return sum(each_id * load.ids + HELD_BYTES * load.rows for load in loads.values())
 
-    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Groups) -> LookupTraffic:
-        total = LookupTraffic(0.0, 0.0, 0.0)
+    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Groups) -> Cost:
+        total = Cost()
         weighted = any(entry.weighted for entry in self._entries.values())
         for tables, pooled in self._collections:
             if not tables:

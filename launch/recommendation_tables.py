@@ -163,7 +163,7 @@ def plan_of(plan: Plan, tables: set[str]) -> Plan:
     """The part of a plan that concerns some tables."""
     return Plan(
         shards=tuple(shard for shard in plan.shards if shard.table in tables),
-        replicated=tuple(table for table in plan.replicated if table in tables),
+        replicated=tuple(replica for replica in plan.replicated if replica.table in tables),
     )
 
 

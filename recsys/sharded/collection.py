@@ -18,7 +18,7 @@ from windrow.comm.meter import RowsFound
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.input_distribution import InputDistribution
-from windrow.recsys.sharded.layout import Layout, OwnerLayout, make_layout
+from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, pack, unpack
 from windrow.recsys.sharded.samples import Samples
 from windrow.recsys.tables.make import make_table_batch
@@ -336,7 +336,8 @@ def rows_asked_for(
         rank: this rank.
 
     Cost:
-        One addition for each lookup of each owner, whatever the number of ids.
+        One addition for each lookup of each owner, whatever the number of ids; a pass over the ids of those tables
+        of which every rank holds some rows.
     """
     asked = []
     for owner, message in zip(layout.owners, messages, strict=True):
@@ -347,15 +348,23 @@ def rows_asked_for(
 
 
 def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
-    """Count the rows that samples need of an owner that holds no table in pieces.
+    """Count the rows that samples need of what one owner holds, without a message to it.
 
     Args:
         owner: what it holds.
         samples: each group of one rank.
     """
-    total = 0
-    for lookup in owner.lookups:
-        group = samples[owner.request_groups[lookup.request]]
-        key = group.keys[owner.requests[lookup.request].feature]
-        total += int(group.starts[key + 1] - group.starts[key])
-    return total
+    return sum(
+        _num_ids(samples[owner.request_groups[lookup.request]], owner.requests[lookup.request])
+        for lookup in owner.lookups
+    )
+
+
+def _num_ids(samples: Samples, request: Request) -> int:
+    """Ids of one rank that a request asks for."""
+    key = samples.keys[request.feature]
+    start, stop = samples.starts[key : key + 2].tolist()
+    if request.whole:
+        return stop - start
+    ids = samples.ids[start:stop]
+    return int(np.count_nonzero((request.rows[0] <= ids) & (ids < request.rows[1])))

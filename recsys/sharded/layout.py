@@ -200,7 +200,7 @@ def make_layout(
         kinds: for each table a number that tables share which are stored and learn alike; None: all do.
 
     Returns:
-        The layout. On one rank a replicated table is one like any other.
+        The layout. On one rank replicated rows are like any others.
     """
     features = tuple(dict.fromkeys(feature for table in tables for feature in features_of(table)))
     outputs: list[tuple[int, int, Range]] = []
@@ -209,9 +209,9 @@ def make_layout(
             start = outputs[-1][2][1] if outputs else 0
             outputs.append((number, features.index(feature), (start, start + table.embedding_dim)))
     copies = [
-        Shard(table.name, 0, (0, table.num_embeddings), (0, table.embedding_dim))
+        Shard(table.name, 0, replica.rows, (0, table.embedding_dim))
         for table in tables
-        if table.name in plan.replicated
+        for replica in plan.replicas_of(table.name)
     ]
     group_of = {feature: number for number, names in enumerate(groups, 1) for feature in names}
     feature_groups = tuple(group_of.get(feature, 0) for feature in features)

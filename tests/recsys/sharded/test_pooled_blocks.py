@@ -3,7 +3,7 @@
 import numpy as np
 import torch
 
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Replica, Shard
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.pooled_blocks import Buffers, PooledBlocks, copy_bands, count_rows
 from windrow.recsys.tables.options import EmbeddingBagConfig
@@ -18,7 +18,7 @@ ROWS = np.array([[3, 2], [4, 1]])
 
 
 def blocks(rank):
-    plan = Plan((Shard("mixed", 0, (0, 50), (0, 4)),), ("copied",))
+    plan = Plan((Shard("mixed", 0, (0, 50), (0, 4)),), (Replica("copied", (0, 50)),))
     layout = make_layout(TABLES, plan, 2, [["b"]])
     return PooledBlocks(layout, rank, ROWS, buffers=Buffers(CPU), device=CPU)
 

@@ -8,7 +8,7 @@ from windrow.comm.gradients import GradientReducer
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
-KINDS = ["table", "row", "column", "grid", "replicated", "mixed"]
+KINDS = ["table", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
 STEPS = 3
 DIM = 8
 

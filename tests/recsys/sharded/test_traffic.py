@@ -6,7 +6,7 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Replica, Shard
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
@@ -33,7 +33,7 @@ STAGES = ("counts", "ids", "vectors", "gradients")
 
 def plan_of(kind: str, size: int) -> Plan:
     shards = PLANS[kind] if size > 1 else [Shard(table, 0, (0, ROWS), (0, DIM)) for table in ("item", "user")]
-    return Plan(tuple(shards), ("day",))
+    return Plan(tuple(shards), (Replica("day", (0, ROWS)),))
 
 
 def lists() -> dict[str, list[list[int]]]:

@@ -16,7 +16,7 @@ from windrow.comm.errors import StoreError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Replica, Shard
 from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.tables.shard_files import (
@@ -306,19 +306,19 @@ PLAN_OF_FOUR = Plan(
     (
         Shard("user", 1, (0, 5), (0, 8)),
         Shard("user", 2, (5, 11), (0, 8)),
-        Shard("item", 0, (0, 20), (0, 4)),
-        Shard("item", 2, (0, 20), (4, 12)),
+        Shard("item", 0, (0, 12), (0, 4)),
+        Shard("item", 2, (0, 12), (4, 12)),
         Shard("item", 1, (20, 37), (0, 12)),
     ),
-    ("tiny",),
+    (Replica("tiny", (0, 2)), Replica("item", (12, 20))),
 )
 PLAN_OF_TWO = Plan(
     (
         Shard("item", 0, (0, 37), (0, 8)),
         Shard("item", 1, (0, 37), (8, 12)),
-        Shard("tiny", 1, (0, 2), (0, 4)),
+        Shard("tiny", 1, (1, 2), (0, 4)),
     ),
-    ("user",),
+    (Replica("user", (0, 11)), Replica("tiny", (0, 1))),
 )
 NUM_SAMPLES = 8
 
