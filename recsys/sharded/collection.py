@@ -278,7 +278,7 @@ class ShardedTables(nn.Module):
 
     def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
         """What this rank looks up in its copies of replicated tables."""
-        messages = pack(samples, [self.layout.replicated], self.form)
+        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
         return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
 
 

@@ -42,7 +42,7 @@ class InputDistribution:
         self._owner = layout.owners[world.rank]
         self._form = form
         self._stage = stage
-        self.messages = pack(samples, layout.owners, form)
+        self.messages = pack(samples, layout.owners, layout.index, form)
         """What this rank asks each owner for."""
         length = layout.num_groups + len(self._owner.requests)
         self._headers = [torch.empty(length, dtype=torch.int64) for _ in range(world.size)]

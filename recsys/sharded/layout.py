@@ -20,6 +20,10 @@ and learn alike.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.recsys.tables.options import TableConfig, features_of
@@ -27,6 +31,7 @@ from windrow.recsys.tables.table import LocalTable
 
 __all__ = [
     "Band",
+    "IndexMap",
     "Layout",
     "Lookup",
     "LookupBatch",
@@ -35,7 +40,8 @@ __all__ = [
     "make_layout",
 ]
 
-INT32_ROWS = 1 << 31
+Ints: TypeAlias = npt.NDArray[np.int64]
+_INT32_ROWS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -122,6 +128,37 @@ class OwnerLayout:
         return self.lookups[-1].columns[1] if self.lookups else 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexMap:
+    """For each id of the features of one group: which requests ask for its row, and which row it is there.
+
+    The rows of a feature's cut tables fall into pieces between all cuts. Rows 0-3 are on rank 0, rows 4-9 on rank 1,
+    but for columns 4-7, whose rows 4-9 are on rank 2::
+
+        piece        0       1             requests (of this feature)   0: rank 0, rows 0-3
+        bounds       0       4             1: rank 1, rows 4-9          2: rank 2, rows 4-9
+        first_asked  0       1      3
+        asked        0       1  2          id 7 is in piece 1: row 7 - 4 of the requests 1 and 2
+    """
+
+    bounds_of_owners: Ints
+    """[owners + 1] where the requests to each begin."""
+    requests: Ints
+    """[r, 3] feature, first row, and number among the requests of cut tables, or -1 for all ids; owner after owner."""
+    features: Ints
+    """[cut features, 3] feature, its first piece, and the one after the last."""
+    bounds: Ints
+    """[pieces] first row of each."""
+    first_asked: Ints
+    """[pieces + 1] where the requests for each begin in `asked`."""
+    asked: Ints
+    """Rows of `requests`."""
+
+    def of_owner(self, number: int) -> slice:
+        """The requests to one owner."""
+        return slice(*self.bounds_of_owners[number : number + 2].tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Who gets which ids, and where the vectors that come back belong; the same on every rank."""
@@ -142,6 +179,10 @@ class Layout:
     """What every rank holds and looks up by itself."""
     wide_ids: bool
     """Whether a piece has more rows than int32 can count."""
+    index: tuple[IndexMap, ...]
+    """For each group: ids to `owners`."""
+    replicated_index: tuple[IndexMap, ...]
+    """For each group: ids to `replicated`."""
 
     @property
     def width(self) -> int:
@@ -232,7 +273,38 @@ def make_layout(
         tuple(outputs),
         owners,
         replicated,
-        most >= INT32_ROWS,
+        most >= _INT32_ROWS,
+        tuple(_index(owners, group) for group in range(1 + len(groups))),
+        tuple(_index([replicated], group) for group in range(1 + len(groups))),
+    )
+
+
+def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
+    """Cut the rows of the group's features wherever a request begins or ends."""
+    rows: list[tuple[int, int, int]] = []
+    bounds_of_owners = [0]
+    cut: dict[int, list[tuple[int, Range]]] = {}
+    for owner in owners:
+        for request, of_group in zip(owner.requests, owner.request_groups, strict=True):
+            if of_group == group:
+                number = -1 if request.whole else sum(len(found) for found in cut.values())
+                if not request.whole:
+                    cut.setdefault(request.feature, []).append((len(rows), request.rows))
+                rows.append((request.feature, request.rows[0], number))
+        bounds_of_owners.append(len(rows))
+    features, bounds, first_asked, asked = [], [], [0], []
+    for feature, ranges in cut.items():
+        begins = sorted({0, *(bound for _, of_request in ranges for bound in of_request)})
+        features.append((feature, len(bounds), len(bounds) + len(begins)))
+        for begin in begins:
+            asked += [number for number, (start, stop) in ranges if start <= begin < stop]
+            first_asked.append(len(asked))
+        bounds += begins
+    return IndexMap(
+        np.array(bounds_of_owners, np.int64),
+        np.array(rows, np.int64).reshape(-1, 3),
+        np.array(features, np.int64).reshape(-1, 3),
+        *(np.array(found, np.int64) for found in (bounds, first_asked, asked)),
     )
 
 

@@ -22,7 +22,7 @@ def test_owners_get_what_every_rank_packed(spmd, small):
         distribution = InputDistribution(world, layout, samples[world.rank], form, stage="test")
         distribution.start_ids()
         found = distribution.wait()
-        sent = [pack(theirs, layout.owners, form)[world.rank] for theirs in samples]
+        sent = [pack(theirs, layout.owners, layout.index, form)[world.rank] for theirs in samples]
         expected = unpack(sent, layout.owners[world.rank], form)
         for ours, theirs in zip(found, expected, strict=True):
             assert torch.equal(ours.values, theirs.values)

@@ -10,7 +10,7 @@ from windrow.recsys.sharded.samples import read_samples
 SIZE = 3
 
 
-@pytest.mark.parametrize("kind", ["table", "row", "grid", "mixed"])
+@pytest.mark.parametrize("kind", ["table", "row", "grid", "mixed", "rows on every rank"])
 @pytest.mark.parametrize("id_type", [np.int32, np.int64])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_each_owner_gets_the_ids_below_and_above_its_rows(small, kind, id_type, with_lengths):
@@ -18,7 +18,7 @@ def test_each_owner_gets_the_ids_below_and_above_its_rows(small, kind, id_type, 
     drawn = small.draw(7, 6)
     samples = read_samples(small.jagged(drawn, weighted=True), (), layout, is_weighted=True)
     form = MessageFormat(id_type, weighted=True, with_lengths=with_lengths)
-    for owner, message in zip(layout.owners, pack(samples, layout.owners, form), strict=True):
+    for owner, message in zip(layout.owners, pack(samples, layout.owners, layout.index, form), strict=True):
         ids, weights, lengths, header = [], [], [], [6]
         for request in owner.requests:
             feature = layout.features[request.feature]
@@ -41,6 +41,8 @@ def test_each_owner_gets_the_ids_below_and_above_its_rows(small, kind, id_type, 
 def test_no_samples(small):
     layout = make_layout(small.tables, small.make_plan("row", SIZE), SIZE)
     samples = read_samples(small.jagged(small.draw(0, 0)), (), layout, is_weighted=False)
-    for message in pack(samples, layout.owners, MessageFormat(np.int32, weighted=False, with_lengths=True)):
+    for message in pack(
+        samples, layout.owners, layout.index, MessageFormat(np.int32, weighted=False, with_lengths=True)
+    ):
         assert message.buffer.numel() == 0
         assert message.num_rows.tolist() == [0]

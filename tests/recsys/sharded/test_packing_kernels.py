@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 
-from windrow.recsys.sharded.packing_kernels import count_requests, place_requests, summarise
+from windrow.recsys.sharded.packing_kernels import place_requests, summarise
 
 LIMITS = np.array([10, -1, 5], np.int64)
 
@@ -31,19 +31,6 @@ def test_summary():
 )
 def test_unlawful(lengths, ids):
     assert not look(lengths, ids)[0]
-
-
-def test_counts_of_a_table_cut_by_rows_are_those_of_its_pieces():
-    generator = np.random.default_rng(0)
-    lengths = generator.integers(0, 4, (2, 9))
-    starts = np.concatenate([[0], lengths.sum(1).cumsum()])
-    ids = generator.integers(0, 20, starts[-1])
-    requests = np.array([[1, 0, 6, 0], [1, 6, 20, 1], [0, 0, 20, -1]])
-    counts, bags = np.empty(3, np.int64), np.empty((2, 9), np.int32)
-    count_requests(lengths, ids, starts, requests, counts, bags)
-    assert counts.tolist() == [(ids[starts[1] :] < 6).sum(), (ids[starts[1] :] >= 6).sum(), starts[1]]
-    assert (bags.sum(0) == lengths[1]).all()
-    assert bags.sum(1).tolist() == counts[:2].tolist()
 
 
 def test_places_without_lengths_are_one_id_each_and_further_bags_are_empty():

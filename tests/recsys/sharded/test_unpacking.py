@@ -22,6 +22,7 @@ def test_lookups_outside_ranks_inside(small, kind, pooled):
         pack(
             read_samples(small.jagged(d, weighted=pooled), (), layout, is_weighted=pooled),
             layout.owners,
+            layout.index,
             form,
         )
         for d in drawn
@@ -57,7 +58,10 @@ def test_a_part_of_the_lookups(small):
     form = MessageFormat(np.int64, weighted=False, with_lengths=False)
     sent = [
         pack(
-            read_samples(small.jagged(small.draw(r, n)), (), layout, is_weighted=False), layout.owners, form
+            read_samples(small.jagged(small.draw(r, n)), (), layout, is_weighted=False),
+            layout.owners,
+            layout.index,
+            form,
         )[0]
         for r, n in enumerate(SAMPLES)
     ]
