@@ -184,11 +184,11 @@ def work(task: Mapping[str, Any]) -> object:
         found = measure("validation")
         print(f"{variant} {seed}: epoch {epoch + 1} {seconds[-1]:.1f} s {found}", file=sys.stderr, flush=True)
         if stopping.update(epoch, found["recall@20"]):
-            tables = [
+            learnt = [
                 [replace(part, tensor=part.tensor.clone()) for part in table.state()]
                 for table in recommender.local_tables()
             ]
-            best = tables, clone(model)
+            best = learnt, clone(model)
         if stopping.should_stop:
             break
     trainer.close()

@@ -275,7 +275,7 @@ def check_plan(
 
 
 def _check_tables(plan: Plan, named: dict[str, TableSpec]) -> None:
-    placed = {piece.table: None for piece in (*plan.shards, *plan.replicated)}
+    placed = [shard.table for shard in plan.shards] + [replica.table for replica in plan.replicated]
     for table in placed:
         if table not in named:
             raise PlanError(f"the plan names a table {table!r}, but the tables are {', '.join(named)}")

@@ -363,7 +363,7 @@ def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
 def _num_ids(samples: Samples, request: Request) -> int:
     """Ids of one rank that a request asks for."""
     key = samples.keys[request.feature]
-    start, stop = samples.starts[key : key + 2].tolist()
+    start, stop = (int(bound) for bound in samples.starts[key : key + 2])
     if request.whole:
         return stop - start
     ids = samples.ids[start:stop]

@@ -292,7 +292,9 @@ def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
                     cut.setdefault(request.feature, []).append((len(rows), request.rows))
                 rows.append((request.feature, request.rows[0], number))
         bounds_of_owners.append(len(rows))
-    features, bounds, first_asked, asked = [], [], [0], []
+    features: list[tuple[int, int, int]] = []
+    bounds: list[int] = []
+    first_asked, asked = [0], list[int]()
     for feature, ranges in cut.items():
         begins = sorted({0, *(bound for _, of_request in ranges for bound in of_request)})
         features.append((feature, len(bounds), len(bounds) + len(begins)))

@@ -63,7 +63,7 @@ def summarise(
 
 
 @numba.njit(nogil=True, cache=True, inline="always")
-def _piece_of(bounds: Ints, first: int, stop: int, row: int) -> int:
+def _piece_of(bounds: Ints, first: Any, stop: Any, row: Any) -> Any:
     """The last of the pieces [first, stop) that begins at or before a row; the first one begins at 0."""
     # Without branches, which would be mispredicted half of the time.
     size = stop - first
@@ -107,7 +107,7 @@ def count_requests(
         position = starts[feature]
         for sample in range(lengths.shape[1]):
             for _ in range(lengths[feature, sample]):
-                piece = _piece_of(bounds, first, stop, ids[position])
+                piece = _piece_of(bounds, first, stop, np.int64(ids[position]))
                 position += 1
                 for number in range(first_asked[piece], first_asked[piece + 1]):
                     bag_lengths[requests[asked[number], 2], sample] += 1

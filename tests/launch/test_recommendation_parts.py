@@ -7,6 +7,7 @@ import numpy as np
 import pytest
 import torch
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
 from windrow.launch import journal
@@ -72,3 +73,23 @@ def test_sequences_have_tables_of_their_own(
     ]
     assert stored == [("item", 50), ("item_sequence", 50)]
     assert set(parts.evaluator.evaluate()) == {"validation", "test"}
+
+
+def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
+    """dcn takes them; dlrm, which multiplies embeddings with one another, says what to do."""
+    features = {name: {"ids": "rows", "rows": 50} for name in ("item", "user")}
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["click,item,user", *(f"{n % 2},{n % 50},{n % 7}" for n in range(200))])
+    )
+    tables = {"dim": 8, "user": {"dim": 4, "optimizer": "sgd", "learning_rate": 0.5}}
+    common = {"log": {"dense": [], "features": features}, "tables": tables}
+    recipe = click_recipe(tmp_path, model={"kind": "dcn", "deep": [8]}, **common)
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
+    with pytest.raises(
+        RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"
+    ):
+        click_parts(
+            Loopback.single(), click_recipe(tmp_path, model={"top": [8]}, **common), torch.device("cpu")
+        )
