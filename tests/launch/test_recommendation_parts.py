@@ -82,14 +82,15 @@ def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., Re
         "\n".join(["click,item,user", *(f"{n % 2},{n % 50},{n % 7}" for n in range(200))])
     )
     tables = {"dim": 8, "user": {"dim": 4, "optimizer": "sgd", "learning_rate": 0.5}}
-    common = {"log": {"dense": [], "features": features}, "tables": tables}
-    recipe = click_recipe(tmp_path, model={"kind": "dcn", "deep": [8]}, **common)
+    recipe = click_recipe(
+        tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]}
+    )
     prepare_log(recipe.store, recipe.log, recipe.split)
-    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
-    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
     with pytest.raises(
         RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"
     ):
-        click_parts(
-            Loopback.single(), click_recipe(tmp_path, model={"top": [8]}, **common), torch.device("cpu")
-        )
+        click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    settings = recipe.settings() | {"model": {"kind": "dcn", "deep": [8]}}
+    recipe = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)
+    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
