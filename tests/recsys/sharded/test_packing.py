@@ -41,7 +41,7 @@ def test_empty():
     )
 
 
-@pytest.mark.parametrize("kind", ["table", "row", "grid", "mixed", "rows on every rank"])
+@pytest.mark.parametrize("kind", ["table", "row", "grid", "mixed", "rows on every rank", "many pieces"])
 @pytest.mark.parametrize("id_type", [np.int32, np.int64])
 @pytest.mark.parametrize("with_lengths", [False, True])
 def test_each_owner_gets_the_ids_below_and_above_its_rows(small, kind, id_type, with_lengths):
