@@ -53,6 +53,15 @@ def cut_rows(table, size):
     ]
 
 
+def cut_often(table, size):
+    return [
+        Shard(
+            table.name, first % size, (first, min(first + 2, table.num_embeddings)), (0, table.embedding_dim)
+        )
+        for first in range(0, table.num_embeddings, 2)
+    ]
+
+
 def cut_columns(table, size):
     columns = list(range(0, table.embedding_dim, 4))
     return [
@@ -108,15 +117,7 @@ def make_plan(kind: str, size: int, tables=TABLES) -> Plan:
     if kind == "mixed":
         user, item, tag, tiny = tables
         return Plan((*whole(user, size - 1), *cut_grid(item, size), *cut_rows(tag, size)), (copy(tiny),))
-    if kind == "many pieces":
-        stripes = [(t, first) for t in tables for first in range(0, t.num_embeddings, 2)]
-        return Plan(
-            tuple(
-                Shard(t.name, n % size, (first, min(first + 2, t.num_embeddings)), (0, t.embedding_dim))
-                for n, (t, first) in enumerate(stripes)
-            )
-        )
-    cut = {"row": cut_rows, "column": cut_columns, "grid": cut_grid}[kind]
+    cut = {"row": cut_rows, "many pieces": cut_often, "column": cut_columns, "grid": cut_grid}[kind]
     return Plan(tuple(s for t in tables for s in cut(t, size)))
 
 
