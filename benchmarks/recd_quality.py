@@ -25,6 +25,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean, stdev
 from typing import Any
@@ -183,13 +184,17 @@ def work(task: Mapping[str, Any]) -> object:
         found = measure("validation")
         print(f"{variant} {seed}: epoch {epoch + 1} {seconds[-1]:.1f} s {found}", file=sys.stderr, flush=True)
         if stopping.update(epoch, found["recall@20"]):
-            best = [table.weight.clone() for table in recommender.local_tables()], clone(model)
+            learnt = [
+                [replace(part, tensor=part.tensor.clone()) for part in table.state()]
+                for table in recommender.local_tables()
+            ]
+            best = learnt, clone(model)
         if stopping.should_stop:
             break
     trainer.close()
     assert best is not None
-    for table, weight in zip(recommender.local_tables(), best[0], strict=True):
-        table.weight.copy_(weight)
+    for table, state in zip(recommender.local_tables(), best[0], strict=True):
+        table.load_state(state)
     model.load_state_dict(best[1])
     found = measure("test")
     print(f"{variant} {seed}: test, of epoch {stopping.best_epoch + 1} {found}", file=sys.stderr, flush=True)

@@ -25,7 +25,7 @@ from windrow.partition.tables.plan import Plan, Shard, TableSpec, rectangle_byte
 
 if TYPE_CHECKING:
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["JobTrainer", "TrainingJob", "graph_placement", "table_placement"]
 
@@ -125,8 +125,8 @@ class TrainingJob(Protocol):
     def placement(self) -> dict[str, Any]:
         """What each rank holds, as `windrow.launch.job` describes it; not collective."""
 
-    def local_tables(self) -> "Sequence[StoredTable] | None":
-        """This rank's shards of embedding tables, as views to read from and copy into; None where there are none."""
+    def local_tables(self) -> "Sequence[TableBatch] | None":
+        """What this rank stores of embedding tables, to read its state and to load it; None where there are none."""
 
     def check_resumable(self, header: CheckpointHeader) -> None:
         """Refuse a checkpoint for reasons of this kind of job.
@@ -200,9 +200,12 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
 
 
 def _shards(spec: TableSpec, plan: Plan, world_size: int) -> Sequence[Shard]:
-    if spec.name in plan.replicated:
-        return [Shard(spec.name, rank, (0, spec.rows), (0, spec.dim)) for rank in range(world_size)]
-    return plan.shards_of(spec.name)
+    copies = [
+        Shard(spec.name, rank, replica.rows, (0, spec.dim))
+        for rank in range(world_size)
+        for replica in plan.replicas_of(spec.name)
+    ]
+    return [*plan.shards_of(spec.name), *copies]
 
 
 def _described(shard: Shard, spec: TableSpec) -> dict[str, int]:

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader
@@ -42,7 +43,7 @@ from windrow.recsys.trainer import BatchSource, RecommendationTrainer
 from windrow.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "RecommendationEvaluator",
@@ -154,7 +155,7 @@ class RecommendationJob:
         tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
         return table_placement(tables, self._world.size)
 
-    def local_tables(self) -> "Sequence[StoredTable]":
+    def local_tables(self) -> "Sequence[TableBatch]":
         """This rank's shards of the tables, with their optimiser states."""
         return self._trainer.local_tables()
 
@@ -278,7 +279,7 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         neighbourhoods=Neighbourhoods.of(interactions, options.max_history, options.max_audience, seed=seed),
         seed=seed,
     )
-    dim = recipe.tables.dim
+    dim = _tower_dim(recipe)
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     bags = EmbeddingBagCollection(
         tables,
@@ -313,6 +314,17 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
     )
 
 
+def _tower_dim(recipe: RecommendationRecipe) -> int:
+    """Columns of both tables of a two-tower model."""
+    user, item = (recipe.tables.of(table).dim for table in ("user", "item"))
+    if user != item:
+        raise RecipeError(
+            f"tables.user.dim = {user} and tables.item.dim = {item}: a two_tower model multiplies users with items: "
+            "give both tables the same dim"
+        )
+    return user
+
+
 def _click_recommender(
     world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
 ) -> Recommender:
@@ -327,7 +339,7 @@ def _click_recommender(
         world=world,
         plan=plan_of(plan, {table.name for table in bag_tables}),
         groups=groups,
-        optimizer=recipe.tables,
+        optimizer=recipe.tables.only(table.name for table in bag_tables),
         wire=recipe.wire,
         seed=recipe.run.seed,
     )
@@ -339,7 +351,7 @@ def _click_recommender(
             world=world,
             plan=plan_of(plan, {table.name for table in sequence_tables}),
             groups=groups,
-            optimizer=recipe.tables,
+            optimizer=recipe.tables.only(table.name for table in sequence_tables),
             wire=recipe.wire,
             seed=recipe.run.seed,
         )

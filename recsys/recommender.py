@@ -15,10 +15,10 @@ from windrow.recsys.models.retrieval import NextItem, TwoTower
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
     from windrow.recsys.sharded.in_flight import InFlightLookup
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.sharded.sequences import EmbeddingCollection
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["Recommender", "RecommenderLookup"]
 
@@ -173,12 +173,12 @@ class Recommender(nn.Module):
             collection.step()
 
     def set_table_learning_rate(self, learning_rate: float) -> None:
-        """Change the step size of all tables, from the next `RecommenderLookup.start_lookup` on."""
+        """Change the step size of all tables, see `ShardedTables.set_learning_rate`."""
         for collection in self.collections():
             collection.set_learning_rate(learning_rate)
 
-    def local_tables(self) -> "list[StoredTable]":
-        """Every rectangle of a table that this rank stores, with its optimiser state, as views."""
+    def local_tables(self) -> "list[TableBatch]":
+        """What this rank stores of all tables, in batches."""
         return [table for collection in self.collections() for table in collection.local_tables()]
 
     def _check_windows(self, windows: Iterable[str]) -> None:

@@ -30,7 +30,7 @@ from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "BatchSource",
@@ -230,8 +230,8 @@ class RecommendationTrainer:
         self.recommender.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def local_tables(self) -> "list[StoredTable]":
-        """This rank's shards of the tables with their optimiser states, as views to read from and copy into."""
+    def local_tables(self) -> "list[TableBatch]":
+        """What this rank stores of the tables, to read its state and to load it."""
         return self.recommender.local_tables()
 
     def close(self) -> None:

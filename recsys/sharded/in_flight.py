@@ -75,7 +75,7 @@ class InFlightLookup(Generic[Result_co]):
         self._samples = samples
         layout, world = tables.layout, tables.world
         self._owner = layout.owners[world.rank]
-        self._asked = pack(samples, layout.owners, tables.form)
+        self._asked = pack(samples, layout.owners, layout.index, tables.form)
         length = layout.num_groups + len(self._owner.requests)
         self._headers = [torch.empty(length, dtype=torch.int64) for _ in range(world.size)]
         self._pending: Pending[None] = world.start_exchange(

@@ -12,7 +12,6 @@ and then the ids themselves, all requests in one message, group by group::
     lengths   2 0 2           | 0 0                  int32, of pooled lookups; none where there is one id each
 """
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -22,7 +21,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.recsys.sharded.layout import OwnerLayout
+from windrow.recsys.sharded.layout import IndexMap, OwnerLayout
 from windrow.recsys.sharded.samples import Samples
 
 __all__ = ["ONE_EACH", "LookupInput", "Message", "MessageFormat", "pack", "unpack"]
@@ -55,10 +54,16 @@ class Message:
         form: of all messages.
         header: [groups + requests] int64, as drawn above.
         request_groups: group of each request, ascending: `OwnerLayout.request_groups`.
+        allocate: have memory of its own; otherwise `lie_in` gives it some.
     """
 
     def __init__(
-        self, form: MessageFormat, header: npt.NDArray[np.int64], request_groups: Sequence[int]
+        self,
+        form: MessageFormat,
+        header: npt.NDArray[np.int64],
+        request_groups: Sequence[int],
+        *,
+        allocate: bool = True,
     ) -> None:
         groups = len(header) - len(request_groups)
         self.header = header
@@ -75,108 +80,146 @@ class Message:
         self.first_lengths: npt.NDArray[np.int64] = np.concatenate([[0], (self.send_lengths * rows).cumsum()])
         """[requests + 1] where the lengths of each begin."""
         num_ids = int(self.first_ids[-1])
-        num_lengths = int(self.first_lengths[-1])
-        num_weights = num_ids if form.weighted else 0
-        bounds = np.cumsum([0, num_ids * form.id_bytes, 4 * num_weights, 4 * num_lengths]).tolist()
-        self.buffer: Tensor = torch.empty(bounds[-1], dtype=torch.uint8)
-        memory = self.buffer.numpy()
-        self.ids = memory[bounds[0] : bounds[1]].view(form.id_type)
-        self.weights = memory[bounds[1] : bounds[2]].view(np.float32)
-        self.lengths = memory[bounds[2] : bounds[3]].view(np.int32)
+        self._ids_end = num_ids * form.id_bytes
+        self._weights_end = self._ids_end + _WORD_BYTES * num_ids * form.weighted
+        self._id_type = form.id_type
+        self.num_bytes = self._weights_end + _WORD_BYTES * int(self.first_lengths[-1])
+        if allocate:
+            self.lie_in(torch.empty(self.num_bytes, dtype=torch.uint8))
+
+    def lie_in(self, memory: Tensor) -> None:
+        """Take memory of `num_bytes`."""
+        self.buffer: Tensor = memory
+        parts = memory.numpy()
+        self.ids = parts[: self._ids_end].view(self._id_type)
+        self.weights = parts[self._ids_end : self._weights_end].view(np.float32)
+        self.lengths = parts[self._weights_end :].view(np.int32)
+
+    def places(self, first: int, requests: slice) -> npt.NDArray[np.int64]:
+        """Where some requests' parts begin in memory whose byte `first` the message begins at.
+
+        Returns:
+            [requests, 3] of ids, weights, and lengths or -1 for none, each counted in items of its type.
+        """
+        ids, lengths = self.first_ids[:-1][requests], self.first_lengths[:-1][requests]
+        return np.stack(
+            [
+                first // self._id_type(0).itemsize + ids,
+                (first + self._ids_end) // _WORD_BYTES + ids,
+                np.where(
+                    self.send_lengths[requests], (first + self._weights_end) // _WORD_BYTES + lengths, -1
+                ),
+            ],
+            axis=1,
+        )
 
 
-ALL_IDS = -1
+_WORD_BYTES = 4
+"""Of a weight, and of a length."""
+
+_ALIGNMENT = 8
+"""Bytes; messages that share memory begin at multiples, so that ids of either type do."""
 
 
-def pack(samples: Sequence[Samples], owners: Sequence[OwnerLayout], form: MessageFormat) -> list[Message]:
+def pack(
+    samples: Sequence[Samples], owners: Sequence[OwnerLayout], index: Sequence[IndexMap], form: MessageFormat
+) -> list[Message]:
     """Sort the ids of a minibatch out by owner.
 
     Args:
         samples: each group of this rank.
         owners: what they hold and are asked for.
+        index: of these owners, for each group.
         form: of the messages.
 
     Returns:
         One message for each owner, with its header.
 
     Cost:
-        One pass over the ids of each request, two where its table is cut by rows.
+        One pass over the ids, two where tables are cut by rows, however many owners there are.
     """
+    from windrow.recsys.sharded.packing_kernels import pack_requests
+
     rows = np.array([group.num_rows for group in samples], np.int64)
-    counted = [_count(group, number, owners, form) for number, group in enumerate(samples)]
-    messages = []
-    for owner_number, owner in enumerate(owners):
-        counts = [group.counts[group.of_owner(owner_number)] for group in counted]
-        message = Message(form, np.concatenate([rows, *counts]), owner.request_groups)
-        first = 0
-        for group, found in zip(samples, counted, strict=True):
-            stop = first + len(found.counts[found.of_owner(owner_number)])
-            _write(group, found, owner_number, message, slice(first, stop))
-            first = stop
-        messages.append(message)
+    counted = [_count(group, of_group, form) for group, of_group in zip(samples, index, strict=True)]
+    messages, firsts = [], [0]
+    for number, owner in enumerate(owners):
+        counts = [
+            found.counts[of_group.of_owner(number)] for found, of_group in zip(counted, index, strict=True)
+        ]
+        messages.append(Message(form, np.concatenate([rows, *counts]), owner.request_groups, allocate=False))
+        firsts.append(firsts[-1] + -(-messages[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT)
+    memory = torch.empty(firsts[-1], dtype=torch.uint8)
+    for message, first in zip(messages, firsts, strict=False):
+        message.lie_in(memory[first : first + message.num_bytes])
+    done = [0] * len(owners)
+    for group, of_group, found in zip(samples, index, counted, strict=True):
+        places = []
+        for number, message in enumerate(messages):
+            asked = of_group.of_owner(number)
+            requests = slice(done[number], done[number] + asked.stop - asked.start)
+            places.append(message.places(firsts[number], requests))
+            done[number] = requests.stop
+        flat = memory.numpy()
+        pack_requests(
+            group.lengths,
+            group.ids,
+            group.weights,
+            group.starts,
+            found.requests,
+            found.features,
+            of_group.bounds,
+            of_group.first_asked,
+            of_group.asked,
+            np.concatenate(places),
+            found.bag_lengths,
+            flat.view(form.id_type),
+            flat.view(np.float32),
+            flat.view(np.int32),
+        )
     return messages
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The requests of one group's features to all owners."""
+    """The requests of one group's features to all owners, with features as the batch counts them."""
 
     requests: npt.NDArray[np.int64]
-    """[r, 4] as `count_requests` reads them, owner after owner."""
-    bounds: npt.NDArray[np.int64]
-    """[owners + 1] where those of each owner begin."""
+    """`IndexMap.requests`."""
+    features: npt.NDArray[np.int64]
+    """`IndexMap.features`."""
     counts: npt.NDArray[np.int64]
     """[r] number of ids, or ONE_EACH."""
     bag_lengths: npt.NDArray[np.int32]
     """[requests of cut tables, rows]."""
 
-    def of_owner(self, owner: int) -> slice:
-        """The requests to one."""
-        return slice(int(self.bounds[owner]), int(self.bounds[owner + 1]))
 
-
-def _count(samples: Samples, group: int, owners: Sequence[OwnerLayout], form: MessageFormat) -> _Counted:
+def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     from windrow.recsys.sharded.packing_kernels import count_requests
 
-    rows, bounds, num_cut = [], [0], 0
-    for owner in owners:
-        of_group = slice(bisect_left(owner.request_groups, group), bisect_right(owner.request_groups, group))
-        for request in owner.requests[of_group]:
-            key = samples.keys[request.feature]
-            rows.append((key, *request.rows, ALL_IDS if request.whole else num_cut))
-            num_cut += not request.whole
-        bounds.append(len(rows))
-    requests = np.array(rows, np.int64).reshape(-1, 4)
+    requests, features = index.requests.copy(), index.features.copy()
+    for found in (requests, features):
+        found[:, 0] = [samples.keys[feature] for feature in found[:, 0].tolist()]
     counts = np.empty(len(requests), np.int64)
-    bag_lengths = np.empty((num_cut, samples.num_rows), np.int32)
-    count_requests(samples.lengths, samples.ids, samples.starts, requests, counts, bag_lengths)
-    if form.with_lengths:
-        counts[(requests[:, 3] == ALL_IDS) & samples.one_each[requests[:, 0]]] = ONE_EACH
-    return _Counted(requests, np.array(bounds, np.int64), counts, bag_lengths)
-
-
-def _write(samples: Samples, counted: _Counted, owner: int, message: Message, requests: slice) -> None:
-    """Fill the part of a message that is of one group."""
-    from windrow.recsys.sharded.packing_kernels import pack_requests
-
-    if requests.start == requests.stop:
-        return
-    ids = slice(*message.first_ids[[requests.start, requests.stop]].tolist())
-    pack_requests(
+    bag_lengths = np.empty((int(requests[:, 2].max(initial=-1)) + 1, samples.num_rows), np.int32)
+    count_requests(
         samples.lengths,
         samples.ids,
-        samples.weights,
         samples.starts,
-        counted.requests[counted.of_owner(owner)],
-        message.send_lengths[requests],
-        counted.bag_lengths,
-        message.ids[ids],
-        message.weights[ids],
-        message.lengths[slice(*message.first_lengths[[requests.start, requests.stop]].tolist())],
+        requests,
+        features,
+        index.bounds,
+        index.first_asked,
+        index.asked,
+        counts,
+        bag_lengths,
     )
+    if form.with_lengths:
+        counts[(requests[:, 2] < 0) & samples.one_each[requests[:, 0]]] = ONE_EACH
+    return _Counted(requests, features, counts, bag_lengths)
 
 
-ONE_ID_EACH = -1
+_ONE_ID_EACH = -1
 """Stands for the place of lengths that were not sent."""
 
 
@@ -267,7 +310,7 @@ def _unpack_lookups(
             [
                 message.first_ids[of_lookup],
                 counts[rank],
-                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], ONE_ID_EACH),
+                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], _ONE_ID_EACH),
                 message.num_rows[group_of_lookup] if groups else np.ones_like(of_lookup),
                 places[:, rank],
                 np.arange(len(of_lookup)) * first_bags[-1] + first_bags[rank],

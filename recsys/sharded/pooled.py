@@ -232,7 +232,11 @@ class EmbeddingBagCollection(ShardedTables):
             offsets = features.offsets().to(values.dtype)
             held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
         else:
-            held = unpack(pack(samples, self.layout.owners, self.form), self.layout.owners[0], self.form)
+            held = unpack(
+                pack(samples, self.layout.owners, self.layout.index, self.form),
+                self.layout.owners[0],
+                self.form,
+            )
         (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
         scales = self._scales(samples)
         if not scales:

@@ -13,7 +13,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
 from windrow.launch.job import graph_placement, table_placement
 from windrow.partition.book import PartitionBook
-from windrow.partition.tables.plan import Plan, Shard, TableSpec, rank_bytes
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.planners import PlanOptions, make_plan
 
 
@@ -64,7 +64,7 @@ def test_tables_of_a_log() -> None:
     cut = TableSpec(name="cut", rows=10, dim=8, features=("a",), optimizer_bytes_per_row=4)
     copied = TableSpec(name="copied", rows=3, dim=4, features=("b",))
     shards = (Shard("cut", 1, (0, 5), (0, 8)), Shard("cut", 0, (5, 10), (0, 8)))
-    plan = Plan(shards, ("copied",))
+    plan = Plan(shards, (Replica("copied", (0, 3)),))
     assert table_placement([(cut, plan), (copied, plan)], 2) == {
         "kind": "log",
         "world_size": 2,

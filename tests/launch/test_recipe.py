@@ -221,7 +221,7 @@ def test_a_recipe_survives_its_file(
         ),
         ({"tables": {"dim": 3}}, r"\[tables\].*dim = 3"),
         ({"training": {"epochs": 0}}, r"\[training\].*epochs = 0"),
-        ({"plan": {"planner": "magic"}}, r"\[plan\] planner = 'magic'"),
+        ({"plan": {"planner": "magic"}}, r'\[plan\] planner = "magic": expected one of'),
     ],
 )
 def test_mistakes_are_named(

@@ -10,7 +10,7 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
@@ -247,6 +247,29 @@ def test_sequences_have_tables_of_their_own(
     )
     prepare_log(recipe.store, recipe.log, recipe.split)
     parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
-    stored = [(one.table.name, one.table.num_rows) for one in parts.recommender.local_tables()]
+    stored = [
+        (piece.name, piece.num_rows) for table in parts.recommender.local_tables() for piece in table.members
+    ]
     assert stored == [("item", 50), ("item_sequence", 50)]
+    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
+
+
+def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
+    """dcn takes them; dlrm, which multiplies embeddings with one another, says what to do."""
+    features = {name: {"ids": "rows", "rows": 50} for name in ("item", "user")}
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["click,item,user", *(f"{n % 2},{n % 50},{n % 7}" for n in range(200))])
+    )
+    tables = {"dim": 8, "user": {"dim": 4, "optimizer": "sgd", "learning_rate": 0.5}}
+    recipe = click_recipe(
+        tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]}
+    )
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    with pytest.raises(
+        RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"
+    ):
+        click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    settings = recipe.settings() | {"model": {"kind": "dcn", "deep": [8]}}
+    recipe = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)
+    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
     assert set(parts.evaluator.evaluate()) == {"validation", "test"}
