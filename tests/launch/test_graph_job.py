@@ -106,7 +106,7 @@ def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(r
             world.meter = Meter()
             one = GraphJob(world, asked, torch.device("cpu"))
             one.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
-            weights = torch.cat([value.flatten() for value in one.state_dict()["model"].values()])
+            weights = torch.cat([value.flatten() for value in one.trainer.state_dict()["model"].values()])
             one.close()
             return world.meter.totals("gradients").bytes_reduced, weights.tolist()
 
