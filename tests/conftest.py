@@ -1,5 +1,6 @@
 """Fixtures that every test may use."""
 
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +15,15 @@ from windrow.comm.world import World
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The first example of a test may compile a loop, and a shared machine may be slow.
-settings.register_profile("windrow", deadline=None)
+# The first example of a test may compile a loop, and a shared machine may be slow. Besides, for a longer search:
+# pytest --hypothesis-profile=thorough
+settings.register_profile("windrow", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("windrow")
+
+# A shell without job control starts what is in the background with SIGINT ignored, and so is all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEADLINE_S = 60.0
 """A test that waits longer than this hangs."""
