@@ -2,11 +2,14 @@
 
 One session for each number of ranks pays for the imports once; plain ``pytest`` instead starts mpirun for every
 single test of several ranks. Rank 0's output is shown as it comes, that of the other ranks only when their session
-fails. A session may take as long as its tests take; it is ended where one rank stays `LIMIT_S` at one place, and then
-says at which test, and where in it every thread of every rank was. The exit status is 0 only where every rank of every
-session passed.
+fails. Tests of one process are shared among a process a core, at most four (pytest-xdist).
 
-Arguments go to every pytest session as they are, for example ``python tools/run_tests.py -x tests/comm``.
+A session may take as long as its tests take; it is ended where one rank stays `LIMIT_S` at one place, and then says at
+which test, and where in it every thread of every rank was. The exit status is 0 only where every rank of every session
+passed.
+
+Arguments go to every pytest session as they are, for example ``python tools/run_tests.py -x tests/comm``, which runs
+one process.
 """
 
 import contextlib
@@ -70,10 +73,21 @@ def run_session(ranks: int, pytest_arguments: Sequence[str], *, limit_s: float =
         The exit status, 0 only where all ranks passed, and pytest's closing line on rank 0.
     """
     colour = "yes" if sys.stdout.isatty() else "no"
-    # Not pytest's own limit: a rank that ends itself takes the others along before they say where they are.
-    options = ["-o", "faulthandler_timeout=0", "-m", f"parallel[{ranks}]", f"--color={colour}"]
-    # Several ranks share the cores, so each computes on one.
-    environment = os.environ | {"OMP_NUM_THREADS": "1"} if ranks > 1 else dict(os.environ)
+    options = ["-m", f"parallel[{ranks}]", f"--color={colour}"]
+    if ranks > 1:
+        # A rank that ends itself would take the others along before they say where they are.
+        options += ["-o", "faulthandler_timeout=0"]
+    else:
+        options += ["-o", f"faulthandler_timeout={limit_s}"]
+        limit_s *= 2  # so pytest is first where a test hangs
+    if ranks == 1 and not pytest_arguments:
+        options += [
+            f"--numprocesses={min(4, len(os.sched_getaffinity(0)))}",
+            "--dist=loadfile",
+            "--max-worker-restart=0",
+        ]
+    # Processes share the cores, so each computes on one.
+    environment = os.environ | {"OMP_NUM_THREADS": "1"}
     launcher = [_mpirun(), "-n", str(ranks)] if ranks > 1 else []
     rank_script = str(Path(__file__).with_name("pytest_rank.py"))
     with tempfile.TemporaryDirectory() as name:
