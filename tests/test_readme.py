@@ -115,7 +115,7 @@ def test_linked_files_exist(document):
     "document", [path for path in DOCUMENTS if path.is_file()], ids=lambda path: path.name
 )
 def test_files_and_modules_in_the_text_exist(document):
-    """A path that begins with a folder of the checkout, and what ``windrow.`` stands before: a module, or a name in it."""
+    """Paths that begin with a folder of the checkout, and names after ``windrow.``: modules, or what is in them."""
     text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
     quoted = [word for word in re.findall(r"`([\w./*-]+)`", text) if "NAME" not in word]
     folders = (*LIBRARY, "benchmarks", "docs", "examples", "requirements", "tests", "tools")

@@ -6,10 +6,19 @@ Noisy seconds come to a median, a ninth decile, and a ratio to the baseline with
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 
 import numpy as np
 
-__all__ = ["Comparison", "Measurement", "Ratio", "median", "percentile_90", "ratio"]
+__all__ = [
+    "Comparison",
+    "Measurement",
+    "Ratio",
+    "mean_and_standard_error",
+    "median",
+    "percentile_90",
+    "ratio",
+]
 
 RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then move by about one percent of its width."""
@@ -38,6 +47,11 @@ def median(samples: Sequence[float]) -> float:
 def percentile_90(samples: Sequence[float]) -> float:
     """What nine of ten samples stay below, interpolated linearly between neighbours."""
     return float(np.percentile(samples, 90))
+
+
+def mean_and_standard_error(samples: Sequence[float]) -> tuple[float, float]:
+    """The mean of two samples or more, and the standard error of that mean."""
+    return fmean(samples), stdev(samples) / math.sqrt(len(samples))
 
 
 def ratio(samples: Sequence[float], baseline: Sequence[float], *, seed: int = 0) -> Ratio:
