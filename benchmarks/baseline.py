@@ -11,7 +11,6 @@ four ranks are dealt out to its machines, which all see this checkout and the fo
     python benchmarks/baseline.py [--short] [--data FOLDER] [--hostfile FILE]
 """
 
-import argparse
 import sys
 import tempfile
 from collections.abc import Mapping, Sequence
@@ -22,6 +21,7 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
+from windrow.launch.benchmark.data_sets import data_option
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Findings, Matrix, Table
@@ -213,13 +213,12 @@ def measure(program: Program) -> Findings:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where the larger graph is."""
-    default = Path(__file__).resolve().parents[2] / "shared" / "data"
-    parser.add_argument(
-        "--data", type=Path, default=default, help="folder that holds graphs/coauthor_physics.npz"
-    )
-
-
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, ranks=True, add_options=add_options)
+    run_benchmark(
+        __file__,
+        __doc__,
+        measure,
+        work=work,
+        ranks=True,
+        add_options=data_option("graphs/coauthor_physics.npz"),
+    )

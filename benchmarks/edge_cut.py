@@ -4,13 +4,12 @@
 with all balances. Baseline beside it: METIS alone, one run, as DGL's build gives it.
 """
 
-import argparse
 import time
-from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.launch.benchmark.data_sets import data_option
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.partition import PartitionOptions, PartitionQuality, measure_quality, partition_graph
@@ -19,12 +18,6 @@ from windrow.partition.refine import Adjacency, symmetric_adjacency
 BEST_KNOWN = {"4elt": 137, "wing_nodal": 1668, "wave": 8524}
 IMBALANCE = 0.05
 AIM = 1.10
-DATA = Path(__file__).resolve().parent.parent.parent / "shared" / "data" / "partition"
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark alone."""
-    parser.add_argument("--data", type=Path, default=DATA, help="folder of the .npz graphs")
 
 
 def measure(program: Program) -> Findings:
@@ -103,4 +96,4 @@ def undirected(edges: npt.NDArray[np.int32]) -> Adjacency:
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, add_options=add_options)
+    run_benchmark(__file__, __doc__, measure, add_options=data_option("the .npz graphs", "partition"))

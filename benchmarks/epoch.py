@@ -11,7 +11,6 @@ int32 with fused=True is left out: its samples are wrong, see benchmarks/sampler
 quarter of the vertices, tries fewer variants and measures the fastest alone.
 """
 
-import argparse
 import os
 import tempfile
 import warnings
@@ -32,7 +31,13 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark.compare import compare, interleave
-from windrow.launch.benchmark.data_sets import EGO_TWITTER, POWER_LAW, load_topology, save_topology
+from windrow.launch.benchmark.data_sets import (
+    EGO_TWITTER,
+    POWER_LAW,
+    data_option,
+    load_topology,
+    save_topology,
+)
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
@@ -56,12 +61,6 @@ THREADS = (1, 2)
 
 Epoch = Callable[[], float]
 """Trains one epoch; returns its mean loss."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark alone."""
-    data = Path(__file__).resolve().parents[2] / "shared" / "data"
-    parser.add_argument("--data", type=Path, default=data, help="folder that holds graphs/ego_twitter.npz")
 
 
 def measure(program: Program) -> Findings:
@@ -253,4 +252,4 @@ def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> E
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, add_options=add_options)
+    run_benchmark(__file__, __doc__, measure, work=work, add_options=data_option("graphs/ego_twitter.npz"))

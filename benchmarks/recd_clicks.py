@@ -12,16 +12,16 @@ how its clicks were drawn would reach an AUC of 0.82:
     python benchmarks/recd_clicks.py [--short]
 """
 
-import math
 import tempfile
 from collections.abc import Mapping
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
 
 from windrow.comm.loopback import Loopback
+from windrow.launch.benchmark.measurement import mean_and_standard_error
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
@@ -128,7 +128,7 @@ def measure(program: Program) -> Findings:
     for halved in ("", "_halved"):
         pairs = zip(best[f"sessions{halved}"], best[f"shuffled{halved}"], strict=True)
         differences = [ours - theirs for ours, theirs in pairs]
-        mean, error = fmean(differences), stdev(differences) / math.sqrt(seeds)
+        mean, error = mean_and_standard_error(differences)
         figures[f"sessions{halved}_best_auc_difference_share"] = mean
         figures[f"sessions{halved}_best_auc_difference_standard_error_share"] = error
         aims[f"sessions{halved}"] = Aim(

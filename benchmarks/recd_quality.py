@@ -18,8 +18,6 @@ says little.
     python benchmarks/recd_quality.py [--short] [--data FOLDER]
 """
 
-import argparse
-import math
 import sys
 import time
 from collections.abc import Iterator, Mapping, Sequence
@@ -27,7 +25,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import numpy as np
@@ -35,7 +33,8 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.npz_file import integer_row, load_arrays
-from windrow.launch.benchmark.data_sets import DIGINETICA, read_sessions
+from windrow.launch.benchmark.data_sets import DIGINETICA, data_option, read_sessions
+from windrow.launch.benchmark.measurement import mean_and_standard_error
 from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.recsys.batches.batch import Batch
@@ -50,7 +49,6 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.schedule import EarlyStopping
 
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"
 SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered_in_full"
 SHUFFLED_HALVED, CLUSTERED_HALVED = "shuffled_halved", "clustered_halved"
 SEEDS, SEEDS_SHORT = 3, 2
@@ -218,7 +216,7 @@ def differences(
 ) -> tuple[float, float]:
     """Mean over the seeds of a clustered variant less the shuffled one, and its standard error."""
     found = [runs[variant, seed][metric] - runs[BASELINES[variant], seed][metric] for seed in seeds]
-    return fmean(found), stdev(found) / math.sqrt(len(found))
+    return mean_and_standard_error(found)
 
 
 def measure(program: Program) -> Findings:
@@ -264,8 +262,9 @@ def measure(program: Program) -> Findings:
     for metric, short_name in (("recall@20", "recall"), ("mrr@20", "mrr")):
         for variant in compared:
             values = [runs[variant, seed][metric] for seed in seeds]
-            figures[f"{variant}_{short_name}_share"] = fmean(values)
-            figures[f"{variant}_{short_name}_standard_error_share"] = stdev(values) / math.sqrt(len(values))
+            mean, error = mean_and_standard_error(values)
+            figures[f"{variant}_{short_name}_share"] = mean
+            figures[f"{variant}_{short_name}_standard_error_share"] = error
         for variant, baseline in BASELINES.items():
             mean, error = differences(runs, variant, seeds, metric)
             figures[f"{variant}_{short_name}_difference_share"] = mean
@@ -297,10 +296,5 @@ def measure(program: Program) -> Findings:
     )
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Where the data are."""
-    parser.add_argument("--data", type=Path, default=DATA, help=f"folder of {DIGINETICA}")
-
-
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, add_options=add_options)
+    run_benchmark(__file__, __doc__, measure, work=work, add_options=data_option(DIGINETICA, "recsys"))

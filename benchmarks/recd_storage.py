@@ -14,7 +14,6 @@ What a layout saves depends on how the other one is written, so three ratios are
     python benchmarks/recd_storage.py [--short]
 """
 
-import argparse
 import dataclasses
 import tempfile
 from collections.abc import Callable, Iterator
@@ -22,7 +21,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windrow.launch.benchmark.data_sets import DIGINETICA, interleaved, prefix_samples, read_sessions
+from windrow.launch.benchmark.data_sets import (
+    DIGINETICA,
+    data_option,
+    interleaved,
+    prefix_samples,
+    read_sessions,
+)
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
@@ -31,7 +36,6 @@ from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions
 from windrow.recsys.log.synthetic.statistics import expected_statistics, measured_statistics
 
 PUBLISHED = 3.71
-DATA = Path(__file__).resolve().parents[2] / "shared" / "data" / "recsys"
 SHARDS = 64
 VARIED = 100_000
 """Samples of logs that differ in one statistic."""
@@ -218,11 +222,6 @@ def what_matters(folder: Path, samples: int) -> list[dict[str, object]]:
     return rows
 
 
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark alone."""
-    parser.add_argument("--data", type=Path, default=DATA, help=f"folder of {DIGINETICA}")
-
-
 def measure(program: Program) -> Findings:
     """Count the bytes of both logs."""
     from pyarrow import parquet
@@ -273,4 +272,4 @@ def measure(program: Program) -> Findings:
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, add_options=add_options)
+    run_benchmark(__file__, __doc__, measure, add_options=data_option(DIGINETICA, "recsys"))

@@ -16,7 +16,7 @@ import sys
 import tempfile
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -27,6 +27,7 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import build_model
 from windrow.gnn.readers import read_graph
+from windrow.launch.benchmark.measurement import mean_and_standard_error
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.benchmark.workers import run_command
@@ -199,7 +200,7 @@ def measure(program: Program) -> Findings:
     found = program.in_process({"splits": list(splits), "settings": settings}, threads=1)
     theirs = [found[str(split)]["test"] for split in splits]
     differences = [mine - other for mine, other in zip(ours, theirs, strict=True)]
-    mean, error = fmean(differences), stdev(differences) / len(differences) ** 0.5
+    mean, error = mean_and_standard_error(differences)
     allowed = 3 if program.short else 1
     rows = [
         {"split": split, "windrow": ours[split], "DGL": theirs[split], "same without": same[split]}

@@ -10,7 +10,6 @@ ours leaves out. DGL variants that return wrong samples (int32 with fused=True: 
 are named and left out.
 """
 
-import argparse
 import itertools
 import tempfile
 import time
@@ -27,7 +26,13 @@ from torch import Tensor
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.benchmark.compare import compare
-from windrow.launch.benchmark.data_sets import EGO_TWITTER, POWER_LAW, load_topology, save_topology
+from windrow.launch.benchmark.data_sets import (
+    EGO_TWITTER,
+    POWER_LAW,
+    data_option,
+    load_topology,
+    save_topology,
+)
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
@@ -51,12 +56,6 @@ WORKER_WARM_UP = 4
 
 Sample = Callable[[Tensor, int], int]
 """Samples one batch of seeds, given its step; returns the number of edges."""
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark alone."""
-    data = Path(__file__).resolve().parents[2] / "shared" / "data"
-    parser.add_argument("--data", type=Path, default=data, help="folder that holds graphs/ego_twitter.npz")
 
 
 def measure(program: Program) -> Findings:
@@ -289,4 +288,4 @@ def dgl_edges(blocks: list[Any]) -> int:
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, work=work, add_options=add_options)
+    run_benchmark(__file__, __doc__, measure, work=work, add_options=data_option("graphs/ego_twitter.npz"))

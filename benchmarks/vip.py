@@ -13,7 +13,6 @@ what that formula does for its own. "S3-FIFO" is a dynamic cache of the same siz
 Points count where the oracle asks for at least a hundredth of what no cache asks for.
 """
 
-import argparse
 import time
 from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -35,6 +34,7 @@ from windrow.gnn.demand import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.synthetic import power_law_communities
+from windrow.launch.benchmark.data_sets import data_option
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
@@ -70,12 +70,6 @@ class Setting:
     indptr: Tensor
     indices: Tensor
     train_ids: Tensor
-
-
-def add_options(parser: argparse.ArgumentParser) -> None:
-    """Options of this benchmark alone."""
-    data = Path(__file__).resolve().parents[2] / "shared" / "data"
-    parser.add_argument("--data", type=Path, default=data, help="folder that holds graphs/ego_twitter.npz")
 
 
 def measure(program: Program) -> Findings:
@@ -262,4 +256,4 @@ def last_hop_probabilities(demand: Demand) -> npt.NDArray[np.float64]:
 
 
 if __name__ == "__main__":
-    run_benchmark(__file__, __doc__, measure, add_options=add_options)
+    run_benchmark(__file__, __doc__, measure, add_options=data_option("graphs/ego_twitter.npz"))

@@ -1,5 +1,7 @@
 """Fixtures that every test may use."""
 
+import re
+import signal
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -14,9 +16,15 @@ from windrow.comm.world import World
 
 REPOSITORY = Path(__file__).resolve().parent.parent
 
-# The first example of a test may compile a loop, and a shared machine may be slow.
-settings.register_profile("windrow", deadline=None)
+# The first example of a test may compile a loop, and a shared machine may be slow. Besides, for a longer search:
+# pytest --hypothesis-profile=thorough
+settings.register_profile("windrow", deadline=None, max_examples=25)
+settings.register_profile("thorough", deadline=None, max_examples=1000)
 settings.load_profile("windrow")
+
+# A shell without job control starts what is in the background with SIGINT ignored, and so is all that tests start.
+if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 DEADLINE_S = 60.0
 """A test that waits longer than this hangs."""
@@ -56,16 +64,37 @@ def global_generators_stay_untouched() -> Iterator[None]:
     assert torch.equal(before, torch.random.get_rng_state()), "something drew from torch's global generator"
 
 
-def _worlds() -> list[Any]:
-    loopback = [pytest.param(("loopback", size), id=f"loopback-{size}") for size in (1, 2, 4)]
-    real = [("mpi", 1), ("mpi", 2), ("mpi", 4), ("gloo", 2), ("gloo", 4)]
-    return loopback + [
-        pytest.param((backend, size), id=f"{backend}-{size}", marks=pytest.mark.parallel(size))
-        for backend, size in real
-    ]
+WORLDS = ("loopback", 1), ("loopback", 2), ("loopback", 4), ("mpi", 2), ("mpi", 4), ("gloo", 2)
+MORE_WORLDS = ("mpi", 1), ("gloo", 4)
+"""Of tests in tests/comm only: what stands above `World` cannot tell them from the others."""
+
+SEVERAL_RANKS = re.compile(r"\bspmd\b|\bmark\.parallel\b")
 
 
-@pytest.fixture(params=_worlds())
+def pytest_ignore_collect(collection_path: Path) -> bool | None:
+    """Under mpirun, leave out files without tests of several ranks: to import all takes long on each."""
+    is_test = collection_path.name.startswith("test_") and collection_path.suffix == ".py"
+    if launched_size() > 1 and is_test and not SEVERAL_RANKS.search(collection_path.read_text("utf-8")):
+        return True
+    return None
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Let a test that takes the fixture `spmd` run on every world."""
+    if "spmd" in metafunc.fixturenames:
+        in_comm = metafunc.definition.path.is_relative_to(REPOSITORY / "tests" / "comm")
+        worlds = [
+            pytest.param(
+                (backend, size),
+                id=f"{backend}-{size}",
+                marks=pytest.mark.parallel(size) if backend != "loopback" else (),
+            )
+            for backend, size in (WORLDS + MORE_WORLDS if in_comm else WORLDS)
+        ]
+        metafunc.parametrize("spmd", worlds, indirect=True)
+
+
+@pytest.fixture
 def spmd(request: pytest.FixtureRequest) -> Callable[..., list[Any]]:
     """Run the same body on every rank of every kind of world: ``spmd(body) -> what each rank returned``.
 

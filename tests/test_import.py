@@ -4,8 +4,6 @@ import subprocess
 import sys
 from pathlib import Path
 
-import pytest
-
 ROOT = Path(__file__).resolve().parent.parent
 FOLDERS = [
     name
@@ -51,25 +49,16 @@ def run(program: str) -> str:
     return done.stdout
 
 
-@pytest.mark.parametrize("module", [f"windrow.{folder}" for folder in FOLDERS])
-def test_package_pulls_in_no_optional_library(module):
-    loaded = set(run(f"import sys; import {module}; print(*sys.modules)").split())
-    assert {name.partition(".")[0] for name in loaded}.isdisjoint(OPTIONAL_LIBRARIES)
-
-
-def test_no_module_needs_an_optional_library():
-    """Every module but the adapters imports where none of them is installed."""
+def test_every_module_imports_without_optional_libraries_words_and_threads():
     modules = [module for module in MODULES if module not in ADAPTERS]
     # None in sys.modules makes an import fail as if the library were absent.
-    run(
-        f"import importlib, sys\nsys.modules.update(dict.fromkeys({sorted(OPTIONAL_LIBRARIES)!r}))\n"
-        f"for module in {modules!r}:\n    importlib.import_module(module)"
+    printed = run(
+        "import importlib, sys, threading\n"
+        f"sys.modules.update(dict.fromkeys({sorted(OPTIONAL_LIBRARIES)!r}))\n"
+        f"for module in {modules!r}:\n    importlib.import_module(module)\n"
+        "assert threading.active_count() == 1"
     )
-
-
-def test_import_prints_nothing_and_starts_no_thread():
-    program = "import threading; before = threading.active_count(); import windrow.launch.cli\n"
-    assert not run(program + "assert threading.active_count() == before")
+    assert not printed
 
 
 def test_import_time_is_within_budget():
@@ -80,5 +69,5 @@ before = process_time()
 import windrow.gnn
 print(process_time() / before)
 """
-    # The best of several: whatever else runs on the machine only ever adds time.
-    assert min(float(run(program)) for _ in range(ATTEMPTS)) <= TIME_BUDGET
+    # Once in several times is enough: whatever else runs on the machine only ever adds time.
+    assert any(float(run(program)) <= TIME_BUDGET for _ in range(ATTEMPTS))

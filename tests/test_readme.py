@@ -12,6 +12,7 @@ SHELL_BLOCK = re.compile(r"^```(?:bash|console|sh|shell)\n(.*?)^```", re.MULTILI
 LINK = re.compile(r"\]\((?!https?:|#)([^)#]+)")
 CHECKED_PROGRAMS = {"make", "mpirun", "python", "srun", "torchrun", "windrow"}
 LAUNCHERS_WITH_COUNTS = {"mpirun": {"-n", "-np", "-hostfile", "-f", "-ppn"}, "srun": {"-n", "-N"}}
+LIBRARY = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 MADE_BY_COMMANDS = ("runs/", "stores/")
 
 
@@ -108,6 +109,31 @@ def test_linked_files_exist(document):
     targets = LINK.findall(document.read_text(encoding="utf-8"))
     missing = [target for target in targets if not (document.parent / target).exists()]
     assert not missing
+
+
+@pytest.mark.parametrize(
+    "document", [path for path in DOCUMENTS if path.is_file()], ids=lambda path: path.name
+)
+def test_files_and_modules_in_the_text_exist(document):
+    """Paths that begin with a folder of the checkout, and names after ``windrow.``: modules, or what is in them."""
+    text = re.sub(r"```.*?```", "", document.read_text(encoding="utf-8"), flags=re.DOTALL)
+    quoted = [word for word in re.findall(r"`([\w./*-]+)`", text) if "NAME" not in word]
+    folders = (*LIBRARY, "benchmarks", "docs", "examples", "requirements", "tests", "tools")
+    missing = [
+        word
+        for word in quoted
+        if word.startswith(tuple(f"{name}/" for name in folders)) and not any(ROOT.glob(word))
+    ]
+    missing += [word for word in quoted if word.startswith("windrow.") and not is_in_library(word)]
+    assert not missing
+
+
+def is_in_library(dotted: str) -> bool:
+    path = ROOT / dotted.removeprefix("windrow.").replace(".", "/")
+    files = [path.parent.with_suffix(".py"), path.parent / "__init__.py"]
+    texts = [file.read_text(encoding="utf-8") for file in files if file.is_file()]
+    is_module = path.is_dir() or path.with_suffix(".py").is_file()
+    return is_module or any(re.search(rf"\b{path.name}\b", text) for text in texts)
 
 
 @pytest.mark.parametrize(

@@ -1,10 +1,12 @@
-"""One rank of a pytest session under mpirun: ``mpirun -n 2 python tools/pytest_rank.py FOLDER PYTEST_ARGUMENTS``.
+"""One rank of a pytest session of tools/run_tests.py: ``python tools/pytest_rank.py FOLDER PYTEST_ARGUMENTS``.
 
-Rank 0 writes to the terminal. Every other rank writes to ``FOLDER/rank-<number>.txt``, from where
-tools/run_tests.py shows it when the session fails.
+The rank keeps ``FOLDER/rank-<number>.at``: its process, and the test that it is at. On the signal SIGUSR1 it writes
+where each of its threads is. Rank 0 writes to the terminal, every other rank to ``FOLDER/rank-<number>.txt``.
 """
 
+import faulthandler
 import os
+import signal
 import sys
 from pathlib import Path
 
@@ -13,6 +15,29 @@ import pytest
 from windrow.comm.launcher import launched_rank
 
 __all__: list[str] = []
+
+
+class Progress:
+    """A pytest plugin: writes which test begins, and which has ended.
+
+    Args:
+        file: what it writes to; its time says when the rank last went on.
+    """
+
+    def __init__(self, file: Path) -> None:
+        self._file = file
+        self._write("the start of its session")
+
+    def pytest_runtest_logstart(self, nodeid: str) -> None:
+        """A test begins."""
+        self._write(nodeid)
+
+    def pytest_runtest_logfinish(self, nodeid: str) -> None:
+        """A test has ended, with all that belongs to it."""
+        self._write(f"what follows {nodeid}")
+
+    def _write(self, place: str) -> None:
+        self._file.write_text(f"{os.getpid()} {place}")
 
 
 def main(folder: Path, pytest_arguments: list[str]) -> int:
@@ -25,7 +50,9 @@ def main(folder: Path, pytest_arguments: list[str]) -> int:
             os.dup2(file.fileno(), sys.stderr.fileno())
         # Not captured: a rank that is killed can no longer show what pytest has captured.
         pytest_arguments = ["--capture=no", *pytest_arguments]
-    return int(pytest.main(pytest_arguments))
+    # A copy of the file descriptor: pytest puts another file in its place while a test runs.
+    faulthandler.register(signal.SIGUSR1, file=os.dup(sys.stderr.fileno()), all_threads=True)
+    return int(pytest.main(pytest_arguments, plugins=[Progress(folder / f"rank-{rank}.at")]))
 
 
 if __name__ == "__main__":

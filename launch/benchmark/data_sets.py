@@ -9,6 +9,8 @@ is a sample::
                                       2     [17 4 4]    99
 """
 
+from argparse import ArgumentParser
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +27,7 @@ __all__ = [
     "DIGINETICA",
     "EGO_TWITTER",
     "POWER_LAW",
+    "data_option",
     "interleaved",
     "load_topology",
     "prefix_samples",
@@ -135,3 +138,18 @@ def interleaved(samples: Any, *, concurrent_sessions: int = 10_000) -> Any:
         sessions
     ]
     return samples.take(np.argsort(sessions + concurrent_sessions * moments, kind="stable"))
+
+
+def data_option(holds: str, folder: str = "") -> Callable[[ArgumentParser], None]:
+    """What adds the option ``--data``, a folder, to a benchmark.
+
+    Args:
+        holds: what is in it, for the help.
+        folder: where it is if nobody says so, below the folder of real data sets beside the checkout.
+    """
+
+    def add(parser: ArgumentParser) -> None:
+        default = Path(__file__).resolve().parents[3] / "shared" / "data" / folder
+        parser.add_argument("--data", type=Path, default=default, help=f"folder that holds {holds}")
+
+    return add

@@ -6,10 +6,11 @@ Noisy seconds come to a median, a ninth decile, and a ratio to the baseline with
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from statistics import fmean, stdev
 
 import numpy as np
 
-__all__ = ["Comparison", "Measurement", "Ratio", "median", "ratio"]
+__all__ = ["Comparison", "Measurement", "Ratio", "mean_and_standard_error", "median", "ratio"]
 
 RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then move by about one percent of its width."""
@@ -33,6 +34,11 @@ class Ratio:
 def median(samples: Sequence[float]) -> float:
     """The middle of some samples; with an even number, the mean of the two in the middle."""
     return float(np.median(samples))
+
+
+def mean_and_standard_error(samples: Sequence[float]) -> tuple[float, float]:
+    """The mean of two samples or more, and the standard error of that mean."""
+    return fmean(samples), stdev(samples) / math.sqrt(len(samples))
 
 
 def ratio(samples: Sequence[float], baseline: Sequence[float], *, seed: int = 0) -> Ratio:
