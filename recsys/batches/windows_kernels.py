@@ -1,10 +1,10 @@
-"""Compiled loops of `windrow.recsys.batches.windows` and `windrow.recsys.batches.id_lists`.
+"""Compiled loops of `windrow.recsys.batches.windows`, which puts batches together.
 
 Distinct rows lie where their row groups were decoded, in many arrays. Two tables tell a loop where they are. For a
 feature of a group in one row group, ``table[source, feature]`` holds `FIELDS` integers::
 
     STARTS    address of int64 [U]: where the list of each row begins in its ids
-    STOPS     address of int64 [U]: where it ends
+    LENGTHS   address of int64 [U]: how long it is
     IDS       address of int64 ids
     WEIGHTS   address of float32 weights; 0 where there are none
 
@@ -34,49 +34,17 @@ __all__ = [
     "GROUP_FIELDS",
     "HASHES",
     "IDS",
+    "LENGTHS",
     "SOURCE_BITS",
     "STARTS",
-    "STOPS",
     "UNIQUE",
     "WEIGHTS",
     "copy_lists",
     "find_lists",
-    "gather_lists",
     "number_rows",
 ]
 
-LISTS_AHEAD = 8
-"""Lists between asking for one and copying it."""
-
-
-@numba.njit(nogil=True, cache=True)
-def gather_lists(
-    starts: npt.NDArray[np.int64],
-    values: npt.NDArray[Any],
-    order: npt.NDArray[np.int64],
-    offsets: npt.NDArray[np.int64],
-    out: npt.NDArray[Any],
-) -> None:
-    """Copy lists that lie one after the other in another order.
-
-    Args:
-        starts: [lists] where each begins in `values`.
-        values: all lists.
-        order: [n] which list comes first, second and so on.
-        offsets: [n + 1] where each goes in `out`, and so how long it is.
-        out: [offsets[n]], overwritten; of the type of `values`.
-    """
-    count = len(order)
-    for place in range(count):
-        # Where a list begins is as good as random: ask for it before it is needed.
-        prefetch(values, starts[order[min(place + LISTS_AHEAD, count - 1)]])
-        source = starts[order[place]]
-        for target in range(offsets[place], offsets[place + 1]):
-            out[target] = values[source]
-            source += 1
-
-
-STARTS, STOPS, IDS, WEIGHTS = range(4)
+STARTS, LENGTHS, IDS, WEIGHTS = range(4)
 FIELDS = 4
 
 HASHES, UNIQUE = range(2)
@@ -223,12 +191,12 @@ def find_lists(
             for number in range(counts[group]):
                 # Where a row is listed is as good as random: ask for it before it is needed.
                 ahead = min(number + AHEAD, last)
-                for field in (STARTS, STOPS):
+                for field in (STARTS, LENGTHS):
                     at = table[sources[group, ahead], feature, field] + rows[group, ahead] * ID_BYTES
                     prefetch(carray(pointer(at), (1,), np.int64), 0)
                 source = sources[group, number]
-                begin, end = _list_at(table, source, feature, rows[group, number])
-                offsets[place + 1] = offsets[place] + end - begin
+                begin, length = _list_at(table, source, feature, rows[group, number])
+                offsets[place + 1] = offsets[place] + length
                 ids_at[place] = table[source, feature, IDS] + begin * ID_BYTES
                 if len(weights_at):
                     at = table[source, feature, WEIGHTS]
@@ -261,10 +229,10 @@ def copy_lists(
 
 @numba.njit(nogil=True, cache=True)
 def _list_at(table: npt.NDArray[np.int64], source: int, feature: int, row: int) -> tuple[int, int]:
-    """Where the list of a feature and row begins and ends in its ids."""
+    """Where the list of a feature and row begins in its ids, and how long it is."""
     starts = carray(pointer(table[source, feature, STARTS]), (row + 1,), np.int64)
-    stops = carray(pointer(table[source, feature, STOPS]), (row + 1,), np.int64)
-    return starts[row], stops[row]
+    lengths = carray(pointer(table[source, feature, LENGTHS]), (row + 1,), np.int64)
+    return starts[row], lengths[row]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -277,19 +245,19 @@ def _equal(
 ) -> bool:
     """Whether two rows, (source, row), have equal lists in all features, and weights of equal bits."""
     for feature in range(first_feature, end_feature):
-        begin, end = _list_at(table, first[0], feature, first[1])
-        other, other_end = _list_at(table, second[0], feature, second[1])
-        if end - begin != other_end - other:
+        begin, length = _list_at(table, first[0], feature, first[1])
+        other, other_length = _list_at(table, second[0], feature, second[1])
+        if length != other_length:
             return False
-        ids = carray(pointer(table[first[0], feature, IDS]), (end,), np.int64)
-        other_ids = carray(pointer(table[second[0], feature, IDS]), (other_end,), np.int64)
-        for index in range(end - begin):
+        ids = carray(pointer(table[first[0], feature, IDS]), (begin + length,), np.int64)
+        other_ids = carray(pointer(table[second[0], feature, IDS]), (other + length,), np.int64)
+        for index in range(length):
             if ids[begin + index] != other_ids[other + index]:
                 return False
         if table[first[0], feature, WEIGHTS] != 0:
-            weights = carray(pointer(table[first[0], feature, WEIGHTS]), (end,), np.int32)
-            other_weights = carray(pointer(table[second[0], feature, WEIGHTS]), (other_end,), np.int32)
-            for index in range(end - begin):
+            weights = carray(pointer(table[first[0], feature, WEIGHTS]), (begin + length,), np.int32)
+            other_weights = carray(pointer(table[second[0], feature, WEIGHTS]), (other + length,), np.int32)
+            for index in range(length):
                 if weights[begin + index] != other_weights[other + index]:
                     return False
     return True

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.embeddings import SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.input_distribution import ExchangedLookup, InFlightLookup
 from windrow.recsys.sharded.packing import LookupInput, Message
@@ -96,13 +96,13 @@ class EmbeddingCollection(ShardedTables):
         from windrow.recsys.torchrec_adapter import JaggedTensor
 
         found = {
-            name: rows.expanded() for name, rows in self.start_counts(features, deduplicated).finish().items()
+            name: rows.expand() for name, rows in self.start_counts(features, deduplicated).finish().items()
         }
-        return {name: JaggedTensor(rows.items, lengths=rows.lengths) for name, rows in found.items()}
+        return {name: JaggedTensor(rows.values, lengths=rows.lengths) for name, rows in found.items()}
 
     def start_counts(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
-    ) -> InFlightLookup[dict[str, SequenceRows]]:
+    ) -> InFlightLookup[dict[str, Deduplicated[Tensor]]]:
         """Start a lookup; see `InFlightLookup` for its stages. Collective.
 
         Args:
@@ -136,7 +136,7 @@ class EmbeddingCollection(ShardedTables):
         (everything,) = self.replicated_input(samples)
         return self._replicated.rows(everything)
 
-    def named(self, outputs: Sequence[Tensor], samples: Sequence[Samples]) -> dict[str, SequenceRows]:
+    def named(self, outputs: Sequence[Tensor], samples: Sequence[Samples]) -> dict[str, Deduplicated[Tensor]]:
         """Name the results."""
         found = {}
         for name, (_, feature, _), items in zip(
@@ -144,11 +144,11 @@ class EmbeddingCollection(ShardedTables):
         ):
             group = samples[self.layout.groups[feature]]
             lengths = torch.from_numpy(group.lengths[group.keys[feature]]).to(self.device, torch.int64)
-            found[name] = SequenceRows(items, lengths, group.inverse_on(self.device))
+            found[name] = Deduplicated(Jagged.of_lengths(items, lengths), group.inverse_on(self.device))
         return found
 
 
-class _ExchangedRows(ExchangedLookup[dict[str, SequenceRows]]):
+class _ExchangedRows(ExchangedLookup[dict[str, Deduplicated[Tensor]]]):
     def __init__(self, collection: EmbeddingCollection, samples: Sequence[Samples]) -> None:
         super().__init__(collection.distribute(samples))
         self._collection = collection
@@ -162,6 +162,6 @@ class _ExchangedRows(ExchangedLookup[dict[str, SequenceRows]]):
         self._collection.count_rows(self._samples, messages)
         self._replicated = self._collection.look_up_replicated(self._samples)
 
-    def _finish_vectors(self) -> dict[str, SequenceRows]:
+    def _finish_vectors(self) -> dict[str, Deduplicated[Tensor]]:
         assert self._transfer is not None
         return self._collection.named(self._transfer.finish(self._replicated), self._samples)

@@ -43,7 +43,7 @@ def vectors(batch):
 
 def dense(lists):
     matrix = np.zeros((NUM_USERS, NUM_ITEMS), dtype=bool)
-    matrix[lists.users, lists.items] = True
+    matrix[lists.rows, lists.values] = True
     return matrix
 
 

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.random import hash_ids
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import TransformOptions, bucket_ids, transformed_ids, transformed_lists
 from windrow.recsys.log.vocabulary import table_key
 
@@ -65,17 +65,17 @@ def test_is_what_one_step_after_the_other_gives(lists, options, weighted, before
     offsets = (before + np.cumsum([0, *map(len, lists)])).astype(np.int32)
     weights = np.arange(len(ids), dtype=np.float32) if weighted else None
     kept = ids.copy()
-    found = transformed_lists(IdLists(offsets, ids, weights), options, "items")
+    found = transformed_lists(Jagged(ids, offsets, weights), options, "items")
     assert (ids == kept).all()
     assert found.offsets[0] == 0
-    assert found.offsets[-1] == len(found.ids)
+    assert found.offsets[-1] == len(found.values)
     numbered = list(enumerate(ids.tolist()))
     of_samples = [
         expected([(number, place) for place, number in numbered[low:high]], options, "items")
         for low, high in itertools.pairwise(offsets)
     ]
     bounds = list(zip(found.offsets, found.offsets[1:], strict=False))
-    assert [found.ids[low:high].tolist() for low, high in bounds] == [
+    assert [found.values[low:high].tolist() for low, high in bounds] == [
         [number for number, _ in pairs] for pairs in of_samples
     ]
     if weighted:

@@ -55,11 +55,11 @@ def test_without_groups_arrays_are_those_of_arrow():
     source = table()
     group = decoded(source, choice(sessions=True))
     assert [ids.tolist() for ids in group.single] == [[10, 11, 12], [3, 3, 4]]
-    assert [lists.ids.tolist() for lists in group.lists] == [[1, 2, 1, 2], [5, 5, 6]]
+    assert [lists.values.tolist() for lists in group.lists] == [[1, 2, 1, 2], [5, 5, 6]]
     assert group.sessions.tolist() == [8, 8, 9]
     assert group.groups.inverse.shape == (0, 3)
     address = source.column("cart").chunk(0).values.buffers()[1].address
-    assert group.lists[0].ids.ctypes.data == address
+    assert group.lists[0].values.ctypes.data == address
 
 
 def test_groups_leave_the_other_features():
@@ -68,8 +68,8 @@ def test_groups_leave_the_other_features():
     assert group.lists == ()
     users, baskets = group.groups.rows
     assert group.groups.inverse.tolist() == [[0, 0, 1], [0, 0, 1]]
-    assert [lists.ids.tolist() for lists in users.features] == [[3, 4], [1, 2]]
-    assert [lists.stops.tolist() for lists in users.features] == [[1, 2], [2, 2]]
+    assert [lists.values.tolist() for lists in users.features] == [[3, 4], [1, 2]]
+    assert [lists.lengths.tolist() for lists in users.features] == [[1, 1], [2, 0]]
     assert baskets.features[0].weights.tolist() == [0.5, 0.5]
     whole = decoded(table(), choice())
     assert group.num_bytes > 0
@@ -91,9 +91,9 @@ def test_transforms_reach_features_in_groups_and_out_of_them():
     assert [feature.name for feature in options.plain] == ["item", "cart", "second"]
     group = decoded(table(), options)
     assert [ids.tolist() for ids in group.single] == [[10, 11, 11], [0, 0, 0]]
-    assert group.lists[0].ids.tolist() == [2, 2]
+    assert group.lists[0].values.tolist() == [2, 2]
     assert group.groups.inverse.tolist() == [[0, 1, 1], [0, 0, 0]]
-    assert [lists.ids.tolist() for lists in group.groups.rows[0].features] == [[3, 3], [0, 1]]
+    assert [lists.values.tolist() for lists in group.groups.rows[0].features] == [[3, 3], [0, 1]]
 
 
 @pytest.mark.parametrize(

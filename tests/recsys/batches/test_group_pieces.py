@@ -1,11 +1,10 @@
-from dataclasses import replace
-
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.batches.id_lists import IdLists, SharedGroups, distinct_rows
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import SharedGroups, distinct_rows
 from windrow.recsys.batches.windows import GroupBatches, read_window_groups
 
 pytest.importorskip("torchrec")
@@ -17,7 +16,7 @@ row_groups = st.lists(st.lists(sample, min_size=1, max_size=8), min_size=1, max_
 
 def id_lists(lists, *, weighted=False):
     ids = np.array([number for numbers in lists for number in numbers], np.int64)
-    return IdLists(np.cumsum([0, *map(len, lists)]), ids, (ids % 2).astype(np.float32) if weighted else None)
+    return Jagged(ids, np.cumsum([0, *map(len, lists)]), (ids % 2).astype(np.float32) if weighted else None)
 
 
 def shared(samples, *, colliding, weighted):
@@ -27,12 +26,12 @@ def shared(samples, *, colliding, weighted):
         distinct_rows([id_lists(history)]),
     ]
     rows = tuple(
-        replace(found, hashes=np.full_like(found.hashes, 5)) if colliding else found for found, _ in groups
+        found._replace(hashes=np.full_like(found.hashes, 5)) if colliding else found for found, _ in groups
     )
     return SharedGroups(rows, np.array([inverse for _, inverse in groups], np.int32))
 
 
-def lists_of(jagged):
+def rows_of_group(jagged):
     """Of each row the lists of all features."""
     of_features = [
         [ids.tolist() for ids in jagged[key].values().split(jagged[key].lengths().tolist())]
@@ -70,7 +69,7 @@ def test_batches_hold_what_their_samples_have(samples_of_groups, colliding, weig
             (carts, [(cart, sellers) for cart, sellers, _ in wanted]),
             (histories, [(history,) for _, _, history in wanted]),
         ):
-            rows = lists_of(group.unique)
+            rows = rows_of_group(group.unique)
             assert [rows[row] for row in group.inverse.tolist()] == expected
             assert [tuple(map(tuple, row)) for row in rows] == list(
                 dict.fromkeys(tuple(map(tuple, row)) for row in expected)
@@ -88,9 +87,9 @@ def test_equal_ids_of_other_weights_stay_apart():
     sources = []
     for weight in (0.5, 0.25):
         rows, inverse = distinct_rows(
-            [IdLists(np.array([0, 1]), np.array([7]), np.array([weight], np.float32))]
+            [Jagged(np.array([7]), np.array([0, 1]), np.array([weight], np.float32))]
         )
-        rows = replace(rows, hashes=np.zeros(1, np.uint64))
+        rows = rows._replace(hashes=np.zeros(1, np.uint64))
         sources.append((SharedGroups((rows,), inverse[None].astype(np.int32)), 0, 1))
     (found,) = GroupBatches([["cart"]], [True]).batch([(read_window_groups(sources, None), 0, 2)])
     assert found.inverse.tolist() == [0, 1]

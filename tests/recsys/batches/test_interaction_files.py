@@ -23,16 +23,16 @@ def save(path, **changes):
 def test_npz(tmp_path):
     found = read_interactions(save(tmp_path / "data.npz"), seed=0)
     assert (found.num_users, found.num_items) == (3, 6)
-    assert found.train.items.tolist() == [1, 4, 0]
-    assert found.test.users.tolist() == [1, 2]
-    assert found.test.items.tolist() == [5, 2]
-    assert len(found.validation) == 0
+    assert found.train.values.tolist() == [1, 4, 0]
+    assert found.test.rows.tolist() == [1, 2]
+    assert found.test.values.tolist() == [5, 2]
+    assert len(found.validation.values) == 0
 
 
 def test_validation_is_carved(tmp_path):
     found = read_interactions(save(tmp_path / "data.npz"), validation_fraction=0.5, seed=0)
-    assert found.train.counts.tolist() == [1, 1, 0]
-    assert found.validation.counts.tolist() == [1, 0, 0]
+    assert found.train.lengths.tolist() == [1, 1, 0]
+    assert found.validation.lengths.tolist() == [1, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -41,7 +41,7 @@ def test_validation_is_carved(tmp_path):
         ({"test_items": None}, "no array 'test_items'"),
         ({"train_items": np.array([0.5, 1, 0])}, "'train_items' has type float64"),
         ({"train_items": np.array([4, 4, 0])}, "user 0: item 4 occurs twice"),
-        ({"train_indptr": np.array([0, 2, 1, 3])}, "user 1: offsets go down"),
+        ({"train_indptr": np.array([0, 2, 1, 3])}, "user 1: offset 1 comes after 2"),
         ({"train_indptr": np.array([0, 2, 3])}, "test: 4 offsets for 2 users"),
         ({"test_items": np.array([0, 2])}, "in train and in test"),
         ({"train_items": np.array([-4, 1, 0])}, "item -4 is not in"),
@@ -87,7 +87,7 @@ def test_tables(tmp_path, suffix):
     found = read_interactions(train, test, seed=0)
     expected = read_interactions(save(tmp_path / "data.npz"), seed=0)
     assert found.fingerprint() == expected.fingerprint()
-    assert len(read_interactions(train, seed=0).test) == 0
+    assert len(read_interactions(train, seed=0).test.values) == 0
 
 
 @pytest.mark.parametrize(
@@ -111,6 +111,6 @@ def test_bad_tables_are_refused(tmp_path, text, message):
 
 def test_gowalla(shared_data):
     found = read_interactions(shared_data / "recsys" / "gowalla.npz", validation_fraction=0.1, seed=0)
-    assert (found.num_users, found.num_items, len(found.test)) == (29_858, 40_981, 217_242)
-    assert len(found.train) + len(found.validation) == 810_128
-    assert found.train.counts.min() >= 8
+    assert (found.num_users, found.num_items, len(found.test.values)) == (29_858, 40_981, 217_242)
+    assert len(found.train.values) + len(found.validation.values) == 810_128
+    assert found.train.lengths.min() >= 8

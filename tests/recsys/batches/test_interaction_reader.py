@@ -21,7 +21,7 @@ def make_interactions():
 
 
 INTERACTIONS = make_interactions()
-TAKEN = set(zip(INTERACTIONS.train.users.tolist(), INTERACTIONS.train.items.tolist(), strict=True))
+TAKEN = set(zip(INTERACTIONS.train.rows.tolist(), INTERACTIONS.train.values.tolist(), strict=True))
 
 
 def make_reader(rank=0, size=1, batch_size=20):
@@ -44,7 +44,7 @@ def rows_of(batch):
 
 def test_an_epoch_has_every_pair_once():
     reader = make_reader()
-    assert reader.samples_per_epoch == len(INTERACTIONS.train)
+    assert reader.samples_per_epoch == len(INTERACTIONS.train.values)
     pairs = []
     for step in range(reader.steps_per_epoch):
         batch = reader.read(3, step)
@@ -64,7 +64,7 @@ def test_rows_are_laid_out_as_promised():
         assert len(history) <= 6
         assert {(user, item) for item in history} <= TAKEN
         pair = int(batch.row_ids[row])
-        assert (INTERACTIONS.train.users[pair], INTERACTIONS.train.items[pair]) == (user, positive)
+        assert (INTERACTIONS.train.rows[pair], INTERACTIONS.train.values[pair]) == (user, positive)
     negatives = NegativeSampler(INTERACTIONS.item_counts(), 7, seed=5).sample(0, 1)
     others = rows[batch.num_samples :]
     assert [(user, history, item) for user, _, history, item in others] == [

@@ -13,7 +13,7 @@ def make_interactions():
     taken = np.random.default_rng(0).random((NUM_USERS, NUM_ITEMS)) < 0.4
     taken[3], taken[:, 7] = False, False
     train = item_lists_from_pairs(*taken.nonzero(), NUM_USERS)
-    nothing = item_lists_from_pairs(train.users[:0], train.items[:0], NUM_USERS)
+    nothing = item_lists_from_pairs(train.rows[:0], train.values[:0], NUM_USERS)
     return Interactions(NUM_USERS, NUM_ITEMS, train, nothing, nothing), taken
 
 

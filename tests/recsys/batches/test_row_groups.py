@@ -39,7 +39,7 @@ def test_lists_and_weights(store):
     lists = group.lists[0]
     assert (low, high) == (0, 3)
     assert lists.offsets.tolist() == [0, 1, 3, 3]
-    assert lists.ids.tolist() == [4, 5, 5]
+    assert lists.values.tolist() == [4, 5, 5]
     assert lists.weights.tolist() == [0.5, 0.5, 0.5]
     assert group.dense.shape == (3, 0)
 

@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sessions import HISTORY, ITEM, make_session_batch
 
 
@@ -13,12 +13,10 @@ def make(histories, items, **options):
     ids = np.array([item for one in histories for item in one], dtype=np.int64)
     offsets = np.cumsum([0, *map(len, histories)])
     numbers = 100 + np.arange(len(histories))
-    return make_session_batch(
-        IdLists(offsets, ids, None), np.array(items, dtype=np.int64), numbers, **options
-    )
+    return make_session_batch(Jagged(ids, offsets), np.array(items, dtype=np.int64), numbers, **options)
 
 
-def lists_of(jagged):
+def dense_of(jagged):
     return [values.tolist() for values in jagged.to_dense()]
 
 
@@ -34,8 +32,8 @@ def test_rows_are_laid_out_as_drawn(histories, others):
     assert batch.row_ids.tolist() == [100 + row for row in range(len(histories))]
     assert (batch.deduplicated, batch.windows) == ((), {})
     assert batch.sparse.stride() == rows
-    assert lists_of(batch.sparse[HISTORY]) == histories + [[]] * len(others)
-    assert lists_of(batch.sparse[ITEM]) == [[7]] * len(histories) + [[item] for item in others]
+    assert dense_of(batch.sparse[HISTORY]) == histories + [[]] * len(others)
+    assert dense_of(batch.sparse[ITEM]) == [[7]] * len(histories) + [[item] for item in others]
 
 
 @given(HISTORIES, st.lists(st.integers(0, 5), max_size=9), st.booleans())
@@ -43,20 +41,20 @@ def test_deduplicated_holds_the_same(histories, items, has_targets):
     items = items + [1] * len(histories) if has_targets else items
     plain, batch = make(histories, items), make(histories, items, deduplicated=True)
     (group,) = batch.deduplicated
-    assert lists_of(group.expand()[ITEM]) == lists_of(plain.sparse[ITEM])
+    assert dense_of(group.expand()[ITEM]) == dense_of(plain.sparse[ITEM])
     assert len(group.unique.values()) == len(set(items))
     packed = batch.windows[HISTORY]
     assert packed.lengths.tolist() == [len(one) for one in histories]
     # What is looked up for the packed ids, row after row, is what windows are cut from.
     assert batch.sparse[HISTORY].values().tolist() == packed.values.tolist()
-    assert packed.expand().tolist() == plain.sparse[HISTORY].values().tolist()
+    assert packed.expand().values.tolist() == plain.sparse[HISTORY].values().tolist()
     assert batch.sparse.stride() == plain.sparse.stride()
     assert torch.equal(batch.expanded().sparse[ITEM].values(), plain.sparse[ITEM].values())
 
 
 def test_prefixes_of_a_session_are_looked_up_once():
     batch = make([[4], [4, 4], [4, 4, 9], [2], [2, 6]], [4, 9, 9, 6, 9, 4], deduplicated=True)
-    assert lists_of(batch.sparse[HISTORY]) == [[4], [4], [9], [2], [6], []]
+    assert dense_of(batch.sparse[HISTORY]) == [[4], [4], [9], [2], [6], []]
     assert batch.deduplicated[0].unique.values().tolist() == [4, 9, 6]
 
 

@@ -3,6 +3,7 @@ import pytest
 import torch
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.batches.sessions import HISTORY, ITEM, SessionReader, Sessions
 
@@ -12,14 +13,16 @@ NUM_ITEMS = 30
 def make_sessions():
     generator = np.random.default_rng(0)
     lengths = generator.integers(0, 9, 25)
-    return Sessions(generator.integers(0, NUM_ITEMS, lengths.sum()), np.cumsum([0, *lengths]), max_history=5)
+    return Sessions(
+        Jagged.of_lengths(generator.integers(0, NUM_ITEMS, lengths.sum()), lengths), max_history=5
+    )
 
 
 SESSIONS = make_sessions()
 
 
 def make_reader(rank=0, size=1, batch_size=20, sessions=SESSIONS, **options):
-    negatives = NegativeSampler(np.bincount(SESSIONS.items, minlength=NUM_ITEMS), 7, seed=5)
+    negatives = NegativeSampler(np.bincount(SESSIONS.clicks.values, minlength=NUM_ITEMS), 7, seed=5)
     return SessionReader(
         sessions, rank=rank, size=size, batch_size=batch_size, negatives=negatives, seed=5, **options
     )
@@ -29,7 +32,7 @@ def rows_of(batch):
     """(history, item) of each row, each a list."""
     sparse = batch.expanded().sparse
     histories = (
-        torch.split(batch.windows[HISTORY].expand(), batch.windows[HISTORY].lengths.tolist())
+        torch.split(batch.windows[HISTORY].expand().values, batch.windows[HISTORY].lengths.tolist())
         if batch.windows
         else sparse[HISTORY].to_dense()[: batch.num_samples]
     )
@@ -48,10 +51,10 @@ def test_an_epoch_has_every_sample_once(order, deduplicated):
         samples = SESSIONS.samples(batch.row_ids.numpy())
         histories, items = rows_of(batch)
         assert histories == [
-            samples.histories.ids[start:stop].tolist()
+            samples.histories.values[start:stop].tolist()
             for start, stop in zip(samples.histories.offsets, samples.histories.offsets[1:], strict=False)
         ]
-        negatives = NegativeSampler(np.bincount(SESSIONS.items, minlength=NUM_ITEMS), 7, seed=5)
+        negatives = NegativeSampler(np.bincount(SESSIONS.clicks.values, minlength=NUM_ITEMS), 7, seed=5)
         assert items == [[item] for item in [*samples.targets, *negatives.sample(3, step)]]
         numbers += batch.row_ids.tolist()
     assert sorted(numbers) == list(range(SESSIONS.num_samples))
@@ -118,4 +121,4 @@ def test_what_cannot_be_read_is_refused():
     with pytest.raises(RecipeError, match='order = "random": expected one of samples, sessions'):
         make_reader(order="random")
     with pytest.raises(DataError, match="no session has two clicks"):
-        make_reader(sessions=Sessions(np.arange(3), np.arange(4)))
+        make_reader(sessions=Sessions(Jagged.of_single(np.arange(3))))

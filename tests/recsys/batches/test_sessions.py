@@ -4,14 +4,15 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.sessions import Sessions, load_sessions, places_in_lists
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.sessions import Sessions, load_sessions
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=9)
 
 
 def make(lists, **options):
     items = np.array([item for one in lists for item in one], dtype=np.int64)
-    return Sessions(items, np.cumsum([0, *map(len, lists)]), **options)
+    return Sessions(Jagged(items, np.cumsum([0, *map(len, lists)])), **options)
 
 
 def reference(lists, max_history):
@@ -24,7 +25,7 @@ def reference(lists, max_history):
 
 
 def as_pairs(samples):
-    offsets, ids = samples.histories.offsets, samples.histories.ids.tolist()
+    offsets, ids = samples.histories.offsets, samples.histories.values.tolist()
     return [
         (ids[start:stop], target)
         for start, stop, target in zip(offsets[:-1], offsets[1:], samples.targets.tolist(), strict=True)
@@ -52,34 +53,26 @@ def test_a_split_has_all_sessions(lists, data):
         assert as_pairs(part.samples(np.arange(part.num_samples))) == reference(wanted, 3)
 
 
-@given(st.lists(st.tuples(st.integers(0, 50), st.integers(0, 5)), max_size=6))
-def test_places_count_up_from_each_start(lists):
-    starts, lengths = np.array(lists, dtype=np.int64).reshape(-1, 2).T
-    expected = [start + place for start, length in lists for place in range(length)]
-    assert places_in_lists(starts, lengths).tolist() == expected
-
-
 @pytest.mark.parametrize(
     ("items", "offsets", "max_history", "message"),
     [
-        ([1, 2], [1, 2], 5, "begin with 0 and end with the number of items, 2"),
-        ([1, 2], [0, 3], 5, "begin with 0 and end"),
-        ([1, 2], [], 5, "begin with 0 and end"),
-        ([1, 2, 3], [0, 2, 1, 3], 5, "fall behind session 1"),
+        ([1, 2], [1, 2], 5, "clicks: offsets start at 1"),
+        ([1, 2, 3], [0, 2, 1, 3], 5, "clicks, session 1: offset 1 comes after 2"),
         ([1, -4], [0, 2], 5, "item -4 of click 1"),
         ([1, 2], [0, 2], 0, "max_history = 0"),
     ],
 )
 def test_what_is_no_session_is_refused(items, offsets, max_history, message):
     with pytest.raises(DataError, match=message):
-        Sessions(np.array(items, dtype=np.int64), np.array(offsets, dtype=np.int64), max_history)
+        Sessions(Jagged(np.array(items), np.array(offsets)), max_history)
 
 
 def test_an_archive_is_read(tmp_path):
     file = tmp_path / "mine.npz"
     np.savez(file, items=np.array([4, 5, 6], np.int32), offsets=np.array([0, 1, 3], np.uint32))
     sessions = load_sessions(file, max_history=7)
-    assert (sessions.items.dtype, sessions.offsets.dtype, sessions.max_history) == (np.int64, np.int64, 7)
+    assert (sessions.clicks.values.dtype, sessions.clicks.offsets.dtype) == (np.int64, np.int64)
+    assert sessions.max_history == 7
     assert as_pairs(sessions.samples(np.arange(1))) == [([5], 6)]
 
 

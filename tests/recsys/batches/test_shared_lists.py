@@ -2,25 +2,26 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.batches.id_lists import IdLists, SharedGroups, distinct_rows, gathered_lists
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import SharedGroups, distinct_rows
 from windrow.recsys.batches.transforms import TransformOptions, transformed_lists
 
 few = st.lists(st.integers(0, 2), max_size=3)
 
 
 def id_lists(lists, weights=None):
-    return IdLists(
-        np.cumsum([0, *map(len, lists)]),
-        np.array([number for ids in lists for number in ids], np.int64),
-        weights,
-    )
+    ids = np.array([number for ids in lists for number in ids], np.int64)
+    return Jagged(ids, np.cumsum([0, *map(len, lists)]), weights)
 
 
 def rows_of(found, num_features):
     """Distinct rows as tuples of lists."""
     assert len(found.features) == num_features
     of_features = [
-        [tuple(lists.ids[low:high].tolist()) for low, high in zip(lists.starts, lists.stops, strict=True)]
+        [
+            tuple(lists.values[low:][:size].tolist())
+            for low, size in zip(lists.starts, lists.lengths, strict=True)
+        ]
         for lists in found.features
     ]
     return list(zip(*of_features, strict=True))
@@ -33,7 +34,7 @@ def test_rows_are_the_distinct_samples_in_order_of_their_first(samples):
     wanted = list(dict.fromkeys((tuple(one), tuple(other)) for one, other in samples))
     assert rows_of(found, 2) == wanted
     assert [wanted[row] for row in inverse] == [(tuple(one), tuple(other)) for one, other in samples]
-    other, _ = distinct_rows([gathered_lists(lists, np.arange(len(samples))[::-1]) for lists in features])
+    other, _ = distinct_rows([lists.select(np.arange(len(samples))[::-1].copy()) for lists in features])
     hashes = dict(zip(rows_of(other, 2), other.hashes.tolist(), strict=True))
     assert [hashes[row] for row in wanted] == found.hashes.tolist()
 
@@ -68,8 +69,8 @@ def test_weights_tell_samples_apart():
 def test_lists_are_copied_where_most_repeat_and_else_stay_where_they_are():
     seldom, often = id_lists([[1], [2], [1], [3], [4]]), id_lists([[1], [1], [2]])
     (rows, _), (copied, _) = distinct_rows([seldom]), distinct_rows([often])
-    assert rows.features[0].ids is seldom.ids
-    assert copied.features[0].ids.tolist() == [1, 2]
+    assert rows.features[0].values is seldom.values
+    assert copied.features[0].values.tolist() == [1, 2]
 
 
 def test_no_samples():
@@ -83,8 +84,8 @@ def test_the_table_says_where_arrays_are():
     (lists,) = found.features
     groups = SharedGroups((found,), inverse[None].astype(np.int32))
     assert groups.table.tolist() == [
-        [lists.starts.ctypes.data, lists.stops.ctypes.data, lists.ids.ctypes.data, 0]
+        [lists.starts.ctypes.data, lists.lengths.ctypes.data, lists.values.ctypes.data, 0]
     ]
     assert groups.group_table.tolist() == [[found.hashes.ctypes.data, 2]]
-    # Two starts, two ends, three ids, two hashes, and three numbers of 4 bytes.
+    # Two starts, two lengths, three ids, two hashes, and three numbers of 4 bytes.
     assert groups.num_bytes == 2 * 8 + 2 * 8 + 3 * 8 + 2 * 8 + 3 * 4

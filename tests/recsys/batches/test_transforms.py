@@ -2,7 +2,7 @@ import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.log.store import FeatureEntry
 
@@ -39,8 +39,8 @@ def test_applies_what_belongs_to_a_feature():
         FEATURES,
         DENSE,
     )
-    lists = IdLists(np.array([0, 2]), np.array([4, 5]), None)
-    assert found.lists("history", lists).ids.tolist() == [5]
+    lists = Jagged(np.array([4, 5]), np.array([0, 2]))
+    assert found.lists("history", lists).values.tolist() == [5]
     assert found.lists("user", lists) is lists
     ids = np.array([1, 2])
     assert found.ids("item", ids) is ids

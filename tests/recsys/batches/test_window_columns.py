@@ -3,8 +3,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.batches.id_lists import IdLists, SharedGroups
-from windrow.recsys.batches.row_groups import RowGroup
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import RowGroup, SharedGroups
 from windrow.recsys.batches.windows import Piece, batch_of_pieces, no_samples, read_window
 from windrow.recsys.log.store import FeatureEntry
 
@@ -24,7 +24,7 @@ def row_group(lists, first):
         labels=np.arange(len(lists), dtype=np.float32),
         dense=np.arange(first, first + len(lists), dtype=np.float32)[:, None],
         single=(np.arange(first, first + len(lists)),),
-        lists=(IdLists(offsets, np.array([number for ids in lists for number in ids], np.int64), None),),
+        lists=(Jagged(np.array([number for ids in lists for number in ids], np.int64), offsets),),
         groups=SharedGroups((), np.zeros((0, len(lists)), np.int32)),
     )
 
@@ -46,7 +46,7 @@ def test_window_is_what_taking_one_sample_at_a_time_gives(left, right, data):
     assert window.single[0].tolist() == [start + place for place in order]
     assert window.dense[:, 0].tolist() == [start + place for place in order]
     assert [
-        lists.ids[low:high].tolist() for low, high in zip(lists.offsets, lists.offsets[1:], strict=False)
+        lists.values[low:high].tolist() for low, high in zip(lists.offsets, lists.offsets[1:], strict=False)
     ] == [chosen[place] for place in order]
 
 

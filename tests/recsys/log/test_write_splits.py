@@ -7,7 +7,7 @@ import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.id_lists import filled_in
+from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.samples import check_splits

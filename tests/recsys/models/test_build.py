@@ -8,7 +8,8 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
-from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.models.click_models import DCN, DLRM
 from windrow.recsys.models.self_attention import SelfAttentionPooling
@@ -142,8 +143,8 @@ class Shared:
             ],
             ("user", "item"),
             {
-                "seen": SequenceRows(self.seen, self.lengths, self.inverse),
-                "bought": SequenceRows(self.bought, self.other_lengths, self.other),
+                "seen": Deduplicated(Jagged.of_lengths(self.seen, self.lengths), self.inverse),
+                "bought": Deduplicated(Jagged.of_lengths(self.bought, self.other_lengths), self.other),
             },
         )
 
@@ -159,10 +160,10 @@ class Shared:
         )
 
 
-def _of_samples(items: Tensor, lengths: Tensor, inverse: Tensor) -> SequenceRows:
+def _of_samples(items: Tensor, lengths: Tensor, inverse: Tensor) -> Deduplicated[Tensor]:
     lists = items.split(lengths.tolist()) if len(lengths) else ()
     chosen = [lists[row] for row in inverse.tolist()]
-    return SequenceRows(torch.cat([items[:0], *chosen]), lengths[inverse], None)
+    return Deduplicated(Jagged.of_lengths(torch.cat([items[:0], *chosen]), lengths[inverse]))
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=lambda options: f"{options.kind}-{SHAPES.index(options)}")

@@ -3,7 +3,8 @@
 import torch
 
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
-from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.click_models import DCN
 from windrow.recsys.models.towers import FeatureMLPModel
 
@@ -44,7 +45,7 @@ def test_runs_on_the_rows_that_were_looked_up() -> None:
 def test_sequences_reach_the_model_inside() -> None:
     model, seen = make(), []
     model.model.finish = lambda begun, embeddings, context: seen.append(embeddings) or begun  # type: ignore[method-assign]
-    sequences = {"seen": SequenceRows(torch.zeros(3, 4), torch.tensor([1, 2]), None)}
+    sequences = {"seen": Deduplicated(Jagged(torch.zeros(3, 4), torch.tensor([0, 1, 3])))}
     given = Embeddings.of(torch.zeros(2, 7), DIMS)
     model(torch.zeros(2, 1), Embeddings(given.groups, given.order, sequences))
     assert seen[0].sequences == sequences

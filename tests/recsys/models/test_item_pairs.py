@@ -5,7 +5,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.embeddings import SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.models import attention as item_pairs
 from windrow.recsys.models.attention import ItemPairs
 
@@ -33,7 +33,9 @@ def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pyt
     with pytest.MonkeyPatch.context() as patch:
         if by_pytorch:
             patch.setattr(item_pairs, "is_compiled", lambda rows: False)
-        pairs = ItemPairs(SequenceRows(items.detach(), torch.tensor(lengths, dtype=torch.int32), inverse))
+        pairs = ItemPairs(
+            Deduplicated(Jagged.of_lengths(items.detach(), torch.tensor(lengths, dtype=torch.int32)), inverse)
+        )
         assert pairs.num_pairs == len(places)
         assert pairs.lengths.tolist() == [lengths[row] for row in rows]
         results = (

@@ -6,7 +6,8 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
-from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.attention import AttentionPooling, summed
 from windrow.recsys.models.click_models import DCN
 from windrow.recsys.models.towers import SequenceModel
@@ -45,7 +46,7 @@ def test_model_inside_sees_one_more_embedding() -> None:
     lengths = torch.tensor([3, 0])
     embeddings = Embeddings.of(pooled, DIMS, {"seen": JaggedTensor(items, lengths=lengths)})
     logits = model(torch.ones(2, 0), embeddings)
-    attended = tower(SequenceRows(items, lengths, None), pooled[:, 3:])
+    attended = tower(Deduplicated(Jagged.of_lengths(items, lengths)), pooled[:, 3:])
     assert not attended[1].any()
     together = Embeddings.of(torch.cat([pooled, attended], 1), {**DIMS, "seen": 4})
     torch.testing.assert_close(logits, model.model(torch.ones(2, 0), together))
@@ -55,7 +56,7 @@ def test_model_inside_sees_one_more_embedding() -> None:
 def test_a_tower_of_ones_own_runs_once_for_each_list(*, expand_jagged: bool) -> None:
     generator = torch.Generator().manual_seed(1)
     inverse = torch.tensor([1, 0, 1, 1])
-    lists = SequenceRows(torch.randn(3, 4, generator=generator), torch.tensor([1, 2]), inverse)
+    lists = Deduplicated(Jagged(torch.randn(3, 4, generator=generator), torch.tensor([0, 1, 3])), inverse)
     pooled = PooledRows(tuple(DIMS), tuple(DIMS.values()), torch.randn(4, 7, generator=generator), None)
     embeddings = Embeddings([pooled], tuple(DIMS), {"seen": lists})
     logits = []

@@ -3,7 +3,7 @@
 import pytest
 import torch
 
-from windrow.recsys.embeddings import SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.models.attention import AttentionPooling
 
 
@@ -33,7 +33,9 @@ def test_pools_each_sample_by_itself(
     items = torch.randn(sum(lengths), 4, generator=generator(1)).requires_grad_()
     queries = torch.randn(len(rows), 4, generator=generator(2)).requires_grad_()
     of_samples = None if inverse is None else torch.tensor(inverse, dtype=torch.int64)
-    result = pooling(SequenceRows(items, torch.tensor(lengths, dtype=dtype), of_samples), queries)
+    result = pooling(
+        Deduplicated(Jagged.of_lengths(items, torch.tensor(lengths, dtype=dtype)), of_samples), queries
+    )
     lists, vectors = items.split(lengths), []
     for row, query in zip(rows, queries, strict=True):
         run = lists[row]

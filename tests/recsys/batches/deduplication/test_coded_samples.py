@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.survey_sample import CodedSamples, code_batch, code_lists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 NAMES = ("cart", "sellers", "tags")
@@ -20,9 +21,8 @@ def coded(samples: list[tuple[list[int], ...]]) -> CodedSamples:
     codes, lengths = {}, {}
     for place, name in enumerate(NAMES):
         lists = [sample[place] for sample in samples]
-        offsets = np.cumsum([0, *map(len, lists)])
         ids = np.array([one for ids in lists for one in ids], np.int64)
-        codes[name], lengths[name] = code_lists(offsets, ids, None)
+        codes[name], lengths[name] = code_lists(Jagged(ids, np.cumsum([0, *map(len, lists)])))
     return CodedSamples(codes, lengths)
 
 

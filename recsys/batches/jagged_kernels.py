@@ -1,4 +1,7 @@
-"""Compiled loops of `windrow.recsys.batches.deduplication.ikjt`: windows are packed, lists copied, rows renumbered."""
+"""Compiled loops of `windrow.recsys.batches.jagged`: lists copied, windows packed, gradients of vectors added up.
+
+Gradients are added in the order of what was copied, whatever runs beside.
+"""
 
 from typing import Any
 
@@ -8,14 +11,13 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import prefetch
 
-__all__ = ["copy_lists", "number_by_first", "pack_lists", "selected_lengths"]
+__all__ = ["copy_lists", "copy_vectors", "pack_lists", "selected_lengths", "sum_vectors"]
 
 
 @numba.njit(cache=True, nogil=True)
 def pack_lists(
     offsets: npt.NDArray[np.integer[Any]],
     values: npt.NDArray[np.int64],
-    step: int,
     failures: npt.NDArray[np.int64],
     packed: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
@@ -25,7 +27,6 @@ def pack_lists(
     Args:
         offsets: [n + 1] where each list begins in `values`.
         values: of all lists.
-        step: 1 to read lists from their beginning, -1 from their end.
         failures: as long as the longest list; overwritten.
         packed: as long as all lists together; the first V' are written.
         starts: [n]; written: where each list begins in `packed`.
@@ -36,29 +37,29 @@ def pack_lists(
     end, before, length_before = 0, 0, 0
     for row in range(starts.size):
         length = offsets[row + 1] - offsets[row]
-        first = offsets[row] if step > 0 else offsets[row + 1] - 1
+        first = offsets[row]
         matched = 0
         if length == length_before:
-            while matched < length and packed[before + matched] == values[first + step * matched]:
+            while matched < length and packed[before + matched] == values[first + matched]:
                 matched += 1
         if matched == length:
             # The list of the sample before, or an empty one.
             starts[row] = before
             length_before = length
             continue
-        _fill_failures(values, first, step, length, failures)
+        _fill_failures(values, first, length, failures)
         matched = 0
         place = max(end - max(length, length_before), 0)
         while place < end and matched < length:
-            while matched and packed[place] != values[first + step * matched]:
+            while matched and packed[place] != values[first + matched]:
                 matched = failures[matched - 1]
-            if packed[place] == values[first + step * matched]:
+            if packed[place] == values[first + matched]:
                 matched += 1
             place += 1
         # Found whole, it ends where the search stopped; else what was matched last is the end of what is packed.
         before = place - matched
         for index in range(matched, length):
-            packed[end] = values[first + step * index]
+            packed[end] = values[first + index]
             end += 1
         starts[row], length_before = before, length
     return end
@@ -66,16 +67,16 @@ def pack_lists(
 
 @numba.njit(cache=True, nogil=True)
 def _fill_failures(
-    values: npt.NDArray[np.int64], first: int, step: int, length: int, failures: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int64], first: int, length: int, failures: npt.NDArray[np.int64]
 ) -> None:
     """For each beginning of a list: how long its longest proper beginning is that is also its end."""
     failures[0] = 0
     matched = 0
     for index in range(1, length):
-        value = values[first + step * index]
-        while matched and value != values[first + step * matched]:
+        value = values[first + index]
+        while matched and value != values[first + matched]:
             matched = failures[matched - 1]
-        if value == values[first + step * matched]:
+        if value == values[first + matched]:
             matched += 1
         failures[index] = matched
 
@@ -94,8 +95,9 @@ def selected_lengths(
     features: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.integer[Any]],
-) -> int:
-    """Lengths of chosen lists.
+    bounds: npt.NDArray[np.int64],
+) -> None:
+    """Lengths of chosen lists, and where they begin when they lie one behind the other.
 
     Args:
         offsets: [F * num_rows + 1] where each list begins, features first, rows second.
@@ -103,19 +105,17 @@ def selected_lengths(
         features: [f] which features.
         rows: [n] which row of each, in the result's order.
         lengths: [f * n]; written.
-
-    Returns:
-        Their sum.
+        bounds: [f * n + 1]; written.
     """
-    total, target = 0, 0
+    target = 0
+    bounds[0] = 0
     for feature in features:
         for row in rows:
             place = feature * num_rows + row
             length = offsets[place + 1] - offsets[place]
             lengths[target] = length
-            total += length
+            bounds[target + 1] = bounds[target] + length
             target += 1
-    return total
 
 
 @numba.njit(cache=True, nogil=True)
@@ -161,30 +161,57 @@ def copy_lists(
             target = end
 
 
-@numba.njit(cache=True, nogil=True)
-def number_by_first(
-    numbers: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
-    distinct: npt.NDArray[np.int64],
-    renumbered: npt.NDArray[np.int64],
-) -> int:
-    """Number what comes in a sequence in the order in which it first comes.
+@numba.njit(nogil=True, cache=True)
+def copy_vectors(
+    items: npt.NDArray[Any],
+    offsets: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    out: npt.NDArray[Any],
+) -> None:
+    """Write the list of each sample behind that of the sample before.
 
     Args:
-        numbers: [n], not checked.
-        places: [limit], all -1; overwritten.
-        distinct: [min(limit, n)]; the first U are written.
-        renumbered: [n]; written: place of each number in `distinct`.
-
-    Returns:
-        U.
+        items: [n, d] floating, list after list, contiguous.
+        offsets: [U + 1] int64 where lists begin.
+        inverse: [B] int64 list of each sample, not checked.
+        out: [m, d] to be filled, m the sum of the samples' lengths; contiguous.
     """
-    count = 0
-    for index in range(numbers.size):
-        number = numbers[index]
-        if places[number] < 0:
-            places[number] = count
-            distinct[count] = number
-            count += 1
-        renumbered[index] = places[number]
-    return count
+    width = items.shape[1]
+    source, target = items.reshape(-1), out.reshape(-1)
+    place = 0
+    for sample in range(len(inverse)):
+        first = offsets[inverse[sample]] * width
+        size = offsets[inverse[sample] + 1] * width - first
+        own = source[first : first + size]
+        copy = target[place : place + size]
+        for index in range(size):
+            copy[index] = own[index]
+        place += size
+
+
+@numba.njit(nogil=True, cache=True)
+def sum_vectors(
+    upstream: npt.NDArray[Any],
+    offsets: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    gradient: npt.NDArray[Any],
+) -> None:
+    """The transpose of `copy_vectors`: add each sample's items to those of its list.
+
+    Args:
+        upstream: [m, d] floating, contiguous.
+        offsets: [U + 1] int64 where lists begin.
+        inverse: [B] int64 list of each sample, not checked.
+        gradient: [n, d] zeros, to be added to; contiguous.
+    """
+    width = gradient.shape[1]
+    source, target = upstream.reshape(-1), gradient.reshape(-1)
+    place = 0
+    for sample in range(len(inverse)):
+        first = offsets[inverse[sample]] * width
+        size = offsets[inverse[sample] + 1] * width - first
+        arriving = source[place : place + size]
+        total = target[first : first + size]
+        for index in range(size):
+            total[index] += arriving[index]
+        place += size
