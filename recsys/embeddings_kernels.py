@@ -17,13 +17,9 @@ _FROM, _TO, _WIDTH = 0, 1, 2
 
 @numba.njit(nogil=True, cache=True)
 def copy_columns(rows: Array, inverse: Array, runs: Array, out: Array) -> None:
-    """Copy runs of columns of each sample's row into the sample's row of the result.
+    """Copy runs of columns of each sample's row [U, width] into the sample's row of `out` [B, columns].
 
-    Args:
-        rows: [U, width] floating, contiguous.
-        inverse: [B] int64 row of each sample, not checked.
-        runs: [k, 3] int64: first column in `rows`, first column in `out`, number of columns.
-        out: [B, columns] to be filled there, contiguous.
+    `inverse` [B] is not checked; `runs` [k, 3] int64: first column of the row, of `out`, number of columns.
     """
     for sample in range(len(inverse)):
         row = rows[inverse[sample]]
@@ -38,14 +34,7 @@ def copy_columns(rows: Array, inverse: Array, runs: Array, out: Array) -> None:
 
 @numba.njit(nogil=True, cache=True)
 def sum_columns(upstream: Array, inverse: Array, runs: Array, gradient: Array) -> None:
-    """The transpose of `copy_columns`: add each sample's columns to those of its row.
-
-    Args:
-        upstream: [B, columns] floating, contiguous.
-        inverse: [B] int64 row of each sample, not checked.
-        runs: as in `copy_columns`.
-        gradient: [U, width] zeros, to be added to; contiguous.
-    """
+    """The transpose of `copy_columns`: add each sample's columns to those of its row of `gradient`, zeros."""
     for sample in range(len(inverse)):
         row = gradient[inverse[sample]]
         for run in range(len(runs)):

@@ -22,17 +22,9 @@ def pack_lists(
     packed: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
 ) -> int:
-    """Write lists behind one another so that each overlaps with what stands there already.
+    """Write lists behind one another so that each overlaps with what stands there already; how many values there are.
 
-    Args:
-        offsets: [n + 1] where each list begins in `values`.
-        values: of all lists.
-        failures: as long as the longest list; overwritten.
-        packed: as long as all lists together; the first V' are written.
-        starts: [n]; written: where each list begins in `packed`.
-
-    Returns:
-        V'.
+    `failures` is as long as the longest list, `packed` as all lists together; `starts` [n] gets where each list begins.
     """
     end, before, length_before = 0, 0, 0
     for row in range(starts.size):
@@ -97,15 +89,9 @@ def selected_lengths(
     lengths: npt.NDArray[np.integer[Any]],
     bounds: npt.NDArray[np.int64],
 ) -> None:
-    """Lengths of chosen lists, and where they begin when they lie one behind the other.
+    """Lengths [f * n] of chosen lists, and where they begin when they lie one behind the other: `bounds` [f * n + 1].
 
-    Args:
-        offsets: [F * num_rows + 1] where each list begins, features first, rows second.
-        num_rows: lists of a feature.
-        features: [f] which features.
-        rows: [n] which row of each, in the result's order.
-        lengths: [f * n]; written.
-        bounds: [f * n + 1]; written.
+    `offsets` are of all features, `num_rows` lists each; `features` [f] and `rows` [n] are in the result's order.
     """
     target = 0
     bounds[0] = 0
@@ -127,16 +113,7 @@ def copy_lists(
     rows: npt.NDArray[np.int64],
     out: npt.NDArray[Any],
 ) -> None:
-    """Copy chosen lists one behind the other.
-
-    Args:
-        offsets: [F * num_rows + 1] where each list begins in `values`, features first, rows second.
-        values: of all lists.
-        num_rows: lists of a feature.
-        features: [f] which features.
-        rows: [n] which row of each, in the result's order.
-        out: as long as `selected_lengths` says, of the type of `values`; written.
-    """
+    """Copy the lists that `selected_lengths` measures one behind the other, to `out` of the type of `values`."""
     target, limit = np.uint64(0), np.uint64(min(out.size, values.size))
     for feature in features:
         first = feature * num_rows
@@ -168,14 +145,7 @@ def copy_vectors(
     inverse: npt.NDArray[np.int64],
     out: npt.NDArray[Any],
 ) -> None:
-    """Write the list of each sample behind that of the sample before.
-
-    Args:
-        items: [n, d] floating, list after list, contiguous.
-        offsets: [U + 1] int64 where lists begin.
-        inverse: [B] int64 list of each sample, not checked.
-        out: [m, d] to be filled, m the sum of the samples' lengths; contiguous.
-    """
+    """Write the list of vectors [n, d] of each sample behind that of the sample before, to `out` [m, d]."""
     width = items.shape[1]
     source, target = items.reshape(-1), out.reshape(-1)
     place = 0
@@ -196,14 +166,7 @@ def sum_vectors(
     inverse: npt.NDArray[np.int64],
     gradient: npt.NDArray[Any],
 ) -> None:
-    """The transpose of `copy_vectors`: add each sample's items to those of its list.
-
-    Args:
-        upstream: [m, d] floating, contiguous.
-        offsets: [U + 1] int64 where lists begin.
-        inverse: [B] int64 list of each sample, not checked.
-        gradient: [n, d] zeros, to be added to; contiguous.
-    """
+    """The transpose of `copy_vectors`: add each sample's vectors to those of its list in `gradient`, zeros."""
     width = gradient.shape[1]
     source, target = upstream.reshape(-1), gradient.reshape(-1)
     place = 0

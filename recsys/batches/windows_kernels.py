@@ -91,19 +91,10 @@ def number_rows(
     read; only one that comes for the first time is looked up by its hash, so that equal rows of two row groups get one
     number, and compared with what has the same hash.
 
-    Args:
-        codes: [G, B] row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it.
-        piece_stops: [P] samples up to the end of each piece.
-        piece_sources: [P, any] for each source of a piece its place in `table`.
-        table: [S, F, FIELDS].
-        group_table: [S, G, GROUP_FIELDS].
-        bounds: [G + 1].
-        numbers: all -1, and so again afterwards; at least as long as all sources of any group have rows.
-        slots: power of two, at least 2 * B; overwritten.
-        sources: [G, B], written up to `counts`: source of each new number.
-        rows: [G, B], the same: row in that source.
-        inverse: [G, B], written: number of each sample's row.
-        counts: [G], written: U.
+    `codes` [G, B] have the row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it; pieces
+    end at `piece_stops` [P], and `piece_sources` [P, any] says where their sources stand in `table`. `numbers` is
+    scratch of -1, as long as all sources of any group have rows; `slots` a power of two from 2 * B on.
+    Written: `counts` [G], U; up to that `sources` and `rows` [G, B] of each new number; `inverse` [G, B].
     """
     num_groups, num_samples = codes.shape
     num_sources = len(table)
@@ -171,17 +162,10 @@ def find_lists(
     ids_at: npt.NDArray[np.int64],
     weights_at: npt.NDArray[np.int64],
 ) -> None:
-    """Find the lists of a batch: those of the first feature first, in it by row.
+    """Find the lists of a batch, N rows of all features together: those of the first feature first, in it by row.
 
-    Args:
-        table: [S, F, FIELDS].
-        bounds: [G + 1].
-        sources: [G, B] source of each row.
-        rows: [G, B] row there.
-        counts: [G] rows of each group.
-        offsets: [N + 1], N the rows of all features together; written: where lists begin in the batch.
-        ids_at: [N], written: address of the ids of each.
-        weights_at: [N], or empty where no group has weights; written: of the weights, 0 for none.
+    Written: `offsets` [N + 1] in the batch, `ids_at` [N] the address of each list's ids, `weights_at` [N] of its
+    weights, 0 for none; it is empty where no group has weights.
     """
     place = 0
     offsets[0] = 0
@@ -208,13 +192,7 @@ def find_lists(
 def copy_lists(
     addresses: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], out: npt.NDArray[Any]
 ) -> None:
-    """Copy lists from anywhere one behind the other.
-
-    Args:
-        addresses: [N] of the first value of each, which are of the type of `out`; 0 for a list that is not copied.
-        offsets: [N + 1] where each goes.
-        out: written.
-    """
+    """Copy lists from `addresses` [N], 0 for none, to where `offsets` [N + 1] say, of the type of `out`."""
     count = len(addresses)
     for place in range(count):
         # Where a list lies is as good as random: ask for it before it is needed.

@@ -269,16 +269,6 @@ def test_bound_is_small_for_click_rates_of_real_logs() -> None:
     assert estimate(logits, labels).error_bound < 1e-3
 
 
-def test_merging_is_counting_together() -> None:
-    generator = torch.Generator().manual_seed(0)
-    logits, labels = torch.randn(50, generator=generator), torch.rand(50, generator=generator) < 0.3
-    first, second = StreamingAUC(), StreamingAUC()
-    first.update(logits[:20], labels[:20])
-    second.update(logits[20:], labels[20:])
-    first.merge(second)
-    assert Loopback.run(1, first.compute)[0] == estimate(logits, labels)
-
-
 def test_is_the_same_on_every_rank(spmd: Callable[..., list[Any]]) -> None:
     generator = torch.Generator().manual_seed(0)
     logits, labels = torch.randn(61, generator=generator), torch.rand(61, generator=generator) < 0.3
