@@ -15,7 +15,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.batches.jagged import Jagged, Windows, check_inverse, check_lists, jagged_of, keyed
+from windrow.recsys.batches.jagged import Jagged, Windows, check_inverse, check_lists, keyed
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -71,20 +71,19 @@ class Batch:
                 name=f"the group {', '.join(group.keys)}",
             )
         containers = [self.sparse, *(group.expand() for group in self.deduplicated)]
-        parts = [jagged_of(container) for container in containers]
+        given = [container.weights_or_none() for container in containers]
         weights = None
-        if any(part.weights is not None for part in parts):
-            ones = (torch.ones_like(part.values, dtype=torch.float32) for part in parts)
-            weights = torch.cat(
-                [one if part.weights is None else part.weights for part, one in zip(parts, ones, strict=True)]
-            )
-        together = Jagged.of_lengths(
-            torch.cat([part.values for part in parts]),
+        if any(of_part is not None for of_part in given):
+            ones = (torch.ones_like(part.values(), dtype=torch.float32) for part in containers)
+            weights = torch.cat([one if w is None else w for w, one in zip(given, ones, strict=True)])
+        keys = [key for container in containers for key in container.keys()]  # noqa: SIM118  # no mapping
+        sparse = keyed(
+            keys,
+            torch.cat([container.values() for container in containers]),
             torch.cat([container.lengths() for container in containers]),
             weights,
+            num_samples=self.sparse.stride(),
         )
-        keys = [key for container in containers for key in container.keys()]  # noqa: SIM118  # no mapping
-        sparse = keyed(keys, together, self.sparse.stride())
         return Batch(self.dense, sparse, self.labels, self.row_ids, windows=self.windows)
 
     def to(self, device: torch.device) -> "Batch":

@@ -136,7 +136,8 @@ class Jagged(Generic[Array]):
         Cost:
             One pass over what is copied: compiled loops for CPU arrays, PyTorch's operations elsewhere.
         """
-        return _select(self, len(self), (0,), rows)
+        values, weights, lengths = _selected(self, len(self), (0,), rows)
+        return Jagged.of_lengths(values, lengths, weights)
 
     def to_numpy(self) -> "Jagged[npt.NDArray[Any]]":
         """The same arrays in NumPy's hands; no copy of what is contiguous in CPU memory."""
@@ -186,7 +187,17 @@ class Deduplicated(Generic[Array]):
         """A list for each sample: F * B lists, as `Jagged.select` gives them; what is held where it has them."""
         if self.inverse is None:
             return self.jagged
-        return _select(self.jagged, self.num_rows, range(self.num_features), self.inverse)
+        values, weights, lengths = self._expanded(self.inverse)
+        return Jagged.of_lengths(values, lengths, weights)
+
+    def expand_keyed(self: "Deduplicated[Tensor]", keys: Sequence[str]) -> "KeyedJaggedTensor":
+        """The same as TorchRec's container of F keys; there is an inverse."""
+        assert self.inverse is not None, "nothing is held once"
+        values, weights, lengths = self._expanded(self.inverse)
+        return keyed(keys, values, lengths, weights, num_samples=len(self.inverse))
+
+    def _expanded(self, inverse: Array) -> tuple[Any, Any, Any]:
+        return _selected(self.jagged, self.num_rows, range(self.num_features), inverse)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -255,22 +266,22 @@ def jagged_of(keyed: "KeyedJaggedTensor") -> Jagged[Tensor]:
     return Jagged(keyed.values(), keyed.offsets(), keyed.weights_or_none())
 
 
-def keyed(keys: Sequence[str], lists: Jagged[Tensor], num_samples: int) -> "KeyedJaggedTensor":
-    """TorchRec's container of lists, those of the first feature first; nothing is copied.
+def keyed(
+    keys: Sequence[str], values: Tensor, lengths: Tensor, weights: Tensor | None = None, *, num_samples: int
+) -> "KeyedJaggedTensor":
+    """TorchRec's container of F * B lists, those of the first key first; nothing is copied.
 
     Args:
         keys: F features.
-        lists: F * B; offsets from 0, to V.
+        values: ids, list after list.
+        lengths: [F * B] integers.
+        weights: one for each id; None for none.
         num_samples: B; it would be guessed from the lengths, which fails where there is no feature or no sample.
     """
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
     return KeyedJaggedTensor(
-        keys=list(keys),
-        values=lists.values,
-        weights=lists.weights,
-        lengths=lists.lengths,
-        stride=num_samples,
+        keys=list(keys), values=values, weights=weights, lengths=lengths, stride=num_samples
     )
 
 
@@ -291,7 +302,8 @@ def select_lists(
         DataError: as `places_of`.
     """
     places, num_rows = places_of(container, features), int(container.stride())
-    return keyed(features, _select(jagged_of(container), num_rows, places, rows), len(rows))
+    values, weights, lengths = _selected(jagged_of(container), num_rows, places, rows)
+    return keyed(features, values, lengths, weights, num_samples=len(rows))
 
 
 def places_of(container: "KeyedJaggedTensor", features: Sequence[str]) -> list[int]:
@@ -319,43 +331,40 @@ def is_compiled(rows: Tensor) -> bool:
     return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
 
 
-def _select(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: Any) -> Jagged[Any]:
-    """Copy the chosen rows of the features at some places; there are `num_rows` of each feature."""
+def _selected(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: Any) -> tuple[Any, Any, Any]:
+    """Values, weights and lengths of the chosen rows of the features at some places, `num_rows` of each feature."""
     if not isinstance(lists.values, Tensor):
-        return _select_by_loops(lists, num_rows, places, rows)
+        return _selected_by_loops(lists, num_rows, places, rows)
     if lists.values.dim() > 1 and is_compiled(lists.values) and len(places) == 1:
         lengths = lists.lengths.long().index_select(0, rows)
         total = int(lengths.sum())
-        return Jagged.of_lengths(
-            _SelectVectors.apply(lists.values, lists.offsets.long(), rows, total),  # type: ignore[no-untyped-call]
-            lengths,
-        )
+        vectors = _SelectVectors.apply(lists.values, lists.offsets.long(), rows, total)  # type: ignore[no-untyped-call]
+        return vectors, None, lengths
     if lists.values.dim() > 1 or lists.values.device.type != "cpu":
-        values, weights, lengths = select_by_pytorch(
-            lists.offsets, lists.values, lists.weights, num_rows, places, rows
-        )
-        return Jagged.of_lengths(values, lengths, weights)
-    return _select_by_loops(lists.to_numpy(), num_rows, places, rows.numpy()).to_torch()
+        return select_by_pytorch(lists.offsets, lists.values, lists.weights, num_rows, places, rows)
+    values, weights, lengths = _selected_by_loops(lists.to_numpy(), num_rows, places, rows.numpy())
+    return (
+        torch.from_numpy(values),
+        None if weights is None else torch.from_numpy(weights),
+        torch.from_numpy(lengths),
+    )
 
 
-def _select_by_loops(
+def _selected_by_loops(
     lists: Jagged[npt.NDArray[Any]], num_rows: int, places: Sequence[int], rows: npt.NDArray[np.int64]
-) -> Jagged[npt.NDArray[Any]]:
+) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None, npt.NDArray[Any]]:
     from windrow.recsys.batches.jagged_kernels import copy_lists, selected_lengths
 
     features = np.array(places, np.int64)
-    num_lists = len(features) * len(rows)
-    lengths, bounds = np.empty(num_lists, lists.offsets.dtype), np.empty(num_lists + 1, np.int64)
-    selected_lengths(lists.offsets, num_rows, features, rows, lengths, bounds)
+    lengths = np.empty(len(features) * len(rows), lists.offsets.dtype)
+    total = selected_lengths(lists.offsets, num_rows, features, rows, lengths)
 
     def copied(column: npt.NDArray[Any]) -> npt.NDArray[Any]:
-        out = np.empty(bounds[-1], column.dtype)
+        out = np.empty(total, column.dtype)
         copy_lists(lists.offsets, column, num_rows, features, rows, out)
         return out
 
-    found = Jagged(copied(lists.values), bounds, None if lists.weights is None else copied(lists.weights))
-    vars(found)["lengths"] = lengths
-    return found
+    return copied(lists.values), None if lists.weights is None else copied(lists.weights), lengths
 
 
 def select_by_pytorch(

@@ -87,21 +87,20 @@ def selected_lengths(
     features: npt.NDArray[np.int64],
     rows: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.integer[Any]],
-    bounds: npt.NDArray[np.int64],
-) -> None:
-    """Lengths [f * n] of chosen lists, and where they begin when they lie one behind the other: `bounds` [f * n + 1].
+) -> int:
+    """Lengths [f * n] of chosen lists, and their sum.
 
     `offsets` are of all features, `num_rows` lists each; `features` [f] and `rows` [n] are in the result's order.
     """
-    target = 0
-    bounds[0] = 0
+    total, target = 0, 0
     for feature in features:
         for row in rows:
             place = feature * num_rows + row
             length = offsets[place + 1] - offsets[place]
             lengths[target] = length
-            bounds[target + 1] = bounds[target] + length
+            total += length
             target += 1
+    return total
 
 
 @numba.njit(cache=True, nogil=True)

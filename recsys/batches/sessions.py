@@ -273,10 +273,11 @@ def make_session_batch(
         ids = packed.values.numpy()
         lengths[0, :num_samples] = _added(packed)
     values = np.concatenate([ids, items])
-    sparse = keyed([HISTORY, ITEM], Jagged.of_lengths(values, lengths.ravel()).to_torch(), num_rows)
+    flat = torch.from_numpy(lengths.ravel())
+    sparse = keyed([HISTORY, ITEM], torch.from_numpy(values), flat, num_samples=num_rows)
     groups = (deduplicate(sparse, [ITEM]),) if deduplicated else ()
     if deduplicated:
-        sparse = keyed([HISTORY], Jagged.of_lengths(ids, lengths[0]).to_torch(), num_rows)
+        sparse = keyed([HISTORY], torch.from_numpy(ids), flat[:num_rows], num_samples=num_rows)
     return Batch(
         dense=torch.empty(num_samples, 0),
         sparse=sparse,

@@ -27,7 +27,7 @@ TorchRec has a variable batch, in which each feature has rows of its own number.
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 import torch
 from torch import Tensor
@@ -89,8 +89,7 @@ class InverseKeyedJaggedTensor:
         Returns:
             Features of the group for B samples, in memory of their own; what was deduplicated, bit for bit.
         """
-        lists = Deduplicated(jagged_of(self.unique), self.inverse, len(self.keys))
-        return keyed(self.keys, lists.expand(), self.num_samples)
+        return Deduplicated(jagged_of(self.unique), self.inverse, len(self.keys)).expand_keyed(self.keys)
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "InverseKeyedJaggedTensor":
         """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
@@ -119,17 +118,15 @@ def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKey
         CPU: `distinct_lists`, then one copy of the distinct lists. Other devices: a sort of B hashes and some passes
         over the ids.
     """
-    places, num_samples, lists = places_of(jagged, group), int(jagged.stride()), jagged_of(jagged)
-    features = [
-        Jagged(
-            lists.values,
-            lists.offsets[place * num_samples : (place + 1) * num_samples + 1],
-            lists.weights,
-        )
-        for place in places
-    ]
-    found = distinct_lists(features)
-    return InverseKeyedJaggedTensor(select_lists(jagged, group, found.representatives), found.inverse)
+    places, num_samples = places_of(jagged, group), int(jagged.stride())
+    lists: Jagged[Any] = jagged_of(jagged)
+    if lists.values.device.type == "cpu":
+        lists = lists.to_numpy()
+    bounds = [lists.offsets[place * num_samples : (place + 1) * num_samples + 1] for place in places]
+    rows, inverse, _ = distinct_lists([Jagged(lists.values, bound, lists.weights) for bound in bounds])
+    if not isinstance(rows, Tensor):
+        rows, inverse = torch.from_numpy(rows), torch.from_numpy(inverse)
+    return InverseKeyedJaggedTensor(select_lists(jagged, group, rows), inverse)
 
 
 def to_variable_batch(groups: Sequence[InverseKeyedJaggedTensor]) -> "KeyedJaggedTensor":
@@ -197,7 +194,7 @@ def from_variable_batch(
             inverse = inverse_of[feature].contiguous()
             check_inverse(inverse, num_unique=num_rows, num_samples=num_samples, name=f"feature {feature!r}")
             rows = Deduplicated(jagged_of(lists[feature]), inverse)
-            expanded[feature] = keyed([feature], rows.expand(), num_samples)
+            expanded[feature] = rows.expand_keyed([feature])
     found = []
     for group in groups:
         if not group or any(feature not in expanded for feature in group):
@@ -206,10 +203,12 @@ def from_variable_batch(
             )
         parts = [expanded[feature] for feature in group]
         weighted = parts[0].weights_or_none() is not None
-        together = Jagged.of_lengths(
+        together = keyed(
+            group,
             torch.cat([part.values() for part in parts]),
             torch.cat([part.lengths() for part in parts]),
             torch.cat([part.weights() for part in parts]) if weighted else None,
+            num_samples=num_samples,
         )
-        found.append(deduplicate(keyed(group, together, num_samples), group))
+        found.append(deduplicate(together, group))
     return tuple(found)

@@ -125,12 +125,12 @@ def make_generator(seed: int = 0) -> torch.Generator:
 @given(lengths=st.lists(st.integers(0, 4), max_size=6), scale=st.sampled_from([0.0, 1.0, 1e4]))
 def test_softmax_is_that_of_each_run(lengths: list[int], scale: float) -> None:
     scores = (
-        torch.randn(sum(lengths), make_generator=make_generator(), dtype=torch.float64) * scale
+        torch.randn(sum(lengths), generator=make_generator(), dtype=torch.float64) * scale
     ).requires_grad_()
     result = segment_softmax(scores, torch.tensor(lengths, dtype=torch.int64))
     expected = torch.cat([scores[:0], *(run.softmax(0) for run in scores.split(lengths))])
     torch.testing.assert_close(result, expected)
-    upstream = torch.randn(len(scores), make_generator=make_generator(1), dtype=torch.float64)
+    upstream = torch.randn(len(scores), generator=make_generator(1), dtype=torch.float64)
     for mine, slow in zip(
         torch.autograd.grad(result, scores, upstream),
         torch.autograd.grad(expected, scores, upstream),
