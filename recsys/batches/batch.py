@@ -15,7 +15,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.batches.jagged import Jagged, Windows, check_inverse, check_lists, keyed
+from windrow.recsys.batches.jagged import Jagged, Windows, check_inverse, check_lists, jagged_of, keyed
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -117,12 +117,14 @@ def check_jagged(jagged: "KeyedJaggedTensor", rows_of_feature: Mapping[str, int]
     """
     _check_features(jagged, rows_of_feature)
     _check_counts(jagged)
-    given = jagged.offsets_or_none()
-    if given is not None:
-        lists = Jagged(jagged.values(), given, jagged.weights_or_none())
-        check_lists(lists, "the batch", partial(_where, jagged))
-    _check_lengths(jagged)
-    lists = Jagged.of_lengths(jagged.values(), jagged.lengths(), jagged.weights_or_none())
+    if jagged.lengths_or_none() is not None:
+        _check_lengths(jagged)
+    if jagged.offsets_or_none() is None and int(jagged.lengths().sum()) != len(jagged.values()):
+        raise DataError(
+            f"lengths sum to {int(jagged.lengths().sum())}, but there are {len(jagged.values())} ids: each id is of "
+            "one sample"
+        )
+    lists = jagged_of(jagged)
     check_lists(lists, "the batch", partial(_where, jagged))
     for place, feature in enumerate(jagged.keys()):
         _check_ids(jagged, lists, place, rows_of_feature[feature])
@@ -174,10 +176,6 @@ def _check_lengths(jagged: "KeyedJaggedTensor") -> None:
         raise DataError(
             f"{_where(jagged, place)}: length {int(lengths[place])}, but its offsets differ by "
             f"{int(offsets.diff()[place])}: give lengths or offsets, not both"
-        )
-    if int(lengths.sum()) != len(jagged.values()):
-        raise DataError(
-            f"lengths sum to {int(lengths.sum())}, but there are {len(jagged.values())} ids: each id is of one sample"
         )
 
 

@@ -493,7 +493,8 @@ def _check_types(lists: Jagged[Any], source: str, where: Callable[[int], str]) -
     for name, array in (("ids", lists.values), ("offsets", lists.offsets)):
         if array.ndim != 1 or str(array.dtype).removeprefix("torch.") not in ("int32", "int64"):
             raise DataError(
-                f"{source}: {name} are {array.dtype} of shape {list(array.shape)}: must be a vector of int64 or int32"
+                f"{source}: {name} are a {array.ndim}-dimensional tensor of {array.dtype}: must be a vector of int64 "
+                "or int32"
             )
     if not len(lists.offsets):
         raise DataError(f"{source}: there are no offsets: there is one more of them than lists")

@@ -52,9 +52,9 @@ class SumModel(ClickModel):
             pooled = context.drop(pooled, self.dropout, layer=0)
         logits = begun + pooled.sum(1) * self.scale[1]
         if embeddings.sequences:
-            rows = embeddings.sequences["history"].expanded()
+            rows = embeddings.sequences["history"].expand()
             sample = torch.repeat_interleave(torch.arange(len(logits)), rows.lengths.long())
-            logits = logits.index_add(0, sample, rows.items.sum(1))
+            logits = logits.index_add(0, sample, rows.values.sum(1))
         return logits
 
 

@@ -136,7 +136,7 @@ def test_accepts_what_keeps_the_laws(good):
         (jagged((7, 2, 7, 4, 1, 5)), "'history', sample 2: id 5, but the table has rows 0 to 4"),
         (
             KeyedJaggedTensor(["item"], torch.ones(1), lengths=torch.ones(1, dtype=torch.int64)),
-            "ids are torch.float32 of shape [1]",
+            "ids are a 1-dimensional tensor of torch.float32",
         ),
         (KeyedJaggedTensor(["item"], torch.ones(1, dtype=torch.int64)), "neither lengths nor offsets"),
     ],
