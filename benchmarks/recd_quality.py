@@ -38,7 +38,7 @@ from windrow.launch.benchmark.measurement import mean_and_standard_error
 from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.batches.sessions import ITEM, NextItemSamples, SessionReader, Sessions
 from windrow.recsys.models.retrieval import NextItem, next_item_tables
@@ -100,7 +100,7 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
     path = folder / DIGINETICA
     items, offsets = read_sessions(path)
     num_items = int(items.max()) + 1
-    sessions = Sessions(items, offsets, MAX_HISTORY)
+    sessions = Sessions(Jagged(items, offsets), MAX_HISTORY)
     if short:
         sessions = sessions.split(SESSIONS_SHORT)[1]
     sessions, last = sessions.split(VALIDATION_SESSIONS_SHORT if short else VALIDATION_SESSIONS)
@@ -108,10 +108,10 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
     test_offsets, test_items, targets = (
         integer_row(path, arrays, f"test_{name}") for name in ("offsets", "items", "target")
     )
-    histories = IdLists(test_offsets, test_items, None)
+    histories = Jagged(test_items, test_offsets)
     if short:
         targets = targets[:TEST_SHORT]
-        histories = IdLists(histories.offsets[: TEST_SHORT + 1], histories.ids, None)
+        histories = histories.slice(0, TEST_SHORT)
     validation = last.samples(np.arange(last.num_samples))
     return sessions, {"validation": validation, "test": NextItemSamples(histories, targets)}, num_items
 
@@ -128,7 +128,10 @@ def work(task: Mapping[str, Any]) -> object:
     sessions, samples, num_items = read_data(Path(task["data"]), short=short)
     world = Loopback.single()
     negatives = NegativeSampler(
-        np.bincount(sessions.items, minlength=num_items), NEGATIVES, exponent=NEGATIVE_EXPONENT, seed=seed
+        np.bincount(sessions.clicks.values, minlength=num_items),
+        NEGATIVES,
+        exponent=NEGATIVE_EXPONENT,
+        seed=seed,
     )
     source = Counted(
         SessionReader(

@@ -3,13 +3,13 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.deduplication.ikjt import PartialLists
-from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Windows
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.retrieval import NextItem, TwoTower
 from windrow.training.dropout import DropoutContext
@@ -40,9 +40,9 @@ class RecommenderLookup:
         self,
         bags: "InFlightLookup[list[PooledRows]] | None",
         order: Sequence[str],
-        sequences: "InFlightLookup[dict[str, SequenceRows]] | None",
+        sequences: "InFlightLookup[dict[str, Deduplicated[Tensor]]] | None",
         stopwatch: Stopwatch,
-        windows: Mapping[str, PartialLists],
+        windows: Mapping[str, Windows[Tensor]],
     ) -> None:
         self._windows = windows
         self._bags = bags
@@ -75,8 +75,7 @@ class RecommenderLookup:
             pooled = [] if self._bags is None else self._bags.finish()
             sequences = {} if self._sequences is None else self._sequences.finish()
             for name, lists in self._windows.items():
-                rows = lists.expand_rows(sequences[name].items)
-                sequences[name] = SequenceRows(rows, lists.lengths, None)
+                sequences[name] = Deduplicated(lists.expand(sequences[name].jagged.values))
             return Embeddings(pooled, self._order, sequences)
 
 

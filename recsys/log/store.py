@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum, read_document, write_document
-from windrow.recsys.batches.id_lists import leave_out_repeats
+from windrow.recsys.batches.arrow_columns import leave_out_repeats
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -84,7 +84,8 @@ class FeatureEntry:
     """For each split: "missing" samples without a value; "unseen" ids of values that the vocabulary lacks;
     "truncated" ids cut off by max_length; "ids" all that are stored."""
     repeats_left_out: bool = False
-    """Whether a null stands for what the sample before in the row group has: see `windrow.recsys.batches.id_lists`."""
+    """Whether a null stands for what the sample before in the row group has: see
+    `windrow.recsys.batches.arrow_columns`."""
 
     def mean_ids(self, split: str, rows: int) -> float:
         """Ids per sample of a split, where it has `rows` samples."""
@@ -376,7 +377,7 @@ class SplitWriter:
             file has fewer samples than the others then.
         clustered: whether lists that follow one another are often equal.
         repeats: columns of features in which what the sample before has is left out, each with the column of its
-            weights, empty for none: see `windrow.recsys.batches.id_lists`.
+            weights, empty for none: see `windrow.recsys.batches.arrow_columns`.
     """
 
     def __init__(

@@ -10,7 +10,8 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.batch import check_inverse, check_jagged
+from windrow.recsys.batches.batch import check_jagged
+from windrow.recsys.batches.jagged import check_inverse
 
 if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor

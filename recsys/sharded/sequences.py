@@ -19,7 +19,7 @@ from windrow.comm.messages import Wire
 from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, Range
-from windrow.recsys.embeddings import SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.recsys.sharded.in_flight import InFlightLookup
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
@@ -111,13 +111,13 @@ class EmbeddingCollection(ShardedTables):
         from windrow.recsys.torchrec_adapter import JaggedTensor
 
         found = {
-            name: rows.expanded() for name, rows in self.start_counts(features, deduplicated).finish().items()
+            name: rows.expand() for name, rows in self.start_counts(features, deduplicated).finish().items()
         }
-        return {name: JaggedTensor(rows.items, lengths=rows.lengths) for name, rows in found.items()}
+        return {name: JaggedTensor(rows.values, lengths=rows.lengths) for name, rows in found.items()}
 
     def start_counts(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
-    ) -> InFlightLookup[dict[str, SequenceRows]]:
+    ) -> InFlightLookup[dict[str, Deduplicated[Tensor]]]:
         """Start a lookup; see `InFlightLookup` for its stages. Collective.
 
         Args:
@@ -161,7 +161,7 @@ class EmbeddingCollection(ShardedTables):
 
     def receive(
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
-    ) -> dict[str, SequenceRows]:
+    ) -> dict[str, Deduplicated[Tensor]]:
         """Wait for the rows of this rank's ids, and name them; the end of `start_counts`."""
         ids = [
             _lengths(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs
@@ -179,7 +179,9 @@ class EmbeddingCollection(ShardedTables):
             strict=True,
         ):
             inverse = samples[self.layout.groups[feature]].inverse_on(self.device)
-            found[name] = SequenceRows(items, lengths.to(self.device, torch.int64), inverse)
+            found[name] = Deduplicated(
+                Jagged.of_lengths(items, lengths.to(self.device, torch.int64)), inverse
+            )
         return found
 
 

@@ -17,7 +17,7 @@ from pyarrow import parquet
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.random import hash_ids
-from windrow.recsys.batches.id_lists import filled_in
+from windrow.recsys.batches.arrow_columns import filled_in
 from windrow.recsys.log import staging
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log

@@ -1,4 +1,7 @@
-"""Compiled loops of `windrow.recsys.batches.deduplication.ikjt`: windows are packed, lists copied, rows renumbered."""
+"""Compiled loops of `windrow.recsys.batches.jagged`: lists copied, windows packed, gradients of vectors added up.
+
+Gradients are added in the order of what was copied, whatever runs beside.
+"""
 
 from typing import Any
 
@@ -8,57 +11,47 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import prefetch
 
-__all__ = ["copy_lists", "number_by_first", "pack_lists", "selected_lengths"]
+__all__ = ["copy_lists", "copy_vectors", "pack_lists", "selected_lengths", "sum_vectors"]
 
 
 @numba.njit(cache=True, nogil=True)
 def pack_lists(
     offsets: npt.NDArray[np.integer[Any]],
     values: npt.NDArray[np.int64],
-    step: int,
     failures: npt.NDArray[np.int64],
     packed: npt.NDArray[np.int64],
     starts: npt.NDArray[np.int64],
 ) -> int:
-    """Write lists behind one another so that each overlaps with what stands there already.
+    """Write lists behind one another so that each overlaps with what stands there already; how many values there are.
 
-    Args:
-        offsets: [n + 1] where each list begins in `values`.
-        values: of all lists.
-        step: 1 to read lists from their beginning, -1 from their end.
-        failures: as long as the longest list; overwritten.
-        packed: as long as all lists together; the first V' are written.
-        starts: [n]; written: where each list begins in `packed`.
-
-    Returns:
-        V'.
+    `failures` is as long as the longest list, `packed` as all lists together; `starts` [n] gets where each list begins.
     """
     end, before, length_before = 0, 0, 0
     for row in range(starts.size):
         length = offsets[row + 1] - offsets[row]
-        first = offsets[row] if step > 0 else offsets[row + 1] - 1
+        first = offsets[row]
         matched = 0
         if length == length_before:
-            while matched < length and packed[before + matched] == values[first + step * matched]:
+            while matched < length and packed[before + matched] == values[first + matched]:
                 matched += 1
         if matched == length:
             # The list of the sample before, or an empty one.
             starts[row] = before
             length_before = length
             continue
-        _fill_failures(values, first, step, length, failures)
+        _fill_failures(values, first, length, failures)
         matched = 0
         place = max(end - max(length, length_before), 0)
         while place < end and matched < length:
-            while matched and packed[place] != values[first + step * matched]:
+            while matched and packed[place] != values[first + matched]:
                 matched = failures[matched - 1]
-            if packed[place] == values[first + step * matched]:
+            if packed[place] == values[first + matched]:
                 matched += 1
             place += 1
         # Found whole, it ends where the search stopped; else what was matched last is the end of what is packed.
         before = place - matched
         for index in range(matched, length):
-            packed[end] = values[first + step * index]
+            packed[end] = values[first + index]
             end += 1
         starts[row], length_before = before, length
     return end
@@ -66,16 +59,16 @@ def pack_lists(
 
 @numba.njit(cache=True, nogil=True)
 def _fill_failures(
-    values: npt.NDArray[np.int64], first: int, step: int, length: int, failures: npt.NDArray[np.int64]
+    values: npt.NDArray[np.int64], first: int, length: int, failures: npt.NDArray[np.int64]
 ) -> None:
     """For each beginning of a list: how long its longest proper beginning is that is also its end."""
     failures[0] = 0
     matched = 0
     for index in range(1, length):
-        value = values[first + step * index]
-        while matched and value != values[first + step * matched]:
+        value = values[first + index]
+        while matched and value != values[first + matched]:
             matched = failures[matched - 1]
-        if value == values[first + step * matched]:
+        if value == values[first + matched]:
             matched += 1
         failures[index] = matched
 
@@ -95,17 +88,9 @@ def selected_lengths(
     rows: npt.NDArray[np.int64],
     lengths: npt.NDArray[np.integer[Any]],
 ) -> int:
-    """Lengths of chosen lists.
+    """Lengths [f * n] of chosen lists, and their sum.
 
-    Args:
-        offsets: [F * num_rows + 1] where each list begins, features first, rows second.
-        num_rows: lists of a feature.
-        features: [f] which features.
-        rows: [n] which row of each, in the result's order.
-        lengths: [f * n]; written.
-
-    Returns:
-        Their sum.
+    `offsets` are of all features, `num_rows` lists each; `features` [f] and `rows` [n] are in the result's order.
     """
     total, target = 0, 0
     for feature in features:
@@ -127,16 +112,7 @@ def copy_lists(
     rows: npt.NDArray[np.int64],
     out: npt.NDArray[Any],
 ) -> None:
-    """Copy chosen lists one behind the other.
-
-    Args:
-        offsets: [F * num_rows + 1] where each list begins in `values`, features first, rows second.
-        values: of all lists.
-        num_rows: lists of a feature.
-        features: [f] which features.
-        rows: [n] which row of each, in the result's order.
-        out: as long as `selected_lengths` says, of the type of `values`; written.
-    """
+    """Copy the lists that `selected_lengths` measures one behind the other, to `out` of the type of `values`."""
     target, limit = np.uint64(0), np.uint64(min(out.size, values.size))
     for feature in features:
         first = feature * num_rows
@@ -161,30 +137,43 @@ def copy_lists(
             target = end
 
 
-@numba.njit(cache=True, nogil=True)
-def number_by_first(
-    numbers: npt.NDArray[np.int64],
-    places: npt.NDArray[np.int64],
-    distinct: npt.NDArray[np.int64],
-    renumbered: npt.NDArray[np.int64],
-) -> int:
-    """Number what comes in a sequence in the order in which it first comes.
+@numba.njit(nogil=True, cache=True)
+def copy_vectors(
+    items: npt.NDArray[Any],
+    offsets: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    out: npt.NDArray[Any],
+) -> None:
+    """Write the list of vectors [n, d] of each sample behind that of the sample before, to `out` [m, d]."""
+    width = items.shape[1]
+    source, target = items.reshape(-1), out.reshape(-1)
+    place = 0
+    for sample in range(len(inverse)):
+        first = offsets[inverse[sample]] * width
+        size = offsets[inverse[sample] + 1] * width - first
+        own = source[first : first + size]
+        copy = target[place : place + size]
+        for index in range(size):
+            copy[index] = own[index]
+        place += size
 
-    Args:
-        numbers: [n], not checked.
-        places: [limit], all -1; overwritten.
-        distinct: [min(limit, n)]; the first U are written.
-        renumbered: [n]; written: place of each number in `distinct`.
 
-    Returns:
-        U.
-    """
-    count = 0
-    for index in range(numbers.size):
-        number = numbers[index]
-        if places[number] < 0:
-            places[number] = count
-            distinct[count] = number
-            count += 1
-        renumbered[index] = places[number]
-    return count
+@numba.njit(nogil=True, cache=True)
+def sum_vectors(
+    upstream: npt.NDArray[Any],
+    offsets: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    gradient: npt.NDArray[Any],
+) -> None:
+    """The transpose of `copy_vectors`: add each sample's vectors to those of its list in `gradient`, zeros."""
+    width = gradient.shape[1]
+    source, target = upstream.reshape(-1), gradient.reshape(-1)
+    place = 0
+    for sample in range(len(inverse)):
+        first = offsets[inverse[sample]] * width
+        size = offsets[inverse[sample] + 1] * width - first
+        arriving = source[place : place + size]
+        total = target[first : first + size]
+        for index in range(size):
+            total[index] += arriving[index]
+        place += size

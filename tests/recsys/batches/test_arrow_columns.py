@@ -3,7 +3,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.batches.id_lists import (
+from windrow.recsys.batches.arrow_columns import (
     filled_in,
     leave_out_repeats,
     one_chunk,
@@ -40,10 +40,6 @@ def table_of(rows):
     )
 
 
-def lists_of(lists):
-    return [lists.ids[low:high].tolist() for low, high in zip(lists.offsets, lists.offsets[1:], strict=False)]
-
-
 @given(samples, st.integers(0, 3))
 def test_a_null_stands_for_what_the_sample_before_has(rows, start):
     """Also in a slice, which begins anew."""
@@ -61,7 +57,7 @@ def test_a_null_stands_for_what_the_sample_before_has(rows, start):
 
 
 @given(samples)
-def test_reading_gives_the_samples(rows):
+def test_reading_gives_the_samples(as_lists, rows):
     whole = table_of(rows)
     written = leave_out_repeats(whole, FEATURES)
     of_features = []
@@ -72,12 +68,12 @@ def test_reading_gives_the_samples(rows):
         if name == "item":
             assert runs.single_ids().tolist() == [item for item, _, _ in rows]
         ids = whole[name].to_pylist()
-        assert lists_of(runs.of_samples()) == ([[one] for one in ids] if name == "item" else ids)
+        assert as_lists(runs.of_samples()) == ([[one] for one in ids] if name == "item" else ids)
         if weights_name:
             assert runs.of_samples().weights.tolist() == [weight for row in rows for _, weight in row[index]]
     lists, run_of_sample = runs_of_group(of_features[:2])
     numbers = np.arange(len(rows)) if run_of_sample is None else run_of_sample
-    items, carts = (lists_of(of_runs) for of_runs in lists)
+    items, carts = (as_lists(of_runs) for of_runs in lists)
     assert [(items[run][0], carts[run]) for run in numbers] == [(item, cart) for item, cart, _ in rows]
     # One run for each change of either feature.
     changes = [row for row in range(1, len(rows)) if rows[row][:2] != rows[row - 1][:2]]
@@ -89,7 +85,7 @@ def test_without_repeats_nothing_is_copied():
     column = pa.array([[1], [2]], pa.list_(pa.int64()))
     runs = runs_of_column(column)
     assert runs.begins is None
-    assert runs.of_samples().ids.ctypes.data == column.values.buffers()[1].address
+    assert runs.of_samples().values.ctypes.data == column.values.buffers()[1].address
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.int64())])
