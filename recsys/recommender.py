@@ -15,7 +15,7 @@ from windrow.recsys.models.retrieval import NextItem, TwoTower
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.in_flight import InFlightLookup
+    from windrow.recsys.sharded.collection import InFlightLookup
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.recsys.tables.table import TableBatch

@@ -1,4 +1,4 @@
-"""The loops behind `windrow.recsys.sharded.packing` and `windrow.recsys.sharded.samples`."""
+"""The loops behind `windrow.recsys.sharded.packing` and `windrow.recsys.sharded.packed`."""
 
 from typing import Any
 

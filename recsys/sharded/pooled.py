@@ -33,11 +33,9 @@ from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.sharded.collection import ShardedTables, rows_of_whole_tables
-from windrow.recsys.sharded.in_flight import InFlightLookup
+from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message, pack, unpack
-from windrow.recsys.sharded.samples import Samples, read_samples
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names, features_of, pooling_of
 
 if TYPE_CHECKING:

@@ -20,11 +20,9 @@ from windrow.comm.route import Block, Landing, Route, Transfer
 from windrow.comm.wire import WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
-from windrow.recsys.sharded.collection import ShardedTables
-from windrow.recsys.sharded.in_flight import InFlightLookup
+from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
-from windrow.recsys.sharded.packing import LookupInput, Message
-from windrow.recsys.sharded.samples import Samples, read_samples
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
 from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
 if TYPE_CHECKING:

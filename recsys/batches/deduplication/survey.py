@@ -17,6 +17,7 @@ import numpy.typing as npt
 from windrow.comm.random import hash_ids
 from windrow.recsys.batches.arrow_columns import Lists, one_chunk
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.batch_reader import Lanes
 from windrow.recsys.batches.deduplication.options import (
     dedupe_factor,
     distinct_rows,
@@ -33,7 +34,6 @@ from windrow.recsys.batches.deduplication.survey_sample import (
     read_rows,
 )
 from windrow.recsys.batches.jagged import Jagged
-from windrow.recsys.batches.lanes import Lanes
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import (
     DENSE_COLUMN,

@@ -5,9 +5,8 @@ import pytest
 import torch
 
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.packing import ONE_EACH, Message, MessageFormat, pack, unpack
+from windrow.recsys.sharded.packing import ONE_EACH, Message, MessageFormat, pack, read_samples, unpack
 from windrow.recsys.sharded.packing_kernels import place_requests, summarise
-from windrow.recsys.sharded.samples import read_samples
 
 SIZE = 3
 SAMPLES = [4, 0, 6]
