@@ -7,7 +7,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.benchmark.measurement import Comparison, Measurement, median, ratio
+from windrow.launch.benchmark.measurement import (
+    Comparison,
+    Measurement,
+    mean_and_standard_error,
+    median,
+    ratio,
+)
 
 SAMPLES = st.lists(st.floats(0.001, 10), min_size=1, max_size=20)
 
@@ -17,6 +23,10 @@ def test_median_is_the_middle(seconds: list[float]) -> None:
     ordered, half = sorted(seconds), len(seconds) // 2
     expected = ordered[half] if len(seconds) % 2 else (ordered[half - 1] + ordered[half]) / 2
     assert median(seconds) == pytest.approx(expected)
+
+
+def test_the_standard_error_is_that_of_the_mean() -> None:
+    assert mean_and_standard_error([1.0, 2.0, 4.0, 5.0]) == pytest.approx((3.0, math.sqrt(10 / 3 / 4)))
 
 
 @given(SAMPLES)
