@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.benchmark.measurement import median, percentile_90, ratio
+from windrow.launch.benchmark.measurement import mean_and_standard_error, median, percentile_90, ratio
 
 SAMPLES = st.lists(st.floats(0.001, 10), min_size=1, max_size=20)
 
@@ -24,6 +24,10 @@ def test_p90_interpolates_between_neighbours(seconds: list[float]) -> None:
     ordered, place = sorted(seconds), 0.9 * (len(seconds) - 1)
     low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
     assert percentile_90(seconds) == pytest.approx(low + (high - low) * (place - math.floor(place)))
+
+
+def test_the_standard_error_is_that_of_the_mean() -> None:
+    assert mean_and_standard_error([1.0, 2.0, 4.0, 5.0]) == pytest.approx((3.0, math.sqrt(10 / 3 / 4)))
 
 
 @given(SAMPLES, st.floats(0.1, 10))
