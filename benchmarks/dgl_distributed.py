@@ -33,7 +33,7 @@ from torch.nn import functional
 from windrow.comm.connect import connect
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.models import ModelOptions, build_model
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
@@ -338,7 +338,7 @@ def train_windrow(task: Mapping[str, Any]) -> dict[str, Any]:
         for epoch in range(task["epochs"]):
             world.barrier(stage="start")
             received, start = bytes_received(), time.perf_counter()
-            loss = job.train_epoch(epoch, first_step=0, loss_before=0.0, after_step=lambda _: None)
+            loss = job.trainer.train_epoch(epoch, first_step=0, loss_before=0.0, after_step=lambda _: None)
             mine = (time.perf_counter() - start, bytes_received() - received)
             seconds, on_links = zip(*world.all_gather_object(mine, stage="measured"), strict=True)
             epochs.append(
@@ -346,7 +346,7 @@ def train_windrow(task: Mapping[str, Any]) -> dict[str, Any]:
                     "seconds": max(seconds),
                     "loss": loss,
                     "bytes": sum(on_links),
-                    "steps": job.steps_per_epoch,
+                    "steps": job.trainer.steps_per_epoch,
                 }
             )
         job.close()

@@ -12,7 +12,7 @@ import numpy.typing as npt
 from windrow.launch.benchmark.data_sets import data_option
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.partition import PartitionQuality, measure_quality, partition_graph
+from windrow.partition import PartitionOptions, PartitionQuality, measure_quality, partition_graph
 from windrow.partition.refine import Adjacency, symmetric_adjacency
 
 BEST_KNOWN = {"4elt": 137, "wing_nodal": 1668, "wave": 8524}
@@ -76,10 +76,10 @@ def run(
 ) -> tuple[PartitionQuality, float]:
     """Partition once; returns the quality report and the seconds taken."""
     start = time.perf_counter()
-    assignment = partition_graph(
-        graph.indptr, graph.indices, num_parts, imbalance=IMBALANCE, balance=("vertices",), restarts=restarts,
-        refine_cycles=refine_cycles,
+    options = PartitionOptions(
+        num_parts=num_parts, imbalance=IMBALANCE, balance=("vertices",), restarts=restarts, refine_cycles=refine_cycles
     )  # fmt: skip
+    assignment = partition_graph(graph.indptr, graph.indices, options)
     seconds = time.perf_counter() - start
     quality = measure_quality(
         graph.indptr, graph.indices, assignment, num_parts, balance=("vertices", "degree")

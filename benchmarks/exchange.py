@@ -16,7 +16,8 @@ import numpy as np
 import torch
 
 from windrow.comm.connect import connect
-from windrow.comm.exchange import RowExchange
+from windrow.comm.fetch import fetch_rows
+from windrow.comm.messages import Wire
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
@@ -40,10 +41,9 @@ def variants(world: World, row_bytes: int) -> dict[str, Variant]:
     chance = np.random.default_rng(world.rank)
     peer = 1 - world.rank
     rows = torch.from_numpy(chance.standard_normal((held, row_bytes // 4), dtype=np.float32))
-    exchange = RowExchange(world, [0, held, 2 * held], rows)
+    wire, offsets = Wire(world, stage="rows"), [0, held, 2 * held]
     ids = torch.from_numpy(chance.choice(held, count, replace=False) + peer * held)
     ordered = ids.sort().values
-    repeated = ids[torch.from_numpy(chance.permutation(np.arange(count) // 4))]
     own = torch.from_numpy(chance.choice(held, count, replace=False) + world.rank * held)
     between = torch.cat([ids, own])[torch.from_numpy(chance.permutation(2 * count))]
     both = torch.empty((2 * count, row_bytes // 4))
@@ -55,10 +55,9 @@ def variants(world: World, row_bytes: int) -> dict[str, Variant]:
     functions: dict[str, Callable[[], object]] = {
         RAW: lambda: MPI.COMM_WORLD.Alltoallv(sending, receiving),
         COPY: lambda: out.copy_(sent),
-        FETCH: lambda: exchange.fetch(ids, unique=True, out=out),
-        "fetch, sorted": lambda: exchange.fetch(ordered, unique=True, out=out),
-        "fetch, own rows between": lambda: exchange.fetch(between, unique=True, out=both),
-        "fetch, 4 repeats each": lambda: exchange.fetch(repeated),
+        FETCH: lambda: fetch_rows(wire, offsets, rows, ids, out=out),
+        "fetch, sorted": lambda: fetch_rows(wire, offsets, rows, ordered, out=out),
+        "fetch, own rows between": lambda: fetch_rows(wire, offsets, rows, between, out=both),
     }
     moved, rows_moved = FETCHED_BYTES * world.size, count * world.size
     return {name: Variant(run=run, bytes=moved, rows=rows_moved) for name, run in functions.items()}

@@ -27,8 +27,8 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
 from windrow.launch.rank_process import keep_freed_memory
-from windrow.recsys.batches.deduplication.deduplicate import deduplicate
-from windrow.recsys.batches.deduplication.ikjt import pack_windows, select_by_pytorch
+from windrow.recsys.batches.deduplication.ikjt import deduplicate
+from windrow.recsys.batches.jagged import Jagged, pack_windows, select_by_pytorch
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -199,11 +199,11 @@ def time_prefixes(num_ids: int, repeats: int, chance: np.random.Generator) -> tu
         np.concatenate([items[:, :size] for size in range(1, PREFIX_ITEMS + 1)], 1).reshape(-1)
     )
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
-    packed, copy = pack_windows(offsets, values), torch.empty_like(values)
-    assert torch.equal(packed.expand(), values)
+    packed, copy = pack_windows(Jagged(values, offsets)), torch.empty_like(values)
+    assert torch.equal(packed.expand().values, values)
     functions: dict[str, Callable[[], object]] = {
         COPY: lambda: copy.copy_(values),
-        PACK: lambda: pack_windows(offsets, values),
+        PACK: lambda: pack_windows(Jagged(values, offsets)),
         EXPAND: packed.expand,
     }
     compared = compare(

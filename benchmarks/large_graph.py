@@ -26,13 +26,13 @@ from windrow.comm.meter import Meter
 from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark.memory import MemoryWatch
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.launch.partitioning import graph_to_store
-from windrow.launch.terminal import SilentProgress
+from windrow.launch.terminal import Progress
 from windrow.partition import PartitionOptions
 
 RANKS = 2
@@ -207,7 +207,7 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
     }
 
 
-class Stages(SilentProgress):
+class Stages(Progress):
     """Seconds and memory of one stage after another; stages of the library that report progress count as such."""
 
     def __init__(self, watch: MemoryWatch) -> None:

@@ -26,7 +26,7 @@ from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.partition import PartitionBook, PartitionOptions, partition_with_options
+from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 DATA = Path(__file__).parent.parent / "examples" / "data" / "tolokers.npz"
 STEPS = 20
@@ -50,7 +50,7 @@ def read() -> Graph:
 def metis_book(graph: Graph, num_parts: int) -> PartitionBook:
     """A METIS partition, the same in every process (but METIS is not to be run in two threads at a time)."""
     options = PartitionOptions(num_parts=num_parts, restarts=1, refine_cycles=1)
-    assignment = partition_with_options(
+    assignment = partition_graph(
         graph.indptr.numpy(),
         graph.indices.numpy(),
         options,

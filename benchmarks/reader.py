@@ -11,7 +11,7 @@ sides may use all cores.
 
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -22,14 +22,14 @@ from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings
 from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.options import FeatureOptions, LogFormat, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.log.raw_blocks import LogReader
-from windrow.recsys.log.readers import CRITEO_COLUMNS, CriteoLog, CSVLog, LibfmLog, ParquetLog
+from windrow.recsys.log.raw_blocks import TextType
+from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
@@ -124,11 +124,13 @@ def write_parquet(path: Path, rows: int, chance: np.random.Generator) -> None:
     parquet.write_table(pa.table(columns), path, row_group_size=1 << 16)
 
 
-def read_all(log: LogReader, rows: int) -> Callable[[], None]:
+def read_all(
+    log_format: LogFormat, path: Path, columns: Mapping[str, TextType], rows: int
+) -> Callable[[], None]:
     """Read a log to its end and count."""
 
     def read() -> None:
-        found = sum(block.batch.num_rows for block in log.batches())
+        found = sum(block.batch.num_rows for block in read_log(log_format, [path], columns))
         assert found == rows, f"{found} rows, expected {rows}"
 
     return read
@@ -231,25 +233,28 @@ def pairs(
 
     rows = write_text(criteo, criteo_lines(chance), megabytes)
     scan = scan_all([criteo], text_format("\t", has_header=False), rows)
-    found["criteo"] = (read_all(CriteoLog([criteo], CRITEO_COLUMNS), rows), scan, rows, criteo.stat().st_size)
+    read = read_all("criteo", criteo, dict.fromkeys(CRITEO_COLUMNS, "int64"), rows)
+    found["criteo"] = (read, scan, rows, criteo.stat().st_size)
 
     rows = write_text(csv_file, csv_lines(chance), megabytes, ",".join(CSV_COLUMNS) + "\n")
     numbers = {"click", "propensity", *CSV_COLUMNS[9:]}
-    log = CSVLog([csv_file], {name: "float64" if name in numbers else "string" for name in CSV_COLUMNS})
+    types: dict[str, TextType] = {name: "float64" if name in numbers else "string" for name in CSV_COLUMNS}
     scan = scan_all([csv_file], text_format(",", has_header=True), rows)
-    found["csv"] = (read_all(log, rows), scan, rows, csv_file.stat().st_size)
+    found["csv"] = (read_all("csv", csv_file, types, rows), scan, rows, csv_file.stat().st_size)
 
     rows = write_text(libfm, libfm_lines(chance), megabytes)
-    fields = LibfmLog([libfm], ["label", *(f"field_{number}" for number in range(10))])
+    fields: tuple[str, ...] = ("label", *(f"field_{number}" for number in range(10)))
     scan = scan_all([libfm], text_format(" ", has_header=False), rows)
-    found["libfm"] = (read_all(fields, rows), scan, rows, libfm.stat().st_size)
+    read = read_all("libfm", libfm, dict.fromkeys(fields, "float64"), rows)
+    found["libfm"] = (read, scan, rows, libfm.stat().st_size)
 
     # About 160 bytes a row before compression.
     rows = megabytes * 1_000_000 // 160
     write_parquet(columns, rows, chance)
     names = ("label", *(f"id_{n}" for n in range(4)), "history", *(f"dense_{n}" for n in range(8)))
     scan = scan_all([columns], "parquet", rows)
-    found["parquet"] = (read_all(ParquetLog([columns], names), rows), scan, rows, columns.stat().st_size)
+    read = read_all("parquet", columns, dict.fromkeys(names, "float64"), rows)
+    found["parquet"] = (read, scan, rows, columns.stat().st_size)
 
     store = prepared(folder, columns)
     files = list(store.split("train").files)

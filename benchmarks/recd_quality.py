@@ -23,6 +23,7 @@ import time
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from statistics import fmean
 from typing import Any
@@ -37,13 +38,13 @@ from windrow.launch.benchmark.measurement import mean_and_standard_error
 from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.batches.sessions import ITEM, NextItemSamples, SessionReader, Sessions
 from windrow.recsys.models.retrieval import NextItem, next_item_tables
 from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.schedule import EarlyStopping
@@ -99,7 +100,7 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
     path = folder / DIGINETICA
     items, offsets = read_sessions(path)
     num_items = int(items.max()) + 1
-    sessions = Sessions(items, offsets, MAX_HISTORY)
+    sessions = Sessions(Jagged(items, offsets), MAX_HISTORY)
     if short:
         sessions = sessions.split(SESSIONS_SHORT)[1]
     sessions, last = sessions.split(VALIDATION_SESSIONS_SHORT if short else VALIDATION_SESSIONS)
@@ -107,10 +108,10 @@ def read_data(folder: Path, *, short: bool) -> tuple[Sessions, dict[str, NextIte
     test_offsets, test_items, targets = (
         integer_row(path, arrays, f"test_{name}") for name in ("offsets", "items", "target")
     )
-    histories = IdLists(test_offsets, test_items, None)
+    histories = Jagged(test_items, test_offsets)
     if short:
         targets = targets[:TEST_SHORT]
-        histories = IdLists(histories.offsets[: TEST_SHORT + 1], histories.ids, None)
+        histories = histories.slice(0, TEST_SHORT)
     validation = last.samples(np.arange(last.num_samples))
     return sessions, {"validation": validation, "test": NextItemSamples(histories, targets)}, num_items
 
@@ -127,7 +128,10 @@ def work(task: Mapping[str, Any]) -> object:
     sessions, samples, num_items = read_data(Path(task["data"]), short=short)
     world = Loopback.single()
     negatives = NegativeSampler(
-        np.bincount(sessions.items, minlength=num_items), NEGATIVES, exponent=NEGATIVE_EXPONENT, seed=seed
+        np.bincount(sessions.clicks.values, minlength=num_items),
+        NEGATIVES,
+        exponent=NEGATIVE_EXPONENT,
+        seed=seed,
     )
     source = Counted(
         SessionReader(
@@ -181,13 +185,17 @@ def work(task: Mapping[str, Any]) -> object:
         found = measure("validation")
         print(f"{variant} {seed}: epoch {epoch + 1} {seconds[-1]:.1f} s {found}", file=sys.stderr, flush=True)
         if stopping.update(epoch, found["recall@20"]):
-            best = [table.weight.clone() for table in recommender.local_tables()], clone(model)
+            learnt = [
+                [replace(part, tensor=part.tensor.clone()) for part in table.state()]
+                for table in recommender.local_tables()
+            ]
+            best = learnt, clone(model)
         if stopping.should_stop:
             break
     trainer.close()
     assert best is not None
-    for table, weight in zip(recommender.local_tables(), best[0], strict=True):
-        table.weight.copy_(weight)
+    for table, state in zip(recommender.local_tables(), best[0], strict=True):
+        table.load_state(state)
     model.load_state_dict(best[1])
     found = measure("test")
     print(f"{variant} {seed}: test, of epoch {stopping.best_epoch + 1} {found}", file=sys.stderr, flush=True)

@@ -30,13 +30,14 @@ from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory
 from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.recommendation_tables import log_transforms
+from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.survey import survey_log
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
-from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
+from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.recsys.trainer import RecommendationTrainer
 
 HOSTS = 4
@@ -233,7 +234,7 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
             size=world.size,
             transforms=transforms,
         )
-    moved = LookupTraffic(0.0, 0.0, 0.0)
+    moved = Cost()
     for collection in run.trainer.recommender.collections():
         samples = mean_batch / world.size
         held = {name: (samples, samples * survey.mean_length(name)) for name in survey.features}
@@ -248,8 +249,8 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
     return {
         "lookups": steps * moved.lookups,
         "ids": steps * moved.id_bytes,
-        "vectors": steps * moved.vector_bytes,
-        "gradients": steps * moved.vector_bytes,
+        "vectors": steps * moved.forward_bytes,
+        "gradients": steps * moved.backward_bytes,
     }
 
 

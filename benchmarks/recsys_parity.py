@@ -7,7 +7,7 @@ jagged batches, pooled vectors and gradients of the tables against TorchRec's `E
 
 import functools
 from collections.abc import Callable, Mapping
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import numpy as np
 import torch
@@ -21,16 +21,13 @@ from windrow.comm.rows import near_equal_split
 from windrow.comm.world import World
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.partition.tables.plan import Plan, Shard, TableSpec
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.tables.options import EmbeddingBagConfig, Optimizer, PoolingType, TableOptions
-
-if TYPE_CHECKING:
-    from windrow.partition.tables.planners import PlannerName
 
 STEPS = 50
 SAMPLES = 96
@@ -76,7 +73,7 @@ def specs() -> list[TableSpec]:
 
 def plans(size: int) -> dict[str, Plan]:
     """A plan of every kind."""
-    planners: dict[str, PlannerName] = {
+    planners: dict[str, str] = {
         "table-wise": "round_robin",
         "row-wise": "row_wise",
         "column-wise": "column_wise",
@@ -90,7 +87,9 @@ def plans(size: int) -> dict[str, Plan]:
     halves = [(rows, columns) for rows in ((0, 300), (300, 1000)) for columns in ((0, 4), (4, 16))]
     grid = [Shard("item", n % size, rows, columns) for n, (rows, columns) in enumerate(halves)]
     rows_of_user = [Shard("user", 0, (0, 100), (0, DIM)), Shard("user", last, (100, 400), (0, DIM))]
-    found["mixed"] = Plan((*grid, *rows_of_user, Shard("shop", last, (0, 50), (0, DIM))), ("city",))
+    found["mixed"] = Plan(
+        (*grid, *rows_of_user, Shard("shop", last, (0, 50), (0, DIM))), (Replica("city", (0, ROWS["city"])),)
+    )
     return found
 
 
@@ -145,7 +144,7 @@ def pooled_dims() -> dict[str, int]:
 def losses_of(world: World, plan: Plan, optimizer: Optimizer) -> list[float]:
     """Mean loss of each global batch, trained under a plan."""
     from windrow.recsys.recommender import Recommender
-    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+    from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
     options = TableOptions(dim=DIM, optimizer=optimizer, learning_rate=TABLE_RATE, eps=EPS)
     bags = EmbeddingBagCollection(configs(), world=world, plan=plan, optimizer=options, seed=SEED)
@@ -173,11 +172,16 @@ class PlainTables(nn.Module):
     """One `nn.EmbeddingBag` per table, from windrow's first weights."""
 
     def __init__(self) -> None:
-        from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+        from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
         super().__init__()
         whole = EmbeddingBagCollection(configs(), seed=SEED)
-        weights = {stored.table.name: stored.weight for stored in whole.local_tables()}
+        weights = {
+            part.piece.name: part.tensor
+            for table in whole.local_tables()
+            for part in table.state()
+            if part.name == "weight"
+        }
         self.tables = nn.ModuleDict(
             {
                 name: nn.EmbeddingBag.from_pretrained(
@@ -261,7 +265,7 @@ def difference_to_torchrec() -> float:
     }
 
     def body(world: World, plan: Plan) -> float:
-        from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+        from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 
         options = TableOptions(dim=DIM, optimizer="sgd", learning_rate=TABLE_RATE)
         bags = EmbeddingBagCollection(configs(), world=world, plan=plan, optimizer=options, seed=SEED)
@@ -275,9 +279,9 @@ def difference_to_torchrec() -> float:
         if reducer is not None:
             reducer.finish()
         bags.step()
-        for stored in bags.local_tables():
-            rectangle = (slice(*stored.table.rows), slice(*stored.table.columns))
-            apart.append(float((stored.weight - learnt[stored.table.name][rectangle]).abs().max()))
+        for part in (part for table in bags.local_tables() for part in table.state()):
+            rectangle = (slice(*part.piece.rows), slice(*part.piece.columns))
+            apart.append(float((part.tensor - learnt[part.piece.name][rectangle]).abs().max()))
         return max(apart)
 
     return max(

@@ -291,7 +291,7 @@ def windrow_epoch(
 ) -> Callable[[], object]:
     """A function that trains our model for some steps, as `windrow train` does."""
     from windrow.recsys.recommender import Recommender
-    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+    from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
     from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 

@@ -24,7 +24,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.caching.dynamic_store import DynamicCache
+from windrow.caching.dynamic_cache import DynamicCache
 from windrow.caching.policies import score_vertices
 from windrow.caching.selection import PolicyName, cache_capacity, choose_cached
 from windrow.caching.vip import Demand, find_samplers
@@ -33,11 +33,11 @@ from windrow.gnn.build import csc_from_edges, edges_of
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.synthetic_communities import power_law_communities
+from windrow.gnn.synthetic import power_law_communities
 from windrow.launch.benchmark.data_sets import data_option
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.partition import PartitionBook, PartitionOptions, partition_with_options
+from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 ALPHAS = (0.0, 0.01, 0.05, 0.1, 0.2, 0.5, 1.0)
 FANOUTS = ((15, 10, 5), (5, 5, 5))
@@ -146,7 +146,7 @@ def read(name: str, data: Path) -> tuple[Tensor, Tensor, npt.NDArray[np.int64]]:
 def cut(indptr: Tensor, indices: Tensor, train_ids: npt.NDArray[np.int64], num_parts: int) -> Setting:
     """Partition a graph with one run of METIS and renumber it."""
     options = PartitionOptions(num_parts=num_parts, restarts=1, refine_cycles=0)
-    assignment = partition_with_options(indptr.numpy(), indices.numpy(), options, train_ids=train_ids)
+    assignment = partition_graph(indptr.numpy(), indices.numpy(), options, train_ids=train_ids)
     book = PartitionBook.from_assignment(assignment, num_parts)
     sources, destinations = edges_of(indptr, indices)
     new = book.to_new(sources.numpy()), book.to_new(destinations.numpy())

@@ -27,9 +27,10 @@ from torch import Tensor
 from windrow.caching.request import CacheIndex, RowRequest, plan_request
 from windrow.comm.codec import Codec, Fp32Codec
 from windrow.comm.errors import DataError
-from windrow.comm.exchange import RowExchange
-from windrow.comm.row_fetch import RowFetch, RowFetcher
-from windrow.comm.rows import gather_rows, move_rows
+from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
+from windrow.comm.messages import Wire
+from windrow.comm.route import Route, Transfer
+from windrow.comm.rows import move_rows
 from windrow.comm.world import World
 
 __all__ = ["CachedStore", "LocalRows", "RowGather"]
@@ -95,7 +96,7 @@ class LocalRows:
             out: [m, ...] contiguous, any device, of any dtype that rows convert to.
         """
         if len(self._rest) == 0 and out.device == self.device:
-            gather_rows(self._first, positions.to(self.device), out=out)
+            move_rows(self._first, positions.to(self.device), out, None)
         elif len(self._rest) == 0:
             out.copy_(self._first.index_select(0, positions.to(self.device)).to(out.dtype))
         else:
@@ -129,7 +130,7 @@ def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) 
     picked = torch.empty(
         (len(positions), *rows.shape[1:]), dtype=rows.dtype, device=rows.device, pin_memory=pinned
     )
-    gather_rows(rows, positions.to(rows.device), out=picked)
+    move_rows(rows, positions.to(rows.device), picked, None)
     # Before the rows, which may still be on their way to the GPU when this returns: page-locked memory that is let go
     # of is not given out again until then.
     places = places.to(out.device)
@@ -176,7 +177,7 @@ class CachedStore:
         self.stage = stage
         self.offsets = [int(offset) for offset in offsets]
         codec = codec or Fp32Codec()
-        exchange = RowExchange(world, self.offsets, rows, codec=codec, stage=f"{stage}: cache")
+        check_ranges(world, self.offsets, rows)
         first, stop = self.offsets[world.rank], self.offsets[world.rank + 1]
         wanted = torch.empty(0, dtype=torch.int64) if cached_ids is None else cached_ids.cpu()
         self.index = CacheIndex(wanted, self.offsets[-1])
@@ -191,13 +192,23 @@ class CachedStore:
         copies = rows.new_empty(
             (len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype) or torch.float32
         )
-        self.cached = exchange.fetch(wanted, unique=True, out=copies).to(self.device)
+        wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
+        self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
         """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal
         what would have arrived, and take no more memory."""
         missing = torch.tensor(self.offsets[-1] - (stop - first) - len(wanted))
         self.holds_everything = not bool(world.all_reduce(missing, stage=f"{stage}: cache", op="max"))
         """Whether every rank holds every row, so that nothing is ever sent."""
-        self._fetcher = RowFetcher(world, self.local, first=first, codec=codec, stage=stage)
+        self._wire = Wire(
+            world,
+            stage=stage,
+            codec=codec,
+            dtype=rows.dtype,
+            device=self.device,
+            packed_on=world.transport_device(self.device),
+            # The minibatch that is computed meanwhile needs its sums of gradients sooner.
+            gives_way=True,
+        )
 
     @property
     def num_rows(self) -> int:
@@ -237,10 +248,17 @@ class CachedStore:
         Returns:
             The gather; its stages follow. Several may be under way.
         """
-        fetch = None
+        asked = None
         if not self.holds_everything:
-            fetch = self._fetcher.start(request.remote, request.remote_counts)
-        return RowGather(self, request, fetch)
+            asked = IdRequest(self._wire, request.remote, request.remote_counts)
+        return RowGather(self, request, asked)
+
+    def answer(self, asked: Sequence[Tensor], request: RowRequest) -> Transfer:
+        """Send the rows that other ranks asked for; a stage of `RowGather`."""
+        first = self.offsets[self.world.rank]
+        positions = [ids - first for ids in asked]
+        places = request.remote_places.split(request.remote_counts)
+        return Route.of_rows(self._wire, positions, places, self.row_shape).start([self.local])
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Gather rows, all stages one after another. Collective: every rank calls it, if with no ids.
@@ -270,20 +288,21 @@ class RowGather:
     one that is dropped half-way leaves messages under way to memory that is gone.
     """
 
-    def __init__(self, store: CachedStore, request: RowRequest, fetch: RowFetch | None) -> None:
+    def __init__(self, store: CachedStore, request: RowRequest, asked: IdRequest | None) -> None:
         self._store = store
         self._request = request
-        self._fetch = fetch
+        self._asked = asked
+        self._transfer: Transfer | None = None
 
     def send_ids(self) -> None:
         """Wait for the counts, then tell other ranks which rows are wanted of them. Collective."""
-        if self._fetch is not None:
-            self._fetch.send_ids()
+        if self._asked is not None:
+            self._asked.send_ids()
 
     def send_rows(self) -> None:
         """Wait for the ids, then gather and send the rows that other ranks asked for. Collective."""
-        if self._fetch is not None:
-            self._fetch.send_rows()
+        if self._asked is not None:
+            self._transfer = self._store.answer(self._asked.wait(), self._request)
 
     def finish(self, out: Tensor | None = None) -> Tensor:
         """Put own and cached rows in their places, wait for the others, and put these in theirs. Collective.
@@ -302,8 +321,8 @@ class RowGather:
         store.local.move(request.local, out, request.local_places)
         slots, places = request.cached.to(store.device), request.cached_places.to(store.device)
         move_rows(store.cached, slots, out, places)
-        if self._fetch is not None:
-            self._fetch.finish(out, request.remote_places)
+        if self._transfer is not None:
+            self._transfer.finish([out])
         # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
         if store.world.meter is not None:
             store.world.meter.record_found(

@@ -1,11 +1,17 @@
 """The loops behind `windrow.caching.vip` and `windrow.caching.policies`.
 
+Arrays: `indptr` [N + 1] and `indices` [E], the list of each vertex; `out_indptr`, `out_indices`, in whose lists each
+vertex stands, ascending; `degrees` [N], lengths of the lists. Most loops do the vertices first..last - 1, each without
+regard to others, so that threads can share them.
+
 For inclusion probabilities, a row of `states` is what a vertex tells those that it lists; with H the number of hops::
 
     0              probability to be a seed
     1 .. H - 1     logarithm of the probability not to be found by hop 1, 2, .., less what finds its list anyway
     H              share of the list that those that list the vertex list as well
     H + 1 .. 2 H   probability that an entry is drawn, up to the hop at hand, by a vertex found at hop 0, 1, ..
+
+`fanouts` has H entries, `hop` counts from 1, and `certain` stands for the logarithm of 0.
 """
 
 import math
@@ -28,6 +34,11 @@ __all__ = [
     "transpose",
 ]
 
+Floats = npt.NDArray[np.float64]
+Ids = npt.NDArray[np.integer]
+Longs = npt.NDArray[np.int64]
+Marks = npt.NDArray[np.bool_]
+
 _GOLDEN = np.uint64(GOLDEN)
 _32 = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -36,18 +47,8 @@ _WINDOW = 64
 
 
 @numba.njit(cache=True, nogil=True)
-def fingerprints(
-    indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]
-) -> tuple[np.uint64, np.uint64]:
-    """Sum the hashes of all edges as they are, and turned round: equal where the graph is undirected.
-
-    Args:
-        indptr: int64 [N + 1].
-        indices: int32 or int64 [E].
-
-    Returns:
-        Both sums, modulo 2**64.
-    """
+def fingerprints(indptr: Longs, indices: Ids) -> tuple[np.uint64, np.uint64]:
+    """Sum the hashes of all edges as they are, and turned round: equal where the graph is undirected."""
     forward = np.uint64(0)
     backward = np.uint64(0)
     for vertex in range(len(indptr) - 1):
@@ -61,19 +62,12 @@ def fingerprints(
 
 @numba.njit(cache=True, nogil=True)
 def transpose(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    out_indptr: npt.NDArray[np.int64],
-    out_indices: npt.NDArray[np.integer],
+    indptr: Longs,
+    indices: Ids,
+    out_indptr: Longs,
+    out_indices: Ids,
 ) -> None:
-    """List, for each vertex, in whose lists it stands.
-
-    Args:
-        indptr: int64 [N + 1].
-        indices: int32 or int64 [E].
-        out_indptr: int64 [N + 1] of zeros, receives where each vertex's new list starts.
-        out_indices: [E], receives the new lists, ascending.
-    """
+    """List, for each vertex, in whose lists it stands; `out_indptr` comes in as zeros."""
     num_vertices = len(indptr) - 1
     for edge in range(len(indices)):
         out_indptr[indices[edge] + 1] += 1
@@ -94,23 +88,13 @@ def transpose(
 def mark_single_edges(
     first: int,
     last: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    out_indptr: npt.NDArray[np.int64],
-    out_indices: npt.NDArray[np.integer],
-    single: npt.NDArray[np.bool_],
+    indptr: Longs,
+    indices: Ids,
+    out_indptr: Longs,
+    out_indices: Ids,
+    single: Marks,
 ) -> None:
-    """Note which of the vertices that list a vertex are not listed by it: nothing comes back from it to them.
-
-    Args:
-        first: vertex to begin with.
-        last: vertex to stop before.
-        indptr: int64 [N + 1], the lists.
-        indices: int32 or int64 [E].
-        out_indptr: int64 [N + 1], in whose lists each vertex stands.
-        out_indices: int32 or int64 [E].
-        single: bool [E], beside `out_indices`; written.
-    """
+    """Note beside `out_indices` which of those that list a vertex it does not list: nothing comes back to them."""
     listed_by = np.full(len(indptr) - 1, -1, np.int64)
     for vertex in range(first, last):
         for edge in range(indptr[vertex], indptr[vertex + 1]):
@@ -125,25 +109,16 @@ def estimate_shared(
     last: int,
     num_draws: int,
     key: np.uint64,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    out_indptr: npt.NDArray[np.int64],
-    out_indices: npt.NDArray[np.integer],
+    indptr: Longs,
+    indices: Ids,
+    out_indptr: Longs,
+    out_indices: Ids,
     shared: npt.NDArray[np.float32],
 ) -> None:
     """Estimate how often who lists a vertex also lists one of those that it lists.
 
-    Args:
-        first: vertex to begin with.
-        last: vertex to stop before.
-        num_draws: pairs to draw for each vertex.
-        key: of the draws; those of a vertex depend on it and the vertex alone.
-        indptr: int64 [N + 1], the lists.
-        indices: int32 or int64 [E].
-        out_indptr: int64 [N + 1], in whose lists each vertex stands.
-        out_indices: int32 or int64 [E].
-        shared: float32 [N], written from `first` to `last`: share of the pairs of different vertices, one that lists
-            this one and one that it lists, where the first lists the second.
+    Receives in `shared` [N] the share of the pairs of different vertices, one that lists this one and one that it
+    lists, where the first lists the second, from `num_draws` pairs that depend on the key and the vertex alone.
     """
     for vertex in range(first, last):
         degree = indptr[vertex + 1] - indptr[vertex]
@@ -178,9 +153,7 @@ def estimate_shared(
 
 
 @numba.njit(cache=True, nogil=True)
-def _expect_hit(
-    values: npt.NDArray[np.integer], start: int, stop: int, wanted: int, draw: np.uint64
-) -> float:
+def _expect_hit(values: Ids, start: int, stop: int, wanted: int, draw: np.uint64) -> float:
     """Whether a value is in a list; of a long list a window is searched, and a hit weighs as much more."""
     length = stop - start
     offset = np.int64(0)
@@ -205,21 +178,12 @@ def _share_drawn(fanout: int, degree: int) -> float:
 def begin_hop(
     first: int,
     last: int,
-    fanouts: npt.NDArray[np.int64],
+    fanouts: Longs,
     hop: int,
-    degrees: npt.NDArray[np.int64],
-    states: npt.NDArray[np.float64],
+    degrees: Longs,
+    states: Floats,
 ) -> None:
-    """Note how likely an entry of each vertex's list is drawn, up to a hop.
-
-    Args:
-        first: vertex to begin with.
-        last: vertex to stop before.
-        fanouts: int64 [H].
-        hop: from 1.
-        degrees: int64 [N], lengths of the lists.
-        states: float64 [N, 2 H + 1]; columns H + 1 to H + hop are written.
-    """
+    """Note how likely an entry of each vertex's list is drawn, up to a hop: columns H + 1 to H + hop of the states."""
     num_hops = len(fanouts)
     for vertex in range(first, last):
         undrawn = 1.0
@@ -232,34 +196,24 @@ def begin_hop(
 def pass_hop(
     first: int,
     last: int,
-    fanouts: npt.NDArray[np.int64],
+    fanouts: Longs,
     hop: int,
     certain: float,
-    degrees: npt.NDArray[np.int64],
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    single: npt.NDArray[np.bool_] | None,
-    states: npt.NDArray[np.float64],
-    sent: npt.NDArray[np.float64],
-    missed: npt.NDArray[np.float64],
-    redundant: npt.NDArray[np.float64],
+    degrees: Longs,
+    indptr: Longs,
+    indices: Ids,
+    single: Marks | None,
+    states: Floats,
+    sent: Floats,
+    missed: Floats,
+    redundant: Floats,
 ) -> None:
     """Add up, for each vertex, how those that list it find it in some hop up to this one.
 
-    Args:
-        first: vertex to begin with.
-        last: vertex to stop before.
-        fanouts: int64 [H].
-        hop: from 1.
-        certain: stands for the logarithm of 0; finite.
-        degrees: int64 [N], lengths of the lists.
-        indptr: int64 [N + 1], in whose lists each vertex stands.
-        indices: int32 or int64 [E]; entries that repeat stand together.
-        single: bool [E], entries that the vertex does not list itself; None where it lists all.
-        states: float64 [N, 2 H + 1], see the top of this file.
-        sent: float64 [N, H], logarithm of the probability that an entry of a vertex's list was not drawn by hop 1, ...
-        missed: float64 [N], written: logarithm of the probability not to be found, seeds aside.
-        redundant: float64 [N], written: the same, each term times the share of its list that the finder draws.
+    Entries of `indices` that repeat stand together. `single` marks those that the vertex does not list itself; None
+    where it lists all. `sent` [N, H] is the logarithm of the probability that an entry of a vertex's list was not
+    drawn by hop 1, ... Written: `missed` [N], the logarithm of the probability not to be found, seeds aside;
+    `redundant` [N], the same, each term times the share of its list that the finder draws.
     """
     num_hops = len(fanouts)
     own = np.empty(num_hops)
@@ -309,28 +263,19 @@ def pass_hop(
 def finish_hop(
     first: int,
     last: int,
-    fanouts: npt.NDArray[np.int64],
+    fanouts: Longs,
     hop: int,
     certain: float,
-    missed: npt.NDArray[np.float64],
-    redundant: npt.NDArray[np.float64],
-    hops: npt.NDArray[np.float64],
-    states: npt.NDArray[np.float64],
-    sent: npt.NDArray[np.float64],
+    missed: Floats,
+    redundant: Floats,
+    hops: Floats,
+    states: Floats,
+    sent: Floats,
 ) -> None:
     """Turn what `pass_hop` added up into probabilities, and note what the next hop needs.
 
-    Args:
-        first: vertex to begin with.
-        last: vertex to stop before.
-        fanouts: int64 [H].
-        hop: from 1.
-        certain: as for `pass_hop`.
-        missed: float64 [N], of `pass_hop`.
-        redundant: float64 [N], of `pass_hop`.
-        hops: float64 [H + 1, N], probability to be found by each hop; row `hop` is written.
-        states: float64 [N, 2 H + 1]; column `hop` is written where there is a next hop.
-        sent: float64 [N, H]; column hop - 1 is written.
+    Written: row `hop` of `hops` [H + 1, N], probability to be found by each hop; column `hop` of the states, where
+    there is a next one; column hop - 1 of `sent`.
     """
     num_hops = len(fanouts)
     for vertex in range(first, last):
@@ -351,21 +296,12 @@ def finish_hop(
 def add_from_samplers(
     first: int,
     last: int,
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    values: npt.NDArray[np.float64],
-    sums: npt.NDArray[np.float64],
+    indptr: Longs,
+    indices: Ids,
+    values: Floats,
+    sums: Floats,
 ) -> None:
-    """Add up, for each vertex, a value of every vertex that lists it.
-
-    Args:
-        first: vertex to begin with.
-        last: vertex to stop before.
-        indptr: int64 [N + 1], in whose lists each vertex stands.
-        indices: int32 or int64 [E].
-        values: float64 [N].
-        sums: float64 [N], written from `first` to `last`.
-    """
+    """Add up in `sums`, for each vertex, a value of every vertex that lists it: `indices` are the latter."""
     for vertex in range(first, last):
         total = 0.0
         for entry in range(indptr[vertex], indptr[vertex + 1]):

@@ -24,7 +24,7 @@ from torch import Tensor
 
 from windrow.caching.store_kernels import Direct, Table, classify, fill_table, find_slots, sort_by_source
 from windrow.comm.errors import DataError
-from windrow.comm.rows import owners
+from windrow.comm.rows import group_by_owner
 
 __all__ = ["CacheIndex", "RowRequest", "plan_request"]
 
@@ -145,7 +145,7 @@ def plan_request(ids: Tensor, offsets: Sequence[int], rank: int, index: CacheInd
     counts = np.zeros(num_ranks + 1, np.int64)
     outside = classify(array, boundaries, rank, index.direct, index.table, source, slots, counts)
     if outside >= 0:
-        owners(ids, offsets)
+        group_by_owner(ids, offsets)  # It says which id.
     num_local, num_cached = int(counts[rank]), int(counts[num_ranks])
     num_remote = len(array) - num_local - num_cached
     remote_counts = counts[:num_ranks].copy()

@@ -58,11 +58,7 @@ class CacheOptions:
     page-locked memory of the host. Means nothing on a CPU."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if isinstance(self.alpha, str):
             if self.alpha != "auto":
                 raise RecipeError(f'cache.alpha = "{self.alpha}": must be a number from 0, or "auto"')
@@ -131,12 +127,7 @@ longer, and ranks that hold every row need no exchange at all, not even one that
 
 
 def rows_that_fit(memory_gib: float, row_bytes: int) -> int:
-    """Rows that a memory budget has room for.
-
-    Args:
-        memory_gib: the budget, in units of 2**30 bytes.
-        row_bytes: of one row as it is kept.
-    """
+    """Rows of `row_bytes` each that a memory budget in GiB (2**30 bytes) has room for."""
     return int(memory_gib * GIB_BYTES) // row_bytes
 
 
@@ -231,16 +222,7 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
     """The point of a falling curve that lies furthest below the straight line from its first point to its last.
 
     Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
-    in a Haystack, ICDCS Workshops 2011, without its smoothing)::
-
-        cost
-         o .
-         |   .          line
-         |o     .
-         |  o      .
-         |    K       .           K: the knee
-         |        o      o  .
-         +-------------------- o   kept
+    in a Haystack, ICDCS Workshops 2011, without its smoothing).
 
     Args:
         kept: [n] rising, at least one.
@@ -261,14 +243,6 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
 
 
 def least_that_suffices(cost: npt.ArrayLike, *, tolerance: float) -> int:
-    """The first point that costs hardly more than the cheapest one.
-
-    Args:
-        cost: [n], at least one.
-        tolerance: how much more may be paid, as a share of the least cost.
-
-    Returns:
-        Position of the first point whose cost is at most ``(1 + tolerance)`` times the least.
-    """
+    """Position of the first point of a cost curve that is at most ``(1 + tolerance)`` times its least."""
     y = np.asarray(cost, dtype=np.float64)
     return int((y <= (1.0 + tolerance) * y.min()).argmax())

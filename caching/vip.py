@@ -149,10 +149,8 @@ def in_parallel(
 ) -> None:
     """Call a compiled loop that holds no lock on ranges of vertices, on as many threads as PyTorch has.
 
-    Args:
-        work: does the vertices from its first argument to before its second; must do each without regard to others.
-        indptr: int64 [N + 1]; the ranges have about equally many vertices and entries.
-        chunks_per_thread: ranges for each thread.
+    `work` does the vertices from its first argument to before its second, each without regard to others; the ranges
+    have about equally many vertices and entries.
     """
     num_vertices = len(indptr) - 1
     threads = torch.get_num_threads()

@@ -19,7 +19,7 @@ from torch import Tensor
 from windrow.comm.meter import trace_clock_ns
 from windrow.comm.world import World
 
-__all__ = ["ClockAlignment", "ClockOffset", "PingPong", "best_offset", "measure_clock_offset"]
+__all__ = ["ClockAlignment", "ClockOffset", "measure_clock_offset"]
 
 PING_PONGS = 48
 """Of these, on an idle network, most are as quick as the quickest; on a machine with more ranks than cores, some."""
@@ -27,7 +27,7 @@ PING_PONGS = 48
 STAGE = "clock"
 
 
-class PingPong(NamedTuple):
+class _PingPong(NamedTuple):
     """One message to rank 0 and its answer; times in nanoseconds."""
 
     sent_ns: int
@@ -91,12 +91,8 @@ class ClockAlignment:
         return max(self.first.uncertainty_ns, self.last.uncertainty_ns)
 
 
-def best_offset(ping_pongs: Sequence[PingPong]) -> ClockOffset:
-    """The offset that the quickest of some exchanges tells.
-
-    Args:
-        ping_pongs: at least one.
-    """
+def _best_offset(ping_pongs: Sequence[_PingPong]) -> ClockOffset:
+    """The offset that the quickest of some exchanges tells; there is at least one."""
     best = min(ping_pongs, key=lambda one: one.on_the_way_ns)
     twice = best.arrived_ns + best.left_ns - best.sent_ns - best.received_ns
     # Rounded down here and up there, so that the bound holds for whole nanoseconds too.
@@ -129,14 +125,14 @@ def measure_clock_offset(world: World, *, ping_pongs: int = PING_PONGS) -> Clock
                 arrived_ns = trace_clock_ns()
                 _send(world, peer, [arrived_ns, trace_clock_ns()])
         return ClockOffset(at_ns=trace_clock_ns(), offset_ns=0, uncertainty_ns=0)
-    return best_offset([_ping_pong(world) for _ in range(ping_pongs)])
+    return _best_offset([_ping_pong(world) for _ in range(ping_pongs)])
 
 
-def _ping_pong(world: World) -> PingPong:
+def _ping_pong(world: World) -> _PingPong:
     sent_ns = trace_clock_ns()
     _send(world, 0, [0])
     arrived_ns, left_ns = _receive(world, 0, 2)
-    return PingPong(sent_ns, arrived_ns, left_ns, trace_clock_ns())
+    return _PingPong(sent_ns, arrived_ns, left_ns, trace_clock_ns())
 
 
 def _send(world: World, peer: int, values: list[int]) -> None:

@@ -4,7 +4,8 @@
     16 bytes a row                    8 bytes a row
 
 Both ends know the size of a message before it travels: a row of given shape and dtype always takes
-`Codec.wire_row_bytes` bytes. A codec has no state.
+`Codec.wire_row_bytes` bytes. A codec may hold state, and may be random: then draws are a function of a key and of a
+value's place in the message, never of a generator's past.
 """
 
 import difflib
@@ -30,11 +31,12 @@ class Codec(ABC):
     """How rows become bytes and rows again; the same on every rank."""
 
     @abstractmethod
-    def encode(self, rows: Tensor) -> Tensor:
+    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
         """Turn rows into what travels.
 
         Args:
             rows: [n, ...] of a dtype that the codec takes, any device.
+            key: what its randomness is keyed by, if it has any; as every codec's state, it is the same on all ranks.
 
         Returns:
             The wire: contiguous, n rows of ``wire_row_bytes`` bytes, on the same device. May share the memory
@@ -49,23 +51,11 @@ class Codec(ABC):
         """Turn what arrived into rows.
 
         Args:
-            wire: from `encode`, or a filled `wire_buffer`.
+            wire: what `encode` gave.
             out: [n, ...] to write the rows into, of any dtype they convert to; None: a new tensor of float32.
 
         Returns:
             `out`, or the new rows.
-        """
-
-    @abstractmethod
-    def wire_buffer(self, rows: Tensor) -> Tensor:
-        """Make room for rows to arrive.
-
-        Args:
-            rows: [n, ...] contiguous, to be decoded into. Only shape, dtype and device count.
-
-        Returns:
-            A wire to be filled, as `encode` of such rows would give. May be `rows` itself, which `decode`
-            knows.
         """
 
     @abstractmethod
@@ -113,8 +103,9 @@ class Codec(ABC):
 class Fp32Codec(Codec):
     """Rows travel as they are: float32 as float32, and any other dtype untouched. Copies nothing."""
 
-    def encode(self, rows: Tensor) -> Tensor:
+    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
         """The rows themselves (a copy only where they are not contiguous)."""
+        del key
         return rows.contiguous()
 
     def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
@@ -124,10 +115,6 @@ class Fp32Codec(Codec):
         if out.data_ptr() == wire.data_ptr() and out.device == wire.device:
             return out
         return out.copy_(wire)
-
-    def wire_buffer(self, rows: Tensor) -> Tensor:
-        """The rows themselves: they are received in place."""
-        return rows
 
     def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
         """As many as in memory."""
@@ -147,8 +134,9 @@ class _RoundingCodec(Codec):
     _wire_dtype: ClassVar[torch.dtype]
     _cure: ClassVar[str]
 
-    def encode(self, rows: Tensor) -> Tensor:
+    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
         """Round each value."""
+        del key
         if not rows.is_floating_point():
             raise TypeError(f"{type(self).__name__} rounds floating-point rows and would spoil {rows.dtype}")
         return rows.to(self._wire_dtype).contiguous()
@@ -156,10 +144,6 @@ class _RoundingCodec(Codec):
     def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
         """Widen each value, exactly."""
         return wire.to(torch.float32) if out is None else out.copy_(wire)
-
-    def wire_buffer(self, rows: Tensor) -> Tensor:
-        """A new tensor of the shorter type."""
-        return torch.empty(rows.shape, dtype=self._wire_dtype, device=rows.device)
 
     def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
         """Two per element, whatever the dtype of the rows."""

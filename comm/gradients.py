@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
+from windrow.comm.codec import Codec
 from windrow.comm.transfer import Pending
 from windrow.comm.world import World
 
@@ -44,8 +45,11 @@ class GradientReducer:
     ``parameter.grad`` is a view into a bucket, so nothing is copied; never set it to None.
 
     Args:
-        world: all its ranks hold the same parameters, in the same order.
+        world: all its ranks hold the same parameters, in the same order. One of `windrow.comm.hierarchy.hierarchical`
+            sums within hosts first.
         parameters: those that require a gradient are reduced.
+        codec: how float32 gradients travel (`World.start_all_reduce`), all others as they are; must agree. None: as
+            they are.
         bucket_bytes: a bucket is closed once it holds this much.
         stage: name of the traffic in errors and in the meter.
     """
@@ -55,10 +59,12 @@ class GradientReducer:
         world: World,
         parameters: Iterable[nn.Parameter],
         *,
+        codec: Codec | None = None,
         bucket_bytes: int = BUCKET_BYTES,
         stage: str = "gradients",
     ) -> None:
         self._world = world
+        self._codec = codec
         self._stage = stage
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[nn.Parameter, _Bucket] = {}
@@ -87,6 +93,8 @@ class GradientReducer:
         while self._next < len(self._buckets):
             self._start_bucket()
         for bucket in self._buckets:
+            # While this one is waited for, others should be on their way, also those that have a second half to send.
+            self._push()
             assert bucket.pending is not None
             bucket.pending.wait()
             bucket.pending = None
@@ -117,14 +125,18 @@ class GradientReducer:
         self._bucket_of[parameter].missing.discard(parameter)
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:
             self._start_bucket()
-        # MPI moves data only inside its own calls, so each new gradient also pushes the earlier buckets on.
+        self._push()
+
+    def _push(self) -> None:
+        """MPI moves data only inside its own calls, so each new gradient also pushes the earlier buckets on."""
         for bucket in self._buckets[: self._next]:
             if bucket.pending is not None:
                 bucket.pending.test()
 
     def _start_bucket(self) -> None:
         bucket = self._buckets[self._next]
-        bucket.pending = self._world.start_all_reduce(bucket.flat, stage=self._stage)
+        codec = self._codec if bucket.flat.dtype == torch.float32 else None
+        bucket.pending = self._world.start_all_reduce(bucket.flat, stage=self._stage, codec=codec)
         self._next += 1
 
 

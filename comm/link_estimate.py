@@ -13,7 +13,7 @@ from numpy.typing import NDArray
 from windrow.comm.link_model import all_reduce_rounds, reduction_latency_s, reduction_seconds, wire_seconds
 from windrow.comm.links import CollectiveCost, Links
 
-__all__ = ["Samples", "TimeCurve", "estimate_links", "fit_time_curve", "median_curve"]
+__all__ = ["TimeCurve", "estimate_links", "fit_time_curve"]
 
 Samples: TypeAlias = Mapping[float, Sequence[float]]
 """Seconds of each repeat, under the number of bytes."""
@@ -138,34 +138,21 @@ def _longest_latency(links: Links) -> float:
 
 @dataclass(frozen=True)
 class TimeCurve:
-    """``seconds(x) = latency_s + max(0, seconds_per_unit * x - hidden_s)``.
-
-    Attributes:
-        latency_s: the floor.
-        seconds_per_unit: the slope, once the line is above the floor.
-        hidden_s: what of the slope's seconds passes within the floor.
-    """
+    """``seconds(x) = latency_s + max(0, seconds_per_unit * x - hidden_s)``."""
 
     latency_s: float
+    """The floor."""
     seconds_per_unit: float
+    """The slope, once the line is above the floor."""
     hidden_s: float
+    """What of the slope's seconds passes within the floor."""
 
     def seconds(self, x: NDArray[np.float64]) -> NDArray[np.float64]:
         """The curve's value at each entry of `x`."""
         return self.latency_s + np.maximum(0.0, self.seconds_per_unit * x - self.hidden_s)
 
 
-def median_curve(samples: Mapping[float, Sequence[float]]) -> tuple[NDArray[np.float64], NDArray[np.float64]]:
-    """The points that a curve is fitted to: what was timed, and the median of its repeats, by rising size.
-
-    Args:
-        samples: seconds of every repeat, under the size that was timed.
-    """
-    sizes = sorted(samples)
-    return np.array(sizes, dtype=np.float64), np.array([float(np.median(samples[size])) for size in sizes])
-
-
-def fit_time_curve(samples: Mapping[float, Sequence[float]]) -> TimeCurve:
+def fit_time_curve(samples: Samples) -> TimeCurve:
     """Fit floor and line so that the sum of *relative* deviations from the medians is least.
 
     Medians of repeats, so that less than half of a size's samples may be anything. Relative, since 1 KB counts as
@@ -188,9 +175,9 @@ def fit_time_curve(samples: Mapping[float, Sequence[float]]) -> TimeCurve:
     """
     if not samples or any(len(repeats) == 0 for repeats in samples.values()):
         raise ValueError("expected at least one size, and at least one sample of each")
-    x, seconds = median_curve(samples)
+    x = np.array(sorted(samples), dtype=np.float64)
     # A clock that did not move between two readings would make relative deviations infinite.
-    y = np.maximum(seconds, 1e-9)
+    y = np.maximum([float(np.median(samples[size])) for size in x], 1e-9)
     first, second = np.triu_indices(len(x), 1)
     slopes = np.append((y[second] - y[first]) / (x[second] - x[first]), 0.0)
     starts = np.append(y[first], 0.0) - slopes * np.append(x[first], 0.0)

@@ -5,19 +5,22 @@ Rabenseifner's as MPICH has it (Thakur, Rabenseifner, Gropp: Optimization of Col
 MPICH, International Journal of High Performance Computing Applications 19, 2005).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
 
+from windrow.comm.hosts import relays
 from windrow.comm.links import Links
 
 __all__ = [
     "ReductionRound",
     "all_reduce_rounds",
     "predict_all_reduce",
+    "predict_all_reduce_by_exchange",
     "predict_all_to_all",
-    "predict_message",
+    "predict_hierarchical_all_to_all",
     "reduction_latency_s",
     "reduction_seconds",
     "wire_seconds",
@@ -26,34 +29,18 @@ __all__ = [
 SHORT_ALL_REDUCE_BYTES = 2048
 """Up to here MPICH doubles: every rank adds whole vectors, in half the rounds (MPIR_CVAR_ALLREDUCE_SHORT_MSG_SIZE)."""
 
+LENGTH_BYTES = 8
+"""Of each message that is passed on, told beforehand."""
+
 
 @dataclass(frozen=True)
 class ReductionRound:
-    """One step of an all-reduce, in which every rank has at most one message to send and one to receive.
-
-    Attributes:
-        num_bytes: [n, n] bytes that each rank sends to each.
-        added_bytes: the longest partial sum that a rank adds to its own afterwards.
-    """
+    """One step of an all-reduce, in which every rank has at most one message to send and one to receive."""
 
     num_bytes: NDArray[np.float64]
+    """[n, n] bytes that each rank sends to each."""
     added_bytes: float
-
-
-def predict_message(links: Links, source: int, target: int, num_bytes: float) -> float:
-    """Seconds until a message has arrived that travels alone.
-
-    ``latency + max(0, seconds_per_byte * num_bytes - hidden)``.
-
-    Args:
-        links: of the network.
-        source: rank that sends.
-        target: rank that receives.
-        num_bytes: length of the message.
-    """
-    pair = source, target
-    on_the_wire = links.seconds_per_byte[pair] * num_bytes
-    return float(links.latency_s[pair] + max(0.0, on_the_wire - links.hidden_s[pair]))
+    """The longest partial sum that a rank adds to its own afterwards."""
 
 
 def wire_seconds(links: Links, num_bytes: ArrayLike) -> float:
@@ -98,7 +85,8 @@ def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
 
         call + latency_factor * largest latency  +  max(0, stretch * wire_seconds - hidden)
 
-    with the factors of `Links.all_to_all`, and no less than any of its messages alone. On a uniform network that is
+    with the factors of `Links.all_to_all`, and no less than any of its messages alone. What the latency factor has
+    above 1 is for the n - 1 messages of a rank; with fewer it is less, in proportion. On a uniform network that is
     only described this is ``gamma + (n - 1) theta m`` for m bytes to each of n - 1 peers.
 
     Args:
@@ -118,7 +106,10 @@ def predict_all_to_all(links: Links, num_bytes: ArrayLike) -> float:
         return 0.0
     cost = links.all_to_all
     wire = cost.stretch * wire_seconds(links, sent)
-    together = cost.call_s + cost.latency_factor * latency + max(0.0, wire - cost.hidden_s)
+    messages = max((sent > 0).sum(axis=axis).max() for axis in (0, 1))
+    share = float(messages) / (links.size - 1)
+    factor = min(cost.latency_factor, 1.0) + share * max(0.0, cost.latency_factor - 1.0)
+    together = cost.call_s + factor * latency + max(0.0, wire - cost.hidden_s)
     alone = links.latency_s + np.maximum(0.0, links.seconds_per_byte * sent - links.hidden_s)
     return max(together, float(alone[sent > 0].max()))
 
@@ -154,23 +145,72 @@ def predict_all_reduce(links: Links, num_bytes: float) -> float:
     return cost.call_s + latency + max(0.0, wire - cost.hidden_s)
 
 
-def reduction_latency_s(links: Links, rounds: list[ReductionRound]) -> float:
-    """Seconds that rounds take for next to nothing: each the latency of its slowest message.
+def predict_hierarchical_all_to_all(
+    links: Links, num_bytes: ArrayLike, groups: Sequence[Sequence[int]]
+) -> float:
+    """Seconds of an all-to-all within hosts and then between them, as `windrow.comm.hierarchy` has it.
 
     Args:
         links: of the network.
-        rounds: from `all_reduce_rounds`.
+        num_bytes: [n, n] bytes from each rank to each.
+        groups: the ranks of each host.
+
+    Returns:
+        Seconds of its three exchanges, each as `predict_all_to_all` has it: lengths, within hosts, between hosts.
+
+    Raises:
+        ValueError: not [n, n], or negative.
     """
+    sent = _byte_matrix(links, num_bytes)
+    relay = relays(groups)
+    target = np.broadcast_to(np.arange(links.size), sent.shape)
+    source = target.T
+    leaves = ~_same_group(groups)
+    lengths, within = np.zeros_like(sent), np.zeros_like(sent)
+    np.add.at(lengths, (source[leaves], relay[leaves]), LENGTH_BYTES)
+    np.add.at(within, (source, relay), sent)
+    between = np.zeros_like(sent)
+    np.add.at(between, (relay[leaves], target[leaves]), sent[leaves])
+    return sum(predict_all_to_all(links, step) for step in (lengths, within, between))
+
+
+def predict_all_reduce_by_exchange(links: Links, num_bytes: float, groups: Sequence[Sequence[int]]) -> float:
+    """Seconds of an all-reduce that is made of exchanges: within groups, between them, within them.
+
+    Args:
+        links: of the network.
+        num_bytes: of the vector, as it travels.
+        groups: the ranks of each host, as `windrow.comm.hierarchy` sums; or each rank alone, as
+            `windrow.comm.reduction` does.
+    """
+    columns = min(map(len, groups))
+    within, between = np.zeros((2, links.size, links.size))
+    for group in groups:
+        within[np.ix_(group, group[:columns])] = num_bytes / columns
+    for place in range(columns):
+        column = [group[place] for group in groups]
+        between[np.ix_(column, column)] = num_bytes / columns / len(groups)
+    largest = max(map(len, groups))
+    added = (largest - 1) / columns + (1 - 1 / len(groups)) / columns
+    wire = [predict_all_to_all(links, step) for step in (within, within.T, between, between)]
+    return sum(wire) + links.add_seconds_per_byte * added * num_bytes
+
+
+def _same_group(groups: Sequence[Sequence[int]]) -> NDArray[np.bool_]:
+    size = sum(map(len, groups))
+    same = np.zeros((size, size), dtype=np.bool_)
+    for group in groups:
+        same[np.ix_(group, group)] = True
+    return same
+
+
+def reduction_latency_s(links: Links, rounds: list[ReductionRound]) -> float:
+    """Seconds that rounds take for next to nothing: each the latency of its slowest message."""
     return sum(_largest_latency(links, step.num_bytes) for step in rounds)
 
 
 def reduction_seconds(links: Links, rounds: list[ReductionRound]) -> float:
-    """Seconds that rounds spend on the wire and with adding, latencies left out.
-
-    Args:
-        links: of the network.
-        rounds: from `all_reduce_rounds`.
-    """
+    """Seconds that rounds spend on the wire and with adding, latencies left out."""
     return sum(
         wire_seconds(links, step.num_bytes) + links.add_seconds_per_byte * step.added_bytes for step in rounds
     )

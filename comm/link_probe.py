@@ -11,7 +11,6 @@ Three probes, one after another:
 The second and third give the factors of `windrow.comm.links.CollectiveCost`.
 """
 
-import socket
 import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
@@ -20,11 +19,12 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from windrow.comm.hosts import gather_hosts
 from windrow.comm.link_estimate import estimate_links
 from windrow.comm.links import Links, links_from_json, links_to_json
 from windrow.comm.world import World
 
-__all__ = ["ProbeOptions", "measure_links", "spread"]
+__all__ = ["ProbeOptions", "measure_links"]
 
 STAGE = "link probe"
 
@@ -121,7 +121,7 @@ def measure_links(
         probe.all_to_all(options.sizes_bytes[0])
         pairs = probe.pairs()
         exchange, reduction = probe.collectives(probe.all_to_all, probe.all_reduce)
-        hosts = world.all_gather_object(socket.gethostname(), stage=STAGE)
+        hosts = gather_hosts(world)
         add = max(world.all_gather_object(probe.add_seconds_per_byte(), stage=STAGE))
         everyone = world.all_gather_object(pairs, stage=STAGE)
         links = estimate_links(hosts, everyone, exchange, reduction, add_seconds_per_byte=add)
@@ -132,16 +132,10 @@ def measure_links(
         world.meter, world.tracer = meter, tracer
 
 
-def spread(counts: Sequence[int]) -> Iterator[int]:
+def _spread(counts: Sequence[int]) -> Iterator[int]:
     """An order in which each thing has its turns over the whole time, so that a slow spell falls on few turns of each.
 
-        counts 4, 2, 0      0  0 1  0  0 1
-
-    Args:
-        counts: turns of each thing; at least one is positive.
-
-    Yields:
-        Which thing, as often as it has turns.
+    counts 4, 2, 0      0  0 1  0  0 1
     """
     rounds = max(counts)
     for turn in range(rounds):
@@ -205,7 +199,7 @@ class _Probe:
                 if options.repeats(expected, options.collective_seconds_per_size) == 0:
                     break
         samples: list[dict[float, list[float]]] = [{} for _ in operations]
-        for number, num_bytes in (plans[which] for which in spread(counts)):
+        for number, num_bytes in (plans[which] for which in _spread(counts)):
             samples[number].setdefault(num_bytes, []).append(self._together(operations[number], num_bytes))
         return samples
 
@@ -256,7 +250,7 @@ class _Probe:
                 break
         self._send(target, torch.tensor(counts, device=self._device))
         samples: dict[float, list[float]] = {}
-        for which in spread(counts):
+        for which in _spread(counts):
             samples.setdefault(sizes[which], []).append(self._round_trip(target, sizes[which]))
         return samples
 
@@ -272,7 +266,7 @@ class _Probe:
                 break
         counts = torch.zeros(len(sizes), dtype=torch.int64, device=self._device)
         self._receive(source, counts)
-        for which in spread(counts.tolist()):
+        for which in _spread(counts.tolist()):
             self._answer_once(source, sizes[which])
 
     def _round_trip(self, target: int, num_bytes: int) -> float:

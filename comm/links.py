@@ -23,7 +23,7 @@ import json
 import math
 import re
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, fields
+from dataclasses import asdict, dataclass, field, fields
 from typing import Any
 
 import numpy as np
@@ -129,15 +129,8 @@ def links_to_json(links: Links) -> str:
     Returns:
         A JSON object: matrices as lists of rows, seconds as numbers.
     """
-    document: dict[str, Any] = {"format_version": FORMAT_VERSION}
-    for entry in fields(links):
-        value = getattr(links, entry.name)
-        if isinstance(value, np.ndarray):
-            value = value.tolist()
-        elif isinstance(value, CollectiveCost):
-            value = {part.name: getattr(value, part.name) for part in fields(value)}
-        document[entry.name] = value
-    return json.dumps(document, indent=1, allow_nan=False) + "\n"
+    document = {"format_version": FORMAT_VERSION, **asdict(links)}
+    return json.dumps(document, indent=1, allow_nan=False, default=np.ndarray.tolist) + "\n"
 
 
 def links_from_json(text: str, *, source: str) -> Links:

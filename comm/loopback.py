@@ -5,20 +5,35 @@ All ranks share the interpreter: this world is for correctness, not for speed.
 """
 
 import threading
+from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Any, NoReturn, TypeVar
+from typing import NamedTuple, NoReturn, TypeVar
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import PeerFailedError
+from windrow.comm.reduction import ReduceOp, reduce_in_order
 from windrow.comm.transfer import Request, as_bytes
-from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
+from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
 __all__ = ["Loopback"]
 
 T = TypeVar("T")
+
+SUMS_LANE = -1
+"""All-reduces have an order of their own, as in the other backends."""
+
+
+class _Key(NamedTuple):
+    """Which message."""
+
+    number: int
+    """Of those between these two in this lane."""
+    lane: int
+    sender: int
+    receiver: int
 
 
 @dataclass
@@ -27,12 +42,11 @@ class _Hub:
 
     size: int
     changed: threading.Condition = field(default_factory=threading.Condition)
-    mailbox: dict[tuple[int, int, int], Tensor] = field(default_factory=dict)
-    """(number of the message between these two, sender, receiver) -> message"""
+    mailbox: dict["_Key", Tensor] = field(default_factory=dict)
     failed: dict[int, BaseException] = field(default_factory=dict)
     finished: set[int] = field(default_factory=set)
 
-    def post(self, messages: dict[tuple[int, int, int], Tensor]) -> None:
+    def post(self, messages: dict[_Key, Tensor]) -> None:
         with self.changed:
             self.mailbox.update(messages)
             self.changed.notify_all()
@@ -51,9 +65,7 @@ class _Hub:
 class _Receive(Request):
     """Waits for one message from each of some peers, then hands them over."""
 
-    def __init__(
-        self, hub: _Hub, keys: dict[int, tuple[int, int, int]], take: Callable[[dict[int, Tensor]], None]
-    ) -> None:
+    def __init__(self, hub: _Hub, keys: dict[int, _Key], take: Callable[[dict[int, Tensor]], None]) -> None:
         self._hub = hub
         self._keys = keys
         self._take = take
@@ -91,8 +103,8 @@ class Loopback(World):
     def __init__(self, hub: _Hub, rank: int, *, deadline_s: float, debug: bool) -> None:
         super().__init__(rank, hub.size, deadline_s=deadline_s, debug=debug)
         self._hub = hub
-        self._sent = [0] * hub.size
-        self._received = [0] * hub.size
+        self._sent: Counter[tuple[int, int]] = Counter()
+        self._received: Counter[tuple[int, int]] = Counter()
 
     @staticmethod
     def single() -> "Loopback":
@@ -146,14 +158,22 @@ class Loopback(World):
             raise next((error for error in errors if not isinstance(error, PeerFailedError)), errors[0])
         return [results[rank] for rank in range(size)]
 
-    def _post_exchange(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    def post_exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        gives_way: bool = False,
+        lanes: Sequence[int] | None = None,
     ) -> Request:
+        """Put clones of what is sent into the mailbox."""
         del gives_way  # A message has arrived when it is posted.
+        lanes = lanes or [0] * self.size
+        pairs = [(p, lanes[p]) for p in range(self.size) if p != self.rank]
         self._hub.post(
-            {self._sending_to(peer): sent.clone() for peer, sent in enumerate(sends) if sent.numel()}
+            {self._sending(*pair): sends[pair[0]].clone() for pair in pairs if sends[pair[0]].numel()}
         )
-        keys = {peer: self._receiving_from(peer) for peer, wanted in enumerate(receives) if wanted.numel()}
+        keys = {pair[0]: self._receiving(*pair) for pair in pairs if receives[pair[0]].numel()}
 
         def take(messages: dict[int, Tensor]) -> None:
             for peer, message in messages.items():
@@ -161,20 +181,14 @@ class Loopback(World):
 
         return _Receive(self._hub, keys, take)
 
-    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        """Send the whole tensor to all, and reduce in rank order."""
         peers = range(self.size)
-        self._hub.post({self._sending_to(peer): tensor.clone() for peer in peers})
-        keys = {peer: self._receiving_from(peer) for peer in peers}
+        self._hub.post({self._sending(peer, SUMS_LANE): tensor.clone() for peer in peers})
+        keys = {peer: self._receiving(peer, SUMS_LANE) for peer in peers}
 
         def take(messages: dict[int, Tensor]) -> None:
-            combine: dict[ReduceOp, Callable[..., Any]] = {
-                "sum": torch.add,
-                "max": torch.maximum,
-                "min": torch.minimum,
-            }
-            tensor.copy_(messages[0])
-            for peer in peers[1:]:
-                combine[op](tensor, messages[peer], out=tensor)
+            tensor.copy_(reduce_in_order([messages[peer] for peer in peers], op))
 
         return _Receive(self._hub, keys, take)
 
@@ -186,10 +200,10 @@ class Loopback(World):
         """Fail this rank, and with it every rank that waits for it."""
         raise SystemExit(code)
 
-    def _sending_to(self, peer: int) -> tuple[int, int, int]:
-        self._sent[peer] += 1
-        return self._sent[peer], self.rank, peer
+    def _sending(self, peer: int, lane: int) -> _Key:
+        self._sent[peer, lane] += 1
+        return _Key(self._sent[peer, lane], lane, self.rank, peer)
 
-    def _receiving_from(self, peer: int) -> tuple[int, int, int]:
-        self._received[peer] += 1
-        return self._received[peer], peer, self.rank
+    def _receiving(self, peer: int, lane: int) -> _Key:
+        self._received[peer, lane] += 1
+        return _Key(self._received[peer, lane], lane, peer, self.rank)

@@ -10,10 +10,10 @@ those found there are counted too, so that both add up to what was asked for.
 import threading
 import time
 from collections import Counter, defaultdict
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, TypeVar
+from typing import Literal, NamedTuple
 
 import torch
 
@@ -228,8 +228,6 @@ class _OpenStages(threading.local):
         self.depth: Counter[str] = Counter()
 
 
-T = TypeVar("T")
-
 Operation = Literal["work", "exchange", "all_reduce"]
 
 SPANS_PER_RANK = 200_000
@@ -283,43 +281,6 @@ class Tracer:
             self._spans.append(Span(stage, begin_ns, end_ns, operation, bytes_sent, bytes_received))
         else:
             self._dropped += 1
-
-    def recording(
-        self,
-        finish: Callable[[], T],
-        stage: str,
-        begin_ns: int,
-        *,
-        operation: Operation,
-        bytes_sent: int,
-        bytes_received: int,
-    ) -> Callable[[], T]:
-        """What ends a communication, made to record its span first.
-
-        Args:
-            finish: called once, when the communication is seen to be complete.
-            stage: of the span; and so on, see `Span`.
-            begin_ns: when it was posted.
-            operation: of the span.
-            bytes_sent: of the span.
-            bytes_received: of the span.
-
-        Returns:
-            To be called in its place.
-        """
-
-        def record_and_finish() -> T:
-            self.record(
-                stage,
-                begin_ns,
-                trace_clock_ns(),
-                operation=operation,
-                bytes_sent=bytes_sent,
-                bytes_received=bytes_received,
-            )
-            return finish()
-
-        return record_and_finish
 
     @property
     def spans(self) -> list[Span]:

@@ -13,9 +13,10 @@ from torch import Tensor
 
 from windrow.comm.launcher import Rendezvous, free_port
 from windrow.comm.mpi_progress import BackgroundProgress, PacedMessage, PacedSends
+from windrow.comm.reduction import ReduceOp
 from windrow.comm.rows import chunk_bounds
 from windrow.comm.transfer import Request, as_bytes
-from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
+from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
 __all__ = ["MPIWorld", "abort_job", "mpi_rendezvous"]
 
@@ -30,8 +31,9 @@ PACED_MESSAGE_BYTES = 32 << 10
 70 Mbit/s and with two pieces to each of 3 peers 22 ms, which is little beside a sum of 1 MB; with pieces of 128 KiB a
 step of training took 5 % longer."""
 
-AT_ONCE, PACED = 0, 1
-"""Tags. MPI keeps the messages of a pair in order, but those that give way are overtaken."""
+PACED = 1
+"""Tag of messages that give way: MPI keeps those of a pair and a tag in order, and these are overtaken. Lane 0 has
+tag 0, and lane 1 the one behind this."""
 
 OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 
@@ -39,12 +41,7 @@ OPERATIONS = {"sum": MPI.SUM, "max": MPI.MAX, "min": MPI.MIN}
 class _Requests(Request):
     """MPI requests with the peer that each one waits for (None: all ranks). Any thread may test them.
 
-    Args:
-        requests: all of them must end.
-        peers: of each request.
-        size: ranks.
-        paced: driven whenever these are tested; None before there is any.
-        message: what goes through `paced`, and must arrive too.
+    `paced` is driven whenever these are tested, and `message`, which goes through it, must arrive too.
     """
 
     def __init__(
@@ -133,11 +130,20 @@ class MPIWorld(World):
         # Until it is over, also where nobody waits for it: MPI writes into memory that must not go away.
         self._in_flight: list[_Requests] = []
 
-    def _post_exchange(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    def post_exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        gives_way: bool = False,
+        lanes: Sequence[int] | None = None,
     ) -> Request:
+        """Send and receive in pieces, all of them posted at once, or paced where they give way."""
         _wait_for_gpu([*sends, *receives])
-        tag = PACED if gives_way else AT_ONCE
+        tags = [lane + PACED if lane else 0 for lane in lanes or [0] * self.size]
+        gives_way = gives_way and lanes is None
+        if gives_way:
+            tags = [PACED] * self.size
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
         steps = range(1, self.size)
         incoming = self._chunks(
@@ -148,17 +154,19 @@ class MPIWorld(World):
         )
         peers: list[int | None] = [peer for peer, _ in incoming]
         requests = [
-            self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tag) for peer, chunk in incoming
+            self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tags[peer])
+            for peer, chunk in incoming
         ]
         if gives_way:
             return self._posted(requests, peers, self._paced.add(outgoing))
         peers += [peer for peer, _ in outgoing]
         requests += [
-            self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tag) for peer, chunk in outgoing
+            self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tags[peer]) for peer, chunk in outgoing
         ]
         return self._posted(requests, peers)
 
-    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        """Reduce in pieces, all of them posted at once."""
         _wait_for_gpu([tensor])
         flat = tensor.view(-1)
         bounds = chunk_bounds(flat.numel(), max(1, self._largest_message_bytes // tensor.element_size()))

@@ -20,47 +20,21 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.comm.rows_kernels import Words, find_distinct, find_owners, move, narrow, sort_by_owner, widen
+from windrow.comm.rows_kernels import Words, find_owners, move, narrow, sort_by_owner, widen
 from windrow.comm.transfer import as_bytes
 
 __all__ = [
     "chunk_bounds",
-    "distinct_ids",
-    "gather_rows",
     "group_by_owner",
     "move_rows",
     "near_equal_split",
     "offsets_from_counts",
-    "owners",
-    "scatter_rows",
 ]
 
 CONVERTED_BYTES = 256 << 10
 """Rows that change between rare dtypes are converted so many bytes at a time, and stay in the cache meanwhile."""
 
 SHORT = (torch.float16, torch.bfloat16)
-
-
-def gather_rows(rows: Tensor, positions: Tensor, *, out: Tensor) -> None:
-    """Copy ``rows[positions]`` into `out`.
-
-    Args:
-        rows: [n, ...], any dtype and device.
-        positions: [m] int64 on the device of `rows`, 0 <= position < n, which is not checked.
-        out: [m, ...] contiguous, on the device of `rows`, of any dtype that rows convert to.
-    """
-    move_rows(rows, positions, out, None)
-
-
-def scatter_rows(rows: Tensor, positions: Tensor, *, out: Tensor) -> None:
-    """Copy row i of `rows` to ``out[positions[i]]``.
-
-    Args:
-        rows: [m, ...], any dtype and device.
-        positions: [m] int64 on the device of `rows`, 0 <= position < n, no two equal; neither is checked.
-        out: [n, ...] contiguous, on the device of `rows`, of any dtype that rows convert to.
-    """
-    move_rows(rows, None, out, positions)
 
 
 def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:
@@ -188,50 +162,25 @@ def chunk_bounds(length: int, limit: int) -> list[tuple[int, int]]:
     return [(start, min(start + limit, length)) for start in range(0, length, limit)]
 
 
-def owners(ids: Tensor, offsets: Sequence[int]) -> Tensor:
-    """Find the rank that owns each id.
-
-    Args:
-        ids: [n] int64, any order and device.
-        offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
-
-    Returns:
-        [n] int64 on the device of `ids`.
-
-    Raises:
-        DataError: nobody owns an id; names it and its position.
-    """
-    _check_dtype(ids)
-    outside = (ids < offsets[0]) | (ids >= offsets[-1])
-    if bool(outside.any()):
-        raise _outside(ids, int(outside.nonzero()[0]), offsets)
-    return torch.bucketize(ids, torch.tensor(offsets[1:], device=ids.device), right=True)
-
-
 def group_by_owner(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, list[int]]:
     """Order ids by the rank that owns them, keeping the order among the ids of one rank.
 
     Args:
-        ids: [n] int64, any order and device; may repeat.
+        ids: [n] int64 on the CPU, any order; may repeat.
         offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
 
     Returns:
         ``(order, counts)``: ``ids[order]`` holds counts[0] ids of rank 0, then counts[1] of rank 1, and so
-        on. ``order`` is [n] int64 on the device of `ids`, or None where the ids are grouped already (sorted
-        ids are).
+        on. ``order`` is [n] int64, or None where the ids are grouped already (sorted ids are).
 
     Raises:
         DataError: nobody owns an id; names the first such id and its position.
 
     Cost:
-        On the CPU about log2(ranks) + 2 passes over the ids, and one more where they are not grouped; on a
-        GPU a stable sort and one wait for the device.
+        About log2(ranks) + 2 passes over the ids, and one more where they are not grouped.
     """
-    _check_dtype(ids)
-    return (_group_on_cpu if ids.device.type == "cpu" else _group_with_torch)(ids, offsets)
-
-
-def _group_on_cpu(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, list[int]]:
+    if ids.dtype != torch.int64 or ids.dim() != 1:
+        raise TypeError(f"ids must be a vector of int64, not {ids.dim()}-dimensional {ids.dtype}")
     array = ids.contiguous().numpy()
     owner = np.empty(len(array), np.int32)
     counts = np.zeros(len(offsets) - 1, np.int64)
@@ -245,24 +194,6 @@ def _group_on_cpu(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, l
     return torch.from_numpy(order), counts.tolist()
 
 
-def _group_with_torch(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, list[int]]:
-    size = len(offsets) - 1
-    # The first boundary is included here, so that ids below it can be told from those of rank 0.
-    slot = torch.bucketize(ids, torch.tensor(offsets, device=ids.device), right=True)
-    histogram = torch.bincount(slot, minlength=size + 2)
-    falls = (slot[1:] < slot[:-1]).sum().view(1)
-    below, *counts, above, num_falls = torch.cat([histogram, falls]).tolist()
-    if below or above:
-        outside = (slot == 0) | (slot == size + 1)
-        raise _outside(ids, int(outside.nonzero()[0]), offsets)
-    return (torch.argsort(slot, stable=True) if num_falls else None), counts
-
-
-def _check_dtype(ids: Tensor) -> None:
-    if ids.dtype != torch.int64 or ids.dim() != 1:
-        raise TypeError(f"ids must be a vector of int64, not {ids.dim()}-dimensional {ids.dtype}")
-
-
 def _outside(ids: Tensor, position: int, offsets: Sequence[int]) -> DataError:
     held = [(start, stop) for start, stop in pairwise(offsets) if start < stop]
     known = f"ids are {held[0][0]} to {held[-1][1] - 1}" if held else "no rank owns any id"
@@ -270,29 +201,3 @@ def _outside(ids: Tensor, position: int, offsets: Sequence[int]) -> DataError:
         f"id {int(ids[position])} at position {position} of {len(ids)} belongs to no rank: {known}. "
         "Check that the ids are in the numbering of this partition"
     )
-
-
-def distinct_ids(ids: Tensor) -> tuple[Tensor, Tensor]:
-    """Remove repeats.
-
-    Args:
-        ids: [n] int64, any order and device.
-
-    Returns:
-        ``(distinct, inverse)`` with ``distinct[inverse] == ids``: distinct [d] int64 without repeats, in the order
-        of first appearance on the CPU and ascending on a GPU; inverse [n] int64.
-
-    Cost:
-        On the CPU one pass with a hash table of 8 to 16 bytes per id, several times faster than sorting; on a GPU
-        a sort.
-    """
-    if ids.device.type != "cpu":
-        distinct, inverse = torch.unique(ids, return_inverse=True)
-        return distinct, inverse
-    array = ids.contiguous().numpy()
-    # At most half full, so that a search ends after one or two steps.
-    slots = np.full(1 << max(4, (2 * len(array) - 1).bit_length()), -1, np.int32)
-    found = np.empty(len(array), np.int64)
-    positions = np.empty(len(array), np.int64)
-    count = find_distinct(array, slots, found, positions)
-    return torch.from_numpy(found)[:count], torch.from_numpy(positions)

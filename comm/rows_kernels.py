@@ -22,12 +22,11 @@ from llvmlite import ir
 from numba.core import types
 from numba.extending import intrinsic
 
-from windrow.comm.inline_kernels import mix64, prefetch
+from windrow.comm.inline_kernels import prefetch
 
 __all__ = [
     "AHEAD",
     "Words",
-    "find_distinct",
     "find_owners",
     "from_bfloat16",
     "from_float16",
@@ -203,37 +202,6 @@ def sort_by_owner(
         rank = owner[position]
         order[cursor[rank]] = position
         cursor[rank] += 1
-
-
-Ids = npt.NDArray[np.int64]
-
-
-@numba.njit(nogil=True, cache=True)
-def find_distinct(ids: Ids, slots: npt.NDArray[np.int32], found: Ids, positions: Ids) -> int:
-    """Number ids by first appearance, with a hash table of open addressing.
-
-    Args:
-        ids: [n].
-        slots: [power of two, at least 2 n], all -1; filled with places in `found`.
-        found: [n], its first entries are filled with the distinct ids.
-        positions: [n], filled with the place of each id in `found`.
-
-    Returns:
-        The number of distinct ids.
-    """
-    mask = np.uint64(len(slots) - 1)
-    count = 0
-    for i in range(len(ids)):
-        number = ids[i]
-        slot = mix64(np.uint64(number)) & mask
-        while slots[slot] >= 0 and found[slots[slot]] != number:
-            slot = (slot + np.uint64(1)) & mask
-        if slots[slot] < 0:
-            slots[slot] = count
-            found[count] = number
-            count += 1
-        positions[i] = slots[slot]
-    return count
 
 
 _INT16, _INT32, _FLOAT, _HALF = ir.IntType(16), ir.IntType(32), ir.FloatType(), ir.HalfType()

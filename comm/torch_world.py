@@ -13,8 +13,9 @@ from torch._C._distributed_c10d import TCPStore
 
 from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.comm.launcher import Rendezvous
+from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, as_bytes
-from windrow.comm.world import DEFAULT_DEADLINE_S, ReduceOp, World
+from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
 __all__ = ["Backend", "TorchWorld"]
 
@@ -112,6 +113,7 @@ class TorchWorld(World):
     ) -> None:
         super().__init__(rendezvous.rank, rendezvous.size, deadline_s=deadline_s, debug=debug)
         self._backend = backend
+        self.has_lanes = backend != "nccl"  # Which has no tags.
         self._rendezvous = rendezvous
         self._latest_works: deque[dist.Work] = deque(maxlen=LATEST_WORKS)
         timeout = timedelta(seconds=deadline_s)
@@ -123,17 +125,26 @@ class TorchWorld(World):
             backend, store=store, rank=self.rank, world_size=self.size, timeout=GROUP_PATIENCE * timeout
         )
 
-    def _post_exchange(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    def post_exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        gives_way: bool = False,
+        lanes: Sequence[int] | None = None,
     ) -> Request:
+        """Send and receive by one batch."""
         del gives_way  # The backends send as they see fit.
+        lanes = lanes or [0] * self.size
         operations: list[dist.P2POp] = []
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             if receives[source].numel():
-                operations.append(dist.P2POp(dist.irecv, as_bytes(receives[source]), source))
+                operations.append(
+                    dist.P2POp(dist.irecv, as_bytes(receives[source]), source, tag=lanes[source])
+                )
             if sends[target].numel():
-                operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target))
+                operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target, tag=lanes[target]))
         works = dist.batch_isend_irecv(operations) if operations else []
         # NCCL returns one handle for the whole batch.
         peers: list[int | None] = [op.peer for op in operations]
@@ -141,7 +152,8 @@ class TorchWorld(World):
             peers = [None] * len(works)
         return self._request(works, peers)
 
-    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+        """Leave it to the library."""
         work = dist.all_reduce(tensor, op=OPERATIONS[op], async_op=True)
         if work is not None:
             self._latest_works.append(work)

@@ -3,7 +3,7 @@
 import os
 import time
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import Generic, TypeVar
 
 import torch
@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DeadlineError
 
-__all__ = ["Pending", "Request", "as_bytes", "from_transport", "to_transport"]
+__all__ = ["Pending", "Request", "Steps", "as_bytes", "from_transport", "to_transport"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -41,6 +41,44 @@ class Request(ABC):
     def block(self, seconds: float) -> None:
         """Give up the core for at most `seconds`, or until something may have changed."""
         time.sleep(seconds)
+
+
+class Steps(Request):
+    """Transfers of which each is posted when the one before it has come.
+
+    Args:
+        steps: yields each transfer when it has posted it, and is gone on with when that one is complete.
+        only_waiting: whether `test` posts nothing, so that ranks post in the same order whatever they test.
+    """
+
+    def __init__(self, steps: Iterator[Request], *, only_waiting: bool = False) -> None:
+        self._steps = steps
+        self._only_waiting = only_waiting
+        self._go_on()
+
+    def test(self) -> bool:
+        """Post what may follow, and say whether the last one is complete."""
+        if not self._only_waiting:
+            self._post_what_may_follow()
+        return self._current is None
+
+    def late_peers(self) -> Sequence[int]:
+        """Those of the transfer under way."""
+        return [] if self._current is None else self._current.late_peers()
+
+    def block(self, seconds: float) -> None:
+        """Wait for the transfer under way."""
+        self._post_what_may_follow()
+        if self._current is not None:
+            self._current.block(seconds)
+
+    def _post_what_may_follow(self) -> None:
+        while self._current is not None and self._current.test():
+            self._go_on()
+
+    def _go_on(self) -> None:
+        self._current = next(self._steps, None)
+        self.polls = not self._only_waiting and (self._current is None or self._current.polls)
 
 
 class Pending(Generic[T]):

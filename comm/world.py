@@ -1,10 +1,11 @@
 """The ranks of a job, and the few collectives that everything else is written with.
 
 The law, as in MPI: every collective is issued by all ranks, in the same order. What must agree is said at
-each method; ``debug=True`` checks it before each call (`check_agreement`) and raises the same error on every rank.
+each method; ``debug=True`` checks it before each call and raises the same error on every rank.
 
-A backend implements two transfers, `_post_exchange` (one optional message to and from each peer) and
-`_post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here.
+A backend implements two transfers, `World.post_exchange` (one optional message to and from each peer) and
+`World.post_all_reduce`; the collectives, their checks, metering and deadlines are written once, here. `World.split`
+makes worlds of some of the ranks, which need no more from the backend.
 """
 
 import contextlib
@@ -12,71 +13,104 @@ import functools
 import pickle
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Literal, TypeVar
+from typing import TYPE_CHECKING, Any, TypeVar
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import CollectiveMismatchError
 from windrow.comm.meter import Operation, Tracer, trace_clock_ns
-from windrow.comm.transfer import Pending, Request, from_transport, to_transport
+from windrow.comm.reduction import ReduceOp, reduce_in_steps
+from windrow.comm.transfer import Pending, Request, Steps, from_transport, to_transport
 
 if TYPE_CHECKING:
+    from windrow.comm.codec import Codec
     from windrow.comm.meter import Meter
 
-__all__ = ["DEFAULT_DEADLINE_S", "ReduceOp", "World", "check_agreement"]
+__all__ = ["DEFAULT_DEADLINE_S", "World"]
 
 T = TypeVar("T")
-ReduceOp = Literal["sum", "max", "min"]
 
 DEFAULT_DEADLINE_S = 600.0
 """Seconds that a wait may take: longer than any honest stage, short enough that a hung job ends by itself."""
 
 REDUCIBLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 
+MOST_LANES = 4096
+"""Sums of two ranks that may be under way at once: their lanes are MPI tags, which end at 32767."""
+
 
 class World(ABC):
     """The ranks of one job.
 
     Implementations: `windrow.comm.loopback.Loopback` (threads of one process), `windrow.comm.mpi_world.MPIWorld`,
-    `windrow.comm.torch_world.TorchWorld` (gloo, NCCL). Open one with `windrow.comm.connect.connect`.
-    Collectives of one world must be issued from one thread.
+    `windrow.comm.torch_world.TorchWorld` (gloo, NCCL), and what `split` and `windrow.comm.hierarchy.hierarchical` make
+    of one of these. Open one with `windrow.comm.connect.connect`. Collectives of one world and its subgroups must be
+    issued from one thread.
 
     Attributes:
         rank: this process's number, 0 <= rank < size.
         size: the number of ranks.
+        ranks: the number of each in the whole job, which meters and errors go by; here 0, 1, ..., size - 1.
+        name: which rank of which world, for messages.
         deadline_s: seconds that any wait may take before `DeadlineError`.
         debug: whether ranks agree on (operation, stage, shape, dtype) before each collective.
         meter: counts rows and bytes when set; None costs nothing.
         tracer: records a span of time for each collective when set; None costs nothing.
     """
 
+    meter: "Meter | None" = None
+    tracer: Tracer | None = None
+
+    has_lanes = True
+    """Whether lanes keep messages apart; where they do not, ranks must post in the same order."""
+
     def __init__(
         self, rank: int, size: int, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
     ) -> None:
         self.rank = rank
         self.size = size
+        self.ranks: Sequence[int] = range(size)
+        self.name = f"rank {rank} of {size}"
         self.deadline_s = deadline_s
         self.debug = debug
-        self.meter: Meter | None = None
-        self.tracer: Tracer | None = None
+        self._lanes = [0] * size
 
     # What a backend provides.
 
     @abstractmethod
-    def _post_exchange(
-        self, sends: Sequence[Tensor], receives: Sequence[Tensor], *, gives_way: bool
+    def post_exchange(
+        self,
+        sends: Sequence[Tensor],
+        receives: Sequence[Tensor],
+        *,
+        gives_way: bool = False,
+        lanes: Sequence[int] | None = None,
     ) -> Request:
         """Start sending ``sends[p]`` to and receiving ``receives[p]`` from every peer p; both ends know the sizes.
 
-        Entry ``rank`` of both is empty, and so may others be: an empty tensor is no message. All are contiguous
-        and on a device that `transport_device` accepts. Messages from one rank to another arrive in order, those that
-        give way among themselves.
+        Entry ``rank`` of both counts for nothing, and others may be empty: an empty tensor is no message. All are
+        contiguous and on a device that `transport_device` accepts. Messages from one rank to another arrive in order:
+        those that give way among themselves, and those of each lane (from `new_lanes`; None: lane 0).
         """
 
     @abstractmethod
-    def _post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
+    def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
         """Start reducing `tensor` (contiguous) in place over all ranks."""
+
+    def post_sum(self, tensor: Tensor, codec: "Codec") -> Request:
+        """Start summing `tensor` (contiguous float32) in place over all ranks; numbers travel as the codec has it."""
+        return Steps(reduce_in_steps(self, tensor.view(-1), "sum", codec), only_waiting=not self.has_lanes)
+
+    def new_lanes(self, peers: Sequence[int] | None = None) -> list[int]:
+        """Lanes to some peers (None: all ranks) for a collective that posts messages at moments of its own.
+
+        Both ends ask at the same point of the order of collectives, so they get the same number.
+        """
+        chosen = range(self.size) if peers is None else peers
+        for peer in chosen:
+            self._lanes[peer] = self._lanes[peer] % MOST_LANES + 1
+        return [self._lanes[peer] for peer in chosen]
 
     @abstractmethod
     def abort(self, code: int = 1) -> None:
@@ -96,6 +130,28 @@ class World(ABC):
 
     def close(self) -> None:  # noqa: B027  # not every backend holds something
         """Release what the backend holds. Collective where the backend says so."""
+
+    # Subgroups.
+
+    def split(self, groups: Sequence[Sequence[int]]) -> "World":
+        """The world of those ranks that share a group with this one. Collective, over all ranks of this world.
+
+        It counts its ranks from 0, in the order of the group; it shares meter and tracer with this world, and its
+        collectives are issued in one order with those of this world and of other subgroups, by all ranks concerned. An
+        all-reduce in it sums in the order of its ranks, by exchanges.
+
+        Args:
+            groups: every rank of this world once, in any order; must agree. See `windrow.comm.hosts.host_groups`.
+
+        Raises:
+            RecipeError: on all ranks, where a rank is missing, named twice or out of range.
+            CollectiveMismatchError: on all ranks, where they disagree.
+        """
+        from windrow.comm.subgroup import Subgroup, check_groups
+
+        self._agree_now({"operation": "split", "groups": [list(group) for group in groups]})
+        check_groups(groups, self.size)
+        return Subgroup(self, next(group for group in groups if self.rank in group))
 
     # Tensors.
 
@@ -147,12 +203,12 @@ class World(ABC):
             # Counted at the end: what is under way when a checkpoint is written is sent again after it.
             if meter is not None:
                 for peer, sent_to, bytes_sent, received_from, bytes_received in sizes:
-                    meter.record_sent(stage, peer, sent_to, bytes_sent)
-                    meter.record_received(stage, peer, received_from, bytes_received)
+                    meter.record_sent(stage, self.ranks[peer], sent_to, bytes_sent)
+                    meter.record_received(stage, self.ranks[peer], received_from, bytes_received)
 
         end = self._recorded(finish, "exchange", stage, outgoing, incoming)
         return self._pending(
-            self._post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage
+            self.post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage
         )
 
     def start_all_to_all(
@@ -227,20 +283,26 @@ class World(ABC):
         """`start_all_to_all_counts` and wait for it."""
         return self.start_all_to_all_counts(counts, stage=stage).wait()
 
-    def start_all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum") -> Pending[Tensor]:
+    def start_all_reduce(
+        self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum", codec: "Codec | None" = None
+    ) -> Pending[Tensor]:
         """Start reducing a tensor over all ranks, in place. Collective.
 
         Args:
             tensor: contiguous, float32, float64, int32 or int64; shape and dtype must agree on all ranks.
             stage: what the sum is for; must agree.
             op: "sum", "max" or "min", element by element; must agree.
+            codec: how the numbers of a float32 sum travel; must agree. Each rank adds up a piece of the tensor, in
+                float32 and in rank order, and sends the encoded sum to all. None: as they are, by the backend's own
+                all-reduce.
 
         Returns:
-            A handle whose result is `tensor`, the same on every rank. (MPI only advises its libraries to make it the
-            same bit for bit; those tried here do.)
+            A handle whose result is `tensor`, the same on every rank: with a codec bit for bit. (MPI only advises its
+            libraries to make it so; those tried here do.)
 
         Raises:
-            TypeError: a dtype that MPI cannot add (convert to float32 first).
+            TypeError: a dtype that MPI cannot add (convert to float32 first), or a codec for anything but a float32
+                sum.
             ValueError: a tensor that is not contiguous.
             CollectiveMismatchError: in debug mode, where ranks disagree.
         """
@@ -252,9 +314,22 @@ class World(ABC):
             raise ValueError(
                 "all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()"
             )
-        self._agree("all_reduce", stage, shape=tuple(tensor.shape), dtype=str(tensor.dtype), op=op)
+        if codec is not None and (op != "sum" or tensor.dtype != torch.float32):
+            raise TypeError(
+                f"all_reduce of {tensor.dtype} by {op!r} with a codec: codecs are for sums of float32"
+            )
+        travels_as = "" if codec is None else type(codec).__name__
+        self._agree(
+            "all_reduce",
+            stage,
+            shape=tuple(tensor.shape),
+            dtype=str(tensor.dtype),
+            op=op,
+            **({"codec": travels_as} if travels_as else {}),
+        )
         if self.meter is not None and self.size > 1:
-            self.meter.record_reduced(stage, tensor.numel(), tensor.nbytes)
+            num_bytes = tensor.nbytes if codec is None else codec.wire_row_bytes(tensor.shape, tensor.dtype)
+            self.meter.record_reduced(stage, tensor.numel(), num_bytes)
         target = tensor.detach()
         transport = self._outgoing(target)
 
@@ -263,11 +338,18 @@ class World(ABC):
             return tensor
 
         end = self._recorded(finish, "all_reduce", stage, [target], [target])
-        return self._pending(self._post_all_reduce(transport, op), end, "all_reduce", stage)
+        request = (
+            self.post_all_reduce(transport, op)
+            if codec is None or self.size == 1
+            else self.post_sum(transport, codec)
+        )
+        return self._pending(request, end, "all_reduce", stage)
 
-    def all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum") -> Tensor:
+    def all_reduce(
+        self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum", codec: "Codec | None" = None
+    ) -> Tensor:
         """`start_all_reduce` and wait for it."""
-        return self.start_all_reduce(tensor, stage=stage, op=op).wait()
+        return self.start_all_reduce(tensor, stage=stage, op=op, codec=codec).wait()
 
     def all_gather(self, tensor: Tensor, *, stage: str) -> list[Tensor]:
         """Give every rank the rows of all ranks. Collective.
@@ -338,7 +420,7 @@ class World(ABC):
     # Helpers.
 
     def _pending(self, request: Request, finish: Callable[[], T], operation: str, stage: str) -> Pending[T]:
-        description = f"rank {self.rank} of {self.size}, {operation} in stage {stage!r}"
+        description = f"{self.name}, {operation} in stage {stage!r}"
         on_waited = None if self.meter is None else functools.partial(self.meter.record_waiting, stage)
         return Pending(
             request, finish, description=description, deadline_s=self.deadline_s, on_waited=on_waited
@@ -353,16 +435,19 @@ class World(ABC):
         receives: Sequence[Tensor],
     ) -> Callable[[], T]:
         """What ends a collective that is about to be posted, so that a tracer sees both moments."""
-        if self.tracer is None or self.size == 1:
+        tracer, begin_ns = self.tracer, trace_clock_ns()
+        if tracer is None or self.size == 1:
             return finish
-        return self.tracer.recording(
-            finish,
-            stage,
-            trace_clock_ns(),
-            operation=operation,
-            bytes_sent=sum(tensor.nbytes for tensor in sends),
-            bytes_received=sum(tensor.nbytes for tensor in receives),
-        )
+        sent, received = (sum(tensor.nbytes for tensor in tensors) for tensors in (sends, receives))
+
+        def record_and_finish() -> T:
+            end_ns = trace_clock_ns()
+            tracer.record(
+                stage, begin_ns, end_ns, operation=operation, bytes_sent=sent, bytes_received=received
+            )
+            return finish()
+
+        return record_and_finish
 
     def _outgoing(self, tensor: Tensor) -> Tensor:
         return to_transport(tensor.detach(), self.transport_device(tensor.device))
@@ -379,16 +464,17 @@ class World(ABC):
         )
 
     def _agree(self, operation: str, stage: str, **must_agree: object) -> None:
-        if not self.debug or self.size == 1:
-            return
+        if self.debug and self.size > 1:
+            self._agree_now({"operation": operation, "stage": stage, **must_agree})
+
+    def _agree_now(self, call: Mapping[str, object]) -> None:
         # The check itself must travel unchecked and uncounted.
-        meter, self.meter, self.debug = self.meter, None, False
-        tracer, self.tracer = self.tracer, None
+        meter, tracer, debug = self.meter, self.tracer, self.debug
+        self.meter, self.tracer, self.debug = None, None, False
         try:
-            check_agreement(self, {"operation": operation, "stage": stage, **must_agree})
+            _check_agreement(self, call)
         finally:
-            self.meter, self.debug = meter, True
-            self.tracer = tracer
+            self.meter, self.tracer, self.debug = meter, tracer, debug
 
     def _check_counts(self, send: Tensor, send_counts: Sequence[int], receive_counts: Sequence[int]) -> None:
         if len(send_counts) != self.size or len(receive_counts) != self.size:
@@ -408,22 +494,18 @@ class World(ABC):
             )
 
 
-def check_agreement(world: "World", call: Mapping[str, object]) -> None:
-    """Compare a description of the collective that each rank is about to issue. Collective.
-
-    Args:
-        world: all its ranks call this at the same point of their collective order.
-        call: what must be equal on all ranks: the operation, stage, shape, dtype, and so on.
+def _check_agreement(world: "World", call: Mapping[str, object]) -> None:
+    """Compare what describes the collective that each rank is about to issue. Collective.
 
     Raises:
         CollectiveMismatchError: on every rank, with the same text, listing each rank's call.
-
-    Cost: one all-gather of a few hundred bytes.
     """
     calls = world.all_gather_object(dict(call), stage="debug agreement")
     if all(other == calls[0] for other in calls):
         return
-    lines = "\n".join(f"  rank {rank}: {_describe(other)}" for rank, other in enumerate(calls))
+    lines = "\n".join(
+        f"  rank {rank}: {_describe(other)}" for rank, other in zip(world.ranks, calls, strict=True)
+    )
     raise CollectiveMismatchError(
         f"ranks issued collectives that do not agree:\n{lines}\n"
         "Every rank must issue the same collectives in the same order; look for a branch that depends on the rank."

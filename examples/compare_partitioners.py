@@ -12,7 +12,7 @@ import time
 from pathlib import Path
 
 from windrow.gnn.readers import GraphOptions, read_graph
-from windrow.partition import measure_quality, partition_graph
+from windrow.partition import PartitionOptions, measure_quality, partition_graph
 from windrow.partition.options import Method
 
 METHODS: tuple[Method, ...] = ("metis", "fennel", "random")
@@ -28,7 +28,8 @@ def main(path: Path, num_parts: int) -> None:
     print(f"{'method':<8} {'seconds':>8} {'cut edges':>10} {'heaviest / mean':>16} {'remote':>8}")
     for method in METHODS:
         start = time.perf_counter()
-        parts = partition_graph(indptr, indices, num_parts, method=method, train_ids=train_ids)
+        options = PartitionOptions(num_parts=num_parts, method=method)
+        parts = partition_graph(indptr, indices, options, train_ids=train_ids)
         seconds = time.perf_counter() - start
         quality = measure_quality(indptr, indices, parts, num_parts, train_ids=train_ids)
         heaviest, remote = max(quality.balance.values()), max(quality.remote_neighbour_fractions)

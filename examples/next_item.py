@@ -16,6 +16,7 @@ import torch
 from windrow import recsys
 from windrow.comm.connect import connect
 from windrow.partition.tables import plan_with_planner
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.batches.sessions import ITEM, SessionReader, Sessions, load_sessions
 from windrow.recsys.models.retrieval import NextItem, next_item_tables
@@ -32,13 +33,13 @@ def make_sessions() -> Sessions:
     steps = generator.choice([-1, 1], lengths.sum())
     steps[offsets[:-1]] = generator.integers(0, 500, len(lengths))
     walks = [np.cumsum(part) % 500 for part in np.split(steps, offsets[1:-1])]
-    return Sessions(np.concatenate(walks), offsets)
+    return Sessions(Jagged(np.concatenate(walks), offsets))
 
 
 def main(epochs: int, everything: Sessions) -> None:
     """Every rank runs this."""
-    counts = np.bincount(everything.items)
-    sessions, last = everything.split((len(everything.offsets) - 1) // 10)
+    counts = np.bincount(everything.clicks.values)
+    sessions, last = everything.split(len(everything.clicks) // 10)
     negatives = NegativeSampler(counts, NEGATIVES, exponent=0.5, seed=SEED)
     with connect() as world:
         reader = SessionReader(

@@ -27,7 +27,7 @@ from windrow.gnn import (
     gather_predictions,
     infer_exactly,
 )
-from windrow.partition import PartitionBook, partition_graph
+from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 VILLAGES, PEOPLE = 5, 200
 
@@ -52,8 +52,8 @@ def main(epochs: int) -> None:
     """Every rank runs this."""
     with connect() as world:
         graph = make_graph()
-        csc, train_ids = (graph.indptr.numpy(), graph.indices.numpy()), graph.train_ids.numpy()
-        parts = partition_graph(*csc, world.size, method="fennel", train_ids=train_ids)
+        csc, ids = (graph.indptr.numpy(), graph.indices.numpy()), graph.train_ids.numpy()
+        parts = partition_graph(*csc, PartitionOptions(num_parts=world.size, method="fennel"), train_ids=ids)
         book = PartitionBook.from_assignment(parts, world.size)
         mine = PartitionedGraph.from_graph(graph, book, world.rank)
         sampler = SamplerOptions(fanouts=(10, 5))

@@ -42,7 +42,7 @@ def csc_from_edges(
     index_dtype: torch.dtype | None = None,
     describe_edge: Callable[[int], str] = "edge {}".format,
 ) -> tuple[Tensor, Tensor]:
-    """Group edges by destination, each vertex's sources ascending.
+    """Group edges by destination, each vertex's sources ascending: (indptr, indices) as in `windrow.gnn.graph.Graph`.
 
     Args:
         sources: integers [E]; where messages start.
@@ -55,12 +55,8 @@ def csc_from_edges(
         index_dtype: torch.int32 or torch.int64; None takes int32 wherever N fits, half the memory.
         describe_edge: names edge i in an error, for example by file and row.
 
-    Returns:
-        (indptr int64 [N + 1], indices `index_dtype` [edges]), as in `windrow.gnn.graph.Graph`.
-
     Raises:
-        DataError: an id is negative or not below N, the two lists differ in length, or N is over
-            3,037,000,499.
+        DataError: an id is negative or not below N, the two lists differ in length, or N is over 3,037,000,499.
         RecipeError: `index_dtype` is int32 and N does not fit, or is no integer type for indices.
 
     Cost:
@@ -83,15 +79,7 @@ def csc_from_edges(
 
 
 def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
-    """List the edges of a graph stored by destination: the inverse of `csc_from_edges`.
-
-    Args:
-        indptr: int64 [N + 1].
-        indices: int32 or int64 [E].
-
-    Returns:
-        (sources [E] as `indices`, destinations int64 [E]), ordered by destination.
-    """
+    """List the edges of a graph stored by destination, the inverse of `csc_from_edges`: (sources, destinations)."""
     vertices = torch.arange(indptr.numel() - 1, device=indptr.device)
     return indices, torch.repeat_interleave(vertices, indptr.diff())
 
@@ -174,13 +162,13 @@ def assemble_graph(
         features: numbers [N, F], or None.
         labels: see `windrow.gnn.vertex_data.prepare_labels`, or None.
         split: the data set's own split; None draws one at random where there are labels.
-        symmetrise: see `windrow.gnn.build.csc_from_edges`.
-        self_loops: see `windrow.gnn.build.csc_from_edges`.
-        deduplicate: see `windrow.gnn.build.csc_from_edges`.
+        symmetrise: see `csc_from_edges`, also for the next two, `index_dtype` and `describe_edge`.
+        self_loops: what happens to edges from a vertex to itself.
+        deduplicate: keep one of several equal edges.
         task: what the labels mean.
         random_split_options: how a random split is drawn; None for the defaults.
         split_seed: seed of a random split.
-        index_dtype: see `windrow.gnn.build.csc_from_edges`.
+        index_dtype: of the indices; None for the smaller one that fits.
         describe_edge: names edge i in an error.
 
     Returns:

@@ -101,15 +101,7 @@ def vertex_priorities(
 
 
 def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
-    """Estimate the peak memory of `vertex_priorities`, beyond the graph.
-
-    Args:
-        graph: directed or not; where it is not, it takes less: no second copy of the lists.
-        order: the minibatches.
-
-    Returns:
-        Bytes.
-    """
+    """Estimate the peak memory of `vertex_priorities` beyond the graph, in bytes; less where it is undirected."""
     lists = graph.num_edges * (graph.indices.element_size() + 1)
     return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
 
@@ -117,19 +109,13 @@ def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
 def count_accesses(
     sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[int]
 ) -> npt.NDArray[np.int64]:
-    """Sample all minibatches of some epochs and count how often each vertex is among the input rows.
+    """Sample all minibatches of some epochs and count how often each vertex is among the input rows, int64 [N].
 
     Args:
         sampler: of the rank; its draws are those of training where its seed is the run's.
         order: the rank's seeds.
         epochs: numbers of the epochs. Ranking vertices for training by epochs that training will sample itself would
             be looking ahead: take others.
-
-    Returns:
-        int64 [N].
-
-    Cost:
-        That of sampling; 8 bytes per vertex.
     """
     counts = np.zeros(sampler.num_vertices, np.int64)
     for epoch in epochs:

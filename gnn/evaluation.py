@@ -15,7 +15,7 @@ from windrow.gnn.metrics import Metric, check_labels_can_be_scored, default_metr
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, check_fanouts
 
 __all__ = ["EvaluationOptions", "Evaluator", "measure_split"]
 
@@ -43,18 +43,11 @@ class EvaluationOptions:
     """Stop when validation has not improved for this many epochs; 0: never."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
             if getattr(self, name) < least:
                 raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
-        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
-            raise RecipeError(
-                f"evaluation.fanouts = {list(self.fanouts)}: each must be at least 1, or -1 for all neighbours"
-            )
+        check_fanouts("evaluation.fanouts", self.fanouts)
 
 
 class Evaluator:

@@ -11,33 +11,21 @@ Each rule for a valid graph has one private check; every message names the value
 """
 
 import hashlib
-from dataclasses import dataclass, fields
-from typing import Literal, Protocol
+from dataclasses import dataclass, fields, replace
+from typing import Literal
 
 import numpy as np
-import numpy.typing as npt
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
-from windrow.gnn.graph_kernels import relabel_neighbours
+from windrow.partition.book import PartitionBook
+from windrow.partition.graph_kernels import relabel
 
-__all__ = ["Graph", "Renumbering", "Task", "describe_numbering", "first_outside", "validate_graph"]
+__all__ = ["Graph", "Task", "describe_numbering", "first_outside"]
 
 Task = Literal["single-label", "binary", "multi-label"]
 """What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
-
-
-class Renumbering(Protocol):
-    """A renumbering of the vertices, as `windrow.partition.book.PartitionBook` holds it."""
-
-    @property
-    def new_to_old(self) -> npt.NDArray[np.int64]:
-        """Old id of each new id, int64 [N]."""
-
-    @property
-    def old_to_new(self) -> npt.NDArray[np.int64]:
-        """New id of each old id, int64 [N]."""
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -83,24 +71,44 @@ class Graph:
         return self.indptr.diff()
 
     def validate(self, *, training: bool = True) -> None:
-        """Check every law that the fields must obey; see `windrow.gnn.graph.validate_graph`.
+        """Check the graph against every law that sampling and training rely on.
 
         Args:
-            training: also require what training needs: labels, and at least one training vertex.
+            training: also require labels and at least one training vertex; False for a graph that is only
+                partitioned or sampled.
 
         Raises:
-            DataError: a law is broken; the message names the value, its place and the cure.
-        """
-        validate_graph(self, training=training)
+            DataError: the first law found broken; the message names the value, its place and the cure.
 
-    def relabel(self, book: Renumbering) -> "Graph":
+        Cost:
+            One pass over every array, in chunks: no copy of the features is made.
+        """
+        _check_dtypes(self)
+        _check_indptr(self)
+        _check_indices(self)
+        if self.features is not None:
+            _check_features(self.features, self.num_vertices)
+        _check_splits(self)
+        if self.labels is not None:
+            _check_label_rows(self, self.labels)
+            _check_label_values(self, self.labels)
+            if self.task != "multi-label":
+                _check_split_labels_known(self, self.labels)
+        if training and self.labels is None:
+            raise DataError("the graph has no labels to train on; read a data set that has them.")
+        if training and self.train_ids.numel() == 0:
+            raise DataError(
+                "the training set is empty; put at least one labelled vertex into the train split."
+            )
+
+    def relabel(self, book: PartitionBook) -> "Graph":
         """Renumber the vertices.
 
         Each neighbour list keeps its order, and so do the lists of splits: entry i of either is the same
         vertex before and after. What is sampled by position therefore does not depend on the numbering.
 
         Args:
-            book: the new order; only ``new_to_old`` and ``old_to_new`` are read.
+            book: the new order.
 
         Returns:
             A new graph with row ``book.old_to_new[v]`` where this one has row v.
@@ -111,22 +119,16 @@ class Graph:
         old = np.ascontiguousarray(book.new_to_old, dtype=np.int64)
         new = np.ascontiguousarray(book.old_to_new, dtype=np.int64)
         rows, ids = torch.from_numpy(old), torch.from_numpy(new)
-        indptr = torch.zeros_like(self.indptr)
-        torch.cumsum(self.in_degrees[rows], 0, out=indptr[1:])
-        indices = torch.empty_like(self.indices)
-        relabel_neighbours(
-            self.indptr.numpy(), self.indices.numpy(), old, new, indptr.numpy(), indices.numpy()
-        )
-        return Graph(
-            indptr=indptr,
-            indices=indices,
+        indptr, indices = relabel(self.indptr.numpy(), self.indices.numpy(), old, new)
+        return replace(
+            self,
+            indptr=torch.from_numpy(indptr),
+            indices=torch.from_numpy(indices),
             features=None if self.features is None else self.features[rows],
             labels=None if self.labels is None else self.labels[rows],
             train_ids=ids[self.train_ids],
             validation_ids=ids[self.validation_ids],
             test_ids=ids[self.test_ids],
-            task=self.task,
-            num_classes=self.num_classes,
         )
 
     def fingerprint(self) -> str:
@@ -151,40 +153,6 @@ class Graph:
 
 
 NUMBERS_PER_CHUNK = 1 << 22
-
-
-def validate_graph(graph: "Graph", *, training: bool = True) -> None:
-    """Check a graph against every law that sampling and training rely on.
-
-    Args:
-        graph: what to check.
-        training: also require labels and at least one training vertex; False for a graph that is only
-            partitioned or sampled.
-
-    Raises:
-        DataError: the first law found broken.
-
-    Cost:
-        One pass over every array, in chunks: no copy of the features is made.
-    """
-    _check_dtypes(graph)
-    _check_indptr(graph)
-    _check_indices(graph)
-    if graph.features is not None:
-        _check_feature_rows(graph, graph.features)
-        _check_features_finite(graph.features)
-    for name, ids in _splits(graph):
-        _check_split_range(graph, name, ids)
-        _check_split_distinct(name, ids)
-    _check_splits_disjoint(graph)
-    if graph.labels is not None:
-        _check_label_rows(graph, graph.labels)
-        _check_label_values(graph, graph.labels)
-        if graph.task != "multi-label":
-            _check_split_labels_known(graph, graph.labels)
-    if training:
-        _check_labels_present(graph)
-        _check_training_set(graph)
 
 
 def _splits(graph: "Graph") -> list[tuple[str, Tensor]]:
@@ -244,21 +212,18 @@ def _check_indices(graph: "Graph") -> None:
         )
 
 
-def _check_feature_rows(graph: "Graph", features: Tensor) -> None:
+def _check_features(features: Tensor, num_vertices: int) -> None:
     if features.dim() != 2:
         raise DataError(f"features has shape {tuple(features.shape)}; give one row per vertex, [N, F].")
-    if features.shape[0] != graph.num_vertices:
+    if features.shape[0] != num_vertices:
         raise DataError(
-            f"there are {features.shape[0]} rows of features for {graph.num_vertices} vertices; give "
+            f"there are {features.shape[0]} rows of features for {num_vertices} vertices; give "
             "exactly one row per vertex, isolated vertices included."
         )
-
-
-def _check_features_finite(features: Tensor) -> None:
     if features.numel() == 0:
         return
     rows_per_chunk = max(1, NUMBERS_PER_CHUNK // features.shape[1])
-    for start in range(0, features.shape[0], rows_per_chunk):
+    for start in range(0, num_vertices, rows_per_chunk):
         chunk = features[start : start + rows_per_chunk]
         smallest, largest = torch.aminmax(chunk)
         if not bool(smallest.isfinite() & largest.isfinite()):
@@ -306,28 +271,23 @@ def _check_label_values(graph: "Graph", labels: Tensor) -> None:
         )
 
 
-def _check_split_range(graph: "Graph", name: str, ids: Tensor) -> None:
-    if ids.dim() != 1:
-        raise DataError(f"the {name} split has shape {tuple(ids.shape)}; give a list of vertex ids.")
-    position = first_outside(ids, graph.num_vertices)
-    if position is not None:
-        raise DataError(
-            f"entry {position} of the {name} split is {int(ids[position])}, but "
-            f"{describe_numbering(graph.num_vertices)}. Correct the split."
-        )
-
-
-def _check_split_distinct(name: str, ids: Tensor) -> None:
-    ordered = ids.sort().values
-    repeats = (ordered.diff() == 0).nonzero()
-    if repeats.numel():
-        vertex = int(ordered[int(repeats[0])])
-        raise DataError(f"vertex {vertex} is in the {name} split more than once; remove the duplicate.")
-
-
-def _check_splits_disjoint(graph: "Graph") -> None:
+def _check_splits(graph: "Graph") -> None:
     owner = torch.full((graph.num_vertices,), -1, dtype=torch.int8)
     splits = _splits(graph)
+    for name, ids in splits:
+        if ids.dim() != 1:
+            raise DataError(f"the {name} split has shape {tuple(ids.shape)}; give a list of vertex ids.")
+        position = first_outside(ids, graph.num_vertices)
+        if position is not None:
+            raise DataError(
+                f"entry {position} of the {name} split is {int(ids[position])}, but "
+                f"{describe_numbering(graph.num_vertices)}. Correct the split."
+            )
+        ordered = ids.sort().values
+        repeats = (ordered.diff() == 0).nonzero()
+        if repeats.numel():
+            vertex = int(ordered[int(repeats[0])])
+            raise DataError(f"vertex {vertex} is in the {name} split more than once; remove the duplicate.")
     for number, (name, ids) in enumerate(splits):
         taken = (owner[ids] >= 0).nonzero()
         if taken.numel():
@@ -351,26 +311,8 @@ def _check_split_labels_known(graph: "Graph", labels: Tensor) -> None:
             )
 
 
-def _check_labels_present(graph: "Graph") -> None:
-    if graph.labels is None:
-        raise DataError("the graph has no labels to train on; read a data set that has them.")
-
-
-def _check_training_set(graph: "Graph") -> None:
-    if graph.train_ids.numel() == 0:
-        raise DataError("the training set is empty; put at least one labelled vertex into the train split.")
-
-
 def first_outside(ids: Tensor, num_vertices: int) -> int | None:
-    """Find the first id that is no vertex.
-
-    Args:
-        ids: integers, [n].
-        num_vertices: N.
-
-    Returns:
-        Its position, or None where every id is in [0, N).
-    """
+    """Position of the first id that is not in [0, N), or None."""
     if ids.numel() == 0:
         return None
     smallest, largest = torch.aminmax(ids)
@@ -380,14 +322,7 @@ def first_outside(ids: Tensor, num_vertices: int) -> int | None:
 
 
 def describe_numbering(num_vertices: int) -> str:
-    """Say which ids are vertices, as part of an error's sentence.
-
-    Args:
-        num_vertices: N.
-
-    Returns:
-        For example "the graph has 5 vertices, numbered 0 to 4".
-    """
+    """Say which ids are vertices, as part of an error's sentence: "the graph has 5 vertices, numbered 0 to 4"."""
     if num_vertices == 0:
         return "the graph has no vertices"
     return f"the graph has {num_vertices} vertices, numbered 0 to {num_vertices - 1}"

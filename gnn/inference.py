@@ -25,7 +25,8 @@ import torch
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.exchange import RowExchange
+from windrow.comm.fetch import fetch_rows
+from windrow.comm.messages import Wire
 from windrow.comm.meter import Stopwatch
 from windrow.comm.rows import chunk_bounds, group_by_owner, near_equal_split
 from windrow.comm.world import World
@@ -51,13 +52,7 @@ CHUNK_VERTICES = 1 << 16
 
 
 def exact_chunks(graph: PartitionedGraph, model: GNN, *, chunk_vertices: int = CHUNK_VERTICES) -> int:
-    """How many chunks `infer_exactly` goes through, over all layers.
-
-    Args:
-        graph: any rank's view.
-        model: as for `infer_exactly`.
-        chunk_vertices: likewise.
-    """
+    """How many chunks `infer_exactly` goes through, over all layers, with the same arguments."""
     return model.options.num_layers * -(-_largest_part(graph) // chunk_vertices)
 
 
@@ -88,14 +83,14 @@ def infer_exactly(
     degrees = graph.indptr.diff()
     device = next(model.parameters()).device
     hidden = model.embed(graph.features.to(device, torch.float32))
+    wire = Wire(world, stage="inference", dtype=hidden.dtype, device=hidden.device)
     for layer in range(model.options.num_layers):
-        exchange = RowExchange(world, graph.offsets, hidden, stage="inference")
         chunks = []
         # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
         for first in range(0, _largest_part(graph), chunk_vertices):
             last = min(start + first + chunk_vertices, stop)
             block, sources = _chunk(graph, degrees, min(start + first, stop), last)
-            rows = exchange.fetch(sources, unique=True)
+            rows = fetch_rows(wire, graph.offsets, hidden, sources)
             chunks.append(model.layer_forward(layer, block.to(device), rows))
             if after_chunk is not None:
                 after_chunk()
@@ -144,14 +139,11 @@ def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) 
 
 
 def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
-    """The vertices that this rank computes.
+    """The vertices that this rank computes, of distinct ids of the partition over all parts and in their order.
 
     Args:
         graph: this rank's view.
-        ids: int64 [n], distinct ids of the partition, over all parts; None for all vertices.
-
-    Returns:
-        int64, those of this part: in the order of `ids`, or ascending.
+        ids: int64 [n]; None for all vertices, ascending.
     """
     start, stop = graph.own_range
     return torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)]
@@ -214,17 +206,14 @@ def infer_sampled(
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
     pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
+    # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
+    tasks = (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
     with contextlib.closing(pipeline):
-        for (first, last), loaded in zip(bounds, pipeline.run(_tasks(own, bounds)), strict=True):
+        for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
             outputs[first:last] = model(loaded.minibatch.blocks, loaded.rows)
             if after_step is not None:
                 after_step()
     return outputs
-
-
-def _tasks(own: Tensor, bounds: list[tuple[int, int]]) -> Iterator[SeedTask]:
-    # One key for all steps: what a vertex samples then does not depend on which seeds share its step.
-    return (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
 
 
 PREDICTIONS_STAGE = "predictions"
@@ -232,15 +221,7 @@ ROOT = 0
 
 
 def wanted_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
-    """Put vertices into the user's order.
-
-    Args:
-        graph: any rank's view.
-        ids: int64 [n], distinct ids of the partition; None for all vertices.
-
-    Returns:
-        int64 [n], ascending ids of the user.
-    """
+    """The user's ids, ascending, of distinct ids of the partition, int64 [n]; None for all vertices."""
     if ids is None:
         return torch.arange(graph.num_vertices)
     return graph.original_ids[ids].sort().values
@@ -270,23 +251,19 @@ def rows_in_users_order(
 
     Memory: rank 0 holds a chunk twice, other ranks what they send of it, besides 8 bytes for each id.
     """
-    start, stop = graph.own_range
     old_to_new = torch.from_numpy(graph.book.old_to_new)
     for first, last in chunk_bounds(len(wanted), chunk_rows):
         chunk = wanted[first:last]
         ids = old_to_new[chunk]
-        own = ids[(ids >= start) & (ids < stop)]
+        own = own_vertices(graph, ids)
         places = torch.searchsorted(own_ids, own).to(own_rows.device)
         yield chunk, _to_root(world, graph, ids, own_rows[places].cpu())
 
 
 def _to_root(world: World, graph: PartitionedGraph, ids: Tensor, own: Tensor) -> Tensor:
     """Rows of a chunk's vertices in the chunk's order on the root, none elsewhere; `own` keeps that order too."""
-    nobody = [0] * world.size
-    if world.rank != ROOT:
-        sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
-        return world.all_to_all(own, sends, nobody, stage=PREDICTIONS_STAGE)
-    order, counts = group_by_owner(ids, graph.offsets)
+    at_root = world.rank == ROOT
+    order, counts = group_by_owner(ids, graph.offsets) if at_root else (None, [0] * world.size)
     sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
     received = world.all_to_all(own, sends, counts, stage=PREDICTIONS_STAGE)
     if order is None:

@@ -21,7 +21,7 @@ from windrow.gnn.message_passing import (
 )
 from windrow.training.dense import glorot, linear, make_linear, multiply, multiply_transposed
 
-__all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer", "aggregate_projected", "projects_first"]
+__all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer"]
 
 
 class GraphSAGELayer(nn.Module):
@@ -30,33 +30,18 @@ class GraphSAGELayer(nn.Module):
         y_v = W_self x_v + W_neighbor mean_{u in N(v)} x_u + b
 
     A destination without edges gets W_self x_v + b. Equal to `dgl.nn.SAGEConv(..., "mean")`.
-    Shapes: x [num_sources, in_features] -> [num_destinations, out_features].
     """
 
     def __init__(self, in_features: int, out_features: int, *, generator: torch.Generator) -> None:
-        """Draw the weights.
-
-        Args:
-            in_features: columns of the input.
-            out_features: columns of the output.
-            generator: where initial weights come from.
-        """
+        """Draw the weights from the generator."""
         super().__init__()
         self.self_linear = make_linear(in_features, out_features, generator=generator)
         self.neighbor_linear = make_linear(in_features, out_features, bias=False, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop.
-
-        Args:
-            block: the bipartite graph.
-            x: [num_sources, in_features].
-
-        Returns:
-            [num_destinations, out_features].
-        """
+        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
         function = (
-            _ProjectedMean if projects_first(block, x, self.self_linear.out_features) else _MeanProjected
+            _ProjectedMean if _projects_first(block, x, self.self_linear.out_features) else _MeanProjected
         )
         output: Tensor = function.apply(  # type: ignore[no-untyped-call]
             block, x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight
@@ -88,7 +73,7 @@ class _MeanProjected(torch.autograd.Function):
         gradient: Tensor | None = None
         if ctx.needs_input_grad[1]:
             of_mean = divide_by_degrees(block, multiply(upstream, neighbor.t()))
-            transpose = block.transpose()
+            transpose = block.transpose
             gradient = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
             gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
         own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
@@ -112,7 +97,7 @@ class _ProjectedMean(torch.autograd.Function):
         x, own, neighbor = ctx.saved_tensors
         block: Block = ctx.block
         upstream = upstream.contiguous()
-        transpose = block.transpose()
+        transpose = block.transpose
         of_mean = divide_by_degrees(block, upstream.clone())
         of_projected = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
         gradient: Tensor | None = None
@@ -142,7 +127,7 @@ class GCNLayer(nn.Module):
     whole graph, an unbiased estimate of it on a sample, and independent of which seeds share the minibatch.
 
     A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without
-    edges gets b. Shapes: x [num_sources, in_features] -> [num_destinations, out_features].
+    edges gets b.
     """
 
     def __init__(
@@ -153,13 +138,7 @@ class GCNLayer(nn.Module):
         normalisation: Literal["both", "right", "none"] = "both",
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights.
-
-        Args:
-            in_features: columns of the input.
-            out_features: columns of the output.
-            normalisation: see the class.
-            generator: where initial weights come from.
+        """Draw the weights from the generator.
 
         Raises:
             RecipeError: the normalisation is unknown.
@@ -171,21 +150,13 @@ class GCNLayer(nn.Module):
         self.linear = make_linear(in_features, out_features, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop.
-
-        Args:
-            block: the bipartite graph.
-            x: [num_sources, in_features].
-
-        Returns:
-            [num_destinations, out_features].
-        """
+        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
         weight = self.linear.weight
         if self.normalisation != "both":
             reduce: Literal["mean", "sum"] = "mean" if self.normalisation == "right" else "sum"
-            return aggregate_projected(block, x, weight, reduce=reduce) + self.linear.bias
+            return _aggregate_projected(block, x, weight, reduce=reduce) + self.linear.bias
         source_scale, destination_scale = _symmetric_scales(block, x.dtype)
-        total = aggregate_projected(block, x * source_scale, weight, reduce="sum")
+        total = _aggregate_projected(block, x * source_scale, weight, reduce="sum")
         return total * destination_scale + self.linear.bias
 
 
@@ -197,6 +168,10 @@ def _symmetric_scales(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     return degrees.rsqrt(), degrees[: block.num_destinations].sqrt() / edges
 
 
+_NEGATIVE_SLOPE = 0.2
+"""Of LeakyReLU in GAT, as in the paper."""
+
+
 class GATLayer(nn.Module):
     """One graph attention layer (Velickovic et al.: Graph Attention Networks, ICLR 2018).
 
@@ -206,7 +181,6 @@ class GATLayer(nn.Module):
 
     Equal to `dgl.nn.GATConv` without its dropouts. A vertex attends to itself only through a self-loop, so
     add self-loops to the graph. A destination without edges gets b.
-    Shapes: x [num_sources, in_features] -> [num_destinations, out_features].
     """
 
     def __init__(
@@ -216,17 +190,15 @@ class GATLayer(nn.Module):
         *,
         heads: int,
         combine: Literal["concatenate", "mean"] = "concatenate",
-        negative_slope: float = 0.2,
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights.
+        """Draw the weights from the generator.
 
         Args:
             in_features: columns of the input.
             out_features: columns of the output.
             heads: number of attention heads.
             combine: "concatenate" heads of out_features / heads columns, or "mean" of heads of out_features.
-            negative_slope: slope of LeakyReLU below zero.
             generator: where initial weights come from.
 
         Raises:
@@ -240,7 +212,6 @@ class GATLayer(nn.Module):
             )
         self.heads = heads
         self.combine = combine
-        self.negative_slope = negative_slope
         self.head_features = out_features // heads if combine == "concatenate" else out_features
         self.linear = make_linear(in_features, heads * self.head_features, bias=False, generator=generator)
         self.source_attention = glorot(heads, self.head_features, generator=generator)
@@ -248,21 +219,11 @@ class GATLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop.
-
-        Args:
-            block: the bipartite graph.
-            x: [num_sources, in_features].
-
-        Returns:
-            [num_destinations, out_features].
-        """
+        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
         projected = self.linear(x).view(-1, self.heads, self.head_features)
         source_scores = (projected * self.source_attention).sum(-1)
         destination_scores = (projected[: block.num_destinations] * self.destination_attention).sum(-1)
-        scores = functional.leaky_relu(
-            add_ends(block, source_scores, destination_scores), self.negative_slope
-        )
+        scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
         rows = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
         combined = rows.flatten(1) if self.combine == "concatenate" else rows.mean(1)
         return combined + self.bias
@@ -276,32 +237,17 @@ class GINLayer(nn.Module):
     with a learnt epsilon that starts at 0. No batch normalisation inside the MLP: its statistics would depend
     on the number of ranks. A destination without edges gets MLP((1 + epsilon) x_v). Equal to
     `dgl.nn.GINConv(mlp, "sum", learn_eps=True)`.
-    Shapes: x [num_sources, in_features] -> [num_destinations, out_features].
     """
 
     def __init__(self, in_features: int, out_features: int, *, generator: torch.Generator) -> None:
-        """Draw the weights.
-
-        Args:
-            in_features: columns of the input.
-            out_features: columns of the output and of the MLP's hidden layer.
-            generator: where initial weights come from.
-        """
+        """Draw the weights from the generator; `out_features` is the width of the MLP's hidden layer too."""
         super().__init__()
         self.epsilon = nn.Parameter(torch.zeros(()))
         self.hidden_linear = make_linear(in_features, out_features, generator=generator)
         self.output_linear = make_linear(out_features, out_features, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop.
-
-        Args:
-            block: the bipartite graph.
-            x: [num_sources, in_features].
-
-        Returns:
-            [num_destinations, out_features].
-        """
+        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
         total = (1 + self.epsilon) * x[: block.num_destinations] + aggregate(block, x)
         output: Tensor = self.output_linear(self.hidden_linear(total).relu())
         return output
@@ -312,36 +258,24 @@ _GATHER_COST = 4.0
 on a core with AVX-512 and rows of 128 float32. It only chooses between two equal results."""
 
 
-def aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]) -> Tensor:
-    """Aggregate the rows of `x W^T` over each destination's sources.
+def _aggregate_projected(
+    block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]
+) -> Tensor:
+    """Aggregate the rows of `x W^T` over each destination's sources, in the cheaper of two orders.
 
     Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding.
-
-    Args:
-        block: the bipartite graph.
-        x: floating [num_sources, in_features].
-        weight: [out_features, in_features].
-        reduce: "sum" or "mean".
-
-    Returns:
-        [num_destinations, out_features]; zeros for a destination without edges.
     """
-    if projects_first(block, x, weight.shape[0]):
+    if _projects_first(block, x, weight.shape[0]):
         return aggregate(block, linear(x, weight), reduce=reduce)
     return linear(aggregate(block, x, reduce=reduce), weight)
 
 
-def projects_first(block: Block, x: Tensor, out_features: int) -> bool:
+def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:
     """Whether projecting all sources costs less than aggregating rows of full width.
 
     Projecting first gathers narrower rows (where out < in) but multiplies one row per source rather than one
     per destination. Both are counted with their backward pass; an input that needs no gradient (the first
     layer's features) spares the aggregation's.
-
-    Args:
-        block: the bipartite graph.
-        x: [num_sources, in_features].
-        out_features: columns after the projection.
     """
     in_features = x.shape[1]
     products = 3 if x.requires_grad else 2

@@ -115,16 +115,16 @@ class Block:
         """Device that holds both index arrays."""
         return self.indices.device
 
+    @cached_property
     def transpose(self) -> Transpose:
         """The edges grouped by source; computed on first use, then kept.
 
         Cost: one counting sort (CPU) or one stable sort (other devices) of the edges.
         """
-        return self._transpose
-
-    @cached_property
-    def _transpose(self) -> Transpose:
-        return _transpose(self)
+        if self.device.type != "cpu":
+            return _transpose_anywhere(self)
+        arrays = counting_sort_by_source(self.indptr.numpy(), self.indices.numpy(), self.num_sources)
+        return Transpose(*map(torch.from_numpy, arrays))
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The block on another device; the block itself where it is there already."""
@@ -142,20 +142,7 @@ class Block:
         )
 
 
-def _transpose(block: Block) -> Transpose:
-    if block.device.type == "cpu":
-        indptr, indices, edge_ids = counting_sort_by_source(
-            block.indptr.numpy(), block.indices.numpy(), block.num_sources
-        )
-        return Transpose(
-            indptr=torch.from_numpy(indptr),
-            indices=torch.from_numpy(indices),
-            edge_ids=torch.from_numpy(edge_ids),
-        )
-    return transpose_anywhere(block)
-
-
-def transpose_anywhere(block: Block) -> Transpose:
+def _transpose_anywhere(block: Block) -> Transpose:
     """`Block.transpose` in torch operations that every device has; the CPU has a faster kernel."""
     by_source, edge_ids = torch.sort(block.indices, stable=True)
     boundaries = torch.arange(block.num_sources + 1, device=block.device, dtype=by_source.dtype)
@@ -224,15 +211,7 @@ def aggregate(
 
 
 def divide_by_degrees(block: Block, rows: Tensor) -> Tensor:
-    """Divide the row of each destination by its number of edges, where it has any, in place and without a gradient.
-
-    Args:
-        block: the bipartite graph; on the device of `rows`.
-        rows: floating [num_destinations, ...], overwritten.
-
-    Returns:
-        `rows`.
-    """
+    """Divide the row of each destination by its number of edges, where it has any, in place and without a gradient."""
     return rows.div_(_divisors(block, rows))
 
 
@@ -263,30 +242,18 @@ def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor
 
 
 def add_ends(block: Block, source_values: Tensor, destination_values: Tensor) -> Tensor:
-    """Add the values of the two end points of every edge.
+    """Add the values of the two end points of every edge, differentiable in both.
 
-    Args:
-        block: the bipartite graph; on the device of the values.
-        source_values: floating [num_sources, heads].
-        destination_values: [num_destinations, heads].
-
-    Returns:
-        [edges, heads]: source_values[u] + destination_values[v] for edge (u, v); differentiable in both.
+    Values are [num_sources, heads] and [num_destinations, heads], the result is [edges, heads].
     """
     total: Tensor = _AddEnds.apply(source_values, destination_values, block)  # type: ignore[no-untyped-call]
     return total
 
 
 def edge_softmax(block: Block, scores: Tensor) -> Tensor:
-    """Softmax of edge scores over the edges that enter each destination.
+    """Softmax of edge scores [edges, heads] over the edges that enter each destination, differentiable.
 
-    Args:
-        block: the bipartite graph; on the device of `scores`.
-        scores: floating [edges, heads].
-
-    Returns:
-        [edges, heads], positive, summing to one over each destination's edges; differentiable.
-        Cost: three passes over the scores.
+    Cost: three passes over the scores.
     """
     weights: Tensor = _EdgeSoftmax.apply(scores, block)  # type: ignore[no-untyped-call]
     return weights
@@ -304,7 +271,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, None, None]:
         if not ctx.needs_input_grad[0]:
             return None, None, None
-        transpose = ctx.block.transpose()
+        transpose = ctx.block.transpose
         scaled = upstream if ctx.reduce == "sum" else upstream / _divisors(ctx.block, upstream)
         return sum_over_bags(scaled.contiguous(), transpose.indptr, transpose.indices), None, None
 
@@ -322,7 +289,7 @@ class _WeightedSum(torch.autograd.Function):
         x, weights = ctx.saved_tensors
         x_gradient = weights_gradient = None
         if ctx.needs_input_grad[0]:
-            transpose = ctx.block.transpose()
+            transpose = ctx.block.transpose
             by_source = weights.index_select(0, transpose.edge_ids)
             x_gradient = _weighted_bag_sum(upstream, by_source, transpose.indptr, transpose.indices)
         if ctx.needs_input_grad[1]:
@@ -343,7 +310,7 @@ class _AddEnds(torch.autograd.Function):
         # Bags rather than index_add: GPUs add the latter in an order that varies from run to run.
         source_gradient = destination_gradient = None
         if ctx.needs_input_grad[0]:
-            transpose = ctx.block.transpose()
+            transpose = ctx.block.transpose
             source_gradient = sum_over_bags(upstream.contiguous(), transpose.indptr, transpose.edge_ids)
         if ctx.needs_input_grad[1]:
             destination_gradient = _edge_sum(ctx.block, upstream.contiguous())
@@ -380,7 +347,8 @@ def _weighted_bag_sum(rows: Tensor, weights: Tensor, indptr: Tensor, indices: Te
 
 def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
     if not _has_kernel(sources):
-        return _edge_dot_anywhere(block, sources, destinations)
+        at_source = sources.index_select(0, block.indices)
+        return (at_source * destinations.index_select(0, block.edge_destinations)).sum(-1)
     products = sources.new_empty(block.num_edges, sources.shape[1])
     edge_dot(
         block.indptr.numpy(),
@@ -394,7 +362,11 @@ def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
 
 def _softmax(block: Block, scores: Tensor) -> Tensor:
     if not _has_kernel(scores):
-        return _softmax_anywhere(block, scores)
+        at_edge = block.edge_destinations
+        largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
+        largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
+        exponentials = (scores - largest.index_select(0, at_edge)).exp()
+        return exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)
     weights = torch.empty_like(scores)
     segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
     return weights
@@ -402,32 +374,16 @@ def _softmax(block: Block, scores: Tensor) -> Tensor:
 
 def _softmax_backward(block: Block, weights: Tensor, upstream: Tensor) -> Tensor:
     if not _has_kernel(weights):
-        return _softmax_backward_anywhere(block, weights, upstream)
+        product = weights * upstream
+        return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations)
     gradient = torch.empty_like(weights)
     segment_softmax_backward(block.indptr.numpy(), weights.numpy(), upstream.numpy(), gradient.numpy())
     return gradient
 
 
 def _has_kernel(tensor: Tensor) -> bool:
+    """Whether compiled loops take it; other devices and dtypes go through torch."""
     return tensor.device.type == "cpu" and tensor.dtype in _KERNEL_DTYPES
-
-
-def _edge_dot_anywhere(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
-    at_source = sources.index_select(0, block.indices)
-    return (at_source * destinations.index_select(0, block.edge_destinations)).sum(-1)
-
-
-def _softmax_anywhere(block: Block, scores: Tensor) -> Tensor:
-    at_edge = block.edge_destinations
-    largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
-    largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
-    exponentials = (scores - largest.index_select(0, at_edge)).exp()
-    return exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)
-
-
-def _softmax_backward_anywhere(block: Block, weights: Tensor, upstream: Tensor) -> Tensor:
-    product = weights * upstream
-    return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations)
 
 
 def _edge_sum(block: Block, rows: Tensor) -> Tensor:

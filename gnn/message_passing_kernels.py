@@ -15,11 +15,6 @@ def counting_sort_by_source(
 ) -> tuple[NDArray[np.int64], IntegerArray, IntegerArray]:
     """Group edges by source, keeping their order inside a group.
 
-    Args:
-        indptr: int64 [destinations + 1].
-        indices: int32 or int64 [edges], sources.
-        num_sources: number of groups.
-
     Returns:
         Group boundaries int64 [num_sources + 1], then the destination of each edge and its position in
         `indices`, both of `indices`' dtype, [edges]. Cost: two passes over the edges.
@@ -60,15 +55,7 @@ def edge_dot(
     destinations: FloatArray,
     products: FloatArray,
 ) -> None:
-    """Dot product of the two end points of every edge, head by head, into `products`.
-
-    Args:
-        indptr: int64 [destinations + 1].
-        indices: int32 or int64 [edges].
-        sources: [sources, heads, features].
-        destinations: [destinations, heads, features].
-        products: [edges, heads], overwritten.
-    """
+    """Dot product of the two ends [vertices, heads, features] of every edge, head by head, into [edges, heads]."""
     for destination in range(indptr.shape[0] - 1):
         for edge in range(indptr[destination], indptr[destination + 1]):
             for head in range(sources.shape[1]):

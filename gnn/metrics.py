@@ -1,4 +1,4 @@
-"""Loss and metrics (accuracy, macro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
+"""Metrics (accuracy, macro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
 
 Logits are [n, C] for "single-label" and "multi-label", and [n] or [n, 1] for "binary", where they speak for
 class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column::
@@ -35,7 +35,6 @@ __all__ = [
     "check_labels_can_be_scored",
     "default_metric",
     "evaluate_predictions",
-    "loss_sum",
     "prediction_columns",
 ]
 
@@ -46,36 +45,9 @@ Metric = Literal["accuracy", "macro_f1", "roc_auc"]
 def default_metric(task: Task) -> Metric:
     """The measure to choose where the user chose none.
 
-    Args:
-        task: of the graph.
-
-    Returns:
-        "accuracy" for "single-label"; "roc_auc" for the others, whose classes are seldom balanced, so that it
-        must not hang on a threshold.
+    "roc_auc" for tasks whose classes are seldom balanced: there it must not hang on a threshold.
     """
     return "accuracy" if task == "single-label" else "roc_auc"
-
-
-def loss_sum(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-    """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
-
-    Args:
-        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
-            entropy, mean over the classes.
-        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
-        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
-
-    Returns:
-        Scalar, differentiable in `logits`; 0 for no vertices.
-    """
-    if task == "single-label":
-        return F.cross_entropy(logits, labels, reduction="sum")
-    if task == "binary":
-        return F.binary_cross_entropy_with_logits(
-            logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum"
-        )
-    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
-    return total / labels.shape[1]
 
 
 def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> None:
@@ -143,7 +115,8 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     predictions = scores > 0 if task == "multi-label" else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
     if metric == "macro_f1":
         return _macro_f1(predictions, targets)
-    return _accuracy(task, predictions, targets)
+    right = predictions == targets if task == "multi-label" else (predictions & targets).any(1)
+    return float(right.sum() / right.numel())
 
 
 def _target_columns(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
@@ -162,16 +135,6 @@ def _score_columns(task: Task, logits: Tensor) -> Tensor:
         exact = exact.reshape(-1)
         return torch.stack([-exact, exact], 1)
     return exact
-
-
-def _accuracy(task: Task, predictions: Tensor, targets: Tensor) -> float:
-    from torchmetrics.functional.classification import binary_accuracy, multiclass_accuracy
-
-    if task == "multi-label":
-        return float(binary_accuracy(predictions.flatten().long(), targets.flatten().long()))
-    num_classes = max(2, targets.shape[1])
-    predicted, wanted = predictions.int().argmax(1), targets.int().argmax(1)
-    return float(multiclass_accuracy(predicted, wanted, num_classes=num_classes, average="micro"))
 
 
 def _macro_f1(predictions: Tensor, targets: Tensor) -> float:

@@ -20,7 +20,7 @@ A depth of 3 has rows of one minibatch on the wire, of 2 sends ids and rows in o
 rows are the longer on their way. With 0, all stages of a minibatch follow one another, and sampling too: what the
 pipeline is measured against.
 
-Threads sample, and work out where each row will come from (`MinibatchLoader`)::
+Threads sample, and work out where each row will come from (`_MinibatchLoader`)::
 
     task 7   task 6   task 5   |  task 4   task 3  |  task 2
     not yet drawn              |  being sampled    |  taken by the caller, in order
@@ -29,7 +29,7 @@ A thread does a whole minibatch from end to end and holds the interpreter lock o
 most `threads + 1` minibatches are under way or waiting, so memory is bounded and nobody samples far ahead of training.
 
 On a GPU the copy of minibatch i + 1 runs beside the computing of i, so all but computing are a minibatch further on
-(`DeviceCopy`)::
+(`_DeviceCopy`)::
 
     stream of the caller   | compute i        | compute i + 1    |
     stream of the copies      | copy i + 1       | copy i + 2
@@ -56,15 +56,7 @@ from windrow.comm.world import World
 from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.sampler import NeighborSampler
 
-__all__ = [
-    "DeviceCopy",
-    "LoadedMinibatch",
-    "MinibatchLoader",
-    "MinibatchPipeline",
-    "PipelineOptions",
-    "PlannedMinibatch",
-    "SeedTask",
-]
+__all__ = ["LoadedMinibatch", "MinibatchPipeline", "PipelineOptions", "SeedTask"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,11 +71,7 @@ class PipelineOptions:
     """Threads of each rank that sample, each a whole minibatch at a time, ahead of the exchange."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Check the ranges."""
         for name, least in (("depth", 0), ("sampler_threads", 1)):
             if getattr(self, name) < least:
                 raise RecipeError(f"pipeline.{name} = {getattr(self, name)}: must be at least {least}")
@@ -102,26 +90,21 @@ class SeedTask:
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class PlannedMinibatch:
-    """A sampled minibatch whose rows are not there yet."""
+class _PlannedMinibatch:
+    """A sampled minibatch, on the CPU, whose rows are not there yet."""
 
     task: SeedTask
-    """What it was made from."""
     minibatch: Minibatch
-    """On the CPU."""
     request: RowRequest
     """Where the rows of its input vertices will come from."""
 
 
-class MinibatchLoader:
+class _MinibatchLoader:
     """Samples minibatches in threads, and gives them out in the order of their tasks.
 
-    Args:
-        sampler: samples.
-        plan: tells where the rows of some vertices will come from; called in the same thread as the sampler.
-        threads: that sample; 0 for none: the caller's own thread does each minibatch when it is asked for.
-        deadline_s: seconds to wait for one minibatch.
-        stopwatch: gets the stage "sample", seconds of all threads together.
+    `plan` tells where the rows of some vertices will come from; it is called in the thread that samples. With 0
+    threads the caller's own does each minibatch when it is asked for. The stage "sample" counts seconds of all threads
+    together.
     """
 
     def __init__(
@@ -140,24 +123,17 @@ class MinibatchLoader:
         self._stopwatch = stopwatch
         self._pool = ThreadPoolExecutor(threads, thread_name_prefix="sampler") if threads else None
 
-    def run(self, tasks: Iterable[SeedTask]) -> Iterator[PlannedMinibatch]:
-        """Make minibatches.
+    def run(self, tasks: Iterable[SeedTask]) -> Iterator[_PlannedMinibatch]:
+        """Make one minibatch for each task, in their order; tasks are drawn in the caller's thread, not far ahead.
 
-        Args:
-            tasks: drawn in the caller's thread, at most ``threads + 1`` ahead.
-
-        Yields:
-            One for each task, in their order.
-
-        Raises:
-            BaseException: whatever a thread raised, when its minibatch is due.
-            DeadlineError: a minibatch was not there within the deadline; names it.
+        What a thread raised is raised when its minibatch is due, `DeadlineError` where it was not there within the
+        deadline.
         """
         if self._pool is None:
             yield from map(self._make, tasks)
             return
         remaining = iter(tasks)
-        waiting: deque[tuple[SeedTask, Future[PlannedMinibatch]]] = deque()
+        waiting: deque[tuple[SeedTask, Future[_PlannedMinibatch]]] = deque()
         try:
             while True:
                 for task in remaining:
@@ -177,7 +153,7 @@ class MinibatchLoader:
         if self._pool is not None:
             self._pool.shutdown(cancel_futures=True)
 
-    def _result(self, task: SeedTask, future: Future[PlannedMinibatch]) -> PlannedMinibatch:
+    def _result(self, task: SeedTask, future: Future[_PlannedMinibatch]) -> _PlannedMinibatch:
         try:
             return future.result(timeout=self._deadline_s)
         except TimeoutError:
@@ -188,18 +164,14 @@ class MinibatchLoader:
                 "give sampling more threads or smaller fanouts, or raise deadline_s"
             ) from None
 
-    def _make(self, task: SeedTask) -> PlannedMinibatch:
+    def _make(self, task: SeedTask) -> _PlannedMinibatch:
         with self._stopwatch.measure("sample"):
             minibatch = self._sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
-            return PlannedMinibatch(task=task, minibatch=minibatch, request=self._plan(minibatch.input_ids))
+            return _PlannedMinibatch(task=task, minibatch=minibatch, request=self._plan(minibatch.input_ids))
 
 
-class DeviceCopy:
-    """Where minibatches are copied to a device; on a CPU nothing needs to be done.
-
-    Args:
-        device: where minibatches are computed. What is on it already may be read by the copies.
-    """
+class _DeviceCopy:
+    """Where minibatches are copied to a device, which the copies may read; on a CPU nothing needs to be done."""
 
     def __init__(self, device: torch.device) -> None:
         self._stream: torch.cuda.Stream | None = None
@@ -221,12 +193,7 @@ class DeviceCopy:
         return None if self._stream is None else self._stream.record_event()
 
     def hand_over(self, done: torch.cuda.Event | None, tensors: Iterable[Tensor]) -> None:
-        """Let the caller's stream use what the copies made; the caller itself waits for nothing.
-
-        Args:
-            done: from `mark`, after the copies.
-            tensors: what they made; those on a CPU do not matter.
-        """
+        """Let the caller's stream use tensors that copies before the mark made; the caller itself waits for nothing."""
         if self._stream is None or done is None:
             return
         current = torch.cuda.current_stream(self._stream.device)
@@ -263,7 +230,7 @@ class LoadedMinibatch:
 class _Flight:
     """One minibatch on its way through the exchange."""
 
-    def __init__(self, planned: PlannedMinibatch, gather: RowGather) -> None:
+    def __init__(self, planned: _PlannedMinibatch, gather: RowGather) -> None:
         self.planned = planned
         self._gather = gather
         self._ids_sent = False
@@ -315,10 +282,10 @@ class MinibatchPipeline:
         self._device = device
         self._stopwatch = stopwatch
         self._combined = torch.empty((0, *store.row_shape))
-        self._copies = DeviceCopy(device if options.depth else torch.device("cpu"))
+        self._copies = _DeviceCopy(device if options.depth else torch.device("cpu"))
         # Where a caller stopped early: their messages are on their way to memory that must stay.
         self._given_up: list[_Flight] = []
-        self._loader = MinibatchLoader(
+        self._loader = _MinibatchLoader(
             sampler,
             store.plan,
             threads=options.sampler_threads if options.depth else 0,
@@ -327,16 +294,11 @@ class MinibatchPipeline:
         )
 
     def run(self, tasks: Iterable[SeedTask]) -> Iterator[LoadedMinibatch]:
-        """Make minibatches and fetch their rows. Collective: every rank takes as many.
+        """Make a minibatch for each task and fetch its rows, in their order. Collective: every rank takes as many.
 
-        Who stops before the last leaves exchanges under way; they are ended when the pipeline runs again.
-
-        Args:
-            tasks: as many on every rank; drawn ahead of time.
-
-        Yields:
-            One for each task, in their order; the next is asked for when this one is computed. The caller may
-            call other collectives in between.
+        Tasks are drawn ahead of time; the next minibatch is asked for when this one is computed, and the caller may
+        call other collectives in between. Who stops before the last leaves exchanges under way; they are ended when
+        the pipeline runs again.
 
         Raises:
             DataError: a seed or a row is not there.
@@ -357,7 +319,7 @@ class MinibatchPipeline:
         """End the threads that sample."""
         self._loader.close()
 
-    def _one_by_one(self, planned: Iterator[PlannedMinibatch]) -> Iterator[LoadedMinibatch]:
+    def _one_by_one(self, planned: Iterator[_PlannedMinibatch]) -> Iterator[LoadedMinibatch]:
         for one in planned:
             with self._stopwatch.measure("fetch"):
                 flight = _Flight(one, self._store.start(one.request))
@@ -378,7 +340,7 @@ class MinibatchPipeline:
         self._copies.hand_over(loaded.copied, loaded.tensors())
         return loaded
 
-    def _fetched(self, planned: Iterator[PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
+    def _fetched(self, planned: Iterator[_PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
         flights: deque[_Flight] = deque()
         with self._world.background_progress():
             self._end_given_up()
@@ -398,7 +360,7 @@ class MinibatchPipeline:
             flight.finish(None)
         self._given_up.clear()
 
-    def _move_on(self, flights: deque[_Flight], planned: Iterator[PlannedMinibatch]) -> None:
+    def _move_on(self, flights: deque[_Flight], planned: Iterator[_PlannedMinibatch]) -> None:
         """Begin new exchanges until there are enough, and bring every exchange to the stage of its place."""
         while len(flights) < self._depth:
             with self._stopwatch.measure("wait for samples"):

@@ -17,7 +17,7 @@ numbers run out.
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, Protocol, TypeVar
+from typing import Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -38,14 +38,7 @@ from windrow.gnn.sampler_kernels import (
     refill,
 )
 
-__all__ = [
-    "DirectNumbers",
-    "HashedNumbers",
-    "NeighborSampler",
-    "NumbersKind",
-    "VertexNumbers",
-    "make_numbers",
-]
+__all__ = ["NeighborSampler", "NumbersKind", "check_fanouts"]
 
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
@@ -64,88 +57,49 @@ SLOTS_PER_VERTEX = 4
 10 to 15 % more where it does not, which is what the table is for."""
 
 
-class VertexNumbers(Protocol):
-    """Numbers of the vertices of one sample after another."""
-
-    def forget(self, numbered: int) -> None:
-        """Forget all numbers.
-
-        Args:
-            numbered: how many vertices may have one.
-        """
-
-    def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        """Number the seeds 0, 1, ...; nothing else has a number yet.
-
-        Args:
-            seeds: int64 [B].
-            frontier: int64 [at least B], receives the seeds.
-
-        Returns:
-            -1, or the position of the first seed that is out of range or repeats an earlier one.
-        """
-
-    def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        """Replace vertex ids by numbers; those that have none yet get the next.
-
-        Args:
-            neighbors: int32 [edges], vertex ids, replaced by numbers.
-            frontier: int64 [at least min(found + edges, N) + 1], vertex ids by number; new ones are appended.
-            found: vertices in the frontier so far.
-
-        Returns:
-            Vertices in the frontier now.
-        """
-
-
-class DirectNumbers:
+class _DirectNumbers:
     """Keeps numbers in an array of all vertices: 4 bytes for each vertex of the graph."""
 
     def __init__(self, num_vertices: int) -> None:
-        """Make an array for N vertices."""
         self.base = 1
         self._first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
 
     def forget(self, numbered: int) -> None:
-        """See `VertexNumbers`."""
+        """Forget the numbers of at most `numbered` vertices."""
         self.base += numbered
         if self.base > LARGEST_INT32 - len(self._first_seen):
             self._first_seen.fill(0)
             self.base = 1
 
     def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        """See `VertexNumbers`."""
+        """Number the seeds 0, 1, ...; -1, or the position of one that is out of range or repeats an earlier one."""
         return place_seeds_directly(seeds, self._first_seen, self.base, frontier)
 
     def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        """See `VertexNumbers`."""
+        """Replace vertex ids by numbers; those that have none yet get the next. Returns the frontier's length."""
         return number_directly(neighbors, self._first_seen, self.base, frontier, found)
 
 
-class HashedNumbers:
-    """Keeps numbers in a table with open addressing: 32 to 64 bytes for each vertex of the largest sample so far."""
+class _HashedNumbers:
+    """The same in a table with open addressing: 32 to 64 bytes for each vertex of the largest sample so far."""
 
     def __init__(self, num_vertices: int) -> None:
-        """Make a small table for samples of a graph of N vertices; it grows with them."""
         self.base = 1
         self._num_vertices = num_vertices
         self._make_table(FIRST_SLOTS)
 
     def forget(self, numbered: int) -> None:
-        """See `VertexNumbers`."""
         self.base += numbered
         if self.base > LARGEST_INT32 - self._num_vertices:
             self._table.fill(0)
             self.base = 1
 
     def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
-        """See `VertexNumbers`."""
         if len(seeds) > self._most:
             self._make_table(2 ** (SLOTS_PER_VERTEX * len(seeds)).bit_length())
         return place_seeds_hashed(seeds, self._num_vertices, self._table, self._shift, self.base, frontier)
 
     def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
-        """See `VertexNumbers`."""
         edge = 0
         while True:
             edge, found = number_hashed(
@@ -160,21 +114,6 @@ class HashedNumbers:
         self._table: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
         self._shift = np.uint64(65 - slots.bit_length())
         self._most = slots // SLOTS_PER_VERTEX
-
-
-def make_numbers(num_vertices: int, kind: NumbersKind = "auto") -> VertexNumbers:
-    """Choose how numbers are kept.
-
-    Args:
-        num_vertices: N.
-        kind: "auto" chooses by N.
-
-    Returns:
-        Working memory for one thread, without numbers.
-    """
-    if kind == "auto":
-        kind = "direct" if num_vertices < HASHED_FROM_VERTICES else "hashed"
-    return DirectNumbers(num_vertices) if kind == "direct" else HashedNumbers(num_vertices)
 
 
 _Scalar = TypeVar("_Scalar", bound=np.generic)
@@ -225,7 +164,9 @@ class NeighborSampler:
             RecipeError: `fanouts` is empty or holds a number that is neither positive nor -1.
             DataError: an array has the wrong type, shape or device, or N is 2**31 - 1 or more.
         """
-        _check_fanouts(fanouts)
+        if not fanouts:
+            raise RecipeError("fanouts = []: give one for each hop, from the seeds outwards")
+        check_fanouts("fanouts", fanouts)
         _check_array("indptr", indptr, (torch.int64,))
         _check_array("indices", indices, (torch.int32, torch.int64))
         self.num_vertices = indptr.shape[0] - 1
@@ -339,7 +280,9 @@ class _Workspace:
 
     def __init__(self, num_vertices: int, largest_degree: int, numbers: NumbersKind) -> None:
         self.num_vertices = num_vertices
-        self.numbers = make_numbers(num_vertices, numbers)
+        if numbers == "auto":
+            numbers = "direct" if num_vertices < HASHED_FROM_VERTICES else "hashed"
+        self.numbers = (_DirectNumbers if numbers == "direct" else _HashedNumbers)(num_vertices)
         self.taken: npt.NDArray[np.uint64] = np.zeros(largest_degree // 64 + 1, np.uint64)
         self.found = 0
         """Vertices in the frontier."""
@@ -392,12 +335,10 @@ def _refusal(seeds: npt.NDArray[np.int64], position: int, num_vertices: int) -> 
     )
 
 
-def _check_fanouts(fanouts: Sequence[int]) -> None:
-    if not fanouts or any(fanout < 1 and fanout != -1 for fanout in fanouts):
-        raise RecipeError(
-            f"fanouts {list(fanouts)}: give one number per hop from the seeds outwards, "
-            "each at least 1 or -1 for all neighbours"
-        )
+def check_fanouts(name: str, fanouts: Sequence[int]) -> None:
+    """Refuse fanouts, of an option called `name`, that are neither positive nor -1: RecipeError."""
+    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
+        raise RecipeError(f"{name} = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

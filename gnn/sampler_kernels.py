@@ -12,6 +12,10 @@ are under way at once:
 The draw: word i of a vertex is ``mix64(hash + i * golden)``, i = 1, 2, ... (SplitMix64 started at the vertex's
 hash), and a number below n is the high half of ``word * n`` (Lemire, Fast Random Integer Generation in an
 Interval, ACM TOMACS 2019, without the rejection: the bias is below n / 2**64 < 2**-32 for n < 2**32).
+
+Arrays: `indptr` [N + 1] and `indices` [E] of the graph; `frontier`, vertex ids by local id, with room for one more than
+it can ever hold; `starts`, `degrees`, `inner_hashes` by local id; `block_indptr` [destinations + 1]; `neighbors` [edges
+of the block].
 """
 
 import numba
@@ -22,7 +26,6 @@ from windrow.comm.inline_kernels import mix64, prefetch
 from windrow.comm.random import GOLDEN
 
 __all__ = [
-    "bounded",
     "count_edges",
     "draw_neighbors",
     "look_up_vertices",
@@ -33,6 +36,10 @@ __all__ = [
     "refill",
 ]
 
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
+Words = npt.NDArray[np.uint64]
+
 _GOLDEN = np.uint64(GOLDEN)
 _32 = np.uint64(32)
 _LOW_HALF = np.uint64(0xFFFFFFFF)
@@ -40,7 +47,7 @@ _ONE = np.uint64(1)
 _SIX = np.uint64(6)
 _63 = np.uint64(63)
 _WORD_BITS = 64
-# Vertices between asking for memory and reading it. From 32 to 128 a whole sample took 6 to 12 % less time, 256 gained
+# Entries between asking for memory and reading it. From 32 to 128 a whole sample took 6 to 12 % less time, 256 gained
 # nothing.
 _AHEAD = 128
 # Destinations between the same. 16 to 256 took the same time, within 4 %.
@@ -48,41 +55,26 @@ _CHUNK = 64
 
 
 @numba.njit(inline="always", cache=True)
-def bounded(word: np.uint64, limit: np.uint64) -> np.uint64:
-    """Turn a random 64-bit word into a number below `limit`: the high half of their 128-bit product.
-
-    Args:
-        word: uniform in [0, 2**64).
-        limit: in [1, 2**32).
-
-    Returns:
-        A number in [0, limit), each with probability within 2**-64 of 1 / limit.
-    """
+def _bounded(word: np.uint64, limit: np.uint64) -> np.uint64:
+    """Turn a random 64-bit word into a number below `limit` < 2**32: the high half of their 128-bit product."""
     return ((word >> _32) * limit + (((word & _LOW_HALF) * limit) >> _32)) >> _32
 
 
 @numba.njit(cache=True, nogil=True)
 def look_up_vertices(
-    indptr: npt.NDArray[np.int64],
-    original_ids: npt.NDArray[np.int64] | None,
-    frontier: npt.NDArray[np.int64],
+    indptr: Longs,
+    original_ids: Longs | None,
+    frontier: Longs,
     first: int,
     last: int,
-    starts: npt.NDArray[np.int64],
-    degrees: npt.NDArray[np.int64],
-    inner_hashes: npt.NDArray[np.uint64],
+    starts: Longs,
+    degrees: Longs,
+    inner_hashes: Words,
 ) -> None:
     """Note what sampling needs to know of frontier vertices first..last-1; a cumulative frontier needs it once.
 
-    Args:
-        indptr: int64 [N + 1], start of each vertex's neighbour list.
-        original_ids: int64 [N], or None where ids are the original ones.
-        frontier: int64, vertex ids by local id.
-        first: local id to begin with.
-        last: local id to stop before.
-        starts: int64, receives the starts of the lists, by local id.
-        degrees: int64, receives their lengths.
-        inner_hashes: uint64, receives ``mix64(original id + golden)``, the part of `hash_id` that no key enters.
+    `inner_hashes` receives ``mix64(original id + golden)``, the part of `hash_id` that no key enters; `original_ids` is
+    None where ids are the original ones.
     """
     for local in range(first, last):
         ahead = frontier[min(local + _AHEAD, last - 1)]
@@ -100,20 +92,8 @@ def look_up_vertices(
 
 
 @numba.njit(cache=True, nogil=True)
-def count_edges(
-    degrees: npt.NDArray[np.int64], num_destinations: int, fanout: int, block_indptr: npt.NDArray[np.int64]
-) -> int:
-    """Fill a block's row pointers.
-
-    Args:
-        degrees: int64, by local id.
-        num_destinations: how many local ids are expanded in this hop.
-        fanout: most neighbours taken of a vertex; -1 for all.
-        block_indptr: int64 [num_destinations + 1], receives the edges before each destination.
-
-    Returns:
-        Number of edges of the block.
-    """
+def count_edges(degrees: Longs, num_destinations: int, fanout: int, block_indptr: Longs) -> int:
+    """Fill a block's row pointers for at most `fanout` neighbours of each vertex, -1 for all; the last one returns."""
     total = 0
     block_indptr[0] = 0
     for local in range(num_destinations):
@@ -127,28 +107,19 @@ def count_edges(
 def draw_neighbors(
     key: np.uint64,
     indices: npt.NDArray[np.integer],
-    starts: npt.NDArray[np.int64],
-    degrees: npt.NDArray[np.int64],
-    inner_hashes: npt.NDArray[np.uint64],
-    block_indptr: npt.NDArray[np.int64],
-    taken: npt.NDArray[np.uint64],
-    neighbors: npt.NDArray[np.int32],
+    starts: Longs,
+    degrees: Longs,
+    inner_hashes: Words,
+    block_indptr: Longs,
+    taken: Words,
+    neighbors: Ints,
 ) -> None:
-    """Sample neighbours without replacement, every subset of a list with the same probability.
+    """Sample neighbours without replacement, every subset of a list with the same probability: their vertex ids.
 
-    Floyd's algorithm (Bentley, Floyd: A sample of brilliance, CACM 1987): for last = n-k .. n-1 draw t in
-    [0, last] and take t, or last where t is taken already. A bitmap says what is taken: one register for lists
-    of up to 64 neighbours, `taken` for longer ones. Memory: 8 bytes for each edge of 64 destinations.
-
-    Args:
-        key: key of (seed, epoch, step, hop).
-        indices: int32 or int64 [E], neighbour lists.
-        starts: int64, start of each destination's list in `indices`.
-        degrees: int64, length of each destination's list.
-        inner_hashes: uint64, see `look_up_vertices`.
-        block_indptr: int64 [D + 1], see `count_edges`.
-        taken: uint64 [largest degree // 64 + 1], all zero before and after.
-        neighbors: int32 [edges], receives the vertex ids of the sampled neighbours, in the order of the draw.
+    Floyd's algorithm (Bentley, Floyd: A sample of brilliance, CACM 1987): for last = n-k .. n-1 draw t in [0, last]
+    and take t, or last where t is taken already. A bitmap says what is taken: one register for lists of up to 64
+    neighbours, `taken` [largest degree // 64 + 1], all zero before and after, for longer ones. `key` is that of (seed,
+    epoch, step, hop). Memory: 8 bytes for each edge of 64 destinations.
     """
     num_destinations = len(block_indptr) - 1
     # Where the neighbours of a chunk stand in `indices`: reading them is then one loop, whose end is easy to guess.
@@ -177,7 +148,7 @@ def draw_neighbors(
                 for draw in range(count):
                     state += _GOLDEN
                     limit = np.uint64(first_limit + draw)
-                    position = bounded(mix64(state), limit)
+                    position = _bounded(mix64(state), limit)
                     position = limit - _ONE if (word >> position) & _ONE else position
                     word |= _ONE << position
                     prefetch(indices, start + np.int64(position))
@@ -186,7 +157,7 @@ def draw_neighbors(
             for draw in range(count):
                 state += _GOLDEN
                 limit = np.uint64(first_limit + draw)
-                position = bounded(mix64(state), limit)
+                position = _bounded(mix64(state), limit)
                 is_taken = (taken[position >> _SIX] >> (position & _63)) & _ONE
                 position = limit - _ONE if is_taken else position
                 taken[position >> _SIX] |= _ONE << (position & _63)
@@ -198,29 +169,20 @@ def draw_neighbors(
             neighbors[before + edge] = indices[places[edge]]
 
 
-# Entries between asking for memory and reading it. From 32 to 128 a whole sample took 6 to 12 % less time, 256 gained
-# nothing.
-_ENTRIES_AHEAD = 128
-_HASH_FACTOR = np.uint64(GOLDEN)
 _VERTEX_SHIFT = np.int64(32)
-_ONE_SLOT = np.uint64(1)
 _NUMBER_MASK = np.int64(0xFFFFFFFF)
 
 
 @numba.njit(cache=True, nogil=True)
 def place_seeds_directly(
-    seeds: npt.NDArray[np.int64],
-    first_seen: npt.NDArray[np.int32],
+    seeds: Longs,
+    first_seen: Ints,
     base: int,
-    frontier: npt.NDArray[np.int64],
+    frontier: Longs,
 ) -> int:
     """Start a frontier with the seeds.
 
-    Args:
-        seeds: int64 [B].
-        first_seen: int32 [N]; entry v becomes base + local id of v. Entries below base belong to earlier samples.
-        base: number that marks this sample.
-        frontier: int64 [at least B], receives the seeds.
+    Entry v of `first_seen` [N] becomes base + local id of v; entries below base belong to earlier samples.
 
     Returns:
         -1, or the position of the first seed that is out of range or repeats an earlier one.
@@ -237,27 +199,16 @@ def place_seeds_directly(
 
 @numba.njit(cache=True, nogil=True)
 def number_directly(
-    neighbors: npt.NDArray[np.int32],
-    first_seen: npt.NDArray[np.int32],
+    neighbors: Ints,
+    first_seen: Ints,
     base: int,
-    frontier: npt.NDArray[np.int64],
+    frontier: Longs,
     found: int,
 ) -> int:
-    """Replace vertex ids by local ids in first-seen order.
-
-    Args:
-        neighbors: int32 [edges], vertex ids, replaced by local ids.
-        first_seen: int32 [N], see `place_seeds_directly`.
-        base: number that marks this sample.
-        frontier: int64 [at least found + edges + 1], vertex ids by local id; new ones are appended.
-        found: vertices in the frontier so far.
-
-    Returns:
-        Vertices in the frontier now.
-    """
+    """Replace vertex ids by local ids in first-seen order and append new ones to the frontier; returns its length."""
     last = len(neighbors) - 1
     for edge in range(len(neighbors)):
-        prefetch(first_seen, neighbors[min(edge + _ENTRIES_AHEAD, last)])
+        prefetch(first_seen, neighbors[min(edge + _AHEAD, last)])
         vertex = neighbors[edge]
         local = first_seen[vertex] - base
         is_new = local < 0
@@ -273,41 +224,32 @@ def number_directly(
 @numba.njit(inline="always", cache=True)
 def _home(vertex: np.int64, shift: np.uint64) -> np.uint64:
     """Slot where the search for a vertex begins: the top bits of a product (Knuth, volume 3, section 6.4)."""
-    return (np.uint64(vertex) * _HASH_FACTOR) >> shift
+    return (np.uint64(vertex) * _GOLDEN) >> shift
 
 
 @numba.njit(inline="always", cache=True)
-def _slot(table: npt.NDArray[np.int64], shift: np.uint64, base: int, vertex: np.int64) -> np.uint64:
+def _slot(table: Longs, shift: np.uint64, base: int, vertex: np.int64) -> np.uint64:
     """Slot that holds a vertex, or the one that is to hold it."""
     slot = _home(vertex, shift)
     # One condition, which rarely holds: whether a slot is free or holds the vertex, no processor can guess.
     while ((table[slot] & _NUMBER_MASK) >= base) & ((table[slot] >> _VERTEX_SHIFT) != vertex):
-        slot = (slot + _ONE_SLOT) & (np.uint64(len(table)) - _ONE_SLOT)
+        slot = (slot + _ONE) & (np.uint64(len(table)) - _ONE)
     return slot
 
 
 @numba.njit(cache=True, nogil=True)
 def place_seeds_hashed(
-    seeds: npt.NDArray[np.int64],
+    seeds: Longs,
     num_vertices: int,
-    table: npt.NDArray[np.int64],
+    table: Longs,
     shift: np.uint64,
     base: int,
-    frontier: npt.NDArray[np.int64],
+    frontier: Longs,
 ) -> int:
     """Do what `place_seeds_directly` does, in a table.
 
-    Args:
-        seeds: int64 [B], B below the length of the table.
-        num_vertices: N.
-        table: int64, a power of two: vertex * 2**32 + base + local id. Where the lower half is below base, the slot
-            is free.
-        shift: 64 less the logarithm of the table's length.
-        base: number that marks this sample.
-        frontier: int64 [at least B], receives the seeds.
-
-    Returns:
-        -1, or the position of the first seed that is out of range or repeats an earlier one.
+    Its length is a power of two above that of the seeds, 2**(64 - shift). A slot holds vertex * 2**32 + base + local
+    id; where the lower half is below base, it is free.
     """
     for local in range(len(seeds)):
         vertex = seeds[local]
@@ -323,33 +265,23 @@ def place_seeds_hashed(
 
 @numba.njit(cache=True, nogil=True)
 def number_hashed(
-    neighbors: npt.NDArray[np.int32],
+    neighbors: Ints,
     first: int,
-    table: npt.NDArray[np.int64],
+    table: Longs,
     shift: np.uint64,
     base: int,
-    frontier: npt.NDArray[np.int64],
+    frontier: Longs,
     found: int,
     most: int,
 ) -> tuple[int, int]:
-    """Do what `number_directly` does, in a table, until this has as many vertices as it should.
-
-    Args:
-        neighbors: int32 [edges], vertex ids, replaced by local ids from `first` on.
-        first: edge to begin with.
-        table: see `place_seeds_hashed`.
-        shift: see `place_seeds_hashed`.
-        base: number that marks this sample.
-        frontier: int64 [at least found + edges - first + 1], vertex ids by local id; new ones are appended.
-        found: vertices in the frontier so far.
-        most: vertices in the frontier at which to stop; below the length of the table.
+    """Do what `number_directly` does, in a table, from edge `first` on, until the frontier has `most` vertices.
 
     Returns:
         (edge to go on with, vertices in the frontier now).
     """
     last = len(neighbors) - 1
     for edge in range(first, len(neighbors)):
-        prefetch(table, _home(np.int64(neighbors[min(edge + _ENTRIES_AHEAD, last)]), shift))
+        prefetch(table, _home(np.int64(neighbors[min(edge + _AHEAD, last)]), shift))
         if found >= most:
             return edge, found
         vertex = np.int64(neighbors[edge])
@@ -366,20 +298,10 @@ def number_hashed(
 
 
 @numba.njit(cache=True, nogil=True)
-def refill(
-    frontier: npt.NDArray[np.int64], found: int, table: npt.NDArray[np.int64], shift: np.uint64, base: int
-) -> None:
-    """Put the vertices of a frontier into a new table.
-
-    Args:
-        frontier: int64, vertex ids by local id.
-        found: vertices in the frontier.
-        table: see `place_seeds_hashed`; all slots free.
-        shift: see `place_seeds_hashed`.
-        base: number that marks this sample.
-    """
+def refill(frontier: Longs, found: int, table: Longs, shift: np.uint64, base: int) -> None:
+    """Put the vertices of a frontier into a new table, all of whose slots are free."""
     for local in range(found):
-        prefetch(table, _home(frontier[min(local + _ENTRIES_AHEAD, found - 1)], shift))
+        prefetch(table, _home(frontier[min(local + _AHEAD, found - 1)], shift))
         table[_slot(table, shift, base, frontier[local])] = (frontier[local] << _VERTEX_SHIFT) | (
             base + local
         )

@@ -28,7 +28,7 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows import group_by_owner, near_equal_split
 
-__all__ = ["SeedOrder", "SeedScheme", "check_every_part_has_training_vertices", "count_steps"]
+__all__ = ["SeedOrder", "count_steps"]
 
 SeedScheme = Literal["global", "local"]
 """Whether all training vertices are shuffled together, or those of each rank apart."""
@@ -39,16 +39,8 @@ def count_steps(num_train: int, batch_size: int) -> int:
     return -(-num_train // batch_size)
 
 
-def check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
-    """Refuse a partition with a part that has nothing to train on.
-
-    Args:
-        offsets: [parts + 1] of the partition.
-        train_ids: [n] int64, ids of the partition.
-
-    Raises:
-        DataError: there is no training vertex at all; or names each part without one, and the cure.
-    """
+def _check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: Tensor) -> None:
+    """Refuse a partition with a part that has nothing to train on: DataError that names it, and the cure."""
     if len(train_ids) == 0:
         raise DataError("the training set is empty: give the graph at least one training vertex")
     _, counts = group_by_owner(train_ids, offsets)
@@ -111,7 +103,7 @@ class SeedOrder:
                 f"batch_size = {batch_size} over {ranks} ranks: order 'local' needs at least one seed per "
                 f"rank, so raise it to {ranks} or choose order 'global'"
             )
-        check_every_part_has_training_vertices(offsets, train_ids)
+        _check_every_part_has_training_vertices(offsets, train_ids)
         self._train_ids = train_ids
         self._originals = (train_ids if original_ids is None else original_ids[train_ids]).numpy()
         self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()
@@ -127,11 +119,7 @@ class SeedOrder:
         return self._steps
 
     def seeds(self, epoch: int, step: int) -> Tensor:
-        """The seeds of this rank in one step.
-
-        Args:
-            epoch: from 0.
-            step: of the epoch, 0 <= step < steps_per_epoch.
+        """The seeds of this rank in a step, 0 <= step < steps_per_epoch, of an epoch from 0.
 
         Returns:
             [b] int64, ids of the partition, all of this rank; b may be 0 where a minibatch has few vertices.
@@ -145,15 +133,7 @@ class SeedOrder:
         return self._last.seeds[self._last.bounds[step] : self._last.bounds[step + 1]]
 
     def global_batch_size(self, epoch: int, step: int) -> int:
-        """Seeds of one step over all ranks: what a sum of losses over ranks is divided by.
-
-        Args:
-            epoch: from 0; all epochs are cut alike.
-            step: of the epoch, 0 <= step < steps_per_epoch.
-
-        Returns:
-            At least 1.
-        """
+        """Seeds of one step over all ranks, at least 1: what a sum of losses over ranks is divided by."""
         del epoch
         self._check_step(step)
         return self._global_bounds[step + 1] - self._global_bounds[step]

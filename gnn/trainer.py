@@ -5,24 +5,26 @@ from dataclasses import dataclass, field
 from typing import Any, Literal
 
 import torch
+import torch.nn.functional as F
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.codec import Codec, make_codec
+from windrow.comm.codec import CodecName
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
-from windrow.gnn.metrics import loss_sum
+from windrow.gnn.graph import Task
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, check_fanouts
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
-__all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions"]
+__all__ = ["MinibatchTrainer", "SamplerOptions", "TrainingOptions", "loss_sum"]
 
 BUCKET_BYTES = 256 << 10
 """Of gradients that are summed together. The lowest layer has by far the most rows, so that its backward pass takes
@@ -40,33 +42,14 @@ class SamplerOptions:
     """"global": every epoch shuffles all training vertices, and a rank works on those of the minibatch that it owns,
     so the answer does not depend on the number of ranks. "local": every rank shuffles its own (SALIENT++)."""
 
-    storage: Literal["fp32", "fp16", "bf16"] = "fp32"
+    storage: CodecName = "fp32"
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
 
-    wire: Literal["fp32", "fp16", "bf16"] = "fp32"
-    """Number format in which features travel between ranks; what is stored in a shorter one travels as it is."""
-
     def __post_init__(self) -> None:
-        """Check the fanouts, and what concerns two fields.
-
-        Raises:
-            RecipeError: names the fields, their values and the cure.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
-        if any(fanout < 1 and fanout != -1 for fanout in self.fanouts):
-            raise RecipeError(
-                f"sampler.fanouts = {list(self.fanouts)}: each must be at least 1, or -1 for all neighbours"
-            )
-        if self.storage != "fp32" and self.wire not in ("fp32", self.storage):
-            raise RecipeError(
-                f'sampler.wire = "{self.wire}" with sampler.storage = "{self.storage}": rows travel as they are '
-                f'stored, so leave out sampler.wire, or store them as "fp32"'
-            )
-
-    def codec_of(self, dtype: torch.dtype) -> Codec:
-        """How features travel that are kept in this dtype: what is shorter than fp32 travels as it is."""
-        return make_codec(self.wire if dtype == torch.float32 else "fp32")
+        check_fanouts("sampler.fanouts", self.fanouts)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -89,11 +72,7 @@ class TrainingOptions:
     """How the learning rate changes from step to step."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least 1")
@@ -101,6 +80,28 @@ class TrainingOptions:
             raise RecipeError(f"training.learning_rate = {self.learning_rate}: must be above 0")
         if self.weight_decay < 0:
             raise RecipeError(f"training.weight_decay = {self.weight_decay}: must not be negative")
+
+
+def loss_sum(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
+    """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
+
+    Args:
+        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
+            entropy, mean over the classes.
+        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
+        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
+
+    Returns:
+        Scalar, differentiable in `logits`; 0 for no vertices.
+    """
+    if task == "single-label":
+        return F.cross_entropy(logits, labels, reduction="sum")
+    if task == "binary":
+        return F.binary_cross_entropy_with_logits(
+            logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum"
+        )
+    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+    return total / labels.shape[1]
 
 
 class MinibatchTrainer:
@@ -117,6 +118,9 @@ class MinibatchTrainer:
         options: how the weights are learnt.
         seed: the run's seed.
         pipeline: how far ahead minibatches are sampled and fetched; must agree.
+        wire: in which number formats features and gradients travel; must agree.
+        sums_world: sums the gradients, over the same ranks: `world`, or what
+            `windrow.comm.hierarchy.hierarchical` made of it. None: `world`.
         cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps too; None for none. Their number
             may differ between ranks.
         gpu_share: share of this rank's own rows that a GPU keeps; the first ones.
@@ -136,9 +140,12 @@ class MinibatchTrainer:
         options: TrainingOptions,
         seed: int,
         pipeline: PipelineOptions | None = None,
+        wire: WireOptions | None = None,
+        sums_world: World | None = None,
         cached_ids: Tensor | None = None,
         gpu_share: float = 1.0,
     ) -> None:
+        wire = wire or WireOptions()
         if len(sampler_options.fanouts) != model.options.num_layers:
             raise RecipeError(
                 f"sampler.fanouts has {len(sampler_options.fanouts)} hops but the model has {model.options.num_layers} "
@@ -160,7 +167,7 @@ class MinibatchTrainer:
             scheme=sampler_options.order,
             seed=seed,
         )
-        codec = sampler_options.codec_of(graph.features.dtype)
+        codec = wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
         self.store = CachedStore(
             world,
@@ -188,7 +195,9 @@ class MinibatchTrainer:
             device=self._device,
             stopwatch=self.stopwatch,
         )
-        self._reducer = GradientReducer(world, model.parameters(), bucket_bytes=BUCKET_BYTES)
+        self._reducer = GradientReducer(
+            sums_world or world, model.parameters(), codec=wire.sums_codec(), bucket_bytes=BUCKET_BYTES
+        )
         self._optimizer = torch.optim.AdamW(
             model.parameters(), lr=options.learning_rate, weight_decay=options.weight_decay
         )
@@ -278,32 +287,25 @@ class MinibatchTrainer:
         loss_value = 0.0
         if len(seeds) > 0:
             with self.stopwatch.measure("forward"):
-                labels = self.graph.labels[seeds].to(self._device)
-                loss = loss_sum(self.graph.task, self._forward(loaded), labels)
+                dropout = DropoutContext(
+                    seed=self._seed,
+                    epoch=epoch,
+                    step=step,
+                    row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
+                )
+                logits = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
+                loss = loss_sum(self.graph.task, logits, self.graph.labels[seeds].to(self._device))
                 loss_value = loss.item()
             with self.stopwatch.measure("backward"):
                 (loss / self._order.global_batch_size(epoch, step)).backward()
         with self.stopwatch.measure("wait"):
             self._reducer.finish()
         with self.stopwatch.measure("update"):
-            self._set_learning_rate(epoch, step)
+            steps = self.steps_per_epoch
+            factor = learning_rate_factor(
+                self._options.schedule, epoch * steps + step, self._options.epochs * steps
+            )
+            for group in self._optimizer.param_groups:
+                group["lr"] = self._options.learning_rate * factor
             self._optimizer.step()
         return loss_value
-
-    def _forward(self, loaded: LoadedMinibatch) -> Tensor:
-        dropout = DropoutContext(
-            seed=self._seed,
-            epoch=loaded.task.epoch,
-            step=loaded.task.step,
-            row_ids=self.graph.original_ids[loaded.input_ids].to(self._device),
-        )
-        logits: Tensor = self.model(loaded.minibatch.blocks, loaded.rows, dropout)
-        return logits
-
-    def _set_learning_rate(self, epoch: int, step: int) -> None:
-        position = epoch * self.steps_per_epoch + step
-        factor = learning_rate_factor(
-            self._options.schedule, position, self._options.epochs * self.steps_per_epoch
-        )
-        for group in self._optimizer.param_groups:
-            group["lr"] = self._options.learning_rate * factor

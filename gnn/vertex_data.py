@@ -4,6 +4,7 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
+from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, cast
 
@@ -17,6 +18,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.graph import Task
 
 __all__ = [
+    "MASKS",
     "SplitOptions",
     "Standardise",
     "TaskOption",
@@ -26,6 +28,7 @@ __all__ = [
     "prepare_labels",
     "random_split",
     "split_from_masks",
+    "split_from_named_masks",
     "standardise_features",
 ]
 
@@ -37,13 +40,7 @@ COLUMNS_PER_CHUNK = 64
 
 
 def float_features(values: Tensor | npt.NDArray[np.generic]) -> Tensor:
-    """Turn a matrix of numbers into float32 rows.
-
-    Args:
-        values: integers, booleans or floats, [N, F] or [N] (one feature).
-
-    Returns:
-        float32 [N, F].
+    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F].
 
     Raises:
         DataError: the values are no numbers.
@@ -64,16 +61,7 @@ def dense_features(
     values: npt.NDArray[np.generic],
     shape: tuple[int, int],
 ) -> Tensor:
-    """Fill in the zeros of a sparse matrix stored by row (CSR).
-
-    Args:
-        indptr: integers [N + 1].
-        indices: integers [nonzeros]; columns.
-        values: numbers [nonzeros].
-        shape: (N, F).
-
-    Returns:
-        float32 [N, F].
+    """Fill in the zeros of a sparse matrix stored by row (CSR): float32 of the shape.
 
     Raises:
         DataError: the three arrays do not describe a matrix of this shape.
@@ -106,7 +94,7 @@ def dense_features(
 
 
 def standardise_features(features: Tensor, how: Standardise) -> None:
-    """Bring features to a common scale, in place: features may fill most of the memory.
+    """Bring features, floats [N, F], to a common scale, in place: they may fill most of the memory.
 
     The statistics are taken over all vertices, those of the test split included: features of every vertex are
     known while training (transductive learning), and only their labels are hidden.
@@ -230,11 +218,7 @@ class SplitOptions:
     """Share of the labelled vertices that validate, with kind "fractions"; the rest are test vertices."""
 
     def __post_init__(self) -> None:
-        """Refuse counts and shares that leave no split.
-
-        Raises:
-            RecipeError: a value is out of range; the message names it.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.kind not in ("per-class", "fractions"):
             raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
         if self.train_per_class < 1 or self.validation_per_class < 0:
@@ -268,25 +252,21 @@ class VertexSplit:
         return VertexSplit(train_ids=nothing, validation_ids=nothing, test_ids=nothing)
 
 
-def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
-    """Share the labelled vertices out at random.
+MASKS = ("train_mask", "val_mask", "test_mask")
+"""Names of the splits among the vertex data of DGL's and PyG's graphs."""
 
-    Vertex v is ranked by a hash of (seed, v), so the split depends on nothing else.
+
+def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
+    """Share the labelled vertices out at random, by a hash of (seed, vertex) alone, in disjoint ascending lists.
 
     Args:
         labels: int64 [N] with -1 for unknown, or float [N, C] (kind "fractions" only).
         options: how many go where.
         seed: another seed gives another split.
 
-    Returns:
-        Disjoint ascending lists that cover every labelled vertex.
-
     Raises:
         RecipeError: kind "per-class" for labels with several classes per vertex.
         DataError: a class has too few vertices.
-
-    Cost:
-        One sort of N numbers.
     """
     values = labels.numpy()
     labelled = np.arange(len(values)) if values.ndim == 2 else np.flatnonzero(values >= 0)
@@ -305,18 +285,21 @@ def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexS
 
 
 def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
-    """Turn three masks into lists of ids.
-
-    Args:
-        train: boolean [N].
-        validation: boolean [N].
-        test: boolean [N].
-
-    Returns:
-        The ids where each is true.
-    """
+    """Turn three boolean masks [N] into lists of the ids where each is true."""
     lists = [mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)]
     return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+
+
+def split_from_named_masks(data: Mapping[str, Tensor]) -> VertexSplit | None:
+    """The split that DGL's and PyG's data hold as train_mask, val_mask and test_mask; None where there is none.
+
+    Raises:
+        DataError: only some of the three are there.
+    """
+    present = [name for name in MASKS if name in data]
+    if present and len(present) < 3:
+        raise DataError(f"of the masks {MASKS} the graph has only {present}; give all three or none.")
+    return split_from_masks(*(data[name] for name in MASKS)) if present else None
 
 
 def _per_class(

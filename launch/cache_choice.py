@@ -24,6 +24,7 @@ from windrow.caching.selection import (
 )
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
 from windrow.comm.codec import make_codec
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.gnn.demand import count_accesses, demand_of
 from windrow.gnn.inference import own_vertices, sampled_steps
@@ -36,7 +37,6 @@ from windrow.launch.recipe import Recipe
 __all__ = [
     "CacheChoice",
     "PartRanking",
-    "agree_on_capacities",
     "choose_cache",
     "choose_inference_cache",
     "rank_part",
@@ -92,14 +92,7 @@ class PartRanking:
         return np.concatenate([np.arange(start), np.arange(stop, self.offsets[-1])])
 
     def expected_rows(self, capacities: npt.ArrayLike) -> npt.NDArray[np.float64]:
-        """Rows that this part asks each owner for in an epoch.
-
-        Args:
-            capacities: integers [C], sizes of the cache.
-
-        Returns:
-            float64 [C, parts].
-        """
+        """Rows that this part asks each owner for in an epoch, float64 [C, parts], with caches of these sizes."""
         rows = expected_remote_rows(
             self.total, self.ranking, self.offsets, self.part, capacities, steps=self.steps
         )
@@ -110,7 +103,7 @@ class PartRanking:
 def rank_part(
     graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: Samplers | None = None
 ) -> PartRanking:
-    """Analyse a part.
+    """Analyse a part's minibatches, as the recipe samples them, and rank what they need by its cache policy.
 
     Args:
         graph: its topology and training vertices; whose rows it holds does not matter.
@@ -154,13 +147,7 @@ def rank_part(
 
 
 def seed_order(graph: PartitionedGraph, part: int, recipe: Recipe) -> SeedOrder:
-    """The seeds of a part's minibatches, as training draws them.
-
-    Args:
-        graph: with its training vertices.
-        part: whose seeds.
-        recipe: batch size, order and seed.
-    """
+    """The seeds of a part's minibatches, as training draws them."""
     return SeedOrder(
         graph.train_ids,
         graph.original_ids,
@@ -172,16 +159,14 @@ def seed_order(graph: PartitionedGraph, part: int, recipe: Recipe) -> SeedOrder:
     )
 
 
-def row_sizes(sampler: SamplerOptions, features: Tensor) -> tuple[int, int]:
+def row_sizes(sampler: SamplerOptions, wire: WireOptions, features: Tensor) -> tuple[int, int]:
     """Bytes of one row of features where it is owned, and on the wire of training or in a cache, which keeps that form.
 
-    Args:
-        sampler: says in which number formats rows are kept and travel.
-        features: [rows, F] as the store has them, or as training keeps them already; only shape and dtype count.
+    Of the features only shape and dtype count: [rows, F] as the store has them, or as training keeps them already.
     """
     shape = features.shape[1:]
     in_memory = make_codec(sampler.storage).wire_row_bytes(shape, features.dtype)
-    on_the_wire = sampler.codec_of(features.dtype).wire_row_bytes(shape, features.dtype)
+    on_the_wire = wire.vectors_codec(features.dtype).wire_row_bytes(shape, features.dtype)
     return in_memory, min(in_memory, on_the_wire)
 
 
@@ -201,28 +186,22 @@ class CacheChoice:
 
 
 def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> CacheChoice:
-    """Choose the remote rows that this rank keeps, as section [cache] says. Collective.
+    """Choose the remote rows that this rank keeps, as section [cache] says. Collective, one rank for each part.
 
-    Args:
-        world: one rank for each part.
-        graph: this rank's view.
-        recipe: the same on every rank.
-
-    Returns:
-        The choice. With a number for alpha every rank keeps floor(alpha N / ranks) rows, or as many as it can ever
-        need; with "auto", those that pay, within the memory budget.
+    With a number for alpha every rank keeps floor(alpha N / ranks) rows, or as many as it can ever need; with "auto",
+    those that pay, within the memory budget.
 
     Cost:
-        That of `windrow.launch.cache_choice.rank_part`; none where alpha is 0 or there is one rank.
+        That of `rank_part`; none where alpha is 0 or there is one rank.
     """
     options = recipe.cache
     if world.size == 1 or options.alpha == 0:
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
     ranking = rank_part(graph, world.rank, recipe)
-    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
+    _, copy_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
     if isinstance(options.alpha, str):
         worthwhile = ranking.worthwhile(recipe.training.epochs)
-        capacities = agree_on_capacities(world, ranking, worthwhile, copy_bytes, options.memory_gib)
+        capacities = _agree_on_capacities(world, ranking, worthwhile, copy_bytes, options.memory_gib)
         alpha = max(capacities) * world.size / graph.num_vertices
     else:
         capacities = [cache_capacity(options.alpha, graph.num_vertices, world.size)] * world.size
@@ -235,18 +214,10 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
     )
 
 
-def agree_on_capacities(
+def _agree_on_capacities(
     world: World, ranking: PartRanking, worthwhile: int, row_bytes: int, memory_gib: float
 ) -> list[int]:
-    """Rows that each rank keeps where alpha is "auto". Collective.
-
-    Args:
-        world: one rank for each part.
-        ranking: of this rank.
-        worthwhile: remote rows that this rank would gain by keeping.
-        row_bytes: of one row as it is kept; must agree.
-        memory_gib: see `windrow.caching.selection.automatic_capacities`; must agree.
-    """
+    """Rows that each rank keeps where alpha is "auto", see `automatic_capacities`. Collective."""
     needs = world.all_gather_object((worthwhile, ranking.num_remote), stage=STAGE)
     everywhere, remote = zip(*needs, strict=True)
     return automatic_capacities(everywhere, remote, row_bytes, memory_gib)
@@ -292,8 +263,8 @@ def choose_inference_cache(
     )
     worthwhile = ranking.worthwhile(1)
     if isinstance(options.alpha, str):
-        row_bytes, _ = row_sizes(recipe.sampler, graph.features)
-        capacities = agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
+        row_bytes, _ = row_sizes(recipe.sampler, recipe.wire, graph.features)
+        capacities = _agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
         return torch.from_numpy(ranking.kept(capacities[world.rank]))
     room = cache_capacity(options.alpha, graph.num_vertices, world.size)
     return torch.from_numpy(ranking.kept(min(worthwhile, room)))

@@ -85,12 +85,7 @@ class CheckpointHeader:
 
 
 def write_checkpoint(path: Path, header: CheckpointHeader, state: Mapping[str, Any]) -> None:
-    """Write a checkpoint so that the file is either complete or not there.
-
-    Args:
-        path: the file; its folder exists. An older file of that name is replaced in one step.
-        header: what it belongs to.
-        state: tensors and plain Python values, nested in dictionaries and lists.
+    """Write a checkpoint so that the file is either complete or not there; its folder exists.
 
     Raises:
         StoreError: the disk is full or the folder cannot be written; no file is changed.
@@ -124,10 +119,7 @@ def read_header(path: Path) -> CheckpointHeader:
 
 
 def read_checkpoint(path: Path) -> tuple[CheckpointHeader, dict[str, Any]]:
-    """Read a checkpoint, checking every byte of its state.
-
-    Returns:
-        The header, and the state with its tensors on the CPU.
+    """Read a checkpoint, checking every byte of its state; its tensors are on the CPU.
 
     Raises:
         StoreError: there is no checkpoint, it is damaged, or of another version.
@@ -226,12 +218,9 @@ def tables_folder(checkpoint: Path) -> Path:
 
 
 def begin_checkpoint(folder: Path, position: tuple[int, int], *, with_tables: bool) -> Path:
-    """Make room for a checkpoint: what an interrupted save left behind is cleared.
+    """Make room for the checkpoint of this (epoch, step): what an interrupted save left behind is cleared.
 
-    Args:
-        folder: made if it is not there.
-        position: (epoch, step).
-        with_tables: make the folder for table shards, empty. A checkpoint of the same position is deleted first.
+    With tables, an empty folder for their shards is made, and a checkpoint of the same position deleted first.
 
     Returns:
         The file that `save_checkpoint` will write.
@@ -325,13 +314,7 @@ def load_best(folder: Path) -> Checkpoint:
 def check_fits(
     header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fingerprint: str, data: str
 ) -> None:
-    """Refuse to go on with another recipe or other data.
-
-    Args:
-        header: of the checkpoint.
-        recipe: the settings, of the run that resumes, that its weights depend on.
-        data_fingerprint: of that run's graph or log.
-        data: which of both, for messages.
+    """Refuse to go on with another recipe (the settings that weights depend on) or other data (a "graph" or "log").
 
     Raises:
         StoreError: names the first keys that differ, with both values, or says that the data do.
@@ -354,15 +337,10 @@ def check_fits(
 
 
 def check_world_size(header: CheckpointHeader, size: int, *, order: str) -> None:
-    """Refuse to go on with another number of ranks where minibatches depend on it.
-
-    Args:
-        header: of the checkpoint.
-        size: ranks of the run that resumes.
-        order: the recipe's sampler.order.
+    """Refuse to go on with another number of ranks where minibatches depend on it: sampler.order = "local".
 
     Raises:
-        StoreError: the order is "local" and the sizes differ.
+        StoreError: names both numbers.
     """
     if order == "local" and header.world_size != size:
         raise StoreError(

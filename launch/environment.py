@@ -14,7 +14,6 @@ __all__ = [
     "git_commit",
     "hardware",
     "hardware_line",
-    "kernel_id",
     "package_versions",
     "usable_cores",
 ]
@@ -82,30 +81,10 @@ def usable_cores() -> int:
     return os.cpu_count() or 1
 
 
-def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
-    """What processes have in common that share cores and memory: the start of a kernel, whatever the host is called.
-
-    Emulated hosts and containers have names of their own and share a machine.
-
-    Args:
-        boot_id: where Linux tells it; where it does not, the host's name must do.
-    """
-    try:
-        return boot_id.read_text(encoding="ascii").strip()
-    except OSError:
-        return platform.node()
-
-
 def git_commit(folder: Path | None = None) -> str:
-    """The commit of a checkout, with "-modified" where tracked files differ from it.
+    """The full hash of a checkout's commit, with "-modified" where tracked files differ from it; "unknown" without git.
 
     Results of benchmarks do not count: each benchmark writes one, and the next would be called modified by it.
-
-    Args:
-        folder: any folder of the checkout; the one of this file by default.
-
-    Returns:
-        The full hash; "unknown" where there is no git, no checkout or no commit yet.
     """
     place = folder or Path(__file__).resolve().parent
     commit = _git(place, "rev-parse", "--verify", "HEAD")

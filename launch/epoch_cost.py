@@ -3,29 +3,32 @@
 Costs add up where an epoch is interrupted and gone on with.
 """
 
+import functools
 import operator
 import os
 import resource
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass, field, replace
-from typing import Any
+from collections.abc import Collection, Mapping, Sequence
+from copy import copy
+from dataclasses import asdict, dataclass, field, fields, replace
+from typing import Any, TypeVar
 
 import torch
 
-from windrow.comm.meter import Meter, Traffic
+from windrow.comm.meter import Traffic
 from windrow.comm.world import World
 
 __all__ = [
     "EpochCost",
     "RankCost",
+    "cache_hit_rate",
     "communication_share",
     "gather_cost",
+    "home_share",
     "own_time",
     "own_traffic",
     "peak_gpu_memory_bytes",
     "peak_memory_bytes",
-    "rank_traffic",
 ]
 
 
@@ -65,17 +68,9 @@ class RankCost:
 
     def __add__(self, other: "RankCost") -> "RankCost":
         """The cost of two parts of an epoch, one after the other, on the same number of ranks."""
-        return RankCost(
+        return replace(
+            _sum_of_fields(self, other, all_but={"host", "peak_memory_bytes", "peak_gpu_memory_bytes"}),
             host=other.host or self.host,
-            seconds=self.seconds + other.seconds,
-            stage_seconds=_summed(self.stage_seconds, other.stage_seconds),
-            waiting_seconds=_summed(self.waiting_seconds, other.waiting_seconds),
-            bytes_sent=_added(self.bytes_sent, other.bytes_sent),
-            bytes_received=_added(self.bytes_received, other.bytes_received),
-            bytes_reduced=self.bytes_reduced + other.bytes_reduced,
-            rows_local=self.rows_local + other.rows_local,
-            rows_cached=self.rows_cached + other.rows_cached,
-            rows_remote=self.rows_remote + other.rows_remote,
             peak_memory_bytes=max(self.peak_memory_bytes, other.peak_memory_bytes),
             peak_gpu_memory_bytes=max(self.peak_gpu_memory_bytes, other.peak_gpu_memory_bytes),
         )
@@ -85,16 +80,9 @@ class RankCost:
         """Seconds without evaluation."""
         return self.seconds - self.stage_seconds.get("evaluate", 0.0)
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON or a checkpoint: the keyword arguments of this class."""
-        return asdict(self)
-
 
 def communication_share(ranks: Sequence[RankCost]) -> float | None:
     """Share of the time of training that ranks spend waiting in collectives, for the network or for each other.
-
-    Args:
-        ranks: all of a job, in the same epoch.
 
     Returns:
         The mean over the ranks; None where there is no time to share.
@@ -103,45 +91,35 @@ def communication_share(ranks: Sequence[RankCost]) -> float | None:
     return sum(sum(rank.waiting_seconds.values()) for rank in ranks) / seconds if seconds > 0 else None
 
 
-def rank_traffic(meter: Meter, size: int) -> RankCost:
-    """What a rank's meter has counted since it was reset; time and memory are left out.
-
-    Args:
-        meter: of the rank's world.
-        size: number of ranks.
-    """
-    sent: dict[str, list[int]] = {}
-    received: dict[str, list[int]] = {}
-    for (stage, peer), traffic in meter.table().items():
-        if peer is not None:
-            for matrix, num_bytes in ((sent, traffic.bytes_sent), (received, traffic.bytes_received)):
-                if num_bytes:
-                    matrix.setdefault(stage, [0] * size)[peer] += num_bytes
-    found = meter.found()
-    return RankCost(
-        waiting_seconds=meter.waiting_seconds,
-        bytes_sent=sent,
-        bytes_received=received,
-        bytes_reduced=meter.totals().bytes_reduced,
-        rows_local=found.local,
-        rows_cached=found.cached,
-        rows_remote=found.remote,
-    )
+def home_share(costs: "Sequence[RankCost | EpochCost]") -> float | None:
+    """Share of the rows needed that ranks had themselves, copies included; None where none were needed."""
+    home = sum(cost.rows_local + cost.rows_cached for cost in costs)
+    needed = home + sum(cost.rows_remote for cost in costs)
+    return home / needed if needed else None
 
 
-def _summed(one: Mapping[str, float], other: Mapping[str, float]) -> dict[str, float]:
-    """Add stage by stage."""
-    return {stage: one.get(stage, 0.0) + other.get(stage, 0.0) for stage in dict.fromkeys([*one, *other])}
+def cache_hit_rate(costs: "Sequence[RankCost | EpochCost]") -> float | None:
+    """Share of the rows of other ranks that the asking rank found in its cache; None where it found none."""
+    cached = sum(cost.rows_cached for cost in costs)
+    return cached / (cached + sum(cost.rows_remote for cost in costs)) if cached else None
 
 
-def _added(one: Mapping[str, list[int]], other: Mapping[str, list[int]]) -> dict[str, list[int]]:
-    """Add stage by stage and peer by peer."""
-    return {
-        stage: list(map(operator.add, one[stage], other[stage]))
-        if stage in one and stage in other
-        else list(one.get(stage) or other[stage])
-        for stage in dict.fromkeys([*one, *other])
-    }
+Cost = TypeVar("Cost", "RankCost", "EpochCost")
+
+
+def _sum_of_fields(one: Cost, other: Cost, *, all_but: Collection[str]) -> Cost:
+    names = [field.name for field in fields(one) if field.name not in all_but]
+    return replace(one, **{name: _sum(getattr(one, name), getattr(other, name)) for name in names})
+
+
+def _sum(one: Any, other: Any) -> Any:
+    """Of numbers; of mappings key by key, where what one of them lacks counts as nothing; of lists place by place."""
+    if isinstance(one, Mapping):
+        return {
+            key: _sum(one[key], other[key]) if key in one and key in other else copy({**one, **other}[key])
+            for key in dict.fromkeys([*one, *other])
+        }
+    return list(map(operator.add, one, other)) if isinstance(one, list) else one + other
 
 
 STAGE = "figures"
@@ -173,39 +151,14 @@ class EpochCost:
 
         Where they ran on different numbers of ranks, `ranks` are those of the later part alone.
         """
-        stages = dict.fromkeys([*self.stage_seconds, *other.stage_seconds])
         ranks = other.ranks or self.ranks
         if len(self.ranks) == len(other.ranks):
             ranks = tuple(before + after for before, after in zip(self.ranks, other.ranks, strict=True))
-        return EpochCost(
-            seconds=self.seconds + other.seconds,
-            stage_seconds={
-                stage: self.stage_seconds.get(stage, 0.0) + other.stage_seconds.get(stage, 0.0)
-                for stage in stages
-            },
-            rows_fetched=self.rows_fetched + other.rows_fetched,
-            bytes_fetched=self.bytes_fetched + other.bytes_fetched,
-            rows_local=self.rows_local + other.rows_local,
-            rows_cached=self.rows_cached + other.rows_cached,
-            rows_remote=self.rows_remote + other.rows_remote,
-            ranks=ranks,
-        )
-
-    @property
-    def share_found_at_home(self) -> float | None:
-        """Rows that ranks had themselves, copies included, of all that they needed; None where they needed none."""
-        home = self.rows_local + self.rows_cached
-        needed = home + self.rows_remote
-        return home / needed if needed else None
-
-    @property
-    def cache_hit_rate(self) -> float | None:
-        """Copies that ranks had, of all rows of other ranks that they needed; None where no copy was needed."""
-        return self.rows_cached / (self.rows_cached + self.rows_remote) if self.rows_cached else None
+        return replace(_sum_of_fields(self, other, all_but={"ranks"}), ranks=ranks)
 
     def to_dict(self) -> dict[str, Any]:
         """Plain values, for a checkpoint."""
-        return {**asdict(self), "ranks": [rank.to_dict() for rank in self.ranks]}
+        return asdict(self)
 
     @staticmethod
     def from_dict(values: Mapping[str, Any]) -> "EpochCost":
@@ -217,29 +170,32 @@ class EpochCost:
 def own_traffic(world: World, fetched: Traffic) -> EpochCost:
     """What this rank has exchanged and needed since the meter of its world was reset, without time.
 
-    Args:
-        world: has a meter.
-        fetched: the part of its traffic that the model's rows are.
+    Of its traffic, `fetched` is what the model's rows are.
     """
     assert world.meter is not None
-    own = rank_traffic(world.meter, world.size)
+    sent: dict[str, list[int]] = {}
+    received: dict[str, list[int]] = {}
+    for (stage, peer), traffic in world.meter.table().items():
+        if peer is not None:
+            for matrix, num_bytes in ((sent, traffic.bytes_sent), (received, traffic.bytes_received)):
+                if num_bytes:
+                    matrix.setdefault(stage, [0] * world.size)[peer] += num_bytes
+    found = world.meter.found()
+    rows: Any = {"rows_local": found.local, "rows_cached": found.cached, "rows_remote": found.remote}
+    own = RankCost(
+        waiting_seconds=world.meter.waiting_seconds,
+        bytes_sent=sent,
+        bytes_received=received,
+        bytes_reduced=world.meter.totals().bytes_reduced,
+        **rows,
+    )
     return EpochCost(
-        rows_fetched=fetched.rows_received,
-        bytes_fetched=fetched.bytes_received,
-        rows_local=own.rows_local,
-        rows_cached=own.rows_cached,
-        rows_remote=own.rows_remote,
-        ranks=(own,),
+        rows_fetched=fetched.rows_received, bytes_fetched=fetched.bytes_received, ranks=(own,), **rows
     )
 
 
 def own_time(seconds: float, stage_seconds: Mapping[str, float]) -> EpochCost:
-    """How long this rank has worked, and how much memory its process has needed at most.
-
-    Args:
-        seconds: wall-clock seconds.
-        stage_seconds: the same per stage.
-    """
+    """How long this rank has worked, in all and per stage, and how much memory its process has needed at most."""
     own = RankCost(
         host=os.uname().nodename,
         seconds=seconds,
@@ -251,11 +207,7 @@ def own_time(seconds: float, stage_seconds: Mapping[str, float]) -> EpochCost:
 
 
 def gather_cost(world: World, own: EpochCost) -> EpochCost:
-    """Put the costs of all ranks together. Collective.
-
-    Args:
-        world: all its ranks call this at the same point of the epoch.
-        own: what this rank has measured.
+    """Put the costs of all ranks together. Collective, at the same point of the epoch.
 
     Returns:
         The largest seconds, in all and of each stage; the sums of rows and bytes; the same on every rank. What each
@@ -263,17 +215,13 @@ def gather_cost(world: World, own: EpochCost) -> EpochCost:
     """
     everyone = world.all_gather_object(replace(own, ranks=()), stage=STAGE)
     ranks = world.gather_object(own.ranks, root=0, stage=STAGE)
-    return EpochCost(
+    return replace(
+        functools.reduce(operator.add, everyone),
         seconds=max(one.seconds for one in everyone),
         stage_seconds={
             stage: max(one.stage_seconds.get(stage, 0.0) for one in everyone)
             for stage in dict.fromkeys(stage for one in everyone for stage in one.stage_seconds)
         },
-        rows_fetched=sum(one.rows_fetched for one in everyone),
-        bytes_fetched=sum(one.bytes_fetched for one in everyone),
-        rows_local=sum(one.rows_local for one in everyone),
-        rows_cached=sum(one.rows_cached for one in everyone),
-        rows_remote=sum(one.rows_remote for one in everyone),
         ranks=tuple(rank for of_rank in ranks for rank in of_rank),
     )
 

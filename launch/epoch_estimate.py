@@ -24,10 +24,10 @@ from torch import Tensor
 from windrow.comm.codec import make_codec
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
-from windrow.gnn.metrics import loss_sum
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.trainer import loss_sum
 from windrow.launch.cache_choice import seed_order
 from windrow.launch.recipe import Recipe
 from windrow.training.dropout import DropoutContext
@@ -50,7 +50,7 @@ class StepWork:
     device_s: float
     """Seconds of forward, backward and update on a GPU; 0 where a CPU does them."""
     gradient_bytes: int
-    """Of the gradients that are summed over the ranks."""
+    """Of the gradients that are summed over the ranks, as they travel."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,11 +67,7 @@ class EpochTime:
     """Sums of gradients on the network."""
 
     def seconds(self, *, pipelined: bool) -> float:
-        """Of the epoch.
-
-        Args:
-            pipelined: whether the network works while minibatches are sampled and computed.
-        """
+        """Of the epoch; pipelined: the network works while minibatches are sampled and computed."""
         parts = (self.processor_s, self.device_s, self.exchange_s)
         return self.reduction_s + (max(parts) if pipelined else sum(parts))
 
@@ -79,7 +75,7 @@ class EpochTime:
 def estimate_epoch(
     work: StepWork, links: Links, asked: npt.NDArray[np.float64] | None, row_bytes: int, *, steps: int
 ) -> EpochTime:
-    """Predict an epoch from its mean step.
+    """Predict an epoch of so many steps from its mean step.
 
     Args:
         work: of a step.
@@ -203,8 +199,9 @@ class _Bench:
         """Medians of what counted."""
         processor = slower * median(self.processor_s)
         device = median(self.device_s)
+        codec = make_codec(self.recipe.wire.sums)
         gradient_bytes = sum(
-            weight.numel() * weight.element_size()
+            codec.wire_row_bytes(weight.shape, weight.dtype)
             for weight in self._model.parameters()
             if weight.requires_grad
         )

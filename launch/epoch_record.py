@@ -1,8 +1,8 @@
 """The record of a run, epoch by epoch: metrics.jsonl, ranks.jsonl, TensorBoard, and the curves as one picture.
 
 A line of metrics.jsonl is also a row of the printed table and a point of the curves: loss, validation and test metric,
-seconds per stage. Both files survive a kill, and
-forget the epochs that are run again. A line of ranks.jsonl says what each rank did in one epoch::
+seconds per stage. Both files survive a kill, and forget the epochs that are run again.
+A line of ranks.jsonl says what each rank did in one epoch::
 
     {"epoch": 1, "ranks": [{"host": "a", "seconds": 1.2, "stage_seconds": {"sample": 0.1, ...},
                             "bytes_sent": {"features: rows": [0, 1234]}, "bytes_received": {"features: rows": [0, 980]},
@@ -18,10 +18,10 @@ import contextlib
 import dataclasses
 import json
 import math
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Generic, Protocol, Self, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 
@@ -31,16 +31,17 @@ from windrow.partition.atomic_writes import write_atomically
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from torch.utils.tensorboard.writer import SummaryWriter
+    from matplotlib.figure import Figure
 
 __all__ = [
-    "EpochEntry",
+    "COLOURS",
+    "METRIC_NAMES",
     "EpochLines",
     "EpochRecord",
-    "MetricsLog",
+    "MetricsBoard",
     "RankRecord",
     "best_record",
-    "read_lines",
+    "new_figure",
     "read_rank_records",
     "read_records",
     "write_plot",
@@ -97,13 +98,9 @@ class EpochRecord:
 
 
 def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
-    """The epoch with the best validation metric; as in early stopping, a tie is not better and NaN never is.
+    """The epoch with the best validation metric; None where nothing was evaluated.
 
-    Args:
-        records: of one run, in order.
-
-    Returns:
-        None where nothing was evaluated.
+    As in early stopping, a tie is not better and NaN never is.
     """
     best: tuple[float, EpochRecord] | None = None
     for record in records:
@@ -125,7 +122,7 @@ class RankRecord:
 
     def to_json(self) -> str:
         """One line of JSON."""
-        return json.dumps({"epoch": self.epoch, "ranks": [rank.to_dict() for rank in self.ranks]})
+        return json.dumps(dataclasses.asdict(self))
 
     @staticmethod
     def from_json(line: str) -> "RankRecord":
@@ -142,63 +139,39 @@ class RankRecord:
             raise ValueError(f"not the record of an epoch's ranks: {line[:100]!r}") from error
 
 
-def read_rank_records(path: Path) -> list[RankRecord]:
-    """Read what the ranks of a run did.
-
-    Args:
-        path: a ranks.jsonl; need not exist.
-
-    Returns:
-        The records in order. A last line that a killed process left unfinished is passed over.
-
-    Raises:
-        StoreError: another line is not a record.
-    """
-    return read_lines(path, RankRecord.from_json)
+Record = TypeVar("Record", EpochRecord, RankRecord)
 
 
-class EpochEntry(Protocol):
-    """What a line holds."""
-
-    @property
-    def epoch(self) -> int:
-        """Epochs finished, this one included."""
-
-    def to_json(self) -> str:
-        """The line, without its end."""
-
-
-Entry = TypeVar("Entry", bound=EpochEntry)
-Line = TypeVar("Line")
-
-
-class EpochLines(Generic[Entry]):
-    """Appends one line per epoch. Rank 0 alone makes one.
+class EpochLines(Generic[Record]):
+    """Appends one record per epoch to a file. Rank 0 alone makes one.
 
     Args:
         path: the file; one of an earlier run is gone on with.
-        parse: the inverse of the entries' ``to_json``, with a ValueError for what is not an entry.
-        finished_epochs: of the checkpoint that is resumed from: lines of later epochs are removed, since those
+        kind: of the records.
+        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since those
             epochs are run again. 0 for a new run.
 
     Raises:
         StoreError: the file of an earlier run cannot be understood.
     """
 
-    def __init__(self, path: Path, parse: Callable[[str], Entry], *, finished_epochs: int = 0) -> None:
-        self.kept = tuple(entry for entry in read_lines(path, parse) if entry.epoch <= finished_epochs)
-        """Entries from before the run was resumed."""
-        write_atomically(path, b"".join(f"{entry.to_json()}\n".encode() for entry in self.kept))
+    def __init__(self, path: Path, kind: type[Record], *, finished_epochs: int = 0) -> None:
+        self.records: list[Record] = [
+            record for record in _read_lines(path, kind) if record.epoch <= finished_epochs
+        ]
+        """All records of the run, those from before it was resumed included."""
+        write_atomically(path, b"".join(f"{record.to_json()}\n".encode() for record in self.records))
         self._file = path.open("a", encoding="utf-8")
 
-    def append(self, entry: Entry) -> None:
-        """Write one line; it is on its way to the disk when this returns.
+    def append(self, record: Record) -> None:
+        """Write one record; it is on its way to the disk when this returns.
 
         Raises:
             StoreError: the disk is full, say.
         """
+        self.records.append(record)
         try:
-            self._file.write(entry.to_json() + "\n")
+            self._file.write(record.to_json() + "\n")
             self._file.flush()
         except OSError as error:
             # Closing writes what is left, which fails once more; a second close does nothing.
@@ -213,88 +186,8 @@ class EpochLines(Generic[Entry]):
         self._file.close()
 
 
-def read_lines(path: Path, parse: Callable[[str], Line]) -> list[Line]:
-    """Read a file of lines.
-
-    Args:
-        path: the file; need not exist.
-        parse: makes something of a line, with a ValueError for what is not one.
-
-    Returns:
-        What the lines hold, in order. A last line that a killed process left unfinished is passed over.
-
-    Raises:
-        StoreError: another line cannot be understood.
-    """
-    if not path.exists():
-        return []
-    finished = path.read_text(encoding="utf-8").split("\n")[:-1]
-    found = []
-    for number, line in enumerate(finished, start=1):
-        try:
-            found.append(parse(line))
-        except ValueError as error:
-            raise StoreError(f"{path}, line {number}: {error}. Remove that line.") from error
-    return found
-
-
-class MetricsLog:
-    """Appends one record per epoch. Rank 0 alone makes one. A context manager.
-
-    Args:
-        path: the file of JSON lines.
-        tensorboard_folder: where event files go; None for none.
-        finished_epochs: of the checkpoint that is resumed from: records of later epochs are removed, since
-            those epochs are run again. 0 for a new run.
-
-    Raises:
-        RecipeError: TensorBoard is asked for and not installed.
-        StoreError: the file of an earlier run cannot be understood.
-    """
-
-    def __init__(
-        self, path: Path, *, tensorboard_folder: Path | None = None, finished_epochs: int = 0
-    ) -> None:
-        self._writer = None if tensorboard_folder is None else _writer(tensorboard_folder, finished_epochs)
-        self._lines = EpochLines(path, EpochRecord.from_json, finished_epochs=finished_epochs)
-        self._records = list(self._lines.kept)
-
-    @property
-    def records(self) -> tuple[EpochRecord, ...]:
-        """All records of the run, those from before it was resumed included."""
-        return tuple(self._records)
-
-    def append(self, record: EpochRecord) -> None:
-        """Write one record; it is on its way to the disk when this returns.
-
-        Raises:
-            StoreError: the disk is full, say.
-        """
-        self._records.append(record)
-        self._lines.append(record)
-        if self._writer is not None:
-            for name, value in _scalars(record).items():
-                self._writer.add_scalar(name, value, record.epoch)
-            self._writer.flush()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._lines.close()
-        if self._writer is not None:
-            self._writer.close()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        self.close()
-
-
 def read_records(path: Path) -> list[EpochRecord]:
-    """Read the records of a run.
-
-    Args:
-        path: a metrics.jsonl; need not exist.
+    """Read a metrics.jsonl, which need not exist.
 
     Returns:
         The records in order. A last line that a killed process left unfinished is passed over.
@@ -302,17 +195,57 @@ def read_records(path: Path) -> list[EpochRecord]:
     Raises:
         StoreError: another line is not a record.
     """
-    return read_lines(path, EpochRecord.from_json)
+    return _read_lines(path, EpochRecord)
 
 
-def _writer(folder: Path, finished_epochs: int) -> "SummaryWriter":
-    try:
-        from torch.utils.tensorboard.writer import SummaryWriter
-    except ImportError as error:
-        raise RecipeError(
-            "[run] tensorboard = true, but TensorBoard is not installed: install it, or set this to false"
-        ) from error
-    return SummaryWriter(log_dir=str(folder), purge_step=finished_epochs + 1 if finished_epochs else None)
+def read_rank_records(path: Path) -> list[RankRecord]:
+    """Read a ranks.jsonl; else as `read_records`."""
+    return _read_lines(path, RankRecord)
+
+
+def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
+    if not path.exists():
+        return []
+    finished = path.read_text(encoding="utf-8").split("\n")[:-1]
+    found: list[Record] = []
+    for number, line in enumerate(finished, start=1):
+        try:
+            found.append(kind.from_json(line))
+        except ValueError as error:
+            raise StoreError(f"{path}, line {number}: {error}. Remove that line.") from error
+    return found
+
+
+class MetricsBoard:
+    """Shows records in TensorBoard. Rank 0 alone makes one.
+
+    Args:
+        folder: where event files go.
+        finished_epochs: of the checkpoint that is resumed from: later epochs are shown anew.
+
+    Raises:
+        RecipeError: TensorBoard is not installed.
+    """
+
+    def __init__(self, folder: Path, *, finished_epochs: int = 0) -> None:
+        try:
+            from torch.utils.tensorboard.writer import SummaryWriter
+        except ImportError as error:
+            raise RecipeError(
+                "[run] tensorboard = true, but TensorBoard is not installed: install it, or set this to false"
+            ) from error
+        purge = finished_epochs + 1 if finished_epochs else None
+        self._writer = SummaryWriter(log_dir=str(folder), purge_step=purge)
+
+    def append(self, record: EpochRecord) -> None:
+        """Show one record."""
+        for name, value in _scalars(record).items():
+            self._writer.add_scalar(name, value, record.epoch)
+        self._writer.flush()
+
+    def close(self) -> None:
+        """Close the files."""
+        self._writer.close()
 
 
 def _scalars(record: EpochRecord) -> dict[str, float]:
@@ -330,7 +263,7 @@ def _scalars(record: EpochRecord) -> dict[str, float]:
     return {name: value for name, value in named.items() if value is not None}
 
 
-SIZE_INCHES = (13.0, 4.2)
+PANEL_INCHES, HEIGHT_INCHES = 4.4, 4.2
 DOTS_PER_INCH = 130
 FEW_EPOCHS = 25
 COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F0E442", "#666666")
@@ -345,29 +278,30 @@ METRIC_NAMES = {
 
 
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
-    """Draw the curves.
-
-    Args:
-        records: of a run, at least one.
-        path: a .png file.
-        title: above the picture.
-    """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
-    loss, metric, seconds = figure.subplots(1, 3)
+    """Draw the curves of a run with at least one record into a .png file."""
+    figure, (loss, metric, seconds) = new_figure(3)
     _draw_loss(loss, records)
     _draw_metric(metric, records)
     _draw_seconds(seconds, records)
     for axes in (loss, metric, seconds):
         axes.set_xlabel("epoch")
-        axes.xaxis.get_major_locator().set_params(integer=True)
+        axes.locator_params(axis="x", integer=True)
+    figure.suptitle(title, weight="bold")
+    figure.savefig(path, format="png")
+
+
+def new_figure(panels: int) -> "tuple[Figure, Sequence[Axes]]":
+    """A picture for Matplotlib to draw, with so many panels side by side."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(PANEL_INCHES * panels, HEIGHT_INCHES), dpi=DOTS_PER_INCH, layout="constrained")
+    FigureCanvasAgg(figure)
+    drawn = figure.subplots(1, panels, squeeze=False)[0]
+    for axes in drawn:
         axes.grid(alpha=0.3, linewidth=0.6)
         axes.spines[["top", "right"]].set_visible(False)
-    figure.suptitle(title, weight="bold")
-    figure.savefig(path)
+    return figure, drawn
 
 
 def _draw_loss(axes: "Axes", records: Sequence[EpochRecord]) -> None:

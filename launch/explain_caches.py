@@ -5,9 +5,9 @@ A survey counts in one process, for all parts of the graph, what each size leave
 """
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 import numpy as np
 import numpy.typing as npt
@@ -24,6 +24,7 @@ from windrow.comm.links import Links
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.launch.cache_choice import rank_part, row_sizes
 from windrow.launch.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
+from windrow.launch.epoch_record import COLOURS, new_figure
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size, count, table
 
@@ -104,10 +105,6 @@ class Explanation:
     chosen: SizeEstimate
     """What training keeps with the recipe as it is."""
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
 
 def explain(
     graph: PartitionedGraph,
@@ -125,12 +122,9 @@ def explain(
         alphas: replication factors to show; those that would keep everything anyway are left out.
         links: of a network with one rank for each part; None where it is not known.
         work: of a step; None where the network is not known.
-
-    Returns:
-        Everything that is expected.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
-    row_bytes, wire_row_bytes = row_sizes(recipe.sampler, graph.features)
+    row_bytes, wire_row_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
     full = max(vertices - graph.book.part_size(part) for part in range(parts)) * parts / vertices
     shown = [alpha for alpha in alphas if alpha < full]
     on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
@@ -219,18 +213,13 @@ class CacheSurvey:
 
 
 def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[float]) -> CacheSurvey:
-    """Rank the remote rows of every part and see what caches leave.
-
-    Args:
-        graph: topology and training vertices; of its features only shape and dtype count.
-        recipe: as it would be trained.
-        alphas: replication factors, in any order.
+    """Rank the remote rows of every part and see what caches of these replication factors leave.
 
     Cost:
         That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
-    _, copy_bytes = row_sizes(recipe.sampler, graph.features)
+    _, copy_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
     affordable = rows_that_fit(recipe.cache.memory_gib, copy_bytes)
     by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in alphas]
     remote = [vertices - graph.book.part_size(part) for part in range(parts)]
@@ -267,16 +256,13 @@ def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[floa
 
 
 def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, computed: str) -> str:
-    """Lay out an explanation.
+    """Lay out an explanation: a few lines about the job, the table of sizes, and what its marks mean.
 
     Args:
         found: what is expected.
         recipe: what was explained.
         network: which network times are of; empty where none is known.
         computed: where a step's work was measured.
-
-    Returns:
-        A few lines about the job, the table of sizes, and what its marks mean.
     """
     fanouts = ", ".join(map(str, recipe.sampler.fanouts))
     head = [f"{found.num_vertices:,} vertices in {found.num_parts} parts; {found.steps:,} steps an epoch"]
@@ -336,10 +322,7 @@ def _notes(found: Explanation, recipe: Recipe) -> list[str]:
     ]
 
 
-SIZE_INCHES = (11.0, 4.2)
-DOTS_PER_INCH = 130
-BLUE, ORANGE, GREEN, PURPLE = "#0072B2", "#E69F00", "#009E73", "#CC79A7"
-"""Of Okabe and Ito's palette, told apart by colour-blind readers too."""
+BLUE, ORANGE, GREEN, PURPLE, *_ = COLOURS
 
 TICKS = (0.0, 0.01, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12, 10.24, 20.48, 40.96)
 """Of the axis of alpha, where there is room for them."""
@@ -349,23 +332,13 @@ TICK_ROOM = 0.06
 
 
 def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> None:
-    """Draw the curves.
-
-    Args:
-        found: what is expected.
-        path: a .png file.
-        title: above the picture.
+    """Draw the curves into a .png file.
 
     Raises:
         OSError: the file cannot be written.
     """
-    from matplotlib.backends.backend_agg import FigureCanvasAgg
-    from matplotlib.figure import Figure
-
-    figure = Figure(figsize=SIZE_INCHES, dpi=DOTS_PER_INCH, layout="constrained")
-    FigureCanvasAgg(figure)
     timed = found.knee.time is not None
-    panels = figure.subplots(1, 2 if timed else 1, squeeze=False)[0]
+    figure, panels = new_figure(2 if timed else 1)
     _draw_rows(panels[0], found)
     if timed:
         _draw_seconds(panels[1], found)
@@ -377,15 +350,13 @@ def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> Non
         axes.set_xticks(ticks, [f"{tick:g}" for tick in ticks])
         axes.set_ylim(bottom=0)
         axes.set_xlabel("alpha: remote rows kept by a rank, as a share of N / ranks")
-        axes.grid(alpha=0.3, linewidth=0.6)
-        axes.spines[["top", "right"]].set_visible(False)
         axes.axvline(found.knee.alpha, color=PURPLE, linestyle=":", label=f"knee, {found.knee.alpha:.3g}")
         axes.axvline(
             found.automatic.alpha, color=GREEN, linestyle="--", label=f"auto, {found.automatic.alpha:.3g}"
         )
         axes.legend(edgecolor="none")
     figure.suptitle(title, weight="bold")
-    figure.savefig(path)
+    figure.savefig(path, format="png")
 
 
 def _root(alphas: npt.NDArray[np.float64]) -> npt.NDArray[np.float64]:

@@ -6,8 +6,8 @@ from the plan of the tables, see `windrow.recsys.sharded.traffic`. What was foun
 
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.log_survey import StepCounter, groups_for
@@ -97,21 +97,11 @@ class DeduplicationExplanation:
             if factor >= WORTHWHILE_FACTOR > self.predicted_factors[name]
         }
 
-    def to_dict(self) -> dict[str, Any]:
-        """Plain values, for JSON."""
-        return asdict(self)
-
 
 def explain_deduplication(
     recipe: RecommendationRecipe, store: LogStore, found: LogSurvey, *, ranks: int
 ) -> DeduplicationExplanation:
-    """Work out what each step would save.
-
-    Args:
-        recipe: as it would be trained.
-        store: its prepared log.
-        found: in the log, for this number of ranks.
-        ranks: how many would train.
+    """Work out what each step would save of a prepared log, by what was found in it for so many ranks.
 
     Raises:
         PlanError: the tables do not fit, or the plan's file is not right.
@@ -188,16 +178,7 @@ SELDOM = 0.5
 def describe_deduplication(
     explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationRecipe
 ) -> str:
-    """Lay out what each step would save.
-
-    Args:
-        explained: what is expected.
-        found: in the log.
-        recipe: what was explained.
-
-    Returns:
-        A few lines about the log, the table of steps, and where it does not pay.
-    """
+    """Lay out what each step would save: about the log, the table of steps, and where it does not pay."""
     whose = "proposed, the recipe has none" if explained.proposed else "of the recipe"
     head = [*_head(found, explained.ranks), f"{groups_line(explained.groups)}   # {whose}", ""]
     if not explained.groups:
@@ -209,17 +190,7 @@ def describe_deduplication(
 def describe_groups(
     groups: Sequence[Sequence[str]], found: LogSurvey, recipe: RecommendationRecipe, *, ranks: int
 ) -> str:
-    """Lay out what repeats, feature by feature, and the groups that are proposed.
-
-    Args:
-        groups: to propose.
-        found: in the log.
-        recipe: that was looked at.
-        ranks: how many would train.
-
-    Returns:
-        A few lines about the log, a table of features, one of groups, and the line for the recipe.
-    """
+    """Lay out what repeats, feature by feature, and the groups that are proposed, with the line for the recipe."""
     features = [
         {"feature": name, "mean length": found.mean_length(name), **_figures([name], found)}
         for name in found.features
@@ -239,11 +210,7 @@ def describe_groups(
 
 
 def groups_line(groups: Sequence[Sequence[str]]) -> str:
-    """Groups as a recipe has them: ``groups = [["cart", "sellers"], ["history"]]``.
-
-    Args:
-        groups: features of each.
-    """
+    """Groups as a recipe has them: ``groups = [["cart", "sellers"], ["history"]]``."""
     return f"groups = {json.dumps([list(group) for group in groups], ensure_ascii=False)}"
 
 

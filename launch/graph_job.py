@@ -1,11 +1,11 @@
 """Training of a graph neural network, as the training loop sees it."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import torch
 
-from windrow.comm.meter import Stopwatch, Traffic
+from windrow.comm.meter import Traffic
 from windrow.comm.world import World
 from windrow.gnn.evaluation import Evaluator
 from windrow.gnn.models import build_model
@@ -14,6 +14,7 @@ from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch.cache_choice import choose_cache, row_sizes
 from windrow.launch.checkpoint import CheckpointHeader, check_world_size
 from windrow.launch.job import graph_placement
+from windrow.launch.known_links import world_of_sums
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size
 from windrow.partition.book import check_vertex_order
@@ -64,19 +65,23 @@ class GraphJob:
             options=recipe.training,
             seed=recipe.run.seed,
             pipeline=recipe.pipeline,
+            wire=recipe.wire,
+            sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
             cached_ids=self._cache.cached_ids,
             gpu_share=gpu_share,
         )
-        _, self._copy_bytes = row_sizes(recipe.sampler, self._graph.features)
+        _, self._copy_bytes = row_sizes(recipe.sampler, recipe.wire, self._graph.features)
         choices = world.all_gather_object(
             (len(self._cache.cached_ids), self._cache.expected_rows), stage="size of caches"
         )
         self._cached_rows = [kept for kept, _ in choices]
         self._expected_rows = [expected for _, expected in choices if expected is not None]
         # Its checks need the number of steps, which only the graph tells.
-        learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
+        learning_rate_factor(
+            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
+        )
         # What was rounded for the wire would make measured figures depend on the number of ranks.
-        is_exact = recipe.sampler.storage != "fp32" or recipe.sampler.wire == "fp32"
+        is_exact = recipe.sampler.storage != "fp32" or recipe.wire.vectors == "fp32"
         self._evaluator = Evaluator(
             world,
             self._graph,
@@ -88,6 +93,11 @@ class GraphJob:
         )
 
     @property
+    def trainer(self) -> MinibatchTrainer:
+        """What learns."""
+        return self._trainer
+
+    @property
     def data(self) -> Literal["graph"]:
         """What is learnt from."""
         return "graph"
@@ -96,11 +106,6 @@ class GraphJob:
     def data_fingerprint(self) -> str:
         """Digest of the user's graph."""
         return self._graph.fingerprint
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch."""
-        return self._trainer.steps_per_epoch
 
     @property
     def samples_per_epoch(self) -> int:
@@ -136,28 +141,6 @@ class GraphJob:
             )
         return (line,)
 
-    @property
-    def learning_rate(self) -> float:
-        """The rate of the last step."""
-        return self._trainer.learning_rate
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """Where this rank's seconds go."""
-        return self._trainer.stopwatch
-
-    def train_epoch(
-        self, epoch: int, *, first_step: int, loss_before: float, after_step: Callable[[int], None]
-    ) -> float:
-        """Run the steps of an epoch, or the rest of them. Collective."""
-        return self._trainer.train_epoch(
-            epoch, first_step=first_step, loss_before=loss_before, after_step=after_step
-        )
-
-    def loss_so_far(self) -> float:
-        """Sum of the losses of the epoch's seeds up to now. Collective."""
-        return self._trainer.loss_so_far()
-
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
         values = self._evaluator.evaluate(self._trainer.model)
@@ -171,14 +154,6 @@ class GraphJob:
     def placement(self) -> dict[str, Any]:
         """The parts of the graph."""
         return graph_placement(self._graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
-
-    def state_dict(self) -> dict[str, Any]:
-        """Weights and optimiser."""
-        return self._trainer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
-        self._trainer.load_state_dict(state)
 
     def local_tables(self) -> None:
         """There are none."""

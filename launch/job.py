@@ -25,49 +25,20 @@ from windrow.partition.tables.plan import Plan, Shard, TableSpec, rectangle_byte
 
 if TYPE_CHECKING:
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
-__all__ = ["TrainingJob", "graph_placement", "table_placement"]
+__all__ = ["JobTrainer", "TrainingJob", "graph_placement", "table_placement"]
 
 
-class TrainingJob(Protocol):
-    """One model in training on one rank: trainer, evaluator and data.
+class JobTrainer(Protocol):
+    """What learns in a job, step by step.
 
-    Implementations: `windrow.launch.graph_job.GraphJob`, `windrow.launch.recommendation_job.RecommendationJob`.
-    All ranks make the same one, and what their methods return is the same on all ranks where nothing else is said.
+    Implementations: `windrow.gnn.trainer.MinibatchTrainer`, `windrow.recsys.trainer.RecommendationTrainer`.
     """
-
-    @property
-    def data(self) -> Literal["graph", "log"]:
-        """What is learnt from, for messages."""
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Digest of the user's graph or log: a run is resumed with the same one only."""
 
     @property
     def steps_per_epoch(self) -> int:
         """Steps in an epoch."""
-
-    @property
-    def samples_per_epoch(self) -> int:
-        """Samples (seeds) in an epoch, over all ranks."""
-
-    @property
-    def metric(self) -> str:
-        """What chooses the best epoch: a key of the figures that `evaluate` gives."""
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether that metric should rise."""
-
-    @property
-    def shown_figures(self) -> Mapping[str, str]:
-        """Figures of a record that get a column of the table, beside the metric, with its header."""
-
-    @property
-    def opening_lines(self) -> Sequence[str]:
-        """What the user is told before the first epoch, by rank 0."""
 
     @property
     def learning_rate(self) -> float:
@@ -95,6 +66,52 @@ class TrainingJob(Protocol):
     def loss_so_far(self) -> float:
         """Sum of the losses of the epoch's samples up to now, over all ranks. Collective."""
 
+    def state_dict(self) -> dict[str, Any]:
+        """What all ranks have in common: dense weights and optimiser."""
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        """Restore what `state_dict` gave, on any number of ranks."""
+
+
+class TrainingJob(Protocol):
+    """One model in training on one rank: trainer, evaluator and data.
+
+    Implementations: `windrow.launch.graph_job.GraphJob`, `windrow.launch.recommendation_job.RecommendationJob`.
+    All ranks make the same one, and what their methods return is the same on all ranks where nothing else is said.
+    """
+
+    @property
+    def data(self) -> Literal["graph", "log"]:
+        """What is learnt from, for messages."""
+
+    @property
+    def trainer(self) -> JobTrainer:
+        """What learns."""
+
+    @property
+    def data_fingerprint(self) -> str:
+        """Digest of the user's graph or log: a run is resumed with the same one only."""
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples (seeds) in an epoch, over all ranks."""
+
+    @property
+    def metric(self) -> str:
+        """What chooses the best epoch: a key of the figures that `evaluate` gives."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether that metric should rise."""
+
+    @property
+    def shown_figures(self) -> Mapping[str, str]:
+        """Figures of a record that get a column of the table, beside the metric, with its header."""
+
+    @property
+    def opening_lines(self) -> Sequence[str]:
+        """What the user is told before the first epoch, by rank 0."""
+
     def evaluate(self) -> Mapping[str, Mapping[str, float]]:
         """Measure. Collective.
 
@@ -108,14 +125,8 @@ class TrainingJob(Protocol):
     def placement(self) -> dict[str, Any]:
         """What each rank holds, as `windrow.launch.job` describes it; not collective."""
 
-    def state_dict(self) -> dict[str, Any]:
-        """What all ranks have in common: dense weights and optimiser."""
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave, on any number of ranks."""
-
-    def local_tables(self) -> "Sequence[StoredTable] | None":
-        """This rank's shards of embedding tables, as views to read from and copy into; None where there are none."""
+    def local_tables(self) -> "Sequence[TableBatch] | None":
+        """What this rank stores of embedding tables, to read its state and to load it; None where there are none."""
 
     def check_resumable(self, header: CheckpointHeader) -> None:
         """Refuse a checkpoint for reasons of this kind of job.
@@ -131,10 +142,10 @@ class TrainingJob(Protocol):
 def graph_placement(
     graph: "PartitionedGraph", *, cached_rows: int | Sequence[int] = 0, copy_bytes: int | None = None
 ) -> dict[str, Any]:
-    """What the parts of a graph are.
+    """What the parts of a graph are, by any rank's view of it.
 
     Args:
-        graph: any rank's view of it.
+        graph: the view.
         cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
         copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
 
@@ -170,12 +181,7 @@ def graph_placement(
 
 
 def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
-    """Where embedding tables live.
-
-    Args:
-        tables: each with a plan that holds it.
-        world_size: number of ranks.
-    """
+    """Where embedding tables, each with a plan that holds it, live on so many ranks."""
     return {
         "kind": "log",
         "world_size": world_size,
@@ -194,9 +200,12 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
 
 
 def _shards(spec: TableSpec, plan: Plan, world_size: int) -> Sequence[Shard]:
-    if spec.name in plan.replicated:
-        return [Shard(spec.name, rank, (0, spec.rows), (0, spec.dim)) for rank in range(world_size)]
-    return plan.shards_of(spec.name)
+    copies = [
+        Shard(spec.name, rank, replica.rows, (0, spec.dim))
+        for rank in range(world_size)
+        for replica in plan.replicas_of(spec.name)
+    ]
+    return [*plan.shards_of(spec.name), *copies]
 
 
 def _described(shard: Shard, spec: TableSpec) -> dict[str, int]:

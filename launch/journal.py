@@ -11,7 +11,7 @@ from windrow.launch.epoch_cost import RankCost
 from windrow.launch.epoch_record import (
     EpochLines,
     EpochRecord,
-    MetricsLog,
+    MetricsBoard,
     RankRecord,
     best_record,
     write_plot,
@@ -20,7 +20,7 @@ from windrow.launch.recipe import AnyRecipe
 from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder
 from windrow.launch.terminal import byte_size, count
 
-__all__ = ["EpochTable", "Journal", "TrainingResult", "format_row"]
+__all__ = ["EpochTable", "Journal", "TrainingResult"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -91,30 +91,22 @@ class Journal:
             ) from error
 
     def _open_files(self, finished_epochs: int) -> None:
-        recipe = self._recipe
         with contextlib.ExitStack() as opened:
-            self._log = opened.enter_context(
-                MetricsLog(
-                    self.folder.metrics_file,
-                    tensorboard_folder=self.folder.tensorboard_folder if recipe.run.tensorboard else None,
-                    finished_epochs=finished_epochs,
-                )
-            )
-            ranks = EpochLines(self.folder.ranks_file, RankRecord.from_json, finished_epochs=finished_epochs)
+            self._board = None
+            if self._recipe.run.tensorboard:
+                board = MetricsBoard(self.folder.tensorboard_folder, finished_epochs=finished_epochs)
+                self._board = opened.enter_context(contextlib.closing(board))
+            metrics = EpochLines(self.folder.metrics_file, EpochRecord, finished_epochs=finished_epochs)
+            self._metrics = opened.enter_context(contextlib.closing(metrics))
+            ranks = EpochLines(self.folder.ranks_file, RankRecord, finished_epochs=finished_epochs)
             self._ranks = opened.enter_context(contextlib.closing(ranks))
             self._files = opened.pop_all()
 
     def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
-        """Write down an epoch.
-
-        Args:
-            record: all ranks together.
-            ranks: each of them.
-
-        Returns:
-            The lines to show.
-        """
-        self._log.append(record)
+        """Write down an epoch, all ranks together and each of them; the lines to show."""
+        self._metrics.append(record)
+        if self._board is not None:
+            self._board.append(record)
         self._ranks.append(RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
         return self._table.lines(record)
 
@@ -130,7 +122,7 @@ class Journal:
         Raises:
             StoreError: the record is gone.
         """
-        records = self._log.records
+        records = self._metrics.records
         if not records:
             raise StoreError(f"{self.folder.metrics_file} holds no epoch: was it deleted? Start a new run")
         best = best_record(records)
@@ -163,12 +155,8 @@ LARGEST_WITH_DECIMALS = 100
 class EpochTable:
     """Formats records as rows of one table.
 
-    The columns are fixed by the first record: epoch, loss, validation and test metric, chosen figures, seconds in
-    all and per stage, rows and bytes fetched.
-
-    Args:
-        figures: those of a record's figures that get a column, with its header.
-        repeat_header_every: rows between two headers.
+    The columns are fixed by the first record: epoch, loss, validation and test metric, chosen figures (with their
+    headers), seconds in all and per stage, rows and bytes fetched. The header comes again after so many rows.
     """
 
     def __init__(self, *, figures: Mapping[str, str] | None = None, repeat_header_every: int = 20) -> None:
@@ -187,11 +175,11 @@ class EpochTable:
         lines = []
         if self._rows % self._repeat_header_every == 0:
             lines = [
-                format_row(header, self._widths),
-                format_row(["-" * width for width in self._widths], self._widths),
+                _format_row(header, self._widths),
+                _format_row(["-" * width for width in self._widths], self._widths),
             ]
         self._rows += 1
-        return [*lines, format_row(self._cells(record), self._widths)]
+        return [*lines, _format_row(self._cells(record), self._widths)]
 
     def _header(self, metric: str) -> list[str]:
         name = SHORT_NAMES.get(metric, metric)
@@ -216,7 +204,7 @@ class EpochTable:
         ]
 
 
-def format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
+def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
     """Cells aligned to the right in columns of the given widths, two spaces apart."""
     return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
 

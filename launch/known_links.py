@@ -25,7 +25,14 @@ import numpy as np
 from numpy.typing import NDArray
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
+from windrow.comm.hierarchy import hierarchical
+from windrow.comm.hosts import gather_hosts, host_groups
+from windrow.comm.link_model import (
+    predict_all_reduce,
+    predict_all_reduce_by_exchange,
+    predict_all_to_all,
+    predict_hierarchical_all_to_all,
+)
 from windrow.comm.link_probe import ProbeOptions, measure_links
 from windrow.comm.links import (
     FORMAT_VERSION,
@@ -35,6 +42,7 @@ from windrow.comm.links import (
     links_from_json,
     links_to_json,
 )
+from windrow.comm.wire import Topology
 from windrow.comm.world import World
 from windrow.launch.settings import parse_settings, read_toml
 from windrow.launch.terminal import byte_size
@@ -52,6 +60,7 @@ __all__ = [
     "ranks_on_one_host",
     "read_cached_links",
     "read_network",
+    "world_of_sums",
 ]
 
 STAGE = "links of this cluster"
@@ -92,15 +101,7 @@ def cached_file(folder: Path, hosts: Sequence[str], *, backend: str, device: str
 
 
 def read_cached_links(file: Path, hosts: Sequence[str]) -> Links | None:
-    """Read links that were kept.
-
-    Args:
-        file: from `cached_file`.
-        hosts: machine of each rank, which those of the file must be.
-
-    Returns:
-        The links; None where there are none, or the file is damaged: then they are measured anew.
-    """
+    """Read links of these hosts that were kept; None where there are none, or the file is damaged."""
     try:
         links = links_from_json(file.read_text(encoding="utf-8"), source=str(file))
     except (OSError, UnicodeDecodeError, StoreError):
@@ -154,6 +155,28 @@ def _keep(file: Path, links: Links) -> str:
     except OSError as error:
         return f"{error.strerror}: {file}"
     return ""
+
+
+def world_of_sums(world: World, topology: Topology, *, device: str) -> World:
+    """The world that sums gradients. Collective.
+
+    Args:
+        world: the ranks.
+        topology: as `windrow.comm.wire.WireOptions.topology`; must agree.
+        device: kind of device that the gradients are on.
+
+    Returns:
+        `world`, or one that sums within hosts first; for "auto" by the links that ``windrow network`` measured.
+    """
+    if topology == "flat" or world.size == 1:
+        return world
+    hosts = gather_hosts(world)
+    if topology == "hierarchical":
+        return hierarchical(world, hosts)
+    file = cached_file(cache_folder(), hosts, backend=type(world).__name__, device=device)
+    kept = read_cached_links(file, hosts) if world.rank == 0 else None
+    links: Links | None = world.broadcast_object(kept, root=0, stage=STAGE)
+    return world if links is None else hierarchical(world, hosts, links=links)
 
 
 def read_network(path: Path) -> Links:
@@ -212,13 +235,9 @@ BITS_PER_BYTE = 8
 
 
 def link_rows(links: Links) -> list[dict[str, object]]:
-    """Latency and bandwidth: of each ordered pair of a few ranks, of many the range.
+    """Latency and bandwidth of each pair of ranks, of many ranks a summary, for `windrow.launch.terminal.table`.
 
-    Args:
-        links: of the network.
-
-    Returns:
-        Rows for `windrow.launch.terminal.table`. Bandwidth is infinite where no size was long enough to show it.
+    Bandwidth is infinite where no size was long enough to show it.
     """
     size = links.size
     pairs = [(p, q) for p in range(size) for q in range(size) if p != q]
@@ -237,23 +256,24 @@ def link_rows(links: Links) -> list[dict[str, object]]:
 
 
 def prediction_rows(links: Links) -> list[dict[str, object]]:
-    """Predicted times of an all-to-all with equal parts and of an all-reduce, for a few sizes.
+    """Predicted milliseconds of an all-to-all with equal parts and of an all-reduce, for a few sizes, as rows.
 
-    Args:
-        links: of the network.
-
-    Returns:
-        Rows for `windrow.launch.terminal.table`: bytes for each rank in all, and milliseconds.
+    Also those within hosts first (`windrow.comm.hierarchy`), where hosts have several ranks.
     """
-    shape = links.size, links.size
-    return [
-        {
+    groups = host_groups(links.hosts)
+    rows: list[dict[str, object]] = []
+    for num_bytes in PREDICTED_BYTES:
+        equal = np.full((links.size, links.size), num_bytes / links.size)
+        row: dict[str, object] = {
             "bytes per rank": byte_size(num_bytes),
-            "all-to-all ms": predict_all_to_all(links, np.full(shape, num_bytes / links.size)) * 1e3,
+            "all-to-all ms": predict_all_to_all(links, equal) * 1e3,
             "all-reduce ms": predict_all_reduce(links, num_bytes) * 1e3,
         }
-        for num_bytes in PREDICTED_BYTES
-    ]
+        if 1 < len(groups) < links.size:
+            row["all-to-all by hosts ms"] = predict_hierarchical_all_to_all(links, equal, groups) * 1e3
+            row["all-reduce by hosts ms"] = predict_all_reduce_by_exchange(links, num_bytes, groups) * 1e3
+        rows.append(row)
+    return rows
 
 
 def _summary(links: Links, gigabits: NDArray[np.float64]) -> list[dict[str, object]]:

@@ -21,6 +21,7 @@ from windrow.launch.recommendation_tables import (
     sequence_configs,
 )
 from windrow.launch.terminal import byte_size, table
+from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.deduplication.options import INVERSE_BYTES
@@ -31,7 +32,7 @@ from windrow.recsys.log.staging import SHARD_ROWS
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
-from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
+from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 
 if TYPE_CHECKING:
     from windrow.recsys.tables.options import TableConfig
@@ -45,15 +46,12 @@ BATCHES_AS_READ = 4
 def open_and_survey(
     recipe: RecommendationRecipe, *, ranks: int, max_rows: int | None = None
 ) -> tuple[LogStore, LogSurvey]:
-    """Open the prepared log of a recipe and look at it.
+    """Open the prepared log of a recipe and look at it, as so many ranks would train from it.
 
     Args:
         recipe: as it would be trained.
         ranks: how many would train.
         max_rows: about the most samples to look at; None for as many as rates need to be right within 1 %.
-
-    Returns:
-        The store, and what was found in it.
 
     Raises:
         RecipeError: a number is out of range, more ranks than lanes, or a recipe without a store.
@@ -83,13 +81,13 @@ def open_and_survey(
 
 
 def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[str, ...], ...]:
-    """Propose groups: those that save most in clustered batches.
-
-    Args:
-        recipe: says how wide embeddings are and which features are sequences.
-        found: in its log.
-    """
-    costs = lookup_costs(found.features, dim=recipe.tables.dim, sequences=recipe.model.sequences)
+    """Propose groups: those that save most in clustered batches."""
+    log, tables = recipe.log, recipe.tables
+    # A feature that transforms make has a table of its own name.
+    dims = {
+        name: tables.of(log.table_of(name) if name in log.features else name).dim for name in found.features
+    }
+    costs = lookup_costs(dims, sequences=recipe.model.sequences)
     return propose_groups(found, costs)
 
 
@@ -150,14 +148,7 @@ class StepCounts:
 
 
 class StepCounter:
-    """Counts what batches of a log mean for a recipe.
-
-    Args:
-        recipe: as it would be trained.
-        store: its prepared log.
-        found: in the log.
-        ranks: how many would train.
-        groups: of features that would be held once.
+    """Counts what batches of a log mean for a recipe on so many ranks, with groups of features held once or not.
 
     Raises:
         PlanError: the tables do not fit, or the plan's file is not right.
@@ -178,23 +169,22 @@ class StepCounter:
         transforms = log_transforms(recipe, store)
         self._entries = {feature.name: feature for feature in transforms.features}
         self._changed = [name for group in self._groups for name in group if transforms.changes(name)]
-        self._vector_bytes = VALUE_BYTES * recipe.tables.dim
         self._plan = plan_tables(recipe, store, ranks)
         self._collections: list[tuple[Sequence[TableConfig], bool]] = [
             (bag_configs(recipe, store), True),
             (sequence_configs(recipe, store), False),
         ]
-        self._sequences = [
-            name for name in recipe.model.sequences if any(name in group for group in self._groups)
-        ]
+        grouped = {name for group in self._groups for name in group}
+        self._vector_bytes = {
+            name: VALUE_BYTES * table.embedding_dim
+            for table in self._collections[1][0]
+            for name in table.feature_names
+            if name in grouped
+        }
+        """Of an item of each sequence that is in a group."""
 
     def count(self, batches: SurveyedBatches, *, deduplicated: bool) -> StepCounts:
-        """Count.
-
-        Args:
-            batches: of one rank; those of the others are taken to be alike.
-            deduplicated: whether equal lists of groups are held once.
-        """
+        """Count in batches of one rank; those of the others are taken to be alike."""
         groups = self._groups if deduplicated else ()
         num_samples = batches.num_samples
         loads = {
@@ -210,19 +200,19 @@ class StepCounter:
                 loads |= {name: FeatureLoad(rows, ids[name], loads[name].one_each) for name in group}
         traffic = self._traffic(loads, groups)
         padded = jagged = 0.0
-        for name in self._sequences:
-            padded += num_samples * batches.longest(name) * self._vector_bytes
-            jagged += batches.num_ids(name) * self._vector_bytes
+        for name, vector_bytes in self._vector_bytes.items():
+            padded += num_samples * batches.longest(name) * vector_bytes
+            jagged += batches.num_ids(name) * vector_bytes
         each = self._ranks
         return StepCounts(
             held_bytes=each * (self._held_bytes(loads) + INVERSE_BYTES * num_samples * len(groups)),
             list_values=each * sum(loads[name].ids * self._stored_share(name) for name in self._changed),
             id_bytes=traffic.id_bytes,
             lookups=traffic.lookups,
-            vector_bytes=traffic.vector_bytes,
+            vector_bytes=traffic.forward_bytes,
             padded_bytes=each * padded,
             jagged_bytes=each * jagged,
-            items=each * sum(loads[name].ids for name in self._sequences),
+            items=each * sum(loads[name].ids for name in self._vector_bytes),
             group_rows=each * group_rows,
         )
 
@@ -236,8 +226,8 @@ class StepCounter:
         each_id = HELD_BYTES + VALUE_BYTES * weighted
         return sum(each_id * load.ids + HELD_BYTES * load.rows for load in loads.values())
 
-    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Groups) -> LookupTraffic:
-        total = LookupTraffic(0.0, 0.0, 0.0)
+    def _traffic(self, loads: Mapping[str, FeatureLoad], groups: Groups) -> Cost:
+        total = Cost()
         weighted = any(entry.weighted for entry in self._entries.values())
         for tables, pooled in self._collections:
             if not tables:
@@ -257,15 +247,10 @@ TRAIN = "train"
 
 
 def log_summary(store: LogStore) -> list[str]:
-    """Describe a prepared log.
+    """Describe a prepared log in lines.
 
-    Args:
-        store: opened.
-
-    Returns:
-        Lines: samples and positives of each split; for each feature the rows of its table, the different values
-        behind them, samples without a value and ids of unseen values in all splits, and ids per training sample;
-        the size on disk.
+    They have samples and positives of each split; for each feature the rows of its table, the different values behind
+    them, samples without a value and ids of unseen values in all splits, and ids per training sample; the size on disk.
     """
     manifest = store.manifest
     splits = [

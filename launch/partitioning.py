@@ -16,7 +16,7 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
 from windrow.launch.recipe import Recipe
-from windrow.launch.terminal import Progress, SilentProgress, duration
+from windrow.launch.terminal import Progress, StageProgress, duration
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -25,7 +25,7 @@ from windrow.partition import (
     check_memory,
     estimate_memory,
     measure_quality,
-    partition_with_options,
+    partition_graph,
     write_store,
 )
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
@@ -34,8 +34,6 @@ from windrow.partition.options import MemoryEstimate
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 
 CHUNK_ROWS = 1 << 14
-SHARES = 1000
-"""Units of a progress bar over a share from 0 to 1."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -85,7 +83,7 @@ def partition_to_store(
         DataError: the graph breaks a law, or too little memory is free.
         RecipeError: an option is out of range.
     """
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     # Before the graph is read, which may take long.
     _check_place(job.store, overwrite=overwrite)
     progress.write(f"reading {job.graph.path}")
@@ -132,7 +130,7 @@ def graph_to_store(
         StoreError: the store exists and is not to be overwritten, or cannot be written.
         DataError: too little memory is free, or there are fewer training vertices than parts.
     """
-    progress = progress or SilentProgress()
+    progress = progress or Progress()
     _check_place(store, overwrite=overwrite)
     start = time.perf_counter()
     order = _order(graph, options, sampler or SamplerOptions(), training or TrainingOptions())
@@ -142,8 +140,8 @@ def graph_to_store(
     check_memory(estimate, available_memory_bytes())
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids, validation_ids = _ids_if_any(graph.train_ids), _ids_if_any(graph.validation_ids)
-    stages = _Stages(progress)
-    assignment = partition_with_options(
+    stages = StageProgress(progress).report
+    assignment = partition_graph(
         indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=stages
     )
     quality = measure_quality(
@@ -185,11 +183,7 @@ def graph_to_store(
 def store_arrays(
     graph: Graph, book: PartitionBook
 ) -> tuple[dict[str, npt.NDArray[np.generic]], dict[str, Iterator[npt.NDArray[np.generic]]]]:
-    """What a store of a graph holds, in the order of the partition.
-
-    Args:
-        graph: in the user's order.
-        book: its partition.
+    """What a store of a graph (in the user's order) holds, in the order of the partition.
 
     Returns:
         Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels where there
@@ -235,20 +229,3 @@ def _ids_if_any(ids: torch.Tensor) -> npt.NDArray[np.int64] | None:
 def _row_chunks(rows: torch.Tensor, book: PartitionBook) -> Iterator[npt.NDArray[np.generic]]:
     for start in range(0, book.num_vertices, CHUNK_ROWS):
         yield rows[torch.from_numpy(book.new_to_old[start : start + CHUNK_ROWS])].numpy()
-
-
-class _Stages:
-    """Shows (stage, share) reports as one bar per stage."""
-
-    def __init__(self, progress: Progress) -> None:
-        self._progress = progress
-        self._stage = ""
-        self._shown = 0
-
-    def __call__(self, stage: str, share: float) -> None:
-        if stage != self._stage:
-            self._stage, self._shown = stage, 0
-            self._progress.start(stage, SHARES)
-        reached = round(share * SHARES)
-        self._progress.advance(reached - self._shown)
-        self._shown = reached

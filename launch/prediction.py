@@ -61,7 +61,6 @@ __all__ = [
     "PredictionResult",
     "check_writable",
     "predict",
-    "users_ids",
 ]
 
 CHUNK_BYTES = 1 << 24
@@ -195,7 +194,7 @@ class _Predictor:
         self._ids = self._wanted_ids()
         self._names: Any = None
         if world.rank == 0:
-            self._names = users_ids(recipe.graph.edge_list, graph.num_vertices, say=progress.write)
+            self._names = _users_ids(recipe.graph.edge_list, graph.num_vertices, say=progress.write)
         self._fanouts = options.fanouts or recipe.evaluation.fanouts or recipe.sampler.fanouts
         if len(self._fanouts) != recipe.model.num_layers:
             raise RecipeError(
@@ -329,9 +328,6 @@ METADATA_KEY = "windrow"
 def check_writable(path: Path) -> None:
     """Refuse a file that could not be written, before hours are spent on what belongs into it.
 
-    Args:
-        path: of the file.
-
     Raises:
         RecipeError: pyarrow is not installed.
         StoreError: the path is a folder, or its folder is not there.
@@ -346,21 +342,11 @@ def check_writable(path: Path) -> None:
         raise StoreError(f"--out {path}: there is no folder {path.parent}: make it, or choose another --out")
 
 
-def users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[str], None]) -> Any:
-    """Read what the user's files call the vertices.
-
-    Args:
-        columns: of the edge list and its vertex file.
-        num_vertices: of the graph.
-        say: told where the file is gone.
-
-    Returns:
-        ``pyarrow.Array`` [N]; None where vertices are called by their numbers, or the file is gone.
+def _users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[str], None]) -> Any:
+    """What the user's files call the vertices, ``pyarrow.Array`` [N]; None: by numbers, or the file is gone.
 
     Raises:
         DataError: the file has changed since the graph was read.
-
-    Memory: all ids at once.
     """
     if columns.ids == "rows" or not columns.vertex_file:
         return None
@@ -380,13 +366,7 @@ def users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[str
 
 
 class PredictionFile:
-    """Writes predictions to a file that is open already; `create` opens one.
-
-    Args:
-        writer: a ``pyarrow.parquet.ParquetWriter``.
-        task: of the graph, which says what the columns are.
-        ids: ``pyarrow.Array`` [N] of the vertices' ids in the user's files; None where these are their numbers.
-    """
+    """Writes predictions to a ``pyarrow.parquet.ParquetWriter``; `create` opens one."""
 
     def __init__(self, writer: Any, task: Task, ids: Any = None) -> None:
         self._writer = writer
@@ -402,13 +382,10 @@ class PredictionFile:
 
         Args:
             path: of the file; its folder exists. It is replaced in one step.
-            task: of the graph.
+            task: of the graph, which says what the columns are.
             num_outputs: numbers that a model gives for a vertex.
             about: what JSON can hold; kept in the metadata of the file's schema.
-            ids: as for the class.
-
-        Yields:
-            What to write to.
+            ids: ``pyarrow.Array`` [N] of the vertices' ids in the user's files; None where these are their numbers.
 
         Raises:
             StoreError: the disk is full or the folder not writable; an old file is as it was.
@@ -441,15 +418,10 @@ class PredictionFile:
             ) from error
 
     def write(self, vertices: Tensor, logits: Tensor) -> None:
-        """Append a chunk.
-
-        Args:
-            vertices: int64 [n], their numbers in the user's order, ascending and above those of earlier chunks.
-            logits: [n, outputs] on the CPU.
+        """Append a chunk: int64 [n] numbers in the user's order, ascending over all chunks, and [n, outputs] logits.
 
         Raises:
             DataError: an output is NaN or infinite.
-            OSError: the disk is full.
         """
         import pyarrow as pa
 

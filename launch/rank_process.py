@@ -17,10 +17,11 @@ import torch
 
 from windrow.comm.connect import BackendName, connect, ending_all_ranks
 from windrow.comm.errors import RecipeError
+from windrow.comm.hosts import kernel_id
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.environment import kernel_id, usable_cores
+from windrow.launch.environment import usable_cores
 
 __all__ = [
     "GRAPH_SHAPES",
@@ -163,7 +164,7 @@ def keep_freed_memory() -> bool:
 
 
 def keep_shapes(most: int) -> None:
-    """Let oneDNN keep what it prepared for at most so many shapes of a multiplication.
+    """Let oneDNN keep what it prepared for at most so many shapes of a multiplication; 0 for none.
 
     By default it keeps that of the last 1024, which lies scattered among the large tensors that come and go, so that
     freed memory is in pieces too small for the next step. With minibatches of a graph, 200,000 input rows a step, a
@@ -173,9 +174,6 @@ def keep_shapes(most: int) -> None:
 
     Call it before the first multiplication of the process: both libraries read the environment then, and never again.
     What the user has set stays.
-
-    Args:
-        most: shapes; 0 for none.
     """
     # The first of the two knows no 0.
     os.environ.setdefault("LRU_CACHE_CAPACITY", str(max(1, most)))

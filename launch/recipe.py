@@ -7,6 +7,7 @@
     [sampler]                         its minibatches        windrow.gnn.trainer.SamplerOptions
     [cache]                           remote rows kept here  windrow.caching.selection.CacheOptions
     [pipeline]                        batches under way      windrow.gnn.pipeline.PipelineOptions
+    [wire]                            formats on the way     windrow.comm.wire.WireOptions
     [training]                        how it learns          windrow.gnn.trainer.TrainingOptions
     [evaluation]                      how it is measured     windrow.gnn.evaluation.EvaluationOptions
     [run]                             where, with what seed  windrow.launch.rank_process.RunOptions
@@ -23,6 +24,7 @@ from typing import Any, TypeAlias
 
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
+from windrow.comm.wire import WireOptions
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.models import ModelOptions
 from windrow.gnn.pipeline import PipelineOptions
@@ -35,7 +37,7 @@ from windrow.partition.options import PartitionOptions
 
 __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe"]
 
-DECISIVE_SECTIONS = ("model", "sampler", "training", "evaluation")
+DECISIVE_SECTIONS = ("model", "sampler", "wire", "training", "evaluation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +60,8 @@ class Recipe:
     """Which rows of other ranks are kept on each."""
     pipeline: PipelineOptions = field(default_factory=PipelineOptions)
     """How far ahead of training minibatches are made."""
+    wire: WireOptions = field(default_factory=WireOptions)
+    """In which number formats features and gradients travel between ranks."""
     training: TrainingOptions = field(default_factory=TrainingOptions)
     """How its weights are learnt."""
     evaluation: EvaluationOptions = field(default_factory=EvaluationOptions)
@@ -74,6 +78,17 @@ class Recipe:
         self._check_fanouts("sampler", self.sampler.fanouts)
         if self.evaluation.fanouts:
             self._check_fanouts("evaluation", self.evaluation.fanouts)
+        storage, vectors = self.sampler.storage, self.wire.vectors
+        if storage != "fp32" and vectors not in ("fp32", storage):
+            raise RecipeError(
+                f'wire.vectors = "{vectors}" with sampler.storage = "{storage}": rows travel as they are stored, so '
+                'leave out wire.vectors, or store them as "fp32"'
+            )
+        if self.wire.gradients != "fp32":
+            raise RecipeError(
+                f'wire.gradients = "{self.wire.gradients}": features of vertices are not learnt, so no gradients of '
+                "them travel; leave it out, and set wire.sums for the gradients of the model"
+            )
 
     def _check_fanouts(self, section: str, fanouts: Sequence[int]) -> None:
         if len(fanouts) != self.model.num_layers:
@@ -112,16 +127,7 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
 
 
 def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe:
-    """Check a recipe that is already a nested dictionary.
-
-    Args:
-        values: as in the file.
-        source: where they come from, for messages.
-        base: folder that relative paths start from.
-
-    Raises:
-        RecipeError: as `load_recipe`.
-    """
+    """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
     if "log" in values:
         raise RecipeError(
             f"{source}: has a section [log], so it is the recipe of a recommendation model: windrow prepare prepares "

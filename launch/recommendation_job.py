@@ -1,16 +1,18 @@
 """Training of a recommendation model, as the training loop sees it: its tables, model, minibatches and evaluation."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 
-from windrow.comm.meter import Stopwatch, Traffic
+from windrow.comm.errors import RecipeError
+from windrow.comm.meter import Traffic
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader
 from windrow.launch.job import table_placement
+from windrow.launch.known_links import world_of_sums
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
@@ -34,14 +36,14 @@ from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import TowerVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.trainer import BatchSource, RecommendationTrainer
 from windrow.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "RecommendationEvaluator",
@@ -85,9 +87,18 @@ class RecommendationJob:
             table_learning_rate=recipe.tables.learning_rate,
             seed=recipe.run.seed,
             device=device,
+            wire=recipe.wire,
+            sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
         )
         # Its checks need the number of steps, which only the log tells.
-        learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * self.steps_per_epoch)
+        learning_rate_factor(
+            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
+        )
+
+    @property
+    def trainer(self) -> RecommendationTrainer:
+        """What learns."""
+        return self._trainer
 
     @property
     def data(self) -> Literal["log"]:
@@ -98,11 +109,6 @@ class RecommendationJob:
     def data_fingerprint(self) -> str:
         """Digest of the user's data."""
         return self._fingerprint
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch."""
-        return self._trainer.steps_per_epoch
 
     @property
     def samples_per_epoch(self) -> int:
@@ -132,28 +138,6 @@ class RecommendationJob:
         """Nothing is left to be told."""
         return ()
 
-    @property
-    def learning_rate(self) -> float:
-        """The dense part's rate at the last step."""
-        return self._trainer.learning_rate
-
-    @property
-    def stopwatch(self) -> Stopwatch:
-        """Where this rank's seconds go."""
-        return self._trainer.stopwatch
-
-    def train_epoch(
-        self, epoch: int, *, first_step: int, loss_before: float, after_step: Callable[[int], None]
-    ) -> float:
-        """Run the steps of an epoch, or the rest of them. Collective."""
-        return self._trainer.train_epoch(
-            epoch, first_step=first_step, loss_before=loss_before, after_step=after_step
-        )
-
-    def loss_so_far(self) -> float:
-        """Sum of the losses of the epoch's samples up to now. Collective."""
-        return self._trainer.loss_so_far()
-
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
         # Machines may differ in the last bit, and ranks must agree on when to stop.
@@ -171,15 +155,7 @@ class RecommendationJob:
         tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
         return table_placement(tables, self._world.size)
 
-    def state_dict(self) -> dict[str, Any]:
-        """Dense model and its optimiser."""
-        return self._trainer.state_dict()
-
-    def load_state_dict(self, state: dict[str, Any]) -> None:
-        """Restore what `state_dict` gave."""
-        self._trainer.load_state_dict(state)
-
-    def local_tables(self) -> "Sequence[StoredTable]":
+    def local_tables(self) -> "Sequence[TableBatch]":
         """This rank's shards of the tables, with their optimiser states."""
         return self._trainer.local_tables()
 
@@ -303,7 +279,7 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         neighbourhoods=Neighbourhoods.of(interactions, options.max_history, options.max_audience, seed=seed),
         seed=seed,
     )
-    dim = recipe.tables.dim
+    dim = _tower_dim(recipe)
     tables = two_tower_tables(interactions.num_users, interactions.num_items, dim)
     bags = EmbeddingBagCollection(
         tables,
@@ -312,6 +288,7 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         world=world,
         plan=make_plan(recipe.plan, table_specs(tables, recipe.tables), world.size),
         optimizer=recipe.tables,
+        wire=recipe.wire,
         seed=seed,
     )
     correction = torch.from_numpy(negatives.log_probabilities()) if options.log_q_correction else None
@@ -337,6 +314,17 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
     )
 
 
+def _tower_dim(recipe: RecommendationRecipe) -> int:
+    """Columns of both tables of a two-tower model."""
+    user, item = (recipe.tables.of(table).dim for table in ("user", "item"))
+    if user != item:
+        raise RecipeError(
+            f"tables.user.dim = {user} and tables.item.dim = {item}: a two_tower model multiplies users with items: "
+            "give both tables the same dim"
+        )
+    return user
+
+
 def _click_recommender(
     world: World, recipe: RecommendationRecipe, store: LogStore, device: torch.device
 ) -> Recommender:
@@ -351,7 +339,8 @@ def _click_recommender(
         world=world,
         plan=plan_of(plan, {table.name for table in bag_tables}),
         groups=groups,
-        optimizer=recipe.tables,
+        optimizer=recipe.tables.only(table.name for table in bag_tables),
+        wire=recipe.wire,
         seed=recipe.run.seed,
     )
     sequences = None
@@ -362,7 +351,8 @@ def _click_recommender(
             world=world,
             plan=plan_of(plan, {table.name for table in sequence_tables}),
             groups=groups,
-            optimizer=recipe.tables,
+            optimizer=recipe.tables.only(table.name for table in sequence_tables),
+            wire=recipe.wire,
             seed=recipe.run.seed,
         )
     model = build_model(

@@ -9,6 +9,7 @@
     [deduplication]                   lists held once        windrow.recsys.batches.deduplication.options
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
     [plan]                            where they live        windrow.partition.tables.planners.PlanOptions
+    [wire]                            formats on the way     windrow.comm.wire.WireOptions
     [model]                           the dense part         windrow.recsys.models.build.ModelOptions
     [training]                        how it learns          windrow.recsys.trainer.RecommendationTrainingOptions
     [evaluation]                      how it is measured     windrow.recsys.evaluation.RecommendationEvaluationOptions
@@ -23,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.wire import WireOptions
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
 from windrow.partition.tables.planners import PlanOptions
@@ -42,6 +44,7 @@ DECISIVE_SECTIONS = (
     "transforms",
     "deduplication",
     "tables",
+    "wire",
     "model",
     "training",
     "evaluation",
@@ -70,6 +73,8 @@ class RecommendationRecipe:
     """How embedding tables are stored, and how they learn."""
     plan: PlanOptions = field(default_factory=PlanOptions)
     """How they are spread over the ranks."""
+    wire: WireOptions = field(default_factory=WireOptions)
+    """In which number formats vectors and gradients travel between ranks."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """What is computed from embeddings and dense values."""
     training: RecommendationTrainingOptions = field(default_factory=RecommendationTrainingOptions)
@@ -124,29 +129,11 @@ class RecommendationRecipe:
 
 
 def load_recommendation_recipe(path: Path, overrides: Sequence[str] = ()) -> RecommendationRecipe:
-    """Read and check a recipe.
-
-    Args:
-        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
-
-    Raises:
-        RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range,
-            or contradicts another; the message names file, section, key, value and cure.
-    """
+    """Read and check a recipe, as `windrow.launch.recipe.load_recipe`."""
     values = {"name": path.stem, **read_toml(path)}
     return make_recommendation_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
 
 
 def make_recommendation_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> RecommendationRecipe:
-    """Check a recipe that is already a nested dictionary.
-
-    Args:
-        values: as in the file.
-        source: where they come from, for messages.
-        base: folder that relative paths start from.
-
-    Raises:
-        RecipeError: as `load_recommendation_recipe`.
-    """
+    """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
     return parse_settings(RecommendationRecipe, values, source=source, base=base)

@@ -1,12 +1,11 @@
 """From a recipe and its prepared log to embedding tables: which there are, and where they live."""
 
-import difflib
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import make_plan
@@ -14,10 +13,10 @@ from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import LogStore, plain_settings
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.tables.import_export import load_pretrained
-from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, check_names
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "bag_configs",
@@ -93,7 +92,7 @@ def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embedding
         EmbeddingBagConfig(
             name=table,
             num_embeddings=rows,
-            embedding_dim=recipe.tables.dim,
+            embedding_dim=recipe.tables.of(table).dim,
             feature_names=chosen,
         )
         for table, (rows, features) in _features_by_table(recipe, store).items()
@@ -111,13 +110,13 @@ def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embe
     pooled = {config.name for config in bag_configs(recipe, store)}
     return [
         EmbeddingConfig(
-            name=table + OWN_COPY if table in pooled else table,
+            name=(name := table + OWN_COPY if table in pooled else table),
             num_embeddings=rows,
-            embedding_dim=recipe.tables.dim,
+            embedding_dim=recipe.tables.of(name).dim,
             feature_names=chosen,
         )
         for table, (rows, features) in _features_by_table(recipe, store).items()
-        if (chosen := [name for name in features if name in recipe.model.sequences])
+        if (chosen := [feature for feature in features if feature in recipe.model.sequences])
     ]
 
 
@@ -164,12 +163,12 @@ def plan_of(plan: Plan, tables: set[str]) -> Plan:
     """The part of a plan that concerns some tables."""
     return Plan(
         shards=tuple(shard for shard in plan.shards if shard.table in tables),
-        replicated=tuple(table for table in plan.replicated if table in tables),
+        replicated=tuple(replica for replica in plan.replicated if replica.table in tables),
     )
 
 
 def set_first_values(
-    pretrained: Mapping[str, Path], specs: Iterable[TableSpec], tables: "Iterable[StoredTable]"
+    pretrained: Mapping[str, Path], specs: Iterable[TableSpec], tables: "Iterable[TableBatch]"
 ) -> None:
     """Put rows that were trained elsewhere into this rank's pieces of tables; nobody else has to be present.
 
@@ -183,19 +182,18 @@ def set_first_values(
         DataError: a file does not fit its table.
     """
     shapes = {spec.name: (spec.rows, spec.dim) for spec in specs}
-    for name in pretrained:
-        if name not in shapes:
-            nearest = difflib.get_close_matches(name, shapes, n=1, cutoff=0.5) or list(shapes)
-            raise RecipeError(
-                f"tables.pretrained.{name}: there is no such table. Did you mean {nearest[0]!r}? Tables: "
-                f"{', '.join(shapes)}"
+    check_names("tables.pretrained", pretrained, list(shapes))
+    for batch in tables:
+        batch.load_state(
+            replace(
+                part,
+                tensor=load_pretrained(
+                    pretrained[name], name, part.piece.rows, part.piece.columns, shape=shapes[name]
+                ),
             )
-    for stored in tables:
-        place = stored.table
-        if place.name in pretrained:
-            path = pretrained[place.name]
-            part = load_pretrained(path, place.name, place.rows, place.columns, shape=shapes[place.name])
-            stored.weight.copy_(part)
+            for part in batch.state()
+            if (name := part.piece.name) in pretrained and part.name == "weight"
+        )
 
 
 def _features_by_table(recipe: RecommendationRecipe, store: LogStore) -> dict[str, tuple[int, list[str]]]:

@@ -19,7 +19,6 @@ Nothing here communicates: rank 0 makes and fills the folder, the others only re
 import itertools
 import json
 from collections.abc import Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -31,67 +30,33 @@ from windrow.partition.atomic_writes import write_atomically
 __all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder"]
 
 
-@dataclass(frozen=True, slots=True)
 class RunFolder:
     """The places inside a run folder; holds nothing open."""
 
-    path: Path
-    """The folder."""
-
-    @property
-    def recipe_file(self) -> Path:
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.recipe_file = path / "recipe.toml"
         """All settings of the run."""
-        return self.path / "recipe.toml"
-
-    @property
-    def environment_file(self) -> Path:
+        self.environment_file = path / "environment.json"
         """What the run ran on: a list, one entry per start."""
-        return self.path / "environment.json"
-
-    @property
-    def placement_file(self) -> Path:
+        self.placement_file = path / "placement.json"
         """What each rank holds, since the run was last started."""
-        return self.path / "placement.json"
-
-    @property
-    def metrics_file(self) -> Path:
+        self.metrics_file = path / "metrics.jsonl"
         """One line of JSON per epoch."""
-        return self.path / "metrics.jsonl"
-
-    @property
-    def ranks_file(self) -> Path:
+        self.ranks_file = path / "ranks.jsonl"
         """One line of JSON per epoch, with what each rank did; see `windrow.launch.epoch_record`."""
-        return self.path / "ranks.jsonl"
-
-    @property
-    def tensorboard_folder(self) -> Path:
+        self.tensorboard_folder = path / "tensorboard"
         """Event files."""
-        return self.path / "tensorboard"
-
-    @property
-    def checkpoint_folder(self) -> Path:
+        self.checkpoint_folder = path / "checkpoints"
         """Checkpoints; see `windrow.launch.checkpoint`."""
-        return self.path / "checkpoints"
-
-    @property
-    def trace_file(self) -> Path:
+        self.trace_file = path / "trace.json"
         """A timeline of all ranks; see `windrow.launch.timeline`."""
-        return self.path / "trace.json"
-
-    @property
-    def predictions_file(self) -> Path:
+        self.predictions_file = path / "predictions.parquet"
         """What the model says about every vertex; see `windrow.launch.prediction`."""
-        return self.path / "predictions.parquet"
-
-    @property
-    def summary_file(self) -> Path:
+        self.summary_file = path / "summary.json"
         """Figures at the end of the run."""
-        return self.path / "summary.json"
-
-    @property
-    def plot_file(self) -> Path:
+        self.plot_file = path / "plot.png"
         """The curves as a picture."""
-        return self.path / "plot.png"
 
     def record_environment(self) -> None:
         """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
@@ -99,38 +64,21 @@ class RunFolder:
         write_atomically(self.environment_file, _json([*starts, describe()]))
 
     def write_placement(self, placement: Mapping[str, Any]) -> None:
-        """Write placement.json. Rank 0 alone calls it.
-
-        Args:
-            placement: from `windrow.launch.job`.
-        """
+        """Write placement.json, from `windrow.launch.job`. Rank 0 alone calls it."""
         write_atomically(self.placement_file, _json(dict(placement)))
 
     def write_summary(self, figures: Mapping[str, Any]) -> None:
-        """Write summary.json. Rank 0 alone calls it.
-
-        Args:
-            figures: what JSON can hold, units in the keys.
-        """
+        """Write summary.json: what JSON can hold, units in the keys. Rank 0 alone calls it."""
         write_atomically(self.summary_file, _json(dict(figures)))
 
 
 def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
-    """The first of ``runs/<name>-1``, ``runs/<name>-2``, ... that does not exist.
-
-    Args:
-        name: usually the recipe's file name without ".toml".
-        parent: folder of runs.
-    """
+    """The first of ``runs/<name>-1``, ``runs/<name>-2``, ... that does not exist."""
     return next(path for n in itertools.count(1) if not (path := parent / f"{name}-{n}").exists())
 
 
 def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
-    """Make a folder for a new run. Rank 0 alone calls it.
-
-    Args:
-        path: does not exist yet, or is an empty folder.
-        recipe: all settings as nested dictionaries; written as recipe.toml.
+    """Make a folder for a new run with these settings, or take an empty one. Rank 0 alone calls it.
 
     Raises:
         StoreError: the folder is in use, or cannot be made.

@@ -10,6 +10,11 @@
     [log.features.user_id]
     rows = 50                       a table of tables, under names that the user chooses, in the file's order
 
+    [tables]                        class TableOptions:
+    dim = 16               <->          dim: int
+    [tables.item_id]                    per_table: Mapping[str, TableOverrides] = field(metadata={"sections": True})
+    dim = 32                        sections of such names among the keys themselves; what is None is left out
+
 TOML has no null: the word "none" stands for it, in fields that allow None. ``--set`` assignments go on top of a file.
 """
 
@@ -80,7 +85,16 @@ def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: s
 
 def settings_to_dict(settings: "DataclassInstance") -> dict[str, Any]:
     """The inverse of `parse_settings`: nested dictionaries of what TOML and JSON can hold."""
-    return {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    found = {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    if name := _field_of_sections(settings):
+        for section, values in found.pop(name).items():
+            found[section] = {key: value for key, value in values.items() if value != NONE_WORD}
+    return found
+
+
+def _field_of_sections(kind: "DataclassInstance | type[DataclassInstance]") -> str | None:
+    """The field whose entries stand among the keys of the others."""
+    return next((field.name for field in dataclasses.fields(kind) if field.metadata.get("sections")), None)
 
 
 def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) -> "DataclassInstance":
@@ -88,6 +102,15 @@ def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) 
         raise place.refuse(f"must be a section with keys of its own, got {values!r}")
     fields = {field.name: field for field in dataclasses.fields(kind) if field.init}
     types = typing.get_type_hints(kind)
+    sections = _field_of_sections(kind)
+    inner: dict[str, Any] = {}
+    if sections:
+        fields.pop(sections)
+        named = {
+            key: value for key, value in values.items() if key not in fields and isinstance(value, Mapping)
+        }
+        inner[sections] = _parse_named_values(types[sections], named, place)
+        values = {key: value for key, value in values.items() if key not in named}
     for key in values:
         if key not in fields:
             raise place.refuse(_unknown_key(key, list(fields)))
@@ -98,7 +121,7 @@ def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) 
             )
     parsed = {key: _parse_value(types[key], value, key, place) for key, value in values.items()}
     try:
-        return kind(**parsed)
+        return kind(**parsed, **inner)
     except ValueError as error:
         raise place.refuse(str(error)) from error
 

@@ -26,7 +26,7 @@ from windrow.launch.checkpoint import (
 from windrow.launch.recipe import Recipe
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["WhichCheckpoint", "load_together", "load_weights", "restore_tables", "save_together"]
 
@@ -38,7 +38,7 @@ def save_together(
     folder: Path,
     header: CheckpointHeader,
     state: Mapping[str, Any],
-    tables: "Sequence[StoredTable] | None",
+    tables: "Sequence[TableBatch] | None",
     *,
     keep: int,
 ) -> None:
@@ -95,7 +95,7 @@ def load_together(world: World, folder: Path, check: Callable[[CheckpointHeader]
         damaged[checkpoint.path] = "; ".join(found)
 
 
-def restore_tables(checkpoint: Checkpoint, tables: "Iterable[StoredTable]") -> None:
+def restore_tables(checkpoint: Checkpoint, tables: "Iterable[TableBatch]") -> None:
     """Fill this rank's pieces of the tables, under whatever plan they were written; nobody else has to be present.
 
     Args:
@@ -108,26 +108,26 @@ def restore_tables(checkpoint: Checkpoint, tables: "Iterable[StoredTable]") -> N
     from windrow.recsys.tables.shard_files import ShardReader
 
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
-        for stored in tables:
-            place = stored.table
-            for what, view in _contents(stored).items():
-                view.copy_(reader.read(place.name, place.rows, place.columns, what))
+        for batch in tables:
+            batch.load_state(
+                replace(
+                    part, tensor=reader.read(part.piece.name, part.piece.rows, part.piece.columns, part.name)
+                )
+                for part in batch.state()
+            )
 
 
-def _write_shards(world: World, folder: Path, tables: "Sequence[StoredTable]") -> dict[str, str]:
+def _write_shards(world: World, folder: Path, tables: "Sequence[TableBatch]") -> dict[str, str]:
     """Write this rank's file; the checksums of all ranks' files by name. Collective."""
     written: dict[str, str] = {}
     failure = ""
-    # All ranks hold the same copy of a replicated table.
-    own = [stored for stored in tables if world.rank == 0 or not stored.replicated]
+    own = [part for batch in tables for part in batch.state() if world.rank == 0 or not part.replicated]
     name = f"rank-{world.rank:05}.safetensors"
     if own:
         from windrow.recsys.tables.shard_files import write_shard_file
 
         try:
-            written[name] = write_shard_file(
-                folder / name, [(stored.table, _contents(stored)) for stored in own]
-            )
+            written[name] = write_shard_file(folder / name, own)
         except (OSError, StoreError) as error:
             failure = str(error.strerror if isinstance(error, OSError) and error.strerror else error)
     everyone = world.all_gather_object((written, failure), stage=STAGE)
@@ -166,10 +166,6 @@ def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:
     except StoreError as error:
         message = str(error)
     return [one for one in world.all_gather_object(message, stage=STAGE) if one]
-
-
-def _contents(stored: "StoredTable") -> dict[str, Any]:
-    return {"weight": stored.weight, **stored.optimizer_state}
 
 
 WhichCheckpoint = Literal["best", "latest"]

@@ -6,16 +6,12 @@ Progress is a bar on a terminal and a line now and then elsewhere, and only on r
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
-from typing import TYPE_CHECKING, Any, Protocol, Self, TextIO
-
-if TYPE_CHECKING:
-    from types import TracebackType
+from typing import Any, Self, TextIO
 
 __all__ = [
     "BarProgress",
     "LineProgress",
     "Progress",
-    "SilentProgress",
     "StageProgress",
     "byte_size",
     "count",
@@ -29,8 +25,8 @@ INTERVAL_S = 10.0
 """Seconds between two lines where the output is no terminal."""
 
 
-class Progress(Protocol):
-    """Shows one piece of work at a time. A context manager, so that an error leaves no half-drawn bar."""
+class Progress:
+    """Shows one piece of work at a time; this base shows nothing. A context manager, so that an error leaves no bar."""
 
     def start(self, what: str, total: int) -> None:
         """Begin a piece of work of ``total`` units; ends the one before."""
@@ -44,41 +40,6 @@ class Progress(Protocol):
     def write(self, line: str) -> None:
         """Print a line without disturbing a bar."""
 
-    def __enter__(self) -> Self: ...
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: "TracebackType | None"
-    ) -> None: ...
-
-
-def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
-    """The right display for this process.
-
-    Args:
-        rank: only rank 0 shows anything.
-        stream: where to; standard output by default.
-    """
-    target = sys.stdout if stream is None else stream
-    if rank != 0:
-        return SilentProgress()
-    return BarProgress(target) if target.isatty() else LineProgress(target)
-
-
-class SilentProgress:
-    """Shows nothing."""
-
-    def start(self, what: str, total: int) -> None:
-        """Do nothing."""
-
-    def advance(self, units: int = 1, note: str = "") -> None:
-        """Do nothing."""
-
-    def finish(self) -> None:
-        """Do nothing."""
-
-    def write(self, line: str) -> None:
-        """Do nothing."""
-
     def __enter__(self) -> Self:
         return self
 
@@ -86,14 +47,16 @@ class SilentProgress:
         self.finish()
 
 
-class LineProgress(SilentProgress):
-    """Prints one line per interval, for log files.
+def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
+    """The right display for this process: only rank 0 shows anything; on standard output by default."""
+    target = sys.stdout if stream is None else stream
+    if rank != 0:
+        return Progress()
+    return BarProgress(target) if target.isatty() else LineProgress(target)
 
-    Args:
-        stream: where to.
-        interval_s: seconds between lines.
-        clock: gives the time in seconds; another one in tests.
-    """
+
+class LineProgress(Progress):
+    """Prints one line per interval, for log files."""
 
     def __init__(
         self, stream: TextIO, *, interval_s: float = INTERVAL_S, clock: Callable[[], float] = time.monotonic
@@ -124,12 +87,8 @@ class LineProgress(SilentProgress):
         print(line, file=self._stream, flush=True)
 
 
-class BarProgress(SilentProgress):
-    """Draws a bar that vanishes when its work is done.
-
-    Args:
-        stream: a terminal.
-    """
+class BarProgress(Progress):
+    """Draws a bar on a terminal, which vanishes when its work is done."""
 
     def __init__(self, stream: TextIO) -> None:
         self._stream = stream
@@ -162,15 +121,7 @@ class BarProgress(SilentProgress):
 
 
 def progress_line(what: str, done: int, total: int, seconds: float, note: str = "") -> str:
-    """One line: what, how many of how many, how fast, how long still.
-
-    Args:
-        what: name of the work.
-        done: finished units.
-        total: all units.
-        seconds: since the start.
-        note: shown at the end.
-    """
+    """One line: what, how many of how many, how fast, how long still, and a note."""
     share = 100 * done / total if total else 100.0
     parts = [f"{what}: {done}/{total} ({share:.0f} %)"]
     if done and seconds > 0:
@@ -184,40 +135,27 @@ SHARES = 1000
 
 
 class StageProgress:
-    """Shows one stage after another.
+    """Shows one stage after another."""
 
-    Args:
-        progress: where to.
-    """
-
-    def __init__(self, progress: "Progress") -> None:
+    def __init__(self, progress: Progress) -> None:
         self._progress = progress
         self._stage = ""
         self._shown = 0
 
     def report(self, stage: str, share: float) -> None:
-        """Show that a share of a stage is done.
-
-        Args:
-            stage: its name; another one than before begins a new bar.
-            share: 0 to 1; never less than before in one stage.
-        """
+        """Show that a share of a stage, 0 to 1 and never less than before, is done; a new name begins a new bar."""
         if stage != self._stage:
             self._progress.start(stage, SHARES)
             self._stage, self._shown = stage, 0
-        units = int(share * SHARES)
+        units = round(share * SHARES)
         self._progress.advance(units - self._shown)
         self._shown = units
 
 
 def table(rows: Sequence[Mapping[str, object]]) -> str:
-    """Lay out rows as text.
+    """Lay out rows, dictionaries with the same keys, which become the header, as text.
 
-    Args:
-        rows: dictionaries with the same keys, which become the header.
-
-    Returns:
-        Aligned columns: numbers to the right (floats with four significant digits), the rest to the left.
+    Numbers stand to the right (floats with four significant digits), the rest to the left.
     """
     if not rows:
         return "(no rows)"

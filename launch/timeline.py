@@ -72,11 +72,7 @@ class Timeline:
         return self
 
     def epoch_finished(self, epoch: int) -> None:
-        """Take note; after the last epoch to record, write the file. Collective.
-
-        Args:
-            epoch: its number, from 1.
-        """
+        """Take note of an epoch, numbered from 1; after the last one to record, write the file. Collective."""
         if not self._recording:
             return
         now = trace_clock_ns()
@@ -101,7 +97,7 @@ class Timeline:
     def _record_into(self, tracer: Tracer | None) -> None:
         self._recording = tracer is not None
         self._world.tracer = tracer
-        self._job.stopwatch.tracer = tracer
+        self._job.trainer.stopwatch.tracer = tracer
 
     def _finish(self) -> None:
         """Write the spans of all ranks. Collective."""
@@ -147,10 +143,10 @@ FILE_STAGE = "trace"
 
 
 def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int) -> OSError | None:
-    """Write the spans of all ranks to one file. Collective.
+    """Write the spans of all ranks to one file. Collective; the world's tracer is off by now.
 
     Args:
-        world: its tracer is off by now.
+        world: the ranks.
         path: of the file, whose folder exists on the machine of rank 0; nobody else looks at it.
         trace: of this rank.
         origin_ns: the moment 0 of the timeline on the clock of rank 0; must agree.
@@ -173,13 +169,7 @@ def write_together(world: World, path: Path, trace: RankTrace, *, origin_ns: int
 
 
 def write_alone(path: Path, trace: RankTrace, *, origin_ns: int, reason: str) -> None:
-    """Write the spans of this rank, where others may no longer answer.
-
-    Args:
-        path: of the file; its folder exists.
-        trace: of this rank.
-        origin_ns: the moment 0 of the timeline on the clock of rank 0.
-        reason: why it is alone.
+    """Write the spans of this rank, for a reason why others may no longer answer; `origin_ns` as for all together.
 
     Raises:
         OSError: the disk is full, or there is no such folder.

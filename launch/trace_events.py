@@ -21,7 +21,6 @@ from windrow.comm.clock import ClockAlignment
 from windrow.comm.meter import Span
 
 __all__ = [
-    "ALL_REDUCE",
     "EPOCH",
     "GRAPH_ROWS",
     "LOG_ROWS",
@@ -37,7 +36,7 @@ __all__ = [
 EPOCH = "epoch"
 """Row of whole epochs, whose spans are called "epoch 1" and so on."""
 
-ALL_REDUCE = "all-reduce"
+_ALL_REDUCE = "all-reduce"
 """Row of sums over all ranks, whatever they are for."""
 
 OTHER_TRAFFIC = "other traffic"
@@ -64,7 +63,7 @@ GRAPH_ROWS = (
     Row("reply", messages=("rows",)),
     Row("forward", work=("forward",)),
     Row("backward", work=("backward",)),
-    Row(ALL_REDUCE),
+    Row(_ALL_REDUCE),
     Row("wait", work=("wait",)),
     Row("update", work=("update",)),
     Row("evaluate", work=("evaluate",)),
@@ -83,7 +82,7 @@ LOG_ROWS = (
     Row("forward", work=("forward",)),
     Row("backward", work=("backward",)),
     Row("gradients", messages=("gradients",)),
-    Row(ALL_REDUCE),
+    Row(_ALL_REDUCE),
     Row("wait", work=("wait",)),
     Row("update", work=("update",)),
     Row("evaluate", work=("evaluate",)),
@@ -92,16 +91,11 @@ LOG_ROWS = (
 
 
 def row_of(span: Span, data: Literal["graph", "log"]) -> str:
-    """The name of a span's row.
-
-    Args:
-        span: any; the work of a stage that is not known gets a row of its own.
-        data: what is learnt from.
-    """
+    """The name of a span's row; the work of a stage that is not known gets a row of its own."""
     rows = _rows(data)
     match span.operation:
         case "all_reduce":
-            return ALL_REDUCE
+            return _ALL_REDUCE
         case "exchange":
             kind = span.stage.rpartition(": ")[2]
             return next((row.name for row in rows if kind in row.messages), OTHER_TRAFFIC)
@@ -111,12 +105,7 @@ def row_of(span: Span, data: Literal["graph", "log"]) -> str:
 
 
 def sorted_rows(names: Iterable[str], data: Literal["graph", "log"]) -> list[str]:
-    """Rows from top to bottom: those known, then others by name, and traffic that belongs to no minibatch.
-
-    Args:
-        names: from `row_of`.
-        data: what is learnt from.
-    """
+    """Rows from top to bottom: those known, then others by name, and traffic that belongs to no minibatch."""
     places = {row.name: place for place, row in enumerate(_rows(data))}
     last = len(places) + 1
     return sorted(
@@ -172,16 +161,7 @@ class _Placed:
 
 
 def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
-    """Spread intervals over as few lanes as keep those of each lane disjoint.
-
-    Args:
-        intervals: (begin, end), ordered by begin, end not before begin; what only touches is disjoint.
-
-    Returns:
-        For each the first lane, from 0, that is free when it begins.
-
-    Cost: intervals times lanes.
-    """
+    """For each interval, ordered by begin, the first lane, from 0, that is free then; what only touches is disjoint."""
     free_from: list[int] = []
     chosen: list[int] = []
     for begin, end in intervals:
@@ -194,14 +174,9 @@ def lanes(intervals: Iterable[tuple[int, int]]) -> list[int]:
 
 
 def event_pieces(trace: RankTrace, *, origin_ns: int) -> Iterator[bytes]:
-    """A rank's events as JSON, in pieces that are made one by one.
+    """A rank's events as JSON in UTF-8, in pieces that are made one by one; those that name process and threads first.
 
-    Args:
-        trace: of the rank.
-        origin_ns: the moment 0 of the timeline, on the clock of rank 0.
-
-    Yields:
-        Objects, separated by commas, in UTF-8: those that name process and threads first.
+    Each piece holds objects, separated by commas. `origin_ns` is the moment 0 of the timeline, on the clock of rank 0.
     """
     rows = _placed_rows(trace, origin_ns)
     events = [_name(trace, "process_name", name=f"rank {trace.rank} ({trace.host})")]

@@ -12,8 +12,10 @@ from windrow.launch.checkpoint import CheckpointHeader, check_fits
 from windrow.launch.epoch_cost import (
     EpochCost,
     RankCost,
+    cache_hit_rate,
     communication_share,
     gather_cost,
+    home_share,
     own_time,
     own_traffic,
 )
@@ -94,7 +96,7 @@ class _Run:
             open_run_folder(folder)
         checkpoint = load_together(self._world, RunFolder(folder).checkpoint_folder, self._check)
         state, header = checkpoint.state, checkpoint.header
-        self._job.load_state_dict(state["trainer"])
+        self._job.trainer.load_state_dict(state["trainer"])
         tables = self._job.local_tables()
         if tables is not None:
             restore_tables(checkpoint, tables)
@@ -157,8 +159,10 @@ class _Run:
     ) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
         started = time.perf_counter()
         self._begin_measuring()
-        progress.start(f"epoch {self._finished_epochs + 1}", self._job.steps_per_epoch - self._first_step)
-        loss = self._job.train_epoch(
+        progress.start(
+            f"epoch {self._finished_epochs + 1}", self._job.trainer.steps_per_epoch - self._first_step
+        )
+        loss = self._job.trainer.train_epoch(
             self._finished_epochs,
             first_step=self._first_step,
             loss_before=self._loss_before,
@@ -170,7 +174,7 @@ class _Run:
         self._finished_epochs += 1
         values: Mapping[str, Mapping[str, float]] = {}
         if self._is_due(self._recipe.evaluation.every_epochs):
-            with self._job.stopwatch.measure("evaluate"):
+            with self._job.trainer.stopwatch.measure("evaluate"):
                 values = self._job.evaluate()
         metric = self._job.metric
         improved = "validation" in values and self._stopping.update(
@@ -178,15 +182,15 @@ class _Run:
         )
         cost = self._cost_so_far(started, traffic)
         shares = {
-            "share of rows found at home": cost.share_found_at_home,
-            "hit rate of the cache": cost.cache_hit_rate,
+            "share of rows found at home": home_share([cost]),
+            "hit rate of the cache": cache_hit_rate([cost]),
             "share of time in communication": communication_share(cost.ranks),
         }
         record = EpochRecord(
             epoch=self._finished_epochs,
-            step=self._finished_epochs * self._job.steps_per_epoch,
+            step=self._finished_epochs * self._job.trainer.steps_per_epoch,
             loss=loss,
-            learning_rate=self._job.learning_rate,
+            learning_rate=self._job.trainer.learning_rate,
             metric=metric,
             higher_is_better=self._job.higher_is_better,
             validation=values.get("validation", {}).get(metric),
@@ -206,13 +210,13 @@ class _Run:
 
     def _cost_so_far(self, started: float, traffic: EpochCost) -> EpochCost:
         """What the epoch has cost since its beginning, on all ranks, those of an earlier start too. Collective."""
-        time_taken = own_time(time.perf_counter() - started, self._job.stopwatch.seconds)
+        time_taken = own_time(time.perf_counter() - started, self._job.trainer.stopwatch.seconds)
         return self._cost_before + gather_cost(self._world, traffic + time_taken)
 
     def _begin_measuring(self) -> None:
         assert self._world.meter is not None
         self._world.meter.reset()
-        self._job.stopwatch.reset()
+        self._job.trainer.stopwatch.reset()
 
     def _after_step(self, progress: Progress, checkpoints: Path, started: float) -> Callable[[int], None]:
         """What happens after each step of an epoch; called with the steps of it that are done."""
@@ -220,7 +224,7 @@ class _Run:
 
         def after_step(done: int) -> None:
             progress.advance()
-            if every and done % every == 0 and done < self._job.steps_per_epoch:
+            if every and done % every == 0 and done < self._job.trainer.steps_per_epoch:
                 self._save(checkpoints, step=done, started=started)
 
         return after_step
@@ -233,7 +237,7 @@ class _Run:
         """Write a checkpoint, at the end of an epoch or after some of its steps. Collective."""
         loss, cost = 0.0, EpochCost()
         if step:
-            loss = self._job.loss_so_far()
+            loss = self._job.trainer.loss_so_far()
             cost = self._cost_so_far(started, own_traffic(self._world, self._job.traffic()))
         header = CheckpointHeader(
             recipe=self._recipe.decisive_settings(),
@@ -244,7 +248,7 @@ class _Run:
             best=best,
         )
         state = {
-            "trainer": self._job.state_dict(),
+            "trainer": self._job.trainer.state_dict(),
             "early_stopping": self._stopping.state_dict(),
             "loss": loss,
             "cost": cost.to_dict(),

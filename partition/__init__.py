@@ -7,7 +7,7 @@ from windrow.partition.options import (
     check_memory,
     estimate_memory,
 )
-from windrow.partition.partitioners import partition_graph, partition_with_options
+from windrow.partition.partitioners import partition_graph
 from windrow.partition.quality import PartitionQuality, measure_quality
 from windrow.partition.store import PartitionStore, write_store
 
@@ -21,6 +21,5 @@ __all__ = [
     "estimate_memory",
     "measure_quality",
     "partition_graph",
-    "partition_with_options",
     "write_store",
 ]

@@ -102,7 +102,10 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         StoreError: `path` exists and `overwrite` is false, there can be no folder to hold it, or leftovers cannot be
             cleared.
     """
-    path = _resolved(path)
+    try:
+        path = path.resolve()
+    except (OSError, RuntimeError) as error:
+        raise StoreError(f"{path} leads nowhere ({error}): choose another folder") from error
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
     except OSError as error:
@@ -127,25 +130,14 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
         try:
             filling.rename(path)
         except OSError:
-            _put_back(replaced, path)
+            if replaced.exists():
+                replaced.rename(path)
             raise
         flush(path.parent)
         shutil.rmtree(replaced, ignore_errors=True)
     except BaseException:
         shutil.rmtree(filling, ignore_errors=True)
         raise
-
-
-def _resolved(path: Path) -> Path:
-    try:
-        return path.resolve()
-    except (OSError, RuntimeError) as error:
-        raise StoreError(f"{path} leads nowhere ({error}): choose another folder") from error
-
-
-def _put_back(replaced: Path, path: Path) -> None:
-    if replaced.exists():
-        replaced.rename(path)
 
 
 def _clear_leftovers(path: Path) -> None:

@@ -10,22 +10,13 @@ import numpy.typing as npt
 
 __all__ = ["excess_change", "fits", "stream_once", "total_excess", "weigh_parts"]
 
-Weights = npt.NDArray[np.int32]
-Sums = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True)
-def weigh_parts(vertex_weights: Weights, assignment: npt.NDArray[np.int32], num_parts: int) -> Sums:
-    """Sum the weights of each part.
-
-    Args:
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N]; -1 leaves a vertex out.
-        num_parts: number of parts.
-
-    Returns:
-        int64 [num_parts, C]. Cost O(N C).
-    """
+def weigh_parts(vertex_weights: Ints, assignment: Ints, num_parts: int) -> Longs:
+    """Sum the weights of each part, int64 [num_parts, C]; part -1 leaves a vertex out. Cost O(N C)."""
     sums = np.zeros((num_parts, vertex_weights.shape[1]), np.int64)
     for vertex in range(len(assignment)):
         if assignment[vertex] >= 0:
@@ -35,19 +26,8 @@ def weigh_parts(vertex_weights: Weights, assignment: npt.NDArray[np.int32], num_
 
 
 @numba.njit(cache=True)
-def fits(vertex_weights: Weights, part_weights: Sums, limits: Sums, vertex: int, part: int) -> bool:
-    """Whether a part stays within its limits in every constraint that the vertex weighs in.
-
-    Args:
-        vertex_weights: int32 [N, C].
-        part_weights: int64 [P, C].
-        limits: int64 [C].
-        vertex: the vertex that would come in.
-        part: the part it would come into.
-
-    Returns:
-        True when it fits. Cost O(C).
-    """
+def fits(vertex_weights: Ints, part_weights: Longs, limits: Longs, vertex: int, part: int) -> bool:
+    """Whether a part with one more vertex stays within its limits in every constraint that the vertex weighs in."""
     for constraint in range(len(limits)):
         weight = vertex_weights[vertex, constraint]
         if weight > 0 and part_weights[part, constraint] + weight > limits[constraint]:
@@ -56,16 +36,8 @@ def fits(vertex_weights: Weights, part_weights: Sums, limits: Sums, vertex: int,
 
 
 @numba.njit(cache=True)
-def total_excess(part_weights: Sums, limits: Sums) -> float:
-    """Sum of all parts' excess: 0 when every part is within every limit.
-
-    Args:
-        part_weights: int64 [P, C].
-        limits: int64 [C], each above 0.
-
-    Returns:
-        The excess, as a share of one part's limit. Cost O(P C).
-    """
+def total_excess(part_weights: Longs, limits: Longs) -> float:
+    """Sum of all parts' excess, as a share of one part's limit: 0 when every part is within every limit."""
     excess = 0.0
     for part in range(part_weights.shape[0]):
         for constraint in range(len(limits)):
@@ -75,21 +47,9 @@ def total_excess(part_weights: Sums, limits: Sums) -> float:
 
 @numba.njit(cache=True)
 def excess_change(
-    vertex_weights: Weights, part_weights: Sums, limits: Sums, vertex: int, source: int, target: int
+    vertex_weights: Ints, part_weights: Longs, limits: Longs, vertex: int, source: int, target: int
 ) -> float:
-    """How much the total excess would change if a vertex moved.
-
-    Args:
-        vertex_weights: int32 [N, C].
-        part_weights: int64 [P, C].
-        limits: int64 [C], each above 0.
-        vertex: the vertex.
-        source: its part.
-        target: the part it would go to.
-
-    Returns:
-        Below 0 when balance would improve. Cost O(C).
-    """
+    """How much the total excess would change if a vertex moved: below 0 when balance would improve. Cost O(C)."""
     change = 0.0
     for constraint in range(len(limits)):
         weight = vertex_weights[vertex, constraint]
@@ -103,29 +63,17 @@ def excess_change(
     return change
 
 
-Ids = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
-
-
 @numba.njit(cache=True)
 def stream_once(
-    indptr: Int64Array, indices: npt.NDArray[np.integer], vertex_weights: Ids, assignment: Ids,
-    part_weights: Int64Array, means: npt.NDArray[np.float64], limits: Int64Array, crowding_cost: float,
+    indptr: Longs, indices: npt.NDArray[np.integer], vertex_weights: Ints, assignment: Ints,
+    part_weights: Longs, means: npt.NDArray[np.float64], limits: Longs, crowding_cost: float,
     start: int, stop: int,
 ) -> None:  # fmt: skip
-    """Place vertices one after another; those placed before (-1: not yet) are first taken out of their part.
+    """Place vertices start..stop - 1 in turn; those placed before (-1: not yet) are first taken out of their part.
 
-    Args:
-        indptr: int64 [N + 1], CSC.
-        indices: int32 or int64 [E].
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N], changed in [start, stop).
-        part_weights: int64 [P, C], kept true.
-        means: float64 [C], mean weight of a part.
-        limits: int64 [C].
-        crowding_cost: neighbours that a part of mean load must have more of to draw level with an empty part.
-        start: first vertex.
-        stop: one past the last vertex. Cost O(edges read + (stop - start) P C).
+    `assignment` int32 [N] is changed, `part_weights` [P, C] kept true; `means` [C] is the mean weight of a part, and
+    `crowding_cost` the neighbours that a part of mean load must have more of to draw level with an empty part.
+    Cost O(edges read + (stop - start) P C).
     """
     num_parts, num_constraints = part_weights.shape
     neighbours = np.zeros(num_parts, np.int64)
@@ -159,7 +107,7 @@ def stream_once(
 
 
 @numba.njit(cache=True)
-def _least_excess(vertex_weights: Ids, part_weights: Int64Array, limits: Int64Array, vertex: int) -> int:
+def _least_excess(vertex_weights: Ints, part_weights: Longs, limits: Longs, vertex: int) -> int:
     """The part whose limits suffer least: staying in part 0 costs `stay`, moving on to p changes that by the rest."""
     best, best_change = 0, 0.0
     for constraint in range(len(limits)):

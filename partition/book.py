@@ -14,7 +14,7 @@ What the order was made for decides whether it fits a run. The manifest of a sto
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any, Literal, Self, TypeVar
 
@@ -82,37 +82,10 @@ class PartitionBook:
         keys = (assignment,) if priority is None else (-priority, assignment)
         new_to_old = np.lexsort(keys)
         sizes = np.bincount(assignment, minlength=num_parts)
-        return cls.from_permutation(new_to_old, np.concatenate([[0], np.cumsum(sizes)]))
-
-    @classmethod
-    def from_permutation(cls, new_to_old: npt.NDArray[np.integer], offsets: npt.NDArray[np.integer]) -> Self:
-        """Build a book from what a store keeps.
-
-        Args:
-            new_to_old: integer [N], a permutation.
-            offsets: integer [P + 1], rising from 0 to N.
-
-        Returns:
-            The book.
-
-        Raises:
-            DataError: `new_to_old` is no permutation, or `offsets` does not rise from 0 to N.
-        """
-        num_vertices = len(new_to_old)
-        if len(offsets) < 2 or offsets[0] != 0 or offsets[-1] != num_vertices or (np.diff(offsets) < 0).any():
-            raise DataError(
-                f"part offsets {list(offsets)} must rise from 0 to {num_vertices}: partition again"
-            )
-        old_to_new = np.full(num_vertices, -1, np.int64)
-        inside = (new_to_old >= 0) & (new_to_old < num_vertices)
-        old_to_new[new_to_old[inside]] = np.flatnonzero(inside)
-        if (old_to_new < 0).any():
-            missing = int(np.flatnonzero(old_to_new < 0)[0])
-            raise DataError(f"the new vertex order leaves out vertex {missing}: partition the graph again")
+        old_to_new = np.empty_like(new_to_old)
+        old_to_new[new_to_old] = np.arange(len(new_to_old))
         return cls(
-            offsets=np.asarray(offsets, np.int64),
-            new_to_old=np.asarray(new_to_old, np.int64),
-            old_to_new=old_to_new,
+            offsets=np.concatenate([[0], np.cumsum(sizes)]), new_to_old=new_to_old, old_to_new=old_to_new
         )
 
     @property
@@ -199,22 +172,8 @@ class VertexOrder:
 
 
 def order_to_metadata(order: VertexOrder | None) -> dict[str, Any]:
-    """What a manifest keeps.
-
-    Args:
-        order: None for the user's order.
-
-    Returns:
-        Plain values, for JSON.
-    """
-    if order is None:
-        return {"by": "original"}
-    return {
-        "by": order.by,
-        "fanouts": list(order.fanouts),
-        "batch_size": order.batch_size,
-        "seed_order": order.seed_order,
-    }
+    """What a manifest keeps, as plain values for JSON; None is the user's order."""
+    return {"by": "original"} if order is None else {**asdict(order), "fanouts": list(order.fanouts)}
 
 
 def order_from_metadata(metadata: Mapping[str, Any], *, store: Path) -> VertexOrder | None:

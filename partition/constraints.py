@@ -24,6 +24,7 @@ __all__ = [
     "CONSTRAINTS",
     "SALIENT_CONSTRAINTS",
     "Constraints",
+    "check_constraint_names",
     "check_members",
     "ensure_members",
     "vertex_roles",
@@ -33,6 +34,16 @@ __all__ = [
 CONSTRAINTS = ("train", "validation", "other", "degree", "vertices")
 SALIENT_CONSTRAINTS = ("train", "validation", "other", "degree")
 TRAIN, VALIDATION, OTHER = 0, 1, 2
+
+
+def check_constraint_names(balance: Sequence[str]) -> None:
+    """Refuse names that are unknown or repeated.
+
+    Raises:
+        RecipeError: with the names and the known ones.
+    """
+    if len({*balance} & {*CONSTRAINTS}) != len(balance):
+        raise RecipeError(f"balance = {list(balance)}: expected different names of {', '.join(CONSTRAINTS)}")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -50,15 +61,7 @@ def vertex_roles(
     train_ids: npt.NDArray[np.integer] | None,
     validation_ids: npt.NDArray[np.integer] | None,
 ) -> npt.NDArray[np.uint8]:
-    """Say of each vertex whether it is for training, for validation or neither.
-
-    Args:
-        num_vertices: N.
-        train_ids: integer [T] or None.
-        validation_ids: integer [V] or None.
-
-    Returns:
-        uint8 [N]: 0 train, 1 validation, 2 other.
+    """Say of each vertex whether it is for training (0), for validation (1) or neither (2), uint8 [N].
 
     Raises:
         DataError: an id is outside [0, N), or a vertex is in both.
@@ -104,11 +107,7 @@ def vertex_weights(
         RecipeError: an unknown or repeated name.
         DataError: an id is outside [0, N), or a vertex is in both sets.
     """
-    unknown = [name for name in balance if name not in CONSTRAINTS]
-    if unknown or len(set(balance)) != len(balance):
-        raise RecipeError(
-            f"balance = {list(balance)}: expected different names out of {', '.join(CONSTRAINTS)}"
-        )
+    check_constraint_names(balance)
     roles = vertex_roles(len(indptr) - 1, train_ids, validation_ids)
 
     def column(name: str) -> npt.NDArray[np.int32]:
@@ -135,28 +134,14 @@ def ensure_members(
     assignment: npt.NDArray[np.int32],
     num_parts: int,
     *,
-    train_ids: npt.NDArray[np.integer] | None = None,
+    train_ids: npt.NDArray[np.integer] | None,
 ) -> npt.NDArray[np.int32]:
     """Give every part at least one training vertex, or one vertex where there are no training ids.
 
     A part without one gets, from the part that holds the most, the one with the most in-neighbours in the part
-    (of the first MAX_CANDIDATES).
-
-    Args:
-        indptr: int64 [N + 1], CSC.
-        indices: integer [E].
-        assignment: int32 [N]; left as it is.
-        num_parts: number of parts.
-        train_ids: integer [T], or None when the graph is not for training.
-
-    Returns:
-        int32 [N]; the same values when nothing was missing. Cost O(N), and O(edges of the candidates) for each
-        part that lacks one.
-
-    Raises:
-        DataError: fewer (training) vertices than parts.
+    (of the first MAX_CANDIDATES). `assignment` is left as it is; `check_members` has said that there are enough.
+    Cost O(N), and O(edges of the candidates) for each part that lacks one.
     """
-    check_members(len(assignment), num_parts, train_ids=train_ids)
     members = np.arange(len(assignment)) if train_ids is None else np.unique(train_ids)
     repaired = assignment.copy()
     for part in np.flatnonzero(np.bincount(repaired[members], minlength=num_parts) == 0):
@@ -167,15 +152,8 @@ def ensure_members(
     return repaired
 
 
-def check_members(
-    num_vertices: int, num_parts: int, *, train_ids: npt.NDArray[np.integer] | None = None
-) -> None:
+def check_members(num_vertices: int, num_parts: int, *, train_ids: npt.NDArray[np.integer] | None) -> None:
     """Refuse more parts than there are vertices, or training vertices, to give them.
-
-    Args:
-        num_vertices: N.
-        num_parts: number of parts.
-        train_ids: integer [T], or None when the graph is not for training.
 
     Raises:
         DataError: fewer (training) vertices than parts.

@@ -1,6 +1,7 @@
 """The loops over neighbour lists: the undirected view of a graph, coarsening, and counts of remote neighbours.
 
-Coarsening is heavy-edge matching inside parts, and contraction of the matched pairs.
+Coarsening is heavy-edge matching inside parts, and contraction of the matched pairs. A graph is `indptr` int64 [N + 1]
+and `indices` [E], with `edge_weights` int32 [E] where they count; every loop costs O(N + E).
 """
 
 import numba
@@ -9,22 +10,14 @@ import numpy.typing as npt
 
 __all__ = ["contract", "count_remote", "match_inside_parts", "merge_directions", "relabel", "transpose"]
 
-IntegerArray = npt.NDArray[np.integer]
+Entries = npt.NDArray[np.integer]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True)
-def transpose(
-    indptr: IntegerArray, indices: IntegerArray
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Turn every edge round; each list of the result ascends. Cost O(N + E).
-
-    Args:
-        indptr: int64 [N + 1].
-        indices: integer [E], each in [0, N).
-
-    Returns:
-        The transposed graph: int64 [N + 1] and int32 [E].
-    """
+def transpose(indptr: Entries, indices: Entries) -> tuple[Longs, Ints]:
+    """Turn every edge round; each list of the result ascends."""
     num_vertices = len(indptr) - 1
     start = np.zeros(num_vertices + 1, np.int64)
     for edge in range(len(indices)):
@@ -43,22 +36,12 @@ def transpose(
 
 @numba.njit(cache=True)
 def merge_directions(
-    first_indptr: IntegerArray,
-    first_indices: IntegerArray,
-    second_indptr: IntegerArray,
-    second_indices: IntegerArray,
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Unite two graphs with ascending lists, leaving out self-loops and repeats. Cost O(N + E).
-
-    Args:
-        first_indptr: int64 [N + 1].
-        first_indices: int32 [E], ascending inside each list.
-        second_indptr: int64 [N + 1].
-        second_indices: int32 [E], ascending inside each list.
-
-    Returns:
-        The united graph: int64 [N + 1] and int32 [edges].
-    """
+    first_indptr: Entries,
+    first_indices: Entries,
+    second_indptr: Entries,
+    second_indices: Entries,
+) -> tuple[Longs, Ints]:
+    """Unite two graphs with ascending lists, leaving out self-loops and repeats."""
     num_vertices = len(first_indptr) - 1
     merged_indptr = np.zeros(num_vertices + 1, np.int64)
     merged = np.empty(len(first_indices) + len(second_indices), np.int32)
@@ -83,22 +66,20 @@ def merge_directions(
 
 
 @numba.njit(cache=True)
-def relabel(
-    indptr: IntegerArray, indices: IntegerArray, order: IntegerArray, place: IntegerArray
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int32]]:
-    """Write a graph down in another vertex order. Cost O(N + E).
+def relabel(indptr: Entries, indices: Entries, order: Entries, place: Entries) -> tuple[Longs, Entries]:
+    """Write a graph down in another vertex order, in which each list keeps its own.
 
     Args:
         indptr: int64 [N + 1].
-        indices: int32 [E].
+        indices: int32 or int64 [E].
         order: int64 [N]: ``order[i]`` is the vertex that becomes vertex i.
         place: int64 [N]: the inverse of `order`.
 
     Returns:
-        int64 [N + 1] and int32 [E].
+        int64 [N + 1], and [E] with the dtype of `indices`.
     """
     new_indptr = np.zeros(len(indptr), np.int64)
-    new_indices = np.empty(len(indices), np.int32)
+    new_indices = np.empty_like(indices)
     filled = 0
     for new in range(len(order)):
         for edge in range(indptr[order[new]], indptr[order[new] + 1]):
@@ -108,36 +89,23 @@ def relabel(
     return new_indptr, new_indices
 
 
-Ids = npt.NDArray[np.int32]
-Sums = npt.NDArray[np.int64]
-
-
 @numba.njit(cache=True)
 def match_inside_parts(
-    indptr: Sums,
-    indices: Ids,
-    edge_weights: Ids,
-    vertex_weights: Ids,
-    assignment: Ids,
-    heaviest: Sums,
-    order: Sums,
-) -> tuple[Ids, int]:
+    indptr: Longs,
+    indices: Ints,
+    edge_weights: Ints,
+    vertex_weights: Ints,
+    assignment: Ints,
+    heaviest: Longs,
+    order: Longs,
+) -> tuple[Ints, int]:
     """Pair each vertex with the free neighbour of the same part that it shares the heaviest edge with.
 
     Vertices that find no neighbour are paired two by two with another that shares a neighbour with them, so that
-    stars shrink too.
-
-    Args:
-        indptr: int64 [N + 1] of an undirected graph.
-        indices: int32 [E].
-        edge_weights: int32 [E].
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N]; only vertices of one part are paired.
-        heaviest: int64 [C]: no pair weighs more than this in any constraint.
-        order: int64 [N]: in which order vertices choose.
+    stars shrink too. Vertices choose in the given order, and no pair weighs more than `heaviest` [C] in any constraint.
 
     Returns:
-        int32 [N], each vertex's id in the coarse graph, and the number of coarse vertices. Cost O(N + E).
+        int32 [N], each vertex's id in the coarse graph, and the number of coarse vertices.
     """
     num_vertices = len(assignment)
     coarse = np.full(num_vertices, -1, np.int32)
@@ -184,7 +152,7 @@ def match_inside_parts(
 
 
 @numba.njit(cache=True)
-def _light_enough(vertex_weights: Ids, heaviest: Sums, one: int, other: int) -> bool:
+def _light_enough(vertex_weights: Ints, heaviest: Longs, one: int, other: int) -> bool:
     for constraint in range(vertex_weights.shape[1]):
         if vertex_weights[one, constraint] + vertex_weights[other, constraint] > heaviest[constraint]:
             return False
@@ -193,19 +161,12 @@ def _light_enough(vertex_weights: Ids, heaviest: Sums, one: int, other: int) -> 
 
 @numba.njit(cache=True)
 def contract(
-    indptr: Sums, indices: Ids, edge_weights: Ids, coarse: Ids, num_coarse: int
-) -> tuple[Sums, Ids, Ids]:
+    indptr: Longs, indices: Ints, edge_weights: Ints, coarse: Ints, num_coarse: int
+) -> tuple[Longs, Ints, Ints]:
     """Merge the vertices with the same coarse id; parallel edges add up, inner edges vanish.
 
-    Args:
-        indptr: int64 [N + 1] of an undirected graph.
-        indices: int32 [E].
-        edge_weights: int32 [E].
-        coarse: int32 [N], each vertex's coarse id.
-        num_coarse: number of coarse vertices.
-
     Returns:
-        The coarse graph: int64 [num_coarse + 1], int32 [edges], int32 [edges] of edge weights. Cost O(N + E).
+        The coarse graph: indptr, indices, edge weights.
     """
     members, member_start = _members(coarse, num_coarse)
     coarse_indptr = np.zeros(num_coarse + 1, np.int64)
@@ -233,7 +194,7 @@ def contract(
 
 
 @numba.njit(cache=True)
-def _members(coarse: Ids, num_coarse: int) -> tuple[Ids, Sums]:
+def _members(coarse: Ints, num_coarse: int) -> tuple[Ints, Longs]:
     start = np.zeros(num_coarse + 1, np.int64)
     for vertex in range(len(coarse)):
         start[coarse[vertex] + 1] += 1
@@ -247,28 +208,17 @@ def _members(coarse: Ids, num_coarse: int) -> tuple[Ids, Sums]:
     return members, start
 
 
-Counts = npt.NDArray[np.int64]
-
-
 @numba.njit(cache=True)
 def count_remote(
-    indptr: Counts,
-    indices: npt.NDArray[np.integer],
-    assignment: npt.NDArray[np.int32],
-    by_part: Counts,
+    indptr: Longs,
+    indices: Entries,
+    assignment: Ints,
+    by_part: Longs,
     num_parts: int,
-) -> tuple[Counts, Counts, Counts]:
-    """Count, for each part, its in-neighbours, the remote ones, and the different remote ones.
+) -> tuple[Longs, Longs, Longs]:
+    """Count, for each part, its in-neighbours, the remote ones, and the different remote ones (its halo).
 
-    Args:
-        indptr: int64 [N + 1], CSC.
-        indices: int32 or int64 [E].
-        assignment: int32 [N].
-        by_part: int64 [N], the vertices ordered by part.
-        num_parts: number of parts.
-
-    Returns:
-        Three int64 [num_parts]: in-neighbour entries, remote entries, halo size. Cost O(N + E), 4 N bytes.
+    `by_part` int64 [N] are the vertices ordered by part. Memory: 4 N bytes.
     """
     entries = np.zeros(num_parts, np.int64)
     remote = np.zeros(num_parts, np.int64)

@@ -29,13 +29,7 @@ __all__ = [
 
 
 def write_document(path: Path, document: Mapping[str, Any], *, format_version: int) -> None:
-    """Write a document as JSON.
-
-    Args:
-        path: the file.
-        document: what JSON can hold; no NaN.
-        format_version: stands first in the file.
-    """
+    """Write a document, what JSON can hold without NaN, with its format version first."""
     versioned = {"format_version": format_version, **document}
     path.write_text(json.dumps(versioned, indent=1, allow_nan=False) + "\n", encoding="utf-8")
 
@@ -76,7 +70,6 @@ def read_document(path: Path, *, format_version: int, store: str, cure: str) -> 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
 CURE = "run `windrow partition` again to rebuild the store"
-CHUNK_BYTES = 1 << 22
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -115,22 +108,12 @@ class Manifest:
     """Entries by path relative to the store, with forward slashes."""
 
     def write(self, path: Path) -> None:
-        """Write the manifest as JSON.
-
-        Args:
-            path: the file.
-        """
+        """Write the manifest as JSON."""
         write_document(path, asdict(self), format_version=FORMAT_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and check a manifest.
-
-        Args:
-            path: the file.
-
-        Returns:
-            The manifest.
 
         Raises:
             StoreError: there is none, it is no JSON, of another version, or lacks a field.
@@ -147,30 +130,13 @@ class Manifest:
 
 
 def checksum(path: Path) -> str:
-    """SHA-256 of a file.
-
-    Args:
-        path: the file.
-
-    Returns:
-        64 hexadecimal digits. Reads the file in chunks of 4 MiB.
-    """
-    digest = hashlib.sha256()
+    """SHA-256 of a file, 64 hexadecimal digits."""
     with path.open("rb") as file:
-        while chunk := file.read(CHUNK_BYTES):
-            digest.update(chunk)
-    return digest.hexdigest()
+        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def describe_file(path: Path) -> FileEntry:
-    """Make the entry of an array file that was just written.
-
-    Args:
-        path: a ``.npy`` file.
-
-    Returns:
-        Its entry; the checksum is of what can be read back.
-    """
+    """Make the entry of a ``.npy`` file that was just written; the checksum is of what can be read back."""
     with path.open("rb") as file:
         np.lib.format.read_magic(file)
         shape, _, dtype = np.lib.format.read_array_header_1_0(file)

@@ -88,14 +88,7 @@ def metis_search(
 def metis_runs(
     graph: Adjacency, vertex_weights: npt.NDArray[np.int32], num_parts: int, *, seed: int, restarts: int
 ) -> Iterator[Assignment]:
-    """Run METIS in a process of its own; see `windrow.partition.metis_worker` for why.
-
-    Args:
-        graph: undirected graph of N vertices.
-        vertex_weights: int32 [N, C].
-        num_parts: number of parts, from 2 to N.
-        seed: of the vertex orders; the first run keeps the given order.
-        restarts: number of runs.
+    """Run METIS in a process of its own, on several vertex orders; see `windrow.partition.metis_worker` for why.
 
     Yields:
         int32 [N], each vertex's part, one for each run; a pure function of the arguments.

@@ -37,22 +37,12 @@ Array = npt.NDArray[np.int64]
 
 def run_metis(
     indptr: Array,
-    indices: npt.NDArray[np.int32],
+    indices: npt.NDArray[np.integer],
     vertex_weights: npt.NDArray[np.int32],
     num_parts: int,
     mode: str,
 ) -> npt.NDArray[np.int32]:
-    """Run METIS once in this process.
-
-    Args:
-        indptr: int64 [N + 1] of an undirected graph.
-        indices: int32 [E].
-        vertex_weights: int32 [N, C].
-        num_parts: number of parts, at least 2 and at most N.
-        mode: "recursive" or "k-way".
-
-    Returns:
-        int32 [N], each vertex's part.
+    """Run METIS once in this process, "recursive" or "k-way", on an undirected graph: int32 [N], each vertex's part.
 
     Raises:
         RuntimeError: METIS failed or DGL has none.
@@ -82,14 +72,7 @@ def _shuffle(num_vertices: int, seed: int, restart: int) -> Array:
 
 
 def main(folder: Path, num_parts: int, seed: int, restarts: int) -> None:
-    """Run METIS on several vertex orders; see the module's text for what is read and written.
-
-    Args:
-        folder: where the graph lies and the results go.
-        num_parts: number of parts.
-        seed: of the vertex orders.
-        restarts: number of runs.
-    """
+    """Run METIS on several vertex orders; see the module's text for what is read and written."""
     indptr, indices, vertex_weights = (
         np.load(folder / f"{name}.npy", allow_pickle=False)
         for name in ("indptr", "indices", "vertex_weights")

@@ -5,7 +5,7 @@ from pathlib import Path
 from typing import Literal, get_args
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.partition.constraints import CONSTRAINTS, SALIENT_CONSTRAINTS
+from windrow.partition.constraints import SALIENT_CONSTRAINTS, check_constraint_names
 
 __all__ = [
     "MemoryEstimate",
@@ -60,11 +60,7 @@ class PartitionOptions:
                 raise RecipeError(f"{name} = {value}: expected at least {least}")
         if not 0 <= self.imbalance < float("inf"):
             raise RecipeError(f"imbalance = {self.imbalance}: expected 0 or more, for example 0.03 for 3 %")
-        unknown = [name for name in self.balance if name not in CONSTRAINTS]
-        if unknown or len(set(self.balance)) != len(self.balance):
-            raise RecipeError(
-                f"balance = {list(self.balance)}: expected different names of {', '.join(CONSTRAINTS)}"
-            )
+        check_constraint_names(self.balance)
 
 
 METIS_BYTES_PER_EDGE = 92
@@ -97,7 +93,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
-    """Estimate the peak memory of `partition_with_options`.
+    """Estimate the peak memory of `partition_graph`.
 
     Args:
         num_vertices: N.

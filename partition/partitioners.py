@@ -4,7 +4,7 @@ Random is the baseline, and the choice for graphs without structure. Streaming i
 takes memory of 4 bytes for each vertex and constraint. METIS is in `windrow.partition.metis`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 
 import numpy as np
 import numpy.typing as npt
@@ -12,72 +12,17 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.partition.balance_kernels import stream_once
-from windrow.partition.constraints import (
-    SALIENT_CONSTRAINTS,
-    check_members,
-    ensure_members,
-    vertex_roles,
-    vertex_weights,
-)
+from windrow.partition.constraints import check_members, ensure_members, vertex_roles, vertex_weights
 from windrow.partition.metis import metis_search
-from windrow.partition.options import Method, PartitionOptions
+from windrow.partition.options import PartitionOptions
 from windrow.partition.refine import balance_limits, symmetric_adjacency
 
-__all__ = ["fennel_assignment", "partition_graph", "partition_with_options", "random_assignment"]
+__all__ = ["partition_graph"]
 
 Progress = Callable[[str, float], None]
 
 
 def partition_graph(
-    indptr: npt.NDArray[np.int64],
-    indices: npt.NDArray[np.integer],
-    num_parts: int,
-    *,
-    method: Method = "metis",
-    train_ids: npt.NDArray[np.integer] | None = None,
-    validation_ids: npt.NDArray[np.integer] | None = None,
-    seed: int = 0,
-    imbalance: float = 0.03,
-    balance: Sequence[str] = SALIENT_CONSTRAINTS,
-    restarts: int = 4,
-    refine_cycles: int = 4,
-    stream_passes: int = 5,
-    progress: Progress | None = None,
-) -> npt.NDArray[np.int32]:
-    """Split a graph into parts; the keywords are fields of `PartitionOptions`.
-
-    Args:
-        indptr: int64 [N + 1] of the graph in CSC form: v's in-neighbours are ``indices[indptr[v]:indptr[v + 1]]``.
-        indices: int32 or int64 [E].
-        num_parts: number of parts.
-        method: "metis", "fennel" or "random".
-        train_ids: integer [T]; every part gets at least one of them.
-        validation_ids: integer [V].
-        seed: equal arguments and seed give equal parts.
-        imbalance: tolerated excess of a part over the mean in each constraint; `measure_quality` says what was reached.
-        balance: names out of `windrow.partition.constraints.CONSTRAINTS`.
-        restarts: METIS runs to combine.
-        refine_cycles: V-cycles of each refinement of a METIS result.
-        stream_passes: passes of Fennel.
-        progress: called with a stage name and the share done, 0 to 1.
-
-    Returns:
-        int32 [N], each vertex's part; no part is empty.
-
-    Raises:
-        RecipeError: an option is out of range.
-        DataError: fewer vertices or training vertices than parts, broken CSC arrays, ids out of range, no METIS.
-    """
-    options = PartitionOptions(
-        num_parts=num_parts, method=method, balance=tuple(balance), imbalance=imbalance, seed=seed,
-        restarts=restarts, refine_cycles=refine_cycles, stream_passes=stream_passes,
-    )  # fmt: skip
-    return partition_with_options(
-        indptr, indices, options, train_ids=train_ids, validation_ids=validation_ids, progress=progress
-    )
-
-
-def partition_with_options(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.integer],
     options: PartitionOptions,
@@ -86,12 +31,12 @@ def partition_with_options(
     validation_ids: npt.NDArray[np.integer] | None = None,
     progress: Progress | None = None,
 ) -> npt.NDArray[np.int32]:
-    """`partition_graph` with the options in one object, as a recipe holds them.
+    """Split a graph into parts.
 
     Args:
-        indptr: int64 [N + 1], CSC.
+        indptr: int64 [N + 1] of the graph in CSC form: v's in-neighbours are ``indices[indptr[v]:indptr[v + 1]]``.
         indices: int32 or int64 [E].
-        options: how to split.
+        options: how to split; equal arguments and seed give equal parts. `measure_quality` says what was reached.
         train_ids: integer [T]; every part gets at least one of them.
         validation_ids: integer [V].
         progress: called with a stage name and the share done, 0 to 1.
@@ -100,21 +45,21 @@ def partition_with_options(
         int32 [N], each vertex's part; no part is empty.
 
     Raises:
-        DataError: as `partition_graph`.
+        DataError: fewer vertices or training vertices than parts, broken CSC arrays, ids out of range, no METIS.
     """
     _check_csc(indptr, indices)
-    num_parts = options.num_parts
+    num_vertices, num_parts = len(indptr) - 1, options.num_parts
     constraints = vertex_weights(
         indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance
     )
-    check_members(len(indptr) - 1, num_parts, train_ids=train_ids)
+    check_members(num_vertices, num_parts, train_ids=train_ids)
     if num_parts == 1:
-        assignment = np.zeros(len(indptr) - 1, np.int32)
+        assignment = np.zeros(num_vertices, np.int32)
     elif options.method == "random":
-        roles = vertex_roles(len(indptr) - 1, train_ids, validation_ids)
-        assignment = random_assignment(roles, num_parts, seed=options.seed)
+        roles = vertex_roles(num_vertices, train_ids, validation_ids)
+        assignment = _random_assignment(roles, num_parts, seed=options.seed)
     elif options.method == "fennel":
-        assignment = fennel_assignment(
+        assignment = _fennel_assignment(
             indptr, indices, constraints.weights, num_parts,
             imbalance=options.imbalance, passes=options.stream_passes, progress=progress,
         )  # fmt: skip
@@ -142,17 +87,11 @@ def _check_csc(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) 
         )
 
 
-def random_assignment(roles: npt.NDArray[np.integer], num_parts: int, *, seed: int) -> npt.NDArray[np.int32]:
+def _random_assignment(roles: npt.NDArray[np.integer], num_parts: int, *, seed: int) -> npt.NDArray[np.int32]:
     """Deal vertices out to the parts like cards, role by role, in random order.
 
-    Args:
-        roles: integer [N], each vertex's role (see `windrow.partition.constraints.vertex_roles`).
-        num_parts: number of parts.
-        seed: of the order.
-
-    Returns:
-        int32 [N]. Each part's number of vertices, and of vertices of each role, differs by at most 1 between parts
-        (per role by at most 1, in total by at most 1). Cost O(N log N) time, 25 N bytes.
+    Each part's number of vertices, and of vertices of each role, differs by at most 1 between parts.
+    Cost O(N log N) time, 25 N bytes.
     """
     draw = hash_ids(stream_key(seed, Stream.PARTITION), np.arange(len(roles)))
     order = np.lexsort((draw, roles))
@@ -166,15 +105,15 @@ REPORTS_PER_PASS = 50
 MAX_DOUBLINGS = 64
 
 
-def fennel_assignment(
+def _fennel_assignment(
     indptr: npt.NDArray[np.int64],
     indices: npt.NDArray[np.integer],
     vertex_weights: npt.NDArray[np.int32],
     num_parts: int,
     *,
     imbalance: float,
-    passes: int = 5,
-    progress: Callable[[str, float], None] | None = None,
+    passes: int,
+    progress: Progress | None,
 ) -> npt.NDArray[np.int32]:
     """Fennel with several balance constraints and restreaming.
 
@@ -189,17 +128,8 @@ def fennel_assignment(
     partitioning, KDD 2013); the tolerance starts at ``imbalance * 2 ** (passes - 1)`` and halves in each, since tight
     limits from the start freeze early choices.
 
-    Args:
-        indptr: int64 [N + 1], CSC; a directed graph is scored by its in-neighbours.
-        indices: int32 or int64 [E]; may be memory-mapped.
-        vertex_weights: int32 [N, C].
-        num_parts: number of parts P.
-        imbalance: tolerated excess over the mean weight of a part, 0.05 for 5 %.
-        passes: 1 for plain streaming.
-        progress: called with a stage name and the share done, 0 to 1.
-
-    Returns:
-        int32 [N]. Cost per pass O(E + N P C) time; memory beyond the arguments 4 N + 8 P C bytes.
+    A directed graph is scored by its in-neighbours; `indices` may be memory-mapped.
+    Cost per pass O(E + N P C) time; memory beyond the arguments 4 N + 8 P C bytes.
     """
     num_vertices = len(indptr) - 1
     assignment = np.full(num_vertices, -1, np.int32)

@@ -61,9 +61,8 @@ class PartitionQuality:
     @classmethod
     def from_dict(cls, fields: dict[str, Any]) -> Self:
         """Rebuild a report from `to_dict`, also after a round trip through JSON."""
-        lists = ("part_sizes", "halo_sizes", "remote_neighbour_fractions")
         values: dict[str, Any] = {
-            name: tuple(fields[name]) if name in lists else fields[name] for name in fields
+            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
         }
         return cls(**values)
 

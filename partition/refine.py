@@ -43,14 +43,7 @@ class Adjacency:
         return len(self.indptr) - 1
 
     def cut(self, assignment: npt.NDArray[np.int32]) -> int:
-        """Total weight of the undirected edges between different parts; cost O(E).
-
-        Args:
-            assignment: int32 [N], each vertex's part.
-
-        Returns:
-            The cut, each undirected edge counted once.
-        """
+        """Total weight of the undirected edges between different parts, each counted once; cost O(E)."""
         own = np.repeat(assignment, np.diff(self.indptr))
         return int(self.edge_weights[own != assignment[self.indices]].sum(dtype=np.int64)) // 2
 
@@ -87,16 +80,10 @@ EXCHANGE_SLACK = 0.01
 def balance_limits(
     vertex_weights: npt.NDArray[np.int32], num_parts: int, imbalance: float
 ) -> npt.NDArray[np.int64]:
-    """The most that one part may weigh in each constraint.
+    """The most that one part may weigh in each constraint, int64 [C].
 
-    Args:
-        vertex_weights: int32 [N, C], each column with a sum above 0.
-        num_parts: number of parts P.
-        imbalance: tolerated excess over the mean, 0.05 for 5 %.
-
-    Returns:
-        int64 [C]: ``max(floor((1 + imbalance) * total / P), ceil(total / P))``, the second because some part
-        must weigh that much.
+    That is ``max(floor((1 + imbalance) * total / P), ceil(total / P))``, the second because some part must weigh that
+    much.
     """
     totals = vertex_weights.sum(axis=0, dtype=np.int64)
     tolerated = np.floor((1 + imbalance) * totals / num_parts + 1e-9).astype(np.int64)
@@ -106,17 +93,7 @@ def balance_limits(
 def excess(
     vertex_weights: npt.NDArray[np.int32], assignment: Assignment, num_parts: int, imbalance: float
 ) -> float:
-    """How far a partition is outside its balance limits.
-
-    Args:
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N].
-        num_parts: number of parts.
-        imbalance: tolerated excess over the mean, 0.05 for 5 %.
-
-    Returns:
-        Sum over parts and constraints of what is above the limit, as a share of the limit; 0 when balanced.
-    """
+    """How far a partition is outside its limits: shares of the limits by which parts exceed them, summed."""
     limits = balance_limits(vertex_weights, num_parts, imbalance)
     return float(total_excess(weigh_parts(vertex_weights, assignment, num_parts), limits))
 

@@ -5,11 +5,18 @@ negative gain, undone back to the best prefix); Karypis and Kumar, Multilevel al
 partitioning, SC 1998 (every move keeps each constraint within its limit). Rebalancing moves vertices out of parts that
 are over a limit, at the least loss of cut.
 
-Suffixes used below: N vertices, E stored edges, P parts, C constraints. ``connectivity[v, p]`` is the total weight
-of v's edges into part p, so the gain of moving v from part s to t is ``connectivity[v, t] - connectivity[v, s]``.
+Arrays, of N vertices, E stored edges of an undirected graph, P parts and C constraints::
 
-The heap is a binary max-heap whose priorities can change. Its length lives in the caller; `push_or_update` and `remove`
-return the new one::
+    indptr [N + 1], indices [E], edge_weights [E], vertex_weights [N, C]      read only
+    assignment [N]                                                            changed in place
+    connectivity [N, P], part_weights [P, C], part_sizes [P]                  sums that are kept true
+    limits [C]                                                                the most that a part may weigh, above 0
+
+``connectivity[v, p]`` is the total weight of v's edges into part p, so the gain of moving v from part s to t is
+``connectivity[v, t] - connectivity[v, s]``. No part is emptied.
+
+The heap is a binary max-heap whose priorities can change. Its length lives in the caller; `_push_or_update` and
+`_remove` return the new one, in O(log length)::
 
     heap      [v3, v1, v7, ...]   vertices; the parent of slot i is slot (i - 1) // 2
     position  position[v] = slot of v, or -1 while v is outside
@@ -23,10 +30,10 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import hash_id
 from windrow.partition.balance_kernels import excess_change, fits, total_excess
 
-__all__ = ["connect_parts", "move_vertex", "move_with_hill_climbing", "push_or_update", "rebalance", "remove"]
+__all__ = ["connect_parts", "move_with_hill_climbing", "rebalance"]
 
-Ids = npt.NDArray[np.int32]
-Sums = npt.NDArray[np.int64]
+Ints = npt.NDArray[np.int32]
+Longs = npt.NDArray[np.int64]
 
 _TIE_BITS = 16
 _TIE_MASK = np.uint64((1 << _TIE_BITS) - 1)
@@ -35,19 +42,8 @@ _EXCESS_TOLERANCE = 1e-9
 
 
 @numba.njit(cache=True)
-def connect_parts(indptr: Sums, indices: Ids, edge_weights: Ids, assignment: Ids, num_parts: int) -> Ids:
-    """Weight of each vertex's edges into each part.
-
-    Args:
-        indptr: int64 [N + 1].
-        indices: int32 [E].
-        edge_weights: int32 [E].
-        assignment: int32 [N].
-        num_parts: P.
-
-    Returns:
-        int32 [N, P]. Cost O(N P + E).
-    """
+def connect_parts(indptr: Longs, indices: Ints, edge_weights: Ints, assignment: Ints, num_parts: int) -> Ints:
+    """Weight of each vertex's edges into each part, int32 [N, P]. Cost O(N P + E)."""
     connectivity = np.zeros((len(assignment), num_parts), np.int32)
     for vertex in range(len(assignment)):
         for edge in range(indptr[vertex], indptr[vertex + 1]):
@@ -56,24 +52,11 @@ def connect_parts(indptr: Sums, indices: Ids, edge_weights: Ids, assignment: Ids
 
 
 @numba.njit(cache=True)
-def move_vertex(
-    indptr: Sums, indices: Ids, edge_weights: Ids, vertex_weights: Ids, assignment: Ids, connectivity: Ids,
-    part_weights: Sums, part_sizes: Sums, vertex: int, target: int,
+def _move_vertex(
+    indptr: Longs, indices: Ints, edge_weights: Ints, vertex_weights: Ints, assignment: Ints, connectivity: Ints,
+    part_weights: Longs, part_sizes: Longs, vertex: int, target: int,
 ) -> None:  # fmt: skip
-    """Move one vertex and keep all sums true.
-
-    Args:
-        indptr: int64 [N + 1] of an undirected graph.
-        indices: int32 [E].
-        edge_weights: int32 [E].
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N], changed.
-        connectivity: int32 [N, P], changed.
-        part_weights: int64 [P, C], changed.
-        part_sizes: int64 [P], changed.
-        vertex: the vertex.
-        target: the part it goes to. Cost O(degree + C).
-    """
+    """Move one vertex and keep all sums true. Cost O(degree + C)."""
     source = assignment[vertex]
     assignment[vertex] = target
     part_sizes[source] -= 1
@@ -88,7 +71,12 @@ def move_vertex(
 
 @numba.njit(cache=True)
 def _best_target(
-    vertex_weights: Ids, assignment: Ids, connectivity: Ids, part_weights: Sums, limits: Sums, vertex: int
+    vertex_weights: Ints,
+    assignment: Ints,
+    connectivity: Ints,
+    part_weights: Longs,
+    limits: Longs,
+    vertex: int,
 ) -> tuple[int, int]:
     """Best adjacent part that the vertex fits into and the gain, or (-1, _NO_TARGET)."""
     source = assignment[vertex]
@@ -111,27 +99,16 @@ def _rank(key: np.uint64, vertex: int, gain: int) -> np.int64:
 
 @numba.njit(cache=True)
 def move_with_hill_climbing(
-    indptr: Sums, indices: Ids, edge_weights: Ids, vertex_weights: Ids, assignment: Ids, connectivity: Ids,
-    part_weights: Sums, part_sizes: Sums, limits: Sums, move_limits: Sums, key: np.uint64, patience: int,
+    indptr: Longs, indices: Ints, edge_weights: Ints, vertex_weights: Ints, assignment: Ints, connectivity: Ints,
+    part_weights: Longs, part_sizes: Longs, limits: Longs, move_limits: Longs, key: np.uint64, patience: int,
 ) -> int:  # fmt: skip
     """One Fiduccia-Mattheyses pass over the boundary, in place.
 
     The vertex of highest gain moves first, also when the gain is negative; each vertex moves once at most; the
     moves after the best prefix are undone. The pair (total excess, cut) never gets worse in lexicographic order.
 
-    Args:
-        indptr: int64 [N + 1] of an undirected graph.
-        indices: int32 [E].
-        edge_weights: int32 [E].
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N], changed.
-        connectivity: int32 [N, P], kept true.
-        part_weights: int64 [P, C], kept true.
-        part_sizes: int64 [P], kept true; no part is emptied.
-        limits: int64 [C] that the result is judged by.
-        move_limits: int64 [C] that single moves keep; a little above `limits` lets exchanges happen.
-        key: random key; breaks ties between equal gains.
-        patience: moves without a new best prefix before the pass ends.
+    The result is judged by `limits`; single moves keep `move_limits`, a little above, so that exchanges can happen.
+    `key` breaks ties between equal gains. After `patience` moves without a new best prefix the pass ends.
 
     Returns:
         By how much the cut fell (negative where the cut paid for balance).
@@ -150,7 +127,7 @@ def move_with_hill_climbing(
             vertex_weights, assignment, connectivity, part_weights, move_limits, vertex
         )
         if target >= 0:
-            length = push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
+            length = _push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
 
     gained, best_gained, count, best_count = 0, 0, 0, 0
     excess = total_excess(part_weights, limits)
@@ -162,14 +139,14 @@ def move_with_hill_climbing(
         )
         source = assignment[vertex]
         if target < 0 or part_sizes[source] == 1:
-            length = remove(heap, position, priority, length, vertex)
+            length = _remove(heap, position, priority, length, vertex)
             continue
         if gain < priority[vertex] >> _TIE_BITS:
-            length = push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
+            length = _push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
             continue
-        length = remove(heap, position, priority, length, vertex)
+        length = _remove(heap, position, priority, length, vertex)
         excess += excess_change(vertex_weights, part_weights, limits, vertex, source, target)
-        move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
+        _move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
               vertex, target)  # fmt: skip
         locked[vertex] = True
         moved[count], moved_from[count] = vertex, source
@@ -187,27 +164,24 @@ def move_with_hill_climbing(
                 vertex_weights, assignment, connectivity, part_weights, move_limits, neighbour
             )
             if target >= 0:
-                length = push_or_update(
+                length = _push_or_update(
                     heap, position, priority, length, neighbour, _rank(key, neighbour, gain)
                 )
             elif position[neighbour] >= 0:
-                length = remove(heap, position, priority, length, neighbour)
+                length = _remove(heap, position, priority, length, neighbour)
 
     for step in range(count - 1, best_count - 1, -1):
-        move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
+        _move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights, part_sizes,
               moved[step], moved_from[step])  # fmt: skip
     return best_gained
 
-
-Int32Array = npt.NDArray[np.int32]
-Int64Array = npt.NDArray[np.int64]
 
 _PRIORITY_SCALE = 1000.0
 _LEAST_IMPROVEMENT = 1e-12
 
 
 @numba.njit(cache=True)
-def _is_over(part_weights: Int64Array, limits: Int64Array, part: int) -> bool:
+def _is_over(part_weights: Longs, limits: Longs, part: int) -> bool:
     for constraint in range(len(limits)):
         if part_weights[part, constraint] > limits[constraint]:
             return True
@@ -216,11 +190,11 @@ def _is_over(part_weights: Int64Array, limits: Int64Array, part: int) -> bool:
 
 @numba.njit(cache=True)
 def _cheapest_relief(
-    vertex_weights: Int32Array,
-    assignment: Int32Array,
-    connectivity: Int32Array,
-    part_weights: Int64Array,
-    limits: Int64Array,
+    vertex_weights: Ints,
+    assignment: Ints,
+    connectivity: Ints,
+    part_weights: Longs,
+    limits: Longs,
     vertex: int,
 ) -> tuple[int, np.int64]:
     """Part that takes the vertex with the least loss for each unit of excess removed, and the priority; or -1."""
@@ -242,25 +216,13 @@ def _cheapest_relief(
 
 @numba.njit(cache=True)
 def rebalance(
-    indptr: Int64Array, indices: Int32Array, edge_weights: Int32Array, vertex_weights: Int32Array,
-    assignment: Int32Array, connectivity: Int32Array,
-    part_weights: Int64Array, part_sizes: Int64Array, limits: Int64Array, max_rounds: int,
+    indptr: Longs, indices: Ints, edge_weights: Ints, vertex_weights: Ints,
+    assignment: Ints, connectivity: Ints,
+    part_weights: Longs, part_sizes: Longs, limits: Longs, max_rounds: int,
 ) -> int:  # fmt: skip
     """Move vertices out of overweight parts until every limit holds or no single move helps.
 
-    Every move lowers the total excess; the cut may rise. No part is emptied.
-
-    Args:
-        indptr: int64 [N + 1] of an undirected graph.
-        indices: int32 [E].
-        edge_weights: int32 [E].
-        vertex_weights: int32 [N, C].
-        assignment: int32 [N], changed.
-        connectivity: int32 [N, P], kept true.
-        part_weights: int64 [P, C], kept true.
-        part_sizes: int64 [P], kept true.
-        limits: int64 [C], each above 0.
-        max_rounds: how often to look at all vertices again.
+    Every move lowers the total excess; the cut may rise. All vertices are looked at again `max_rounds` times at most.
 
     Returns:
         Number of moves. Cost O(rounds * N P C + moves * (degree + log N)).
@@ -278,7 +240,7 @@ def rebalance(
                     vertex_weights, assignment, connectivity, part_weights, limits, vertex
                 )
                 if part >= 0:
-                    length = push_or_update(heap, position, priority, length, vertex, rate)
+                    length = _push_or_update(heap, position, priority, length, vertex, rate)
         while length > 0:
             vertex = heap[0]
             source = assignment[vertex]
@@ -286,11 +248,11 @@ def rebalance(
                 vertex_weights, assignment, connectivity, part_weights, limits, vertex
             )
             if part >= 0 and rate < priority[vertex]:
-                length = push_or_update(heap, position, priority, length, vertex, rate)
+                length = _push_or_update(heap, position, priority, length, vertex, rate)
                 continue
-            length = remove(heap, position, priority, length, vertex)
+            length = _remove(heap, position, priority, length, vertex)
             if part >= 0 and part_sizes[source] > 1:
-                move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights,
+                _move_vertex(indptr, indices, edge_weights, vertex_weights, assignment, connectivity, part_weights,
                             part_sizes, vertex, part)  # fmt: skip
                 moves += 1
         if moves == moves_before:
@@ -298,12 +260,8 @@ def rebalance(
     return moves
 
 
-HeapArray = npt.NDArray[np.int32]
-Priorities = npt.NDArray[np.int64]
-
-
 @numba.njit(cache=True)
-def _sift_up(heap: HeapArray, position: HeapArray, priority: Priorities, slot: int) -> int:
+def _sift_up(heap: Ints, position: Ints, priority: Longs, slot: int) -> int:
     vertex = heap[slot]
     while slot > 0:
         parent = (slot - 1) // 2
@@ -318,7 +276,7 @@ def _sift_up(heap: HeapArray, position: HeapArray, priority: Priorities, slot: i
 
 
 @numba.njit(cache=True)
-def _sift_down(heap: HeapArray, position: HeapArray, priority: Priorities, length: int, slot: int) -> None:
+def _sift_down(heap: Ints, position: Ints, priority: Longs, length: int, slot: int) -> None:
     vertex = heap[slot]
     while True:
         child = 2 * slot + 1
@@ -336,27 +294,15 @@ def _sift_down(heap: HeapArray, position: HeapArray, priority: Priorities, lengt
 
 
 @numba.njit(cache=True)
-def push_or_update(
-    heap: HeapArray,
-    position: HeapArray,
-    priority: Priorities,
+def _push_or_update(
+    heap: Ints,
+    position: Ints,
+    priority: Longs,
     length: int,
     vertex: int,
     new_priority: np.int64,
 ) -> int:
-    """Insert a vertex or change its priority. Cost O(log length).
-
-    Args:
-        heap: int32 [N].
-        position: int32 [N].
-        priority: int64 [N].
-        length: number of vertices inside.
-        vertex: which vertex.
-        new_priority: its priority from now on.
-
-    Returns:
-        The heap's length afterwards.
-    """
+    """Insert a vertex or change its priority."""
     priority[vertex] = new_priority
     if position[vertex] < 0:
         heap[length] = vertex
@@ -368,19 +314,8 @@ def push_or_update(
 
 
 @numba.njit(cache=True)
-def remove(heap: HeapArray, position: HeapArray, priority: Priorities, length: int, vertex: int) -> int:
-    """Take a vertex out of the heap. Cost O(log length).
-
-    Args:
-        heap: int32 [N].
-        position: int32 [N].
-        priority: int64 [N].
-        length: number of vertices inside.
-        vertex: which vertex; it must be inside.
-
-    Returns:
-        The heap's length afterwards.
-    """
+def _remove(heap: Ints, position: Ints, priority: Longs, length: int, vertex: int) -> int:
+    """Take a vertex that is inside out of the heap."""
     slot = position[vertex]
     position[vertex] = -1
     length -= 1

@@ -11,10 +11,16 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType, TableOptions
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.tables.options import (
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+    TableOptions,
+    TableOverrides,
+)
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 __all__ = [
@@ -34,6 +40,7 @@ __all__ = [
     "RecommendationTrainingOptions",
     "Recommender",
     "TableOptions",
+    "TableOverrides",
     "build_model",
     "table_specs",
 ]

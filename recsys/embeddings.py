@@ -14,7 +14,8 @@ Two features that change together, and one that does not, 4 samples::
                                                    i2 i2 u1 u1 c1
                                                    i3 i3 u1 u1 c1
 
-What depends on a group alone is computed on its rows, and expands at the end, rows and lists of rows alike::
+What depends on a group alone is computed on its rows, and expands at the end, rows and lists of rows (`Deduplicated`)
+alike::
 
     inverse         0 0 1 0                      sample 3 has row 0
     rows            a b          -> a a b a      gradient of a: those of samples 0, 1 and 3 added up, in this order
@@ -37,7 +38,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.deduplication.ikjt import list_positions
+from windrow.recsys.batches.jagged import Deduplicated, Jagged, is_compiled
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
@@ -46,11 +47,8 @@ __all__ = [
     "ColumnRun",
     "Embeddings",
     "PooledRows",
-    "SequenceRows",
     "expand_columns",
-    "expand_lists",
     "expand_rows",
-    "is_compiled",
 ]
 
 
@@ -107,39 +105,6 @@ def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
     return expand_columns([rows], [inverse], [[ColumnRun(0, 0, rows.shape[1])]], len(inverse))
 
 
-def expand_lists(
-    items: Tensor, lengths: Tensor, inverse: Tensor | None, *, pad: bool = False
-) -> tuple[Tensor, Tensor]:
-    """Give each sample its list.
-
-    Args:
-        items: [n, d] floating, list after list.
-        lengths: [U] integer items of each list; adds up to n.
-        inverse: [B] int64 list of each sample, or None: the lists themselves are given back.
-        pad: go through a matrix as wide as the longest list, as libraries without jagged tensors do; to compare.
-
-    Returns:
-        Items [m, d] of the samples' lists, one after another, differentiable once in `items`; and their lengths [B]
-        int64. Memory: m rows; with `pad` U + B times the longest list in addition.
-    """
-    lengths = lengths.long()
-    if inverse is None:
-        return items, lengths
-    of_samples = lengths.index_select(0, inverse)
-    if pad:
-        return _lists_through_padding(items, lengths, inverse), of_samples
-    if is_compiled(items):
-        expanded: Tensor = _ExpandLists.apply(items, _offsets(lengths), inverse, int(of_samples.sum()))  # type: ignore[no-untyped-call]
-        return expanded, of_samples
-    starts = _offsets(lengths)[:-1].index_select(0, inverse)
-    return items.index_select(0, list_positions(starts, of_samples)), of_samples
-
-
-def is_compiled(rows: Tensor) -> bool:
-    """Whether compiled loops take these rows: float32 or float64 in CPU memory."""
-    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
-
-
 class _ExpandColumns(torch.autograd.Function):
     @staticmethod
     def forward(
@@ -187,28 +152,6 @@ class _ExpandColumns(torch.autograd.Function):
         return None, None, None, *gradients
 
 
-class _ExpandLists(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, items: Tensor, offsets: Tensor, inverse: Tensor, total: int) -> Tensor:
-        from windrow.recsys.embeddings_kernels import copy_lists
-
-        ctx.save_for_backward(offsets, inverse)
-        ctx.shape = items.shape
-        out = items.new_empty(total, items.shape[1])
-        copy_lists(items.detach().contiguous().numpy(), offsets.numpy(), inverse.numpy(), out.numpy())
-        return out
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        from windrow.recsys.embeddings_kernels import sum_lists
-
-        offsets, inverse = ctx.saved_tensors
-        gradient = upstream.new_zeros(ctx.shape)
-        sum_lists(upstream.contiguous().numpy(), offsets.numpy(), inverse.numpy(), gradient.numpy())
-        return gradient, None, None, None
-
-
 def _columns_by_pytorch(
     rows: Sequence[Tensor], inverses: Sequence[Tensor | None], runs: Sequence[Sequence[ColumnRun]]
 ) -> Tensor:
@@ -222,20 +165,6 @@ def _columns_by_pytorch(
         for run in group_runs
     ]
     return torch.cat([piece for _, piece in sorted(pieces, key=lambda pair: pair[0])], 1)
-
-
-def _lists_through_padding(items: Tensor, lengths: Tensor, inverse: Tensor) -> Tensor:
-    """The same through [U, longest, d], [B, longest, d] and a mask."""
-    longest = int(lengths.max()) if len(lengths) else 0
-    is_item = torch.arange(longest, device=items.device) < lengths.unsqueeze(1)
-    padded = items.new_zeros(len(lengths), longest, items.shape[1]).masked_scatter(
-        is_item.unsqueeze(2), items
-    )
-    return padded.index_select(0, inverse)[is_item.index_select(0, inverse)]
-
-
-def _offsets(lengths: Tensor) -> Tensor:
-    return torch.nn.functional.pad(lengths.cumsum(0), (1, 0))
 
 
 @dataclass(frozen=True, slots=True)
@@ -261,48 +190,18 @@ class PooledRows:
 
 
 @dataclass(frozen=True, slots=True)
-class SequenceRows:
-    """Unpooled embeddings of one feature.
-
-    Attributes:
-        items: [n, d] float32, list after list.
-        lengths: [U] integer items of each list; adds up to n.
-        inverse: [B] int64 list of each sample; None where there is a list for each sample, in order.
-    """
-
-    items: Tensor
-    lengths: Tensor
-    inverse: Tensor | None
-
-    @property
-    def num_samples(self) -> int:
-        """B."""
-        return len(self.lengths if self.inverse is None else self.inverse)
-
-    def expanded(self, *, pad: bool = False) -> "SequenceRows":
-        """The same with a list for each sample; itself where it has them.
-
-        Args:
-            pad: go through a matrix as wide as the longest list, see `expand_lists`.
-        """
-        if self.inverse is None:
-            return self
-        return SequenceRows(*expand_lists(self.items, self.lengths, self.inverse, pad=pad), None)
-
-
-@dataclass(frozen=True, slots=True)
 class Embeddings:
     """All embeddings of B samples.
 
     Attributes:
         groups: pooled ones; every pooled feature is in one of them.
         order: pooled features in the order in which models see them.
-        sequences: unpooled ones by feature.
+        sequences: unpooled ones by feature: of each list its vectors [d].
     """
 
     groups: Sequence[PooledRows]
     order: tuple[str, ...]
-    sequences: Mapping[str, SequenceRows] = field(default_factory=dict)
+    sequences: Mapping[str, Deduplicated[Tensor]] = field(default_factory=dict)
 
     @staticmethod
     def of(
@@ -320,7 +219,7 @@ class Embeddings:
             [PooledRows(names, tuple(dims.values()), pooled, None)],
             names,
             {
-                name: SequenceRows(rows.values(), rows.lengths(), None)
+                name: Deduplicated(Jagged(rows.values(), rows.offsets()))
                 for name, rows in (sequences or {}).items()
             },
         )
@@ -328,7 +227,7 @@ class Embeddings:
     @property
     def num_samples(self) -> int:
         """B; 0 where there are no features at all."""
-        parts: list[PooledRows | SequenceRows] = [*self.groups, *self.sequences.values()]
+        parts: list[PooledRows | Deduplicated[Tensor]] = [*self.groups, *self.sequences.values()]
         return parts[0].num_samples if parts else 0
 
     def pooled(self) -> Tensor:
@@ -340,7 +239,7 @@ class Embeddings:
         """
         if not self.groups:
             assert self.sequences, "no embeddings at all, so nothing says how many samples there are"
-            return next(iter(self.sequences.values())).items.new_empty(self.num_samples, 0)
+            return next(iter(self.sequences.values())).jagged.values.new_empty(self.num_samples, 0)
         only = self.groups[0]
         if len(self.groups) == 1 and only.inverse is None and only.names == self.order:
             return only.rows

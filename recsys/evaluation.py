@@ -347,10 +347,6 @@ class StreamingAUC:
         bins = scaled.clamp(0, num_bins - 1).long() + num_bins * (labels > 0)
         self.counts += torch.bincount(bins, minlength=2 * num_bins).view(2, num_bins).cpu()
 
-    def merge(self, other: "StreamingAUC") -> None:
-        """Add the samples that another of as many bins has counted."""
-        self.counts += other.counts
-
     def compute(self, world: World) -> AUCEstimate:
         """Estimate over the samples of all ranks. Collective; what was counted stays.
 

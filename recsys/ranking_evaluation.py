@@ -27,10 +27,11 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.rows import near_equal_split
 from windrow.comm.world import World
+from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.id_lists import IdLists
 from windrow.recsys.batches.interaction_reader import Neighbourhoods
-from windrow.recsys.batches.interactions import Interactions, ItemLists
+from windrow.recsys.batches.interactions import Interactions
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sessions import NextItemSamples, make_session_batch
 from windrow.recsys.models.retrieval import NextItemVectors, TowerVectors
 from windrow.recsys.ranking_metrics import (
@@ -134,7 +135,7 @@ class RankingEvaluator:
                 f"evaluation.k = {k}: must be 1 .. {interactions.num_items}, the number of items"
             )
         wanted = {"validation": interactions.validation, "test": interactions.test}
-        self._relevant = {split: lists for split, lists in wanted.items() if len(lists) > 0}
+        self._relevant = {split: lists for split, lists in wanted.items() if len(lists.values) > 0}
         if not self._relevant:
             raise DataError(
                 "neither validation nor test items to measure on: set validation_fraction above 0"
@@ -149,7 +150,7 @@ class RankingEvaluator:
         self._batch_size = batch_size
         self._device = device or torch.device("cpu")
         # Chunks are cut before they are shared out, so that they are the same on any number of ranks.
-        users = np.flatnonzero(sum(lists.counts for lists in self._relevant.values()))
+        users = np.flatnonzero(sum(lists.lengths for lists in self._relevant.values()))
         chunks = [users[start : start + USERS_PER_CHUNK] for start in range(0, len(users), USERS_PER_CHUNK)]
         shares = near_equal_split(len(chunks), world.size)
         self._chunks = chunks[shares[world.rank] : shares[world.rank + 1]]
@@ -211,8 +212,9 @@ class RankingEvaluator:
 
     def _start(self, split: str, users: IntArray) -> _Best:
         past = [self._interactions.train, self._interactions.validation][: 2 if split == "test" else 1]
-        entries = [_entries(lists, users) for lists in past]
-        rows, items = (np.concatenate([entry[side] for entry in entries]) for side in (0, 1))
+        entries = [lists.select(users) for lists in past]
+        rows = np.concatenate([lists.rows for lists in entries])
+        items = np.concatenate([lists.values for lists in entries])
         empty = torch.empty(len(users), 0, device=self._device)
         return _Best(_Past(rows, items), empty, empty.to(torch.int64))
 
@@ -220,21 +222,13 @@ class RankingEvaluator:
         relevant = self._relevant[split]
         sums = torch.zeros(len(self._chunks), 3, dtype=torch.float64)
         for position, (users, items) in enumerate(zip(self._chunks, recommended, strict=True)):
-            counted = relevant.counts[users] > 0
-            num_relevant = relevant.counts[users][counted]
+            counted = relevant.lengths[users] > 0
+            num_relevant = relevant.lengths[users][counted]
             hits = find_hits(items.cpu().numpy()[counted], users[counted], relevant)
             recall, ndcg = recall_at_k(hits, num_relevant), ndcg_at_k(hits, num_relevant)
             sums[position] = torch.tensor([len(hits), recall.sum(), ndcg.sum()])
         num_users, recall_sum, ndcg_sum = sum_of_chunks(self._world, sums)
         return {f"recall@{self._k}": recall_sum / num_users, f"ndcg@{self._k}": ndcg_sum / num_users}
-
-
-def _entries(lists: ItemLists, users: IntArray) -> tuple[IntArray, IntArray]:
-    """The items of some users: place of each item's user in `users`, and the item."""
-    counts = lists.counts[users]
-    rows = np.repeat(np.arange(len(users)), counts)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    return rows, lists.items[lists.indptr[users[rows]] + within]
 
 
 SCORES_PER_CHUNK = 1 << 24
@@ -319,7 +313,7 @@ class NextItemEvaluator:
                 self._look_up(_NO_HISTORIES, np.zeros(0, np.int64))
                 continue
             start, stop = bounds[number], bounds[number + 1]
-            part = _cut(samples.histories, start, stop)
+            part = samples.histories.slice(start, stop)
             sessions = self._look_up(part, np.zeros(0, np.int64)).sessions
             best = (sessions @ items.T).topk(self._k, dim=1).indices.cpu().numpy()
             hits = best == samples.targets[start:stop, None]
@@ -331,8 +325,8 @@ class NextItemEvaluator:
             f"mrr@{self._k}": reciprocal_sum / len(samples),
         }
 
-    def _look_up(self, histories: IdLists, items: np.ndarray) -> NextItemVectors:
-        numbers = np.arange(len(histories.offsets) - 1)
+    def _look_up(self, histories: Lists, items: np.ndarray) -> NextItemVectors:
+        numbers = np.arange(len(histories))
         batch = make_session_batch(histories, items, numbers, deduplicated=self._deduplicated)
         vectors = self._vectors(batch.to(self._device))
         check_finite(vectors.sessions, "a session")
@@ -340,9 +334,4 @@ class NextItemEvaluator:
         return vectors
 
 
-_NO_HISTORIES = IdLists(np.zeros(1, np.int64), np.zeros(0, np.int64), None)
-
-
-def _cut(lists: IdLists, start: int, stop: int) -> IdLists:
-    offsets = lists.offsets[start : stop + 1].astype(np.int64)
-    return IdLists(offsets - offsets[0], lists.ids[offsets[0] : offsets[-1]], None)
+_NO_HISTORIES = Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64))

@@ -21,7 +21,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.comm.rows import near_equal_split
 from windrow.comm.world import World
-from windrow.recsys.batches.interactions import ItemLists
+from windrow.recsys.batches.arrow_columns import Lists
 
 __all__ = [
     "check_finite",
@@ -37,7 +37,7 @@ FloatArray = npt.NDArray[np.float64]
 
 
 def find_hits(
-    recommended: npt.NDArray[np.int64], users: npt.NDArray[np.int64], relevant: ItemLists
+    recommended: npt.NDArray[np.int64], users: npt.NDArray[np.int64], relevant: Lists
 ) -> npt.NDArray[np.bool_]:
     """Say which recommendations are relevant.
 
@@ -50,10 +50,8 @@ def find_hits(
         [n, k] true where the user has the item. Cost: a binary search for each recommendation among the items of
         the n users.
     """
-    counts = relevant.counts[users]
-    rows = np.repeat(np.arange(len(users)), counts)
-    within = np.arange(len(rows)) - np.repeat(np.cumsum(counts) - counts, counts)
-    items = relevant.items[relevant.indptr[users[rows]] + within]
+    chosen = relevant.select(users)
+    rows, items = chosen.rows, chosen.values
     # One number for each (row, item), in ascending order as rows and items are.
     width = max(int(recommended.max(initial=0)), int(items.max(initial=0))) + 1
     keys = rows * width + items

@@ -3,22 +3,22 @@
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
-from torch import nn
+from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Stopwatch
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.deduplication.ikjt import PartialLists
-from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Windows
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.retrieval import NextItem, TwoTower
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-    from windrow.recsys.sharded.collection import StoredTable
-    from windrow.recsys.sharded.input_distribution import InFlightLookup
-    from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+    from windrow.recsys.sharded.collection import InFlightLookup
+    from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+    from windrow.recsys.sharded.sequences import EmbeddingCollection
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = ["Recommender", "RecommenderLookup"]
 
@@ -40,9 +40,9 @@ class RecommenderLookup:
         self,
         bags: "InFlightLookup[list[PooledRows]] | None",
         order: Sequence[str],
-        sequences: "InFlightLookup[dict[str, SequenceRows]] | None",
+        sequences: "InFlightLookup[dict[str, Deduplicated[Tensor]]] | None",
         stopwatch: Stopwatch,
-        windows: Mapping[str, PartialLists],
+        windows: Mapping[str, Windows[Tensor]],
     ) -> None:
         self._windows = windows
         self._bags = bags
@@ -75,8 +75,7 @@ class RecommenderLookup:
             pooled = [] if self._bags is None else self._bags.finish()
             sequences = {} if self._sequences is None else self._sequences.finish()
             for name, lists in self._windows.items():
-                rows = lists.expand_rows(sequences[name].items)
-                sequences[name] = SequenceRows(rows, lists.lengths, None)
+                sequences[name] = Deduplicated(lists.expand(sequences[name].jagged.values))
             return Embeddings(pooled, self._order, sequences)
 
 
@@ -173,12 +172,12 @@ class Recommender(nn.Module):
             collection.step()
 
     def set_table_learning_rate(self, learning_rate: float) -> None:
-        """Change the step size of all tables, from the next `RecommenderLookup.start_lookup` on."""
+        """Change the step size of all tables, see `ShardedTables.set_learning_rate`."""
         for collection in self.collections():
             collection.set_learning_rate(learning_rate)
 
-    def local_tables(self) -> "list[StoredTable]":
-        """Every rectangle of a table that this rank stores, with its optimiser state, as views."""
+    def local_tables(self) -> "list[TableBatch]":
+        """What this rank stores of all tables, in batches."""
         return [table for collection in self.collections() for table in collection.local_tables()]
 
     def _check_windows(self, windows: Iterable[str]) -> None:

@@ -22,6 +22,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
+from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.recommender import Recommender, RecommenderLookup
@@ -29,7 +30,7 @@ from windrow.training.dropout import DropoutContext
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import StoredTable
+    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "BatchSource",
@@ -115,6 +116,9 @@ class RecommendationTrainer:
         table_learning_rate: peak learning rate of the tables.
         seed: the run's seed.
         device: where the recommender is.
+        wire: in which number format the summed gradients travel; must agree.
+        sums_world: sums them, over the same ranks: `world`, or what `windrow.comm.hierarchy.hierarchical` made of it.
+            None: `world`.
     """
 
     def __init__(
@@ -127,6 +131,8 @@ class RecommendationTrainer:
         table_learning_rate: float,
         seed: int,
         device: torch.device | None = None,
+        wire: WireOptions | None = None,
+        sums_world: World | None = None,
     ) -> None:
         self.recommender = recommender
         self.stopwatch = Stopwatch()
@@ -136,7 +142,8 @@ class RecommendationTrainer:
         self._table_learning_rate = table_learning_rate
         self._seed = seed
         self._device = device or torch.device("cpu")
-        self._reducer = GradientReducer(world, recommender.reduced_parameters())
+        codec = (wire or WireOptions()).sums_codec()
+        self._reducer = GradientReducer(sums_world or world, recommender.reduced_parameters(), codec=codec)
         self._optimizer = _make_optimizer(recommender, options)
         self._loss = 0.0
 
@@ -223,8 +230,8 @@ class RecommendationTrainer:
         self.recommender.model.load_state_dict(state["model"])
         self._optimizer.load_state_dict(state["optimizer"])
 
-    def local_tables(self) -> "list[StoredTable]":
-        """This rank's shards of the tables with their optimiser states, as views to read from and copy into."""
+    def local_tables(self) -> "list[TableBatch]":
+        """What this rank stores of the tables, to read its state and to load it."""
         return self.recommender.local_tables()
 
     def close(self) -> None:

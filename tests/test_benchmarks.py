@@ -3,10 +3,12 @@
 import re
 import runpy
 import sys
+from argparse import ArgumentParser
 from pathlib import Path
 
 import pytest
 
+from windrow.launch.benchmark.data_sets import data_option
 from windrow.launch.benchmark.markdown import PAGE, read_results, results_page
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -21,6 +23,12 @@ def test_every_benchmark_answers_help(script, monkeypatch, capsys):
         runpy.run_path(str(script), run_name="__main__")
     assert not end.value.code
     assert {"--short", "--save"} <= set(re.findall(r"--\w+", capsys.readouterr().out))
+
+
+def test_users_say_where_the_data_are():
+    parser = ArgumentParser()
+    data_option("a graph")(parser)
+    assert parser.parse_args(["--data", "here"]).data == Path("here")
 
 
 def test_make_bench_runs_every_benchmark():

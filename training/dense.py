@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-__all__ = ["Linear", "glorot", "linear", "make_linear", "multiply", "multiply_transposed", "uses_onednn"]
+__all__ = ["Linear", "glorot", "linear", "make_linear", "multiply", "multiply_transposed"]
 
 _ROWS_AT_ONCE = 1024
 """Rows of the two factors of a weight's gradient that one thread multiplies at once: 1 MiB of 256 float32, so that
@@ -32,13 +32,13 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         [rows, out_features]: x weight^T + bias, differentiable in all three.
     """
-    if not uses_onednn(x):
+    if not _uses_onednn(x):
         return functional.linear(x, weight, bias)
     result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return result
 
 
-def uses_onednn(x: Tensor) -> bool:
+def _uses_onednn(x: Tensor) -> bool:
     """Whether products with these rows go through oneDNN: float32 in CPU memory, and at least one of them."""
     return (
         x.dtype == torch.float32
@@ -59,7 +59,7 @@ def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         [rows, out_features], new memory.
     """
-    if not uses_onednn(x):
+    if not _uses_onednn(x):
         return functional.linear(x, weight, bias)
     operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  # the only way to oneDNN without a copy
     if not (weight.is_contiguous() or weight.t().is_contiguous()):
@@ -79,7 +79,7 @@ def multiply_transposed(left: Tensor, right: Tensor) -> Tensor:
     Returns:
         [a, b]. Added up in an order that only the number of threads changes, so results do not vary from run to run.
     """
-    if not uses_onednn(left):
+    if not _uses_onednn(left):
         return left.t() @ right
     total = left.new_zeros(left.shape[1], right.shape[1])
     with_bias = False

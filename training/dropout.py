@@ -24,7 +24,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
 from windrow.training.dropout_kernels import drop_columns
 
-__all__ = ["DropoutContext", "drop"]
+__all__ = ["DropoutContext"]
 
 _DECISIONS = 1 << 16
 
@@ -44,7 +44,7 @@ class DropoutContext:
     The rows of later layers are prefixes of it, since destinations come first."""
 
     def drop(self, x: Tensor, probability: float, *, layer: int, rectify: bool = False) -> Tensor:
-        """Drop entries of `x`, whose rows belong to the first vertices of `row_ids`.
+        """Drop entries of `x`, whose rows belong to the first vertices of `row_ids`; differentiable in `x`.
 
         Args:
             x: floating [rows, columns], rows at most `len(row_ids)`.
@@ -54,26 +54,20 @@ class DropoutContext:
 
         Returns:
             [rows, columns]; `x` itself, or rectified, where the probability is 0.
+
+        Raises:
+            RecipeError: the probability is outside [0, 1) or rounds to 1.
         """
         if probability == 0:
             return torch.relu(x) if rectify else x
         key = stream_key(self.seed, Stream.DROPOUT, self.epoch, self.step, layer)
-        return drop(x, probability, key=key, row_ids=self.row_ids[: x.shape[0]], rectify=rectify)
+        return _drop_rows(x, probability, key=key, row_ids=self.row_ids[: x.shape[0]], rectify=rectify)
 
 
-def drop(x: Tensor, probability: float, *, key: int, row_ids: Tensor, rectify: bool = False) -> Tensor:
-    """Counter-based dropout; the law stands at the top of this module.
+def _drop_rows(x: Tensor, probability: float, *, key: int, row_ids: Tensor, rectify: bool = False) -> Tensor:
+    """Drop by the law at the top of this module, with a key from `stream_key`; differentiable in `x`.
 
-    Args:
-        x: floating [rows, columns].
-        probability: chance of an entry to be dropped, in [0, 1), rounded to a multiple of 1/65536.
-        key: from `stream_key`, in [0, 2**64).
-        row_ids: int64 [rows], on the device of `x`.
-        rectify: drop from max(x, 0) rather than from x.
-
-    Returns:
-        [rows, columns], differentiable in `x`. Cost: one 64-bit hash for four entries, forward and, without
-        `rectify`, backward.
+    Cost: one 64-bit hash for four entries, forward and, without `rectify`, backward.
 
     Raises:
         RecipeError: the probability is outside [0, 1) or rounds to 1.
@@ -119,7 +113,7 @@ class _RectifyAndDrop(torch.autograd.Function):
 
 def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool = False) -> Tensor:
     if x.device.type != "cpu" or x.dtype != torch.float32:
-        return drop_anywhere(torch.relu(x) if rectify else x, row_ids, key, threshold)
+        return _drop_anywhere(torch.relu(x) if rectify else x, row_ids, key, threshold)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)
     drop_columns(
         x.contiguous().numpy(),
@@ -133,7 +127,7 @@ def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rect
     return out
 
 
-def drop_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
+def _drop_anywhere(x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
     """The law in torch operations that every device has, for `threshold` = round(65536 p)."""
     row_keys = _mix(_mix(row_ids + _signed(GOLDEN)) ^ _signed(key))
     groups = _mix(torch.arange((x.shape[1] + 3) // 4, device=x.device) + _signed(GOLDEN))

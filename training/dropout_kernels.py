@@ -24,14 +24,8 @@ def drop_columns(
 ) -> None:
     """Write `x` times `scale` or zero into `out`; the law of the choice is in `windrow.training.dropout`.
 
-    Args:
-        x: [rows, columns].
-        row_ids: [rows].
-        key: from `stream_key`.
-        threshold: a column is kept where its 16 bits are at least this.
-        scale: factor of what is kept.
-        lowest: entries below it count as it: 0 for a rectifier before, minus infinity for none.
-        out: [rows, columns], overwritten.
+    A column is kept where its 16 bits are at least `threshold`. Entries below `lowest` count as it: 0 for a rectifier
+    before, minus infinity for none.
     """
     columns = x.shape[1]
     groups = np.empty((columns + 3) // 4, np.uint64)

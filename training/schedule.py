@@ -38,11 +38,7 @@ class ScheduleOptions:
     """Learning rate at the end of the run, as a share of its peak, 0 to 1; "constant" has no use for it."""
 
     def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.kind not in SCHEDULE_KINDS:
             raise RecipeError(f"schedule.kind = {self.kind!r}: must be one of {', '.join(SCHEDULE_KINDS)}")
         if self.warmup_steps < 0:

@@ -1,40 +1,21 @@
 """Graphs to and from DGL, the one place of this package that knows it."""
 
-from dataclasses import dataclass
 from typing import Any
 
 import torch
-from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.gnn.build import SelfLoops, assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
+from windrow.gnn.vertex_data import MASKS, SplitOptions, TaskOption, split_from_named_masks
 
-__all__ = ["DGLNames", "graph_from_dgl", "read_dgl", "to_dgl"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class DGLNames:
-    """Names of the vertex data in a DGL graph's ``ndata``; an absent one is taken as not there."""
-
-    features: str = "feat"
-    """Numbers [N, F]."""
-    labels: str = "label"
-    """Classes [N], or 0 and 1 [N, C]."""
-    train_mask: str = "train_mask"
-    """Boolean [N]."""
-    validation_mask: str = "val_mask"
-    """Boolean [N]."""
-    test_mask: str = "test_mask"
-    """Boolean [N]."""
+__all__ = ["graph_from_dgl", "read_dgl", "to_dgl"]
 
 
 def graph_from_dgl(
     graph: Any,
     *,
-    names: DGLNames | None = None,
     symmetrise: bool = False,
     self_loops: SelfLoops = "keep",
     deduplicate: bool = False,
@@ -45,8 +26,8 @@ def graph_from_dgl(
     """Take over a DGL graph; by default with exactly its edges, repeated ones included.
 
     Args:
-        graph: a homogeneous ``dgl.DGLGraph`` on any device.
-        names: names of its vertex data; None for DGL's usual ones.
+        graph: a homogeneous ``dgl.DGLGraph`` on any device, with what it has of feat, label, train_mask, val_mask and
+            test_mask in its ``ndata``.
         symmetrise: see `windrow.gnn.build.csc_from_edges`.
         self_loops: see `windrow.gnn.build.csc_from_edges`.
         deduplicate: see `windrow.gnn.build.csc_from_edges`.
@@ -65,16 +46,15 @@ def graph_from_dgl(
             f"the DGL graph has vertex types {graph.ntypes} and edge types {graph.etypes}; windrow reads "
             "graphs of one type: convert it with dgl.to_homogeneous."
         )
-    names = names or DGLNames()
     sources, destinations = graph.edges()
     data = {name: tensor.cpu() for name, tensor in graph.ndata.items()}
     return assemble_graph(
         sources.cpu(),
         destinations.cpu(),
         graph.num_nodes(),
-        features=data.get(names.features),
-        labels=data.get(names.labels),
-        split=_split(data, names),
+        features=data.get("feat"),
+        labels=data.get("label"),
+        split=split_from_named_masks(data),
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
@@ -85,17 +65,7 @@ def graph_from_dgl(
 
 
 def read_dgl(options: GraphOptions) -> Graph:
-    """Read a file that ``dgl.save_graphs`` wrote, with DGL's usual names of vertex data.
-
-    Args:
-        options: `path` and the options of every format.
-
-    Returns:
-        A validated graph.
-
-    Raises:
-        DataError: the file is unreadable, holds several graphs, or breaks a law.
-    """
+    """Read a file that ``dgl.save_graphs`` wrote, with DGL's usual names of vertex data."""
     import dgl
 
     try:
@@ -118,41 +88,18 @@ def read_dgl(options: GraphOptions) -> Graph:
 
 
 def to_dgl(graph: Graph) -> Any:
-    """Hand a graph to DGL with DGL's usual names of vertex data.
-
-    Args:
-        graph: the graph to hand over.
-
-    Returns:
-        A ``dgl.DGLGraph`` whose ``ndata`` holds what the graph has of feat, label, train_mask, val_mask,
-        test_mask.
-    """
+    """Hand a graph to DGL: a ``dgl.DGLGraph`` with what there is of feat, label, train_mask, val_mask, test_mask."""
     import dgl
 
     eids = torch.empty(0, dtype=graph.indices.dtype)
     topology = (graph.indptr.to(graph.indices.dtype), graph.indices, eids)
     converted = dgl.graph(("csc", topology), num_nodes=graph.num_vertices)
-    names = DGLNames()
     if graph.features is not None:
-        converted.ndata[names.features] = graph.features
+        converted.ndata["feat"] = graph.features
     if graph.labels is not None:
-        converted.ndata[names.labels] = graph.labels
-        for name, ids in (
-            (names.train_mask, graph.train_ids),
-            (names.validation_mask, graph.validation_ids),
-            (names.test_mask, graph.test_ids),
-        ):
+        converted.ndata["label"] = graph.labels
+        for name, ids in zip(MASKS, (graph.train_ids, graph.validation_ids, graph.test_ids), strict=True):
             mask = torch.zeros(graph.num_vertices, dtype=torch.bool)
             mask[ids] = True
             converted.ndata[name] = mask
     return converted
-
-
-def _split(data: dict[str, Tensor], names: DGLNames) -> VertexSplit | None:
-    wanted = (names.train_mask, names.validation_mask, names.test_mask)
-    present = [name for name in wanted if name in data]
-    if not present:
-        return None
-    if len(present) < 3:
-        raise DataError(f"of the masks {wanted} the DGL graph has only {present}; give all three or none.")
-    return split_from_masks(*(data[name] for name in wanted))

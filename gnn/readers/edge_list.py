@@ -27,21 +27,13 @@ from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.table_files import ColumnType, TableStyle, column_names, iterate_batches
 from windrow.gnn.vertex_data import VertexSplit, split_from_masks
 
-__all__ = [
-    "VertexTable",
-    "look_up",
-    "number_names",
-    "read_edge_list",
-    "read_edge_list_and_names",
-    "read_vertex_ids",
-    "read_vertex_table",
-]
+__all__ = ["read_edge_list_and_names", "read_vertex_ids"]
 
 SPLIT_WORDS = {"train": 0, "validation": 1, "valid": 1, "val": 1, "test": 2, "": -1}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
-class VertexTable:
+class _VertexTable:
     """What a vertex file says; row i belongs to vertex i."""
 
     num_vertices: int
@@ -56,21 +48,15 @@ class VertexTable:
     """The splits of the file."""
 
 
-def read_vertex_table(options: EdgeListOptions) -> VertexTable:
+def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
     """Read the vertex file.
 
-    Args:
-        options: names of the file and its columns.
-
-    Returns:
-        The rows in the order of the vertices: with `ids` "rows" that of the ids, else that of the file.
+    Rows come in the order of the vertices: with `ids` "rows" that of the ids, else that of the file.
 
     Raises:
         DataError: a column is missing, a cell has the wrong type, an id is missing or repeated, or a split
             has another name than train, validation, valid, val, test.
     """
-    import pyarrow as pa
-
     path = Path(options.vertex_file)
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
     features = _feature_columns(path, style, options)
@@ -82,11 +68,7 @@ def read_vertex_table(options: EdgeListOptions) -> VertexTable:
         types[options.vertex_id_column] = "string" if options.ids == "names" else "int64"
     if not types:
         raise DataError(f"{path}: there is nothing to read; name a column of features, labels, split or ids.")
-    batches = list(iterate_batches(path, types, style, missing_allowed=True))
-    columns = {
-        name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
-        for name, kind in types.items()
-    }
+    columns = _whole_columns(path, types, style)
     num_vertices = len(next(iter(columns.values())))
     order = np.arange(num_vertices)
     names = None
@@ -96,7 +78,7 @@ def read_vertex_table(options: EdgeListOptions) -> VertexTable:
         if options.ids == "rows":
             order = _order_of_rows(path, names.to_numpy())
             names = None
-    return VertexTable(
+    return _VertexTable(
         num_vertices=num_vertices,
         names=names,
         features=_matrix(columns, features, np.float32)[order] if features else None,
@@ -118,18 +100,27 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
     Raises:
         DataError: the file is missing or has no such column, or an id is missing or repeated.
     """
-    import pyarrow as pa
-
     if options.ids == "rows" or not options.vertex_file:
         return None
     path = Path(options.vertex_file)
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
     kind: ColumnType = "string" if options.ids == "names" else "int64"
-    name = options.vertex_id_column
-    batches = list(iterate_batches(path, {name: kind}, style, missing_allowed=True))
-    ids = pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind)).combine_chunks()
+    ids = _whole_columns(path, {options.vertex_id_column: kind}, style)[
+        options.vertex_id_column
+    ].combine_chunks()
     _check_ids(path, ids)
     return ids
+
+
+def _whole_columns(path: Path, types: dict[str, ColumnType], style: TableStyle) -> dict[str, Any]:
+    """A ``pyarrow.ChunkedArray`` by column; cells may be empty."""
+    import pyarrow as pa
+
+    batches = list(iterate_batches(path, types, style, missing_allowed=True))
+    return {
+        name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
+        for name, kind in types.items()
+    }
 
 
 def _feature_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, ...]:
@@ -183,21 +174,6 @@ def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit
     return split_from_masks(member == 0, member == 1, member == 2)
 
 
-def read_edge_list(options: GraphOptions) -> Graph:
-    """Read an edge list.
-
-    Args:
-        options: `path`, `edge_list` and the options of every format.
-
-    Returns:
-        A validated graph; see `read_edge_list_and_names` for the numbering of its vertices.
-
-    Raises:
-        DataError: a file is unreadable or breaks a law; the message names the file and the row.
-    """
-    return read_edge_list_and_names(options)[0]
-
-
 def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[np.generic]]:
     """Read an edge list, and the ids by which its files know the vertices.
 
@@ -215,7 +191,7 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         The edges as 64-bit numbers (or as strings, for "names") and what `csc_from_edges` needs.
     """
     columns = options.edge_list
-    table = read_vertex_table(columns) if columns.vertex_file else None
+    table = _read_vertex_table(columns) if columns.vertex_file else None
     sources, destinations, names = _read_edges(Path(options.path), columns, table)
     num_vertices = len(names)
     graph = assemble_graph(
@@ -225,18 +201,14 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         features=None if table is None else table.features,
         labels=None if table is None else table.labels,
         split=None if table is None else table.split,
-        symmetrise=options.symmetrise,
-        self_loops=options.self_loops,
-        task=options.task,
-        random_split_options=options.random_split,
-        split_seed=options.split_seed,
         describe_edge=lambda edge: f"{options.path}, row {edge + 1}",
+        **options.assembly,
     )
     return graph, names
 
 
 def _read_edges(
-    path: Path, options: EdgeListOptions, table: VertexTable | None
+    path: Path, options: EdgeListOptions, table: _VertexTable | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic]]:
     """Return (sources, destinations, names), the first two as vertex numbers."""
     style = TableStyle(
@@ -248,12 +220,12 @@ def _read_edges(
     ends = [[batch[name] for batch in batches] for name in (source, destination)]
     if table is not None and table.names is not None:
         found = [
-            look_up(table.names, end, f"{path}, column {name!r}")
+            _look_up(table.names, end, f"{path}, column {name!r}")
             for name, end in zip((source, destination), ends, strict=True)
         ]
         return found[0], found[1], table.names.to_numpy(zero_copy_only=False)
     if options.ids != "rows":
-        names, sources, destinations = number_names(ends[0], ends[1], options.order)
+        names, sources, destinations = _number_names(ends[0], ends[1], options.order)
         return sources, destinations, names.to_numpy(zero_copy_only=False)
     sources, destinations = (
         np.concatenate([np.empty(0, dtype=np.int64), *(batch.to_numpy() for batch in end)]) for end in ends
@@ -274,23 +246,15 @@ def _edge_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tu
     return source, destination
 
 
-def number_names(
+def _number_names(
     sources: Sequence[Any], destinations: Sequence[Any], order: Literal["first-appearance", "sorted"]
 ) -> tuple[Any, npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Number every name that an edge mentions.
+    """Number every name that an edge mentions, in the order of the edges, source before destination, or "sorted".
 
-    Args:
-        sources: a ``pyarrow.Array`` of names for each batch of edges.
-        destinations: likewise, of the same lengths.
-        order: "first-appearance" counts in the order of the edges, source before destination; "sorted"
-            ascending.
+    Sources and destinations are a ``pyarrow.Array`` for each batch of edges.
 
     Returns:
-        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64
-        [E]).
-
-    Cost:
-        One hash table of all names.
+        (names: a ``pyarrow.Array``, entry i the name of vertex i; sources and destinations as numbers, int64 [E]).
     """
     import pyarrow as pa
     import pyarrow.compute as pc
@@ -315,19 +279,11 @@ def number_names(
     return names, numbers[0::2], numbers[1::2]
 
 
-def look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.int64]:
-    """Find the number of each name.
-
-    Args:
-        names: ``pyarrow.Array``, entry i the name of vertex i.
-        wanted: a ``pyarrow.Array`` of names for each batch.
-        place: file and column, for the error.
-
-    Returns:
-        int64, one number per wanted name.
+def _look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.int64]:
+    """Find the number of each name; `names` is a ``pyarrow.Array``, entry i the name of vertex i.
 
     Raises:
-        DataError: a name is not there; the message names it and its row, of which the first is 1.
+        DataError: a name is not there; the message names it and its row, of which the first is 1, in `place`.
     """
     import pyarrow as pa
     import pyarrow.compute as pc

@@ -17,10 +17,9 @@ from typing import NoReturn
 
 import numpy as np
 import numpy.typing as npt
-import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.build import assemble_graph, csc_from_edges, edges_of
+from windrow.gnn.build import assemble_graph, edges_of
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 
@@ -30,17 +29,7 @@ __all__ = ["read_metis", "write_metis"]
 def read_metis(options: GraphOptions) -> Graph:
     """Read a METIS graph file; weights of vertices and edges are passed over, as no model uses them.
 
-    Args:
-        options: `path` and `self_loops`.
-
-    Returns:
-        A validated undirected graph without features and labels.
-
-    Raises:
-        DataError: the file breaks the format; the message names the line.
-
-    Cost:
-        One pass over the lines in Python and two sorts; a few seconds per million edges.
+    One pass over the lines in Python and two sorts: a few seconds per million edges.
     """
     path = Path(options.path)
     lines = _content_lines(path)
@@ -109,23 +98,7 @@ def write_metis(path: Path, graph: Graph) -> None:
     sources, destinations = edges_of(graph.indptr, graph.indices)
     if bool((sources == destinations).any()):
         raise DataError(f"{path}: METIS files have no self-loops; build the graph with self_loops='remove'.")
-    reverse = csc_from_edges(
-        destinations,
-        sources,
-        graph.num_vertices,
-        symmetrise=False,
-        deduplicate=False,
-        index_dtype=torch.int64,
-    )
-    forward = csc_from_edges(
-        sources,
-        destinations,
-        graph.num_vertices,
-        symmetrise=False,
-        deduplicate=False,
-        index_dtype=torch.int64,
-    )
-    if not (torch.equal(reverse[0], forward[0]) and torch.equal(reverse[1], forward[1])):
+    if _one_way_edges(sources.numpy(), destinations.numpy(), graph.num_vertices) is not None:
         raise DataError(f"{path}: METIS files hold undirected graphs; build the graph with symmetrise=True.")
     offsets = graph.indptr.tolist()
     numbers = list(map(str, (graph.indices.long() + 1).tolist()))
@@ -169,22 +142,30 @@ def _check_symmetric(
     if loops.size:
         vertex = int(sources[loops[0]])
         _refuse(path, line_numbers[vertex], f"vertex {vertex + 1} lists itself; remove the self-loop.")
-    listed = np.sort(destinations * num_vertices + sources)
-    reversed_ = np.sort(sources * num_vertices + destinations)
-    if not np.array_equal(listed, reversed_):
-        # Looked for only now: set operations of NumPy are far slower than sorting.
-        one_way = np.setdiff1d(listed, reversed_)
-        if not one_way.size:
-            raise DataError(
-                f"{path}: an edge is listed more often at one end than at the other; list it once at each."
-            )
-        destination, source = divmod(int(one_way[0]), num_vertices)
-        _refuse(
-            path,
-            line_numbers[destination],
-            f"vertex {destination + 1} lists {source + 1}, but line {line_numbers[source]} of vertex "
-            f"{source + 1} does not list {destination + 1}; list each edge at both ends.",
+    one_way = _one_way_edges(sources, destinations, num_vertices)
+    if one_way is None:
+        return
+    if not one_way.size:
+        raise DataError(
+            f"{path}: an edge is listed more often at one end than at the other; list it once at each."
         )
+    destination, source = divmod(int(one_way[0]), num_vertices)
+    _refuse(
+        path,
+        line_numbers[destination],
+        f"vertex {destination + 1} lists {source + 1}, but line {line_numbers[source]} of vertex "
+        f"{source + 1} does not list {destination + 1}; list each edge at both ends.",
+    )
+
+
+def _one_way_edges(
+    sources: npt.NDArray[np.integer], destinations: npt.NDArray[np.integer], num_vertices: int
+) -> npt.NDArray[np.int64] | None:
+    """Edges without a reverse, as destination * N + source; None where each is there as often as its reverse."""
+    listed = np.sort(destinations * np.int64(num_vertices) + sources)
+    reversed_ = np.sort(sources * np.int64(num_vertices) + destinations)
+    # Looked for only now: set operations of NumPy are far slower than sorting.
+    return None if np.array_equal(listed, reversed_) else np.setdiff1d(listed, reversed_)
 
 
 def _refuse(path: Path, line: int, problem: str) -> NoReturn:

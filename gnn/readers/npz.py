@@ -31,19 +31,10 @@ Arrays = Mapping[str, npt.NDArray[Any]]
 
 
 def read_npz(options: GraphOptions) -> Graph:
-    """Read a graph from an npz file; see the module for the arrays.
+    """Read a graph from an npz file; see the module for the arrays, and `windrow.gnn.readers.read_graph` for errors.
 
     A file with labels and no split gets a random one. A file with neither features nor labels has as many
     vertices as its largest id asks for.
-
-    Args:
-        options: `path`, `split`, `first_vertex_id` and the options of every format.
-
-    Returns:
-        A validated graph.
-
-    Raises:
-        DataError: the file is damaged, holds pickled objects, lacks an array, or breaks a law.
     """
     arrays = load_arrays(Path(options.path))
     edges = _edges(options, arrays)
@@ -57,12 +48,8 @@ def read_npz(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         split=_split(options, arrays, num_vertices),
-        symmetrise=options.symmetrise,
-        self_loops=options.self_loops,
-        task=options.task,
-        random_split_options=options.random_split,
-        split_seed=options.split_seed,
         describe_edge=lambda edge: f"{options.path}, row {edge} of edges",
+        **options.assembly,
     )
 
 

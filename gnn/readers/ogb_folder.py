@@ -32,15 +32,7 @@ __all__ = ["read_ogb_folder"]
 def read_ogb_folder(options: GraphOptions) -> Graph:
     """Read an OGB folder of one homogeneous graph.
 
-    Args:
-        options: `path` of the folder, `split_name` and the options of every format. Directed data sets
-            (ogbn-arxiv) and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
-
-    Returns:
-        A validated graph.
-
-    Raises:
-        DataError: a file is missing, unreadable or breaks a law, or the folder holds several graphs.
+    Directed data sets (ogbn-arxiv) and undirected ones (ogbn-products) both list an edge once; `symmetrise` decides.
     """
     folder = Path(options.path)
     raw = folder / "raw"
@@ -53,12 +45,8 @@ def read_ogb_folder(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         split=_read_split(folder / "split", options.split_name),
-        symmetrise=options.symmetrise,
-        self_loops=options.self_loops,
-        task=options.task,
-        random_split_options=options.random_split,
-        split_seed=options.split_seed,
         describe_edge=lambda edge: f"{raw / ('data.npz' if binary else 'edge.csv.gz')}, edge {edge + 1}",
+        **options.assembly,
     )
 
 

@@ -1,8 +1,9 @@
 """Options of the graph readers."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Literal
+from typing import Any, Literal
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.build import SelfLoops
@@ -47,11 +48,7 @@ class EdgeListOptions:
     """Lines before the header or first row of the edge list to pass over, such as comments."""
 
     def __post_init__(self) -> None:
-        """Refuse contradictions.
-
-        Raises:
-            RecipeError: two options contradict each other, or one is out of range.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.ids not in ("rows", "integers", "names"):
             raise RecipeError(f"ids is {self.ids!r}; use 'rows', 'integers' or 'names'.")
         if self.order not in ("first-appearance", "sorted"):
@@ -105,17 +102,24 @@ class GraphOptions:
     """Columns of an edge list."""
 
     def __post_init__(self) -> None:
-        """Refuse values out of range.
-
-        Raises:
-            RecipeError: a value is out of range; the message names it.
-        """
+        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.path:
             raise RecipeError("path of the graph is empty; name a file or folder.")
         if self.split < 0 or self.first_vertex_id < 0:
             raise RecipeError(
                 f"split is {self.split} and first_vertex_id {self.first_vertex_id}; use numbers from 0."
             )
+
+    @property
+    def assembly(self) -> Mapping[str, Any]:
+        """The keywords of `windrow.gnn.build.assemble_graph` that every format has."""
+        return {
+            "symmetrise": self.symmetrise,
+            "self_loops": self.self_loops,
+            "task": self.task,
+            "random_split_options": self.random_split,
+            "split_seed": self.split_seed,
+        }
 
     def resolved(self, folder: Path) -> "GraphOptions":
         """Make every path absolute.

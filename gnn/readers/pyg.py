@@ -7,7 +7,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.gnn.build import SelfLoops, assemble_graph
 from windrow.gnn.graph import Graph
-from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
+from windrow.gnn.vertex_data import MASKS, SplitOptions, TaskOption, split_from_named_masks
 
 __all__ = ["graph_from_pyg"]
 
@@ -58,7 +58,7 @@ def graph_from_pyg(
         int(num_vertices),
         features=_tensor(data, "x"),
         labels=_tensor(data, "y"),
-        split=_split(data, split),
+        split=split_from_named_masks(_masks(data, split)),
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
@@ -73,21 +73,13 @@ def _tensor(data: Any, name: str) -> Tensor | None:
     return value.cpu() if isinstance(value, Tensor) else None
 
 
-def _split(data: Any, split: int) -> VertexSplit | None:
-    names = ("train_mask", "val_mask", "test_mask")
-    masks = {name: mask for name in names if (mask := _tensor(data, name)) is not None}
-    if not masks:
-        return None
-    if len(masks) < 3:
-        raise DataError(f"of the masks {names} data has only {list(masks)}; give all three or none.")
-    return split_from_masks(*(_column(name, mask, split) for name, mask in masks.items()))
-
-
-def _column(name: str, mask: Tensor, split: int) -> Tensor:
-    if mask.dim() == 1:
-        return mask
-    if split >= mask.shape[1]:
-        raise DataError(
-            f"split {split} was asked for, but {name} has {mask.shape[1]} columns; use a smaller one."
-        )
-    return mask[:, split]
+def _masks(data: Any, split: int) -> dict[str, Tensor]:
+    masks = {name: mask for name in MASKS if (mask := _tensor(data, name)) is not None}
+    for name, mask in masks.items():
+        if mask.dim() > 1:
+            if split >= mask.shape[1]:
+                raise DataError(
+                    f"split {split} was asked for, but {name} has {mask.shape[1]} columns; use a smaller one."
+                )
+            masks[name] = mask[:, split]
+    return masks

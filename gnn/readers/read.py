@@ -6,14 +6,14 @@ from pathlib import Path
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.dgl_graph import read_dgl
-from windrow.gnn.readers.edge_list import read_edge_list
+from windrow.gnn.readers.edge_list import read_edge_list_and_names
 from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.vertex_data import standardise_features
 
-__all__ = ["format_of", "read_graph"]
+__all__ = ["read_graph"]
 
 
 def read_graph(options: GraphOptions) -> Graph:
@@ -31,7 +31,7 @@ def read_graph(options: GraphOptions) -> Graph:
     """
     if not Path(options.path).exists():
         raise DataError(f"{options.path}: no such file or folder; correct the path.")
-    reader = _reader(format_of(options))
+    reader = _reader(_format_of(options))
     try:
         graph = reader(options)
     except DataError as error:
@@ -43,14 +43,8 @@ def read_graph(options: GraphOptions) -> Graph:
     return graph
 
 
-def format_of(options: GraphOptions) -> str:
+def _format_of(options: GraphOptions) -> str:
     """Settle the format, by the file's ending where it is "auto".
-
-    Args:
-        options: only `path` and `format` are used.
-
-    Returns:
-        "npz", "edge-list", "metis", "ogb" or "dgl".
 
     Raises:
         RecipeError: nothing is known about the ending.
@@ -92,7 +86,7 @@ def format_of(options: GraphOptions) -> str:
 def _reader(name: str) -> Callable[[GraphOptions], Graph]:
     readers: dict[str, Callable[[GraphOptions], Graph]] = {
         "npz": read_npz,
-        "edge-list": read_edge_list,
+        "edge-list": lambda options: read_edge_list_and_names(options)[0],
         "metis": read_metis,
         "ogb": read_ogb_folder,
         "dgl": read_dgl,

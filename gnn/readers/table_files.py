@@ -31,14 +31,7 @@ class TableStyle:
 
 
 def column_names(path: Path, style: TableStyle) -> list[str]:
-    """List the columns of a table.
-
-    Args:
-        path: CSV (also gzipped) or Parquet file.
-        style: layout of a CSV file.
-
-    Returns:
-        Names in the order of the file.
+    """List the columns of a CSV file (also gzipped) or a Parquet file.
 
     Raises:
         DataError: the file is missing or is no such table.
@@ -51,10 +44,10 @@ def column_names(path: Path, style: TableStyle) -> list[str]:
 def iterate_batches(
     path: Path, columns: Mapping[str, ColumnType], style: TableStyle, *, missing_allowed: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Read some columns of a table, batch by batch.
+    """Read some columns of a CSV file (also gzipped) or a Parquet file, batch by batch.
 
     Args:
-        path: CSV (also gzipped) or Parquet file.
+        path: the file.
         columns: the type of each column to read.
         style: layout of a CSV file.
         missing_allowed: whether a cell may be empty; it is null in the batch then.
@@ -95,17 +88,9 @@ def iterate_batches(
 
 
 def read_matrix(path: Path, dtype: Literal["int64", "float32", "float64"]) -> npt.NDArray[Any]:
-    """Read a CSV file without header into a matrix.
+    """Read a CSV file without header into a matrix [rows, columns].
 
-    Args:
-        path: CSV file (also gzipped).
-        dtype: of the matrix. An empty cell is NaN, and refused in integers.
-
-    Returns:
-        [rows, columns].
-
-    Raises:
-        DataError: as `iterate_batches`.
+    An empty cell is NaN, and refused in integers; errors are those of `iterate_batches`.
     """
     style = TableStyle(has_header=False)
     types: dict[str, ColumnType] = dict.fromkeys(column_names(path, style), dtype)

@@ -13,7 +13,7 @@ from windrow.comm.world import World
 from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.memory import peak_memory_bytes, reset_peak_memory
 
-__all__ = ["Variant", "compare", "interleave", "rotation"]
+__all__ = ["Variant", "compare", "interleave"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,7 +67,7 @@ def compare(
     }
     seconds: dict[str, list[float]] = {name: [] for name in described}
     peaks = dict.fromkeys(described, 0)
-    for turn, name in rotation(list(described), warm_up + repeats):
+    for turn, name in _rotation(list(described), warm_up + repeats):
         if turn < warm_up:
             _time_once(described[name], world)
             continue
@@ -106,17 +106,10 @@ def _largest(world: World, value: float) -> float:
     return float(total)
 
 
-def rotation(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """The order of runs: each round has every name once and starts with another one.
+def _rotation(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
+    """The order of runs: each round has every name once and starts with another one; gives (round, name).
 
-        round 0: a b c      round 1: b c a      round 2: c a b      round 3: a b c
-
-    Args:
-        names: of the variants.
-        rounds: how often each of them runs.
-
-    Yields:
-        Number of the round, from 0, and name.
+    round 0: a b c      round 1: b c a      round 2: c a b      round 3: a b c
     """
     for turn in range(rounds):
         first = turn % len(names)
@@ -127,26 +120,8 @@ def rotation(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
 def interleave(
     variants: Mapping[str, Callable[[], object]], *, repeats: int, warm_up: int = 1
 ) -> dict[str, list[float]]:
-    """Time several variants in turn, in this process; `windrow.launch.benchmark.compare` does more.
-
-    Args:
-        variants: name to a function without arguments.
-        repeats: timed rounds.
-        warm_up: rounds before them that are not kept (compilation, caches).
-
-    Returns:
-        Seconds of every timed run, per variant, in the order of the rounds: entry i of each is of round i.
-
-    Raises:
-        ValueError: there is nothing to time.
-    """
-    if repeats < 1 or not variants:
-        raise ValueError(f"expected at least one variant and one repeat, got {len(variants)} and {repeats}")
-    samples: dict[str, list[float]] = {name: [] for name in variants}
-    for turn, name in rotation(list(variants), warm_up + repeats):
-        start = time.perf_counter()
-        variants[name]()
-        seconds = time.perf_counter() - start
-        if turn >= warm_up:
-            samples[name].append(seconds)
-    return samples
+    """Seconds of every timed run in this process, per variant: entry i of each is of round i; else as `compare`."""
+    if not variants:
+        raise ValueError("expected at least one variant, got none")
+    found = compare(variants, baseline=next(iter(variants)), repeats=repeats, warm_up=warm_up)
+    return {name: list(measured.seconds) for name, measured in found.variants.items()}

@@ -47,10 +47,10 @@ POWER_LAW_SEED = 7
 
 
 def save_topology(name: str, data: Path, folder: Path) -> Path | None:
-    """Write a graph's topology for the processes that measure.
+    """Write the topology of `EGO_TWITTER` or `POWER_LAW` into a folder, for the processes that measure.
 
     Args:
-        name: `EGO_TWITTER` or `POWER_LAW`.
+        name: one of both.
         data: folder that holds ``graphs/ego_twitter.npz``, an archive with the list ``edges`` [E, 2].
         folder: where to write.
 
@@ -73,14 +73,7 @@ def save_topology(name: str, data: Path, folder: Path) -> Path | None:
 
 
 def load_topology(path: Path) -> tuple[Tensor, Tensor]:
-    """Read what `save_topology` wrote.
-
-    Args:
-        path: the file.
-
-    Returns:
-        ``indptr`` int64 [N + 1] and ``indices`` [E] of the graph's CSC form.
-    """
+    """Read what `save_topology` wrote: ``indptr`` int64 [N + 1] and ``indices`` [E] of the graph's CSC form."""
     with np.load(path, allow_pickle=False) as arrays:
         return torch.from_numpy(arrays["indptr"]), torch.from_numpy(arrays["indices"])
 
@@ -92,13 +85,7 @@ INTERLEAVING_SEED = 0
 
 
 def read_sessions(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64]]:
-    """Read the training sessions.
-
-    Args:
-        path: of the file.
-
-    Returns:
-        Items [clicks], and where each session begins [sessions + 1].
+    """Read the training sessions: items [clicks], and where each session begins [sessions + 1].
 
     Raises:
         DataError: the file cannot be read, or has other arrays.
@@ -110,12 +97,7 @@ def read_sessions(path: Path) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int
 def prefix_samples(
     items: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], *, max_sessions: int | None = None
 ) -> Any:
-    """Make samples of sessions, session by session.
-
-    Args:
-        items: [clicks] one session behind the other.
-        offsets: [sessions + 1] where each begins.
-        max_sessions: only so many of the first; None: all.
+    """Make samples of the first `max_sessions` sessions (None: all), session by session.
 
     Returns:
         ``pyarrow.Table``: `label` int8, always 1; `session` int64, its number; `time` int64, place in the session;
@@ -149,10 +131,7 @@ def prefix_samples(
 def interleaved(samples: Any, *, concurrent_sessions: int = 10_000) -> Any:
     """Samples in the order of a log that many sessions write at once; the file keeps no times of day.
 
-    Args:
-        samples: as `prefix_samples` gives them.
-        concurrent_sessions: under way at a time: sessions begin one after the other, and each lasts as long as it
-            takes so many to begin.
+    Sessions begin one after the other, and each lasts as long as it takes so many to begin.
     """
     sessions, places = (samples[name].to_numpy() for name in ("session", "time"))
     moments = (places + np.random.default_rng(INTERLEAVING_SEED).random(places.size)) / np.bincount(sessions)[

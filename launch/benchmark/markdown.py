@@ -58,14 +58,7 @@ def read_results(folder: Path) -> list[BenchmarkResult]:
 
 
 def results_page(results: Sequence[BenchmarkResult]) -> str:
-    """The page as Markdown: one table of all, then figures, aims and comparisons of each.
-
-    Args:
-        results: in the order of the page.
-
-    Returns:
-        The page; the same results give the same text.
-    """
+    """The page as Markdown: one table of all, then figures, aims and comparisons of each, in this order."""
     overview = _table(
         ("benchmark", "aims met", "figures", "date", "commit", "hardware"),
         [
@@ -86,14 +79,7 @@ def results_page(results: Sequence[BenchmarkResult]) -> str:
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
-    """Write the page of a folder of results.
-
-    Args:
-        arguments: words of the command line, without the program's name; None: those of this process.
-
-    Returns:
-        Exit status: 2 where a result cannot be read.
-    """
+    """Write the page of a folder of results; exit status 2 where a result cannot be read."""
     parser = argparse.ArgumentParser(prog="python -m windrow.launch.benchmark.markdown", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help=f"default: {FOLDER}")
     folder: Path = parser.parse_args(arguments).folder

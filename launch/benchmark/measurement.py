@@ -10,15 +10,7 @@ from statistics import fmean, stdev
 
 import numpy as np
 
-__all__ = [
-    "Comparison",
-    "Measurement",
-    "Ratio",
-    "mean_and_standard_error",
-    "median",
-    "percentile_90",
-    "ratio",
-]
+__all__ = ["Comparison", "Measurement", "Ratio", "mean_and_standard_error", "median", "ratio"]
 
 RESAMPLES = 2000
 """Bootstrap resamples: the ends of a 95 % interval then move by about one percent of its width."""
@@ -44,29 +36,19 @@ def median(samples: Sequence[float]) -> float:
     return float(np.median(samples))
 
 
-def percentile_90(samples: Sequence[float]) -> float:
-    """What nine of ten samples stay below, interpolated linearly between neighbours."""
-    return float(np.percentile(samples, 90))
-
-
 def mean_and_standard_error(samples: Sequence[float]) -> tuple[float, float]:
     """The mean of two samples or more, and the standard error of that mean."""
     return fmean(samples), stdev(samples) / math.sqrt(len(samples))
 
 
 def ratio(samples: Sequence[float], baseline: Sequence[float], *, seed: int = 0) -> Ratio:
-    """How many times faster a variant is than its baseline.
-
-    Args:
-        samples: seconds of the variant.
-        baseline: seconds of the baseline; entry i was timed in the same round as entry i of `samples`.
-        seed: of the bootstrap, so that the same samples give the same interval.
+    """How many times faster a variant is than its baseline; entry i of both was timed in the same round.
 
     Returns:
-        The median over rounds of baseline / variant, with the 2.5 % and 97.5 % percentiles of that median
-        under resampling of the rounds (percentile bootstrap; Efron, The Annals of Statistics 7, 1979). The interval
-        never leaves the range of the rounds' own ratios, which misses the true median in 2 ** (1 - n) of all cases:
-        of fewer than 6 rounds it is too narrow to be one of 95 % (of 5 it is one of 94 % at most, of 3 of 75 %).
+        The median over rounds of baseline / variant, with the 2.5 % and 97.5 % percentiles of that median under
+        resampling of the rounds, always the same ones (percentile bootstrap; Efron, The Annals of Statistics 7, 1979).
+        The interval never leaves the range of the rounds' own ratios, which misses the true median in 2 ** (1 - n) of
+        all cases: of fewer than 6 rounds it is too narrow to be one of 95 % (of 5 it is one of 94 % at most).
 
     Raises:
         ValueError: there are no samples, or not as many of both.
@@ -113,8 +95,8 @@ class Measurement:
 
     @property
     def p90_s(self) -> float:
-        """What nine of ten samples stay below."""
-        return percentile_90(self.seconds)
+        """What nine of ten samples stay below, interpolated linearly between neighbours."""
+        return float(np.percentile(self.seconds, 90))
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -160,9 +142,6 @@ class Comparison:
         Args:
             amounts: for each variant what each of its runs did, as many as there are samples.
             per: what was counted, for example "edge".
-
-        Returns:
-            Each sample divided by its amount; bytes and rows of a run mean nothing then.
         """
         variants = {
             name: replace(

@@ -6,25 +6,20 @@ from pathlib import Path
 from types import TracebackType
 from typing import Self
 
-__all__ = ["MemoryWatch", "peak_memory_bytes", "proportional_memory_bytes", "reset_peak_memory"]
+__all__ = ["MemoryWatch", "peak_memory_bytes", "reset_peak_memory"]
 
-STATUS = Path("/proc/self/status")
-CLEAR_REFS = Path("/proc/self/clear_refs")
 RESET_PEAK = "5"
 """What the kernel takes, since Linux 4.0, as: forget the highest resident set (man 5 proc)."""
 
-PEAK = re.compile(r"^VmHWM:\s+(\d+) kB$", re.MULTILINE)
+WATCH_INTERVAL_S = 0.25
+"""Seconds between two looks. The kernel walks all pages of the process for one, a few milliseconds per gigabyte."""
 
 
-def reset_peak_memory(clear_refs: Path = CLEAR_REFS) -> bool:
+def reset_peak_memory(clear_refs: Path = Path("/proc/self/clear_refs")) -> bool:
     """Let `peak_memory_bytes` begin anew from what this process holds now.
 
-    Args:
-        clear_refs: the kernel's file for it.
-
     Returns:
-        Whether the system did so; False where it is no Linux or does not permit it. The peak is then that of
-        the process's whole life.
+        Whether the system did so; where it is no Linux or does not permit it, the peak is that of the whole life.
     """
     try:
         clear_refs.write_text(RESET_PEAK)
@@ -33,59 +28,39 @@ def reset_peak_memory(clear_refs: Path = CLEAR_REFS) -> bool:
     return True
 
 
-def peak_memory_bytes(status: Path = STATUS) -> int | None:
-    """The largest resident set of this process since `reset_peak_memory`.
+def peak_memory_bytes(status: Path = Path("/proc/self/status")) -> int | None:
+    """The largest resident set of this process since `reset_peak_memory`; None where the system does not say.
 
     It counts every page of this one process that was in physical memory, whoever asked for it: libraries, data
     that other variants of a benchmark hold, memory that the allocator keeps for later. Processes that this
     one started are not in it.
-
-    Args:
-        status: the kernel's file that says so.
-
-    Returns:
-        Bytes; None where the system does not say.
     """
-    try:
-        found = PEAK.search(status.read_text())
-    except OSError:
-        return None
-    return int(found[1]) * 1024 if found else None
+    return _number_of_bytes(status, "VmHWM")
 
 
-ROLLUP = Path("/proc/self/smaps_rollup")
-PROPORTIONAL = re.compile(r"^Pss:\s+(\d+) kB$", re.MULTILINE)
-
-WATCH_INTERVAL_S = 0.25
-"""Seconds between two looks. The kernel walks all pages of the process for one, a few milliseconds per gigabyte."""
-
-
-def proportional_memory_bytes(rollup: Path = ROLLUP) -> int | None:
+def _proportional_memory_bytes() -> int | None:
     """What this process holds in physical memory now; of pages that n processes hold, one n-th.
 
     The sum over the processes of a job is what the job holds: a file that all of them have mapped counts once.
-
-    Args:
-        rollup: the kernel's file that says so, since Linux 4.14.
-
-    Returns:
-        Bytes; None where the system does not say.
     """
+    return _number_of_bytes(Path("/proc/self/smaps_rollup"), "Pss")
+
+
+def _number_of_bytes(file: Path, key: str) -> int | None:
     try:
-        found = PROPORTIONAL.search(rollup.read_text())
+        found = re.search(rf"^{key}:\s+(\d+) kB$", file.read_text(), re.MULTILINE)
     except OSError:
         return None
     return int(found[1]) * 1024 if found else None
 
 
 class MemoryWatch:
-    """Looks at `proportional_memory_bytes` again and again, in a thread. A context manager.
+    """Looks at what this process holds, of shared pages its part, again and again, in a thread. A context manager.
 
     What lives for less than `WATCH_INTERVAL_S` may be missed.
     """
 
     def __init__(self) -> None:
-        """Do nothing yet."""
         self._peak_bytes = 0
         self._changing = threading.Lock()
         self._ended = threading.Event()
@@ -119,7 +94,7 @@ class MemoryWatch:
             self._look()
 
     def _look(self) -> None:
-        now = proportional_memory_bytes()
+        now = _proportional_memory_bytes()
         if now is None:
             now = peak_memory_bytes() or 0
         with self._changing:

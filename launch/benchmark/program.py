@@ -106,18 +106,9 @@ class Program:
     def in_process(
         self, task: Mapping[str, Any], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S
     ) -> Any:
-        """Run this script's `work` in a fresh process, where OpenMP has its limit from the start.
+        """Run this script's `work` in a fresh process, where OpenMP and MKL have their threads from the start.
 
-        Args:
-            task: what `work` is called with, after a round trip through JSON.
-            threads: that OpenMP and MKL may use.
-            deadline_s: seconds that the process may take.
-
-        Returns:
-            What `work` returned, after a round trip through JSON.
-
-        Raises:
-            WindrowError: the process failed or was late.
+        Returns and raises as `on_ranks`.
         """
         self._say(f"a process with {threads} thread(s): {json.dumps(task)}")
         limits = {"OMP_NUM_THREADS": str(threads), "MKL_NUM_THREADS": str(threads)}
@@ -171,10 +162,6 @@ def run_benchmark(
 
 def conclude(program: Program, findings: Findings) -> None:
     """Print the comparisons and tables, write the result and print the closing line of JSON. Not called on ranks.
-
-    Args:
-        program: the benchmark that ran.
-        findings: what it measured.
 
     Raises:
         StoreError: the result cannot be written.

@@ -200,14 +200,7 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
 
 
 def comparison_from_json(values: Mapping[str, Any], *, source: str = "comparison") -> Comparison:
-    """The inverse of `comparison_to_json`.
-
-    Args:
-        values: what it returned.
-        source: where they come from, for messages.
-
-    Returns:
-        An equal comparison.
+    """The inverse of `comparison_to_json`; messages name the source.
 
     Raises:
         StoreError: an unknown key, a value of the wrong type, or medians that are not those of the samples.
@@ -229,9 +222,6 @@ def result_to_json(result: BenchmarkResult) -> dict[str, Any]:
 def check_writable(path: Path) -> None:
     """Make the folder of a result to come, and see whether files can be made in it.
 
-    Args:
-        path: of the file.
-
     Raises:
         StoreError: they cannot, or there is a folder of this name.
     """
@@ -248,10 +238,6 @@ def check_writable(path: Path) -> None:
 def write_result(result: BenchmarkResult, path: Path) -> None:
     """Write a result, whole or not at all, over what was there; folders are made as needed.
 
-    Args:
-        result: what to write.
-        path: of the file.
-
     Raises:
         StoreError: the file cannot be written.
     """
@@ -264,13 +250,7 @@ def write_result(result: BenchmarkResult, path: Path) -> None:
 
 
 def read_result(path: Path) -> BenchmarkResult:
-    """Read a result and check it.
-
-    Args:
-        path: what `write_result` wrote.
-
-    Returns:
-        An equal result.
+    """Read what `write_result` wrote, and check it.
 
     Raises:
         StoreError: it is not there, no JSON, of another form, or its medians are not those of its samples.

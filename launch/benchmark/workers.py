@@ -37,14 +37,11 @@ MPIRUN_CURE = "pip install mpich, or load your cluster's MPI"
 
 
 def mpirun(size: int, *, hostfile: Path | None = None) -> list[str]:
-    """The words that start a command on some ranks.
+    """The words that start a command on some ranks, as MPICH and Open MPI both take them.
 
     Args:
         size: number of ranks.
         hostfile: names of the machines to start them on, one a line; None: this machine.
-
-    Returns:
-        The first words of a command, as MPICH and Open MPI both take them.
 
     Raises:
         RecipeError: there is no mpirun, or no such file.
@@ -60,30 +57,13 @@ def mpirun(size: int, *, hostfile: Path | None = None) -> list[str]:
 
 
 def emulated_cluster(hosts: int, rate: str) -> list[str]:
-    """The words that run a command inside an emulated cluster, as ``windrow cluster`` does.
-
-    Args:
-        hosts: number of emulated hosts.
-        rate: of each host's link, for example "1gbit"; or one for each host, with commas between them.
-
-    Returns:
-        The first words of a command.
-    """
+    """The words that run a command inside an emulated cluster, with the options of ``windrow cluster``."""
     start = [sys.executable, "-P", "-m", "windrow.launch", "cluster"]
     return [*start, "--hosts", str(hosts), "--rate", rate, "--"]
 
 
 def worker_command(script: Path, task: Mapping[str, Any], output: Path) -> list[str]:
-    """The words that run a benchmark's script as a worker.
-
-    Args:
-        script: the benchmark's file.
-        task: what the worker is to do; anything that JSON can hold.
-        output: where the worker, or rank 0 of several, is to write what it found.
-
-    Returns:
-        The last words of a command.
-    """
+    """The words that run a benchmark's script as a worker, which writes what it found to `output`."""
     return [sys.executable, "-P", str(script), "--task", json.dumps(task), "--output", str(output)]
 
 
@@ -103,8 +83,7 @@ def run_worker(
         task: what the worker is to do; anything that JSON can hold.
         launcher: the words before it, from `mpirun` or `emulated_cluster`; none: one process.
         environment: variables that are set besides those of this process.
-        folder: where the workers leave what they found: a folder that all machines see; None: this machine's
-            temporary folder.
+        folder: where the workers leave what they found, seen by all machines; None: this machine's temporary folder.
         deadline_s: seconds that the workers may take.
 
     Returns:
@@ -133,13 +112,7 @@ def run_command(
     deadline_s: float = DEFAULT_DEADLINE_S,
     quiet: bool = False,
 ) -> None:
-    """Run a command to its end. Whatever happens here, it is asked to end, then made to.
-
-    Args:
-        command: its words.
-        environment: variables that are set besides those of this process.
-        deadline_s: seconds that it may take.
-        quiet: throw away what it prints on its standard output.
+    """Run a command to its end, its standard output thrown away if quiet. Whatever happens here, it is ended.
 
     Raises:
         DeadlineError: it took longer; it has been ended.
@@ -170,11 +143,7 @@ ZOMBIE = "Z"
 
 
 def family(process: int) -> set[int]:
-    """Living processes that descend from one, that one among them; empty where it is not alive.
-
-    Args:
-        process: its number.
-    """
+    """Numbers of the living processes that descend from one, that one among them; empty where it is not alive."""
     parents: dict[int, int] = {}
     for entry in Path("/proc").iterdir():
         if entry.name.isdigit():
@@ -188,11 +157,7 @@ def family(process: int) -> set[int]:
 
 
 def is_alive(process: int) -> bool:
-    """Whether a process is there and not a zombie.
-
-    Args:
-        process: its number.
-    """
+    """Whether the process with this number is there and not a zombie."""
     return _living_parent(process) is not None
 
 

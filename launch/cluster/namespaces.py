@@ -86,11 +86,7 @@ def die_with_parent() -> None:
 
 
 def parent_is_gone(alive: int) -> bool:
-    """Whether the parent ended before `die_with_parent` took hold.
-
-    Args:
-        alive: the reading end of a pipe of which the parent alone has the writing end, and never writes.
-    """
+    """Whether the parent ended before `die_with_parent` took hold: it alone writes to this pipe, and never does."""
     return bool(select.select([alive], [], [], 0)[0])
 
 
@@ -144,12 +140,7 @@ def _private_copy(folder: Path, *, leave_out: str | None = None) -> None:
 
 
 def bind(source: Path, target: Path) -> None:
-    """Put a file in the place of another one, in this mount namespace alone.
-
-    Args:
-        source: what will be seen.
-        target: an existing file.
-    """
+    """Put a file in the place of an existing one, in this mount namespace alone."""
     _mount(str(source), str(target), None, MS_BIND)
 
 

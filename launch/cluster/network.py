@@ -112,11 +112,7 @@ class ClusterOptions:
 
 
 def make_options(hosts: int, rates: str) -> ClusterOptions:
-    """Read what a command line says.
-
-    Args:
-        hosts: how many.
-        rates: one rate for all of them, or one for each with commas between.
+    """Read what a command line says: how many hosts, and one rate for all of them or one for each with commas between.
 
     Raises:
         ClusterError: a rate is none, there are too few or too many of them, or the number of hosts is out of range.
@@ -133,13 +129,7 @@ def make_options(hosts: int, rates: str) -> ClusterOptions:
 
 
 def parse_rate(text: str) -> int | None:
-    """Read a rate.
-
-    Args:
-        text: a number with its unit, such as "100mbit", "2.5gbit", or "unlimited".
-
-    Returns:
-        Bits per second; None for "unlimited".
+    """Bits per second of a rate such as "100mbit" or "2.5gbit"; None for "unlimited".
 
     Raises:
         ClusterError: it is none of these.
@@ -156,11 +146,7 @@ def parse_rate(text: str) -> int | None:
 
 
 def format_rate(bits_per_second: int | None) -> str:
-    """A rate in the largest unit in which it is a whole number, as host names carry it: "2500mbit" for 2.5 Gbit/s.
-
-    Args:
-        bits_per_second: of the link; None: "unlimited".
-    """
+    """A rate in the largest unit in which it is a whole number, as host names carry it: "2500mbit" for 2.5 Gbit/s."""
     if bits_per_second is None:
         return UNLIMITED
     unit = next(name for name in reversed(UNITS) if bits_per_second % UNITS[name] == 0)
@@ -219,11 +205,7 @@ class LinkShape:
 
 
 def link_shape(rate: int) -> LinkShape:
-    """The figures of a link.
-
-    Args:
-        rate: bits per second.
-    """
+    """The figures of a link of so many bits per second."""
     burst = min(max(round(rate * BURST_S / 8), SMALLEST_BURST_BYTES), LARGEST_BURST_BYTES)
     fits = burst >= LARGE_PACKET_BYTES + HEADERS_BYTES
     return LinkShape(
@@ -232,13 +214,9 @@ def link_shape(rate: int) -> LinkShape:
 
 
 def shaping_commands(interface: str, shape: LinkShape, peers: Sequence[str], *, by: str) -> list[str]:
-    """Lines for ``tc -batch`` that shape what an interface sends.
+    """Lines for ``tc -batch`` that shape what an interface sends, with a queue for each address of another host.
 
-    Args:
-        interface: its name.
-        shape: of the link.
-        peers: addresses of the other hosts, one queue each.
-        by: "dst" where the peers are where packets go (a host's end), "src" where they come from (the switch's end).
+    The addresses are matched with where packets go ("dst", a host's end) or where they come from ("src", the switch's).
     """
     bucket = f"burst {shape.burst_bytes} cburst {shape.burst_bytes} quantum {shape.packet_bytes}"
     rest = max(1, round(shape.rate * REST_SHARE))
@@ -278,11 +256,7 @@ WITHOUT_TOOLS: Final = "What works without: ranks on this machine, and a real cl
 
 
 class SetUp:
-    """Runs the programs of the set-up, all of them before one deadline.
-
-    Args:
-        deadline_s: seconds for all programs together.
-    """
+    """Runs the programs of the set-up, all of them before one deadline, in seconds."""
 
     def __init__(self, deadline_s: float) -> None:
         self._deadline_s = deadline_s
@@ -291,19 +265,10 @@ class SetUp:
     def run(
         self, *command: str, text: str = "", check: bool = True, environment: Mapping[str, str] | None = None
     ) -> subprocess.CompletedProcess[str]:
-        """Run a program.
-
-        Args:
-            command: with its arguments.
-            text: what it reads.
-            check: whether to raise where it fails.
-            environment: for it; None: that of this process.
-
-        Returns:
-            What it wrote, and its exit status.
+        """Run a program, which reads `text`; None for its environment is that of this process.
 
         Raises:
-            ClusterError: it is not there, failed, or did not end before the deadline.
+            ClusterError: it is not there, failed (where that is to be checked), or did not end before the deadline.
         """
         program = find_program(command[0])
         if program is None:
@@ -334,10 +299,6 @@ class SetUp:
 def build_network(options: ClusterOptions, set_up: SetUp) -> None:
     """Make switch, hosts and links, and shape the links. The process is in network and mount namespaces of its own.
 
-    Args:
-        options: of the cluster.
-        set_up: runs the programs.
-
     Raises:
         ClusterError: a program is missing, or failed.
     """
@@ -361,11 +322,7 @@ def build_network(options: ClusterOptions, set_up: SetUp) -> None:
 
 
 def find_program(name: str) -> str | None:
-    """Where a program is: on the PATH, or in the folders for administration, which a user's PATH may lack.
-
-    Args:
-        name: of the program.
-    """
+    """Where a program is: on the PATH, or in the folders for administration, which a user's PATH may lack."""
     return shutil.which(name) or shutil.which(name, path=ADMINISTRATION_PATH)
 
 
@@ -384,20 +341,12 @@ def require_tools() -> None:
 
 
 def host_address(number: int) -> str:
-    """Address of a host in the cluster's own network.
-
-    Args:
-        number: 0 for the first.
-    """
+    """Address of a host, numbered from 0, in the cluster's own network."""
     return f"10.77.0.{number + 1}"
 
 
 def interface_commands(options: ClusterOptions) -> list[str]:
-    """Lines for ``ip -batch`` that make the switch, the hosts, and a link from each host to the switch.
-
-    Args:
-        options: of the cluster.
-    """
+    """Lines for ``ip -batch`` that make the switch, the hosts, and a link from each host to the switch."""
     lines = [
         "link set lo up",
         f"link add {SWITCH} type bridge",

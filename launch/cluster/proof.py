@@ -1,15 +1,30 @@
-"""Proof, before each use, that what ranks say to each other crosses the links and that these keep their rates."""
+"""Proof, before each use, that what ranks say to each other crosses the links and that these keep their rates.
+
+Started by mpirun, one rank on each host, before the command of the cluster, ``python -m windrow.launch.cluster.proof``
+plays ping-pong over each link and counts bytes; the process that started it judges what it prints. Nothing here loads
+PyTorch, since it runs at the start of each cluster.
+"""
 
 import json
 import sys
+import time
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any, Final
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.cluster.network import ClusterOptions, SetUp, describe_rates, link_shape
-from windrow.launch.cluster.probe import MESSAGES, ring_pairs
+from windrow.launch.cluster.network import INTERFACE, ClusterOptions, SetUp, describe_rates, link_shape
 
-__all__ = ["PairResult", "expected_seconds", "judge", "message_bytes", "prove", "read_results"]
+__all__ = [
+    "PairResult",
+    "expected_seconds",
+    "judge",
+    "main",
+    "message_bytes",
+    "prove",
+    "read_results",
+    "ring_pairs",
+]
 
 LEAST_BURSTS: Final = 20
 """A message is at least so many times as long as what may pass a link at once: then that is at most 5 % of it."""
@@ -48,12 +63,7 @@ class PairResult:
 
 
 def message_bytes(first: int | None, second: int | None) -> int:
-    """How long a message must be to tell the rate of the links between two hosts.
-
-    Args:
-        first: bits per second of the one host's link; None: unlimited.
-        second: that of the other's.
-    """
+    """How long a message must be to tell the rate of the links between two hosts, in bits per second each."""
     rates = [rate for rate in (first, second) if rate is not None]
     if not rates:
         return UNLIMITED_BYTES
@@ -62,11 +72,7 @@ def message_bytes(first: int | None, second: int | None) -> int:
 
 
 def expected_seconds(options: ClusterOptions) -> float:
-    """How long the messages of the proof take where the links have their rates, in seconds.
-
-    Args:
-        options: of the cluster.
-    """
+    """How long the messages of the proof take where the links have their rates."""
     total = 0.0
     for one, other in ring_pairs(len(options.hosts)):
         rates = [rate for rate in (options.rates[one], options.rates[other]) if rate is not None]
@@ -76,15 +82,7 @@ def expected_seconds(options: ClusterOptions) -> float:
 
 
 def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -> str:
-    """Play ping-pong between neighbouring hosts, with ranks started as those of the command will be.
-
-    Args:
-        options: of the cluster.
-        environment: of the command.
-        set_up: runs the programs.
-
-    Returns:
-        A line that says what was found.
+    """Play ping-pong between neighbouring hosts, with ranks started as those of the command will be; what was found.
 
     Raises:
         ClusterError: messages went another way, or the links have other rates than they should.
@@ -93,7 +91,7 @@ def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -
     lengths = [
         message_bytes(options.rates[one], options.rates[other]) for one, other in ring_pairs(num_hosts)
     ]
-    probe = [sys.executable, "-P", "-m", "windrow.launch.cluster.probe", *map(str, lengths)]
+    probe = [sys.executable, "-P", "-m", "windrow.launch.cluster.proof", *map(str, lengths)]
     done = set_up.run("mpirun", "-n", str(num_hosts), *probe, check=False, environment=environment)
     if done.returncode != 0:
         said = "\n".join(done.stderr.strip().splitlines()[-LINES_SHOWN:])
@@ -114,10 +112,6 @@ def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -
 
 def read_results(printed: str, num_hosts: int) -> list[PairResult]:
     """Read what the probe printed.
-
-    Args:
-        printed: its standard output.
-        num_hosts: how many ranks it should have had.
 
     Raises:
         ClusterError: it was not one MPI job of so many ranks.
@@ -146,11 +140,7 @@ def read_results(printed: str, num_hosts: int) -> list[PairResult]:
 
 
 def judge(options: ClusterOptions, results: list[PairResult]) -> None:
-    """Refuse a cluster that is not what it is called.
-
-    Args:
-        options: of the cluster.
-        results: one for each pair of neighbours, in the order of `ring_pairs`.
+    """Refuse a cluster that is not what it is called, by a result for each pair of `ring_pairs`.
 
     Raises:
         ClusterError: with what was measured, and what to look at.
@@ -183,3 +173,82 @@ def judge(options: ClusterOptions, results: list[PairResult]) -> None:
                 f"{told}: this machine's processors do not carry that rate, or are busy with other work. Take a lower "
                 "--rate, fewer --hosts, or wait."
             )
+
+
+MESSAGES: Final = 4
+"""Round trips between two hosts. The first one opens the connection; of the others the quickest counts."""
+
+WAITING_S: Final = 0.0005
+"""Between looks whether it is this rank's turn: short beside a message's time."""
+
+TAG: Final = 7
+
+
+def ring_pairs(num_hosts: int) -> list[tuple[int, int]]:
+    """Neighbours on a ring of at least 2 hosts: with them every link is used in both directions."""
+    return [(0, 1)] if num_hosts == 2 else [(host, (host + 1) % num_hosts) for host in range(num_hosts)]
+
+
+def _sent_bytes() -> int:
+    """Bytes that this host has sent to the switch, as the kernel counts them."""
+    return int(Path(f"/sys/class/net/{INTERFACE}/statistics/tx_bytes").read_text())
+
+
+def main(arguments: list[str]) -> int:
+    """Play, with messages of as many bytes for each pair of `ring_pairs` as the arguments say. Collective.
+
+    Rank 0 prints one line of JSON: the number of ranks, and for each pair the names of its hosts, bytes of a message,
+    messages that each of the two sent, seconds of the quickest round trip, and bytes counted at each of the two.
+    """
+    from mpi4py import MPI
+
+    world = MPI.COMM_WORLD
+    pairs = ring_pairs(world.size) if world.size > 1 else []
+    own = [_ping_pong(world, pair, int(text)) for pair, text in zip(pairs, arguments, strict=False)]
+    told = world.gather((MPI.Get_processor_name(), own))
+    if world.rank == 0 and told is not None:
+        found = [
+            {
+                "hosts": [told[host][0] for host in pair],
+                "message_bytes": int(text),
+                "messages": MESSAGES,
+                # The first host of a pair times whole round trips; at the second one they begin too early.
+                "seconds": told[pair[0]][1][number][0],
+                "counted_bytes": [told[host][1][number][1] for host in pair],
+            }
+            for number, (pair, text) in enumerate(zip(pairs, arguments, strict=False))
+        ]
+        print(json.dumps({"ranks": world.size, "pairs": found}), flush=True)
+    return 0
+
+
+def _ping_pong(world: Any, pair: tuple[int, int], message_bytes: int) -> tuple[float, int]:
+    """Send a message there and back several times: seconds of the quickest, bytes sent by this host. Collective."""
+    import numpy as np
+
+    # Whoever does not play sleeps, since MPI's own waiting would take the players' processors.
+    arrived = world.Ibarrier()
+    while not arrived.Test():
+        time.sleep(WAITING_S)
+    if world.rank not in pair:
+        return 0.0, 0
+    other = pair[1 - pair.index(world.rank)]
+    message = np.ones(message_bytes, dtype=np.uint8)
+    seconds = []
+    before = _sent_bytes()
+    for _ in range(MESSAGES):
+        start = time.perf_counter()
+        if world.rank == pair[0]:
+            world.Send(message, dest=other, tag=TAG)
+            world.Recv(message, source=other, tag=TAG)
+        else:
+            world.Recv(message, source=other, tag=TAG)
+            world.Send(message, dest=other, tag=TAG)
+        seconds.append(time.perf_counter() - start)
+    # A send may end when its bytes are still to leave this host; once both have come this far, all have arrived.
+    world.sendrecv(None, dest=other, sendtag=TAG, source=other, recvtag=TAG)
+    return min(seconds[1:]), _sent_bytes() - before
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

@@ -101,9 +101,6 @@ class LauncherFiles:
 def require_mpich(set_up: SetUp) -> None:
     """Refuse another mpirun than MPICH's.
 
-    Args:
-        set_up: runs the programs.
-
     Raises:
         ClusterError: there is none, or it is another one's.
     """
@@ -122,12 +119,7 @@ def require_mpich(set_up: SetUp) -> None:
 
 
 def write_launcher_files(options: ClusterOptions, folder: Path) -> LauncherFiles:
-    """Write what mpirun needs.
-
-    Args:
-        options: of the cluster.
-        folder: an existing one, which can hold programs.
-    """
+    """Write what mpirun needs into an existing folder, which can hold programs."""
     files = LauncherFiles(script=folder / "enter-host", host_file=folder / "hosts", names=folder / "names")
     tools = {name: shlex.quote(find_program(name) or name) for name in TOOLS}
     files.script.write_text(SCRIPT.format(**tools), encoding="utf-8")
@@ -142,13 +134,7 @@ def write_launcher_files(options: ClusterOptions, folder: Path) -> LauncherFiles
 def cluster_environment(
     options: ClusterOptions, files: LauncherFiles, inherited: Mapping[str, str]
 ) -> dict[str, str]:
-    """The environment of everything that runs in the cluster.
-
-    Args:
-        options: of the cluster.
-        files: from `write_launcher_files`.
-        inherited: the environment outside; other settings of where mpirun starts ranks give way.
-    """
+    """The environment of everything that runs in the cluster; inherited settings of where ranks start give way."""
     kept = {name: value for name, value in inherited.items() if name not in OTHER_LAUNCHERS}
     return {
         # Else each host's launcher describes the processors in a file of /tmp, which stays there when it is killed.
@@ -317,12 +303,7 @@ def _run_command(command: Sequence[str], environment: dict[str, str], watched: s
 def _pass_on_until_end(child: int, watched: set[signal.Signals]) -> int:
     """Wait for a child and reap orphans; pass signals on, and end the child where the same one comes again.
 
-    Args:
-        child: process id.
-        watched: signals to pass on, blocked like SIGCHLD.
-
-    Returns:
-        Its exit status, as in a shell.
+    The signals to watch are blocked, like SIGCHLD. Returns the child's exit status, as in a shell.
     """
     passed: set[int] = set()
     while True:

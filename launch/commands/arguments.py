@@ -1,24 +1,48 @@
-"""What several commands ask in the same way."""
+"""What several commands ask, and do, in the same way."""
 
 import argparse
+import contextlib
 import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_size
 
-__all__ = ["add_overrides", "byte_count", "refuse_several_processes"]
+__all__ = ["Commands", "add_overrides", "byte_count", "refuse_several_processes", "subcommand", "writing"]
+
+Commands: TypeAlias = "argparse._SubParsersAction[Any]"  # noqa: SLF001 - it has no public name
+"""What argparse makes of the subcommands of a parser."""
 
 BYTE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units, as results show them."""
 
 
-def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
-    """Declare ``--set``, which fills ``overrides`` with a list of texts.
+def subcommand(
+    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], **texts: Any
+) -> argparse.ArgumentParser:
+    """Declare a subcommand.
 
     Args:
-        parser: of the command.
-        example: a setting that fits the command, for the help.
+        commands: of the main parser.
+        name: that users type.
+        run: what it does: takes the parsed arguments, returns the exit status, and raises a WindrowError where the
+            user must change something.
+        texts: ``help``, ``description``, ``epilog`` and the like, shown as they are.
+
+    Returns:
+        Its parser, for its options.
     """
+    parser: argparse.ArgumentParser = commands.add_parser(
+        name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
+    )
+    parser.set_defaults(run=run)
+    return parser
+
+
+def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
+    """Declare ``--set``, which fills ``overrides`` with a list of texts; the help shows an example."""
     parser.add_argument(
         "--set",
         action="append",
@@ -47,10 +71,7 @@ def byte_count(text: str) -> int:
 
 
 def refuse_several_processes(command: str) -> None:
-    """Refuse to run under a launcher.
-
-    Args:
-        command: what one process does, for example "windrow plan".
+    """Refuse to run ``windrow plan``, say, under a launcher.
 
     Raises:
         RecipeError: a launcher started several processes.
@@ -59,3 +80,16 @@ def refuse_several_processes(command: str) -> None:
         raise RecipeError(
             f"{command} is the work of one process, but the launcher started {launched_size()}: run it without mpirun"
         )
+
+
+@contextlib.contextmanager
+def writing(path: Path, option: str) -> Iterator[None]:
+    """Around the writing of a file that the user named by an option.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    try:
+        yield
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror}. Choose another {option}.") from error

@@ -1,10 +1,9 @@
 """``windrow cluster``: run a command on several emulated hosts with links between them, on this machine."""
 
 import argparse
-from typing import Any
 
 from windrow.comm.errors import ClusterError
-from windrow.launch.commands.arguments import refuse_several_processes
+from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand
 
 __all__ = ["add_parser", "run"]
 
@@ -29,18 +28,15 @@ More ranks than hosts are dealt out in turn. Exit status: that of the command; 2
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "cluster",
+        run,
         help="run a command on emulated hosts with links of a given rate",
         description=DESCRIPTION,
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
         usage="windrow cluster [-h] --hosts N --rate RATE[,RATE...] -- COMMAND [ARGUMENT ...]",
     )
     parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts, 2 or more")
@@ -51,21 +47,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="of each host's link, in each direction",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run, after --")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status of the command.
-
-    Raises:
-        WindrowError: the options make no sense, or this machine cannot emulate a cluster.
-    """
+    """Do it."""
     refuse_several_processes("windrow cluster")
     from windrow.launch.cluster.network import make_options
     from windrow.launch.cluster.run import run_in_cluster

@@ -2,18 +2,25 @@
 
 import argparse
 import json
+from dataclasses import asdict
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.comm.errors import RecipeError
+from windrow.launch.commands.arguments import (
+    Commands,
+    add_overrides,
+    refuse_several_processes,
+    subcommand,
+    writing,
+)
 
 if TYPE_CHECKING:
+    from _typeshed import DataclassInstance
+
     from windrow.comm.links import Links
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.epoch_estimate import StepWork
-    from windrow.launch.explain_caches import Explanation
-    from windrow.launch.explain_deduplication import DeduplicationExplanation
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
 
@@ -62,14 +69,12 @@ OF_LOGS = ("ranks", "rows")
 """Options of one kind of recipe."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "explain",
+        run,
         help="predict what caches would save of a graph recipe, or deduplication of a log's",
         description="Of a graph recipe: predict, from the structure of the partitioned graph alone, how many rows of "
         "features ranks will ask each other for in an epoch, and how much of that goes away when each rank also keeps "
@@ -78,7 +83,6 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "plan of its tables, what each step of deduplication (O1 to O7, section [deduplication]) would save. One "
         "process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "recipe",
@@ -110,21 +114,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
     add_overrides(parser, example="cache.policy=degree")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: recipe, store or network is not right, or a file cannot be written.
-    """
+    """Do it."""
     refuse_several_processes("windrow explain")
     from windrow.launch.recipe import Recipe, load_any_recipe
 
@@ -144,13 +137,18 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
     store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
-    _write(explained, recipe.name, arguments)
+    _write_json(explained, arguments)
     return 0
 
 
 def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.launch.explain_caches import USUAL_ALPHAS, describe_explanation, explain
+    from windrow.launch.explain_caches import (
+        USUAL_ALPHAS,
+        describe_explanation,
+        explain,
+        write_explanation_plot,
+    )
     from windrow.partition.store import PartitionStore
 
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts
@@ -166,7 +164,11 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         work, computed = _work(graph, recipe, links, arguments.ranks_per_machine)
     found = explain(graph, recipe, alphas=arguments.alphas or USUAL_ALPHAS, links=links, work=work)
     print(f"{recipe.name}: {describe_explanation(found, recipe, network=network, computed=computed)}")
-    _write(found, recipe.name, arguments)
+    if arguments.plot is not None:
+        with writing(arguments.plot, "--plot"):
+            write_explanation_plot(found, arguments.plot, title=recipe.name)
+        print(f"\nwrote {arguments.plot}")
+    _write_json(found, arguments)
     return 0
 
 
@@ -218,21 +220,11 @@ def _work(
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"
 
 
-def _write(found: "Explanation | DeduplicationExplanation", name: str, arguments: argparse.Namespace) -> None:
-    from windrow.launch.explain_caches import Explanation
-
-    try:
-        if arguments.plot is not None:
-            assert isinstance(found, Explanation), "of a log --plot is refused"
-            from windrow.launch.explain_caches import write_explanation_plot
-
-            write_explanation_plot(found, arguments.plot, title=name)
-            print(f"\nwrote {arguments.plot}")
-        if arguments.json is not None:
-            arguments.json.write_text(json.dumps(found.to_dict(), indent=1), encoding="utf-8")
-            print(f"\nwrote {arguments.json}")
-    except (OSError, ValueError) as error:
-        raise StoreError(f"cannot write what --plot or --json asks for: {error}") from error
+def _write_json(found: "DataclassInstance", arguments: argparse.Namespace) -> None:
+    if arguments.json is not None:
+        with writing(arguments.json, "--json"):
+            arguments.json.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
+        print(f"\nwrote {arguments.json}")
 
 
 def _alphas(text: str) -> list[float]:

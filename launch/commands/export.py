@@ -2,13 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import refuse_several_processes
-
-if TYPE_CHECKING:
-    from windrow.launch.checkpoint import Checkpoint
+from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
 
 __all__ = ["add_parser", "run"]
 
@@ -19,20 +15,17 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "export",
+        run,
         help="write the embedding tables of a run to one file",
         description="Put the embedding tables of a checkpoint together, whichever ranks held them, and write them to "
         "one file: safetensors (each table under its name), or a state dict that TorchRec's "
         "EmbeddingBagCollection loads. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
@@ -55,21 +48,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         dest="tables",
         help="write this table only; may be repeated",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: the run has no such checkpoint, or it has no tables; or the file cannot be written.
-    """
+    """Do it."""
     refuse_several_processes("windrow export")
     from windrow.launch.checkpoint import load_best, load_latest, tables_folder
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
@@ -84,28 +66,20 @@ def run(arguments: argparse.Namespace) -> int:
     run_folder = open_run_folder(arguments.run_folder)
     folder = run_folder.checkpoint_folder
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
-    files = _table_files(checkpoint)
+    files = checkpoint.header.table_files
+    if not files:
+        raise StoreError(
+            f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run"
+        )
     check_shard_files(tables_folder(checkpoint.path), files)
     with ShardReader(tables_folder(checkpoint.path), files) as reader:
         tables = arguments.tables or reader.tables
-        try:
+        with writing(arguments.out, "--out"):
             if arguments.format == "safetensors":
                 export_safetensors(reader, arguments.out, tables=tables)
             else:
                 sequences = sequence_tables(load_recommendation_recipe(run_folder.recipe_file))
                 export_torchrec(reader, arguments.out, tables=tables, sequences=sequences)
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {arguments.out}: {error.strerror}. Choose another --out."
-            ) from error
     size = byte_size(arguments.out.stat().st_size)
     print(f"{arguments.out}: {len(tables)} tables, {size}, after epoch {checkpoint.header.epoch}")
     return 0
-
-
-def _table_files(checkpoint: "Checkpoint") -> dict[str, str]:
-    if not checkpoint.header.table_files:
-        raise StoreError(
-            f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run"
-        )
-    return dict(checkpoint.header.table_files)

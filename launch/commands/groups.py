@@ -3,10 +3,14 @@
 import argparse
 import json
 from pathlib import Path
-from typing import Any
 
-from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.commands.arguments import (
+    Commands,
+    add_overrides,
+    refuse_several_processes,
+    subcommand,
+    writing,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -43,21 +47,18 @@ column "clustered" shows, and may be added by hand. docs/deduplication.md has th
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "groups",
+        run,
         help="propose groups of features whose repeated values are held once",
         description="Look at whole sessions of a prepared log, and say of every feature how often its value stays the "
         "same from one sample of a session to the next, and what is left of a batch when repeated values are held "
         "once; then propose groups of features that change together, for the recipe's section [deduplication]. Needs "
         "a log with sessions (log.session). Nothing is trained; one process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
     parser.add_argument(
@@ -72,21 +73,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     )
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write groups and figures (*.json)")
     add_overrides(parser, example="training.batch_size=8192")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: recipe or store is not right, or the file cannot be written.
-    """
+    """Do it."""
     refuse_several_processes("windrow groups")
     from windrow.launch.explain_deduplication import describe_groups
     from windrow.launch.log_survey import groups_for, open_and_survey
@@ -113,11 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
             "groups": groups,
             "figures": figures,
         }
-        try:
+        with writing(arguments.json, "--json"):
             arguments.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {arguments.json}: {error.strerror}: choose another --json"
-            ) from error
         print(f"\nwrote {arguments.json}")
     return 0

@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import refuse_several_processes
+from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -37,21 +37,18 @@ what the tables say:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "network",
+        run,
         help="measure links between ranks, and predict collectives",
         description="Show latency and bandwidth of every ordered pair of ranks, and how long all-to-all and all-reduce "
         "should take with them. Links are measured once for a set of hosts (about two seconds for each pair, on "
         "machines that do nothing else) and kept in ~/.cache/windrow/links. With --describe: of a network that is "
         "not there, without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     source = parser.add_mutually_exclusive_group()
     source.add_argument(
@@ -61,22 +58,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "--describe", type=Path, metavar="FILE", help="description of a network (*.toml) instead of this one"
     )
     parser.add_argument("--out", type=Path, metavar="FILE", help="also write the links (*.json)")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it. Collective, unless a network is described: every process that the launcher started calls it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: the description is wrong, there is one rank only, communication failed, or the file cannot be
-            written.
-    """
+    """Do it. Collective, unless a network is described: every process that the launcher started calls it."""
     if arguments.describe is not None:
         _show(_described(arguments.describe), f"described in {arguments.describe}", arguments.out)
         return 0
@@ -85,14 +70,13 @@ def run(arguments: argparse.Namespace) -> int:
             "one rank has no links: start several, as in mpirun -n 4 windrow network, or describe a network by "
             "--describe FILE"
         )
-    import socket
-
     from windrow.comm.connect import connect
+    from windrow.comm.hosts import gather_hosts
     from windrow.launch.known_links import cache_folder, known_links
     from windrow.launch.terminal import duration
 
     with connect() as world:
-        hosts = world.all_gather_object(socket.gethostname(), stage="hosts")
+        hosts = gather_hosts(world)
         known = known_links(world, hosts=hosts, folder=cache_folder(), measure=arguments.measure)
         if world.rank == 0:
             age = "just now" if known.age_s == 0 else f"{duration(known.age_s)} ago (--measure does it anew)"
@@ -120,7 +104,5 @@ def _show(links: "Links", source: str, out: Path | None) -> None:
     print(table(link_rows(links)))
     print(f"\n{table(prediction_rows(links))}", flush=True)
     if out is not None:
-        try:
+        with writing(out, "--out"):
             out.write_text(links_to_json(links), encoding="utf-8")
-        except OSError as error:
-            raise StoreError(f"cannot write {out}: {error.strerror}. Choose another --out.") from error

@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand
 
 if TYPE_CHECKING:
     from windrow.launch.partitioning import PartitionJob
@@ -22,20 +22,17 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "partition",
+        run,
         help="split a graph and write a partition store",
         description="Read a graph, split it into one part for each rank, put the vertices first that minibatches of "
         "its rank will need most (of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and "
         "write a partition store. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe (*.toml) that names graph and store"
@@ -53,21 +50,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
     parser.add_argument("--seed", type=int, metavar="N", help="of everything random in the partitioner")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_overrides(parser, example="graph.split=3")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: graph, recipe or store is not right.
-    """
+    """Do it."""
     refuse_several_processes("windrow partition")
     from windrow.launch.partitioning import partition_to_store
     from windrow.launch.terminal import make_progress

@@ -2,10 +2,15 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.commands.arguments import (
+    Commands,
+    add_overrides,
+    refuse_several_processes,
+    subcommand,
+    writing,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -17,40 +22,26 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "plan",
+        run,
         help="show and write where embedding tables live",
         description="Place the embedding tables of a prepared log on ranks, as the recipe's section [plan] says, and "
         "print what each rank holds. The file that --out writes can be changed by hand and named as plan.file. "
         "One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks will train")
     parser.add_argument("--out", type=Path, metavar="FILE", help="plan to write (*.toml)")
     add_overrides(parser, example="plan.planner=greedy_dim")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: recipe, store or plan is not right, or the file cannot be written.
-    """
+    """Do it."""
     refuse_several_processes("windrow plan")
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
@@ -71,11 +62,7 @@ def run(arguments: argparse.Namespace) -> int:
     plan = plan_tables(recipe, store, arguments.ranks)
     print(describe_plan(plan, specs, arguments.ranks))
     if arguments.out is not None:
-        try:
+        with writing(arguments.out, "--out"):
             write_plan(arguments.out, plan, specs)
-        except OSError as error:
-            raise RecipeError(
-                f"cannot write {arguments.out}: {error.strerror}. Choose another --out."
-            ) from error
         print(f"\nwrote {arguments.out}")
     return 0

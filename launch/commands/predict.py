@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides
+from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
 
 if TYPE_CHECKING:
     from windrow.launch.prediction import PredictionResult
@@ -24,21 +24,18 @@ examples:
 SPLITS = ("train", "validation", "test")
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "predict",
+        run,
         help="predict the vertices of a graph with the model of a run",
         description="Predict with the model of a run on a graph and write one Parquet file, a row for each vertex in "
         "your order. Columns: vertex, and its id where your files have names; prediction (class) and its probability, "
         "or for a binary task the probability of class 1, or for a multi-label task the probabilities of all classes. "
         "Start one process for each part of the store, as for windrow train.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
@@ -76,21 +73,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="predict these vertices only; may be repeated; all by default",
     )
     add_overrides(parser, example="evaluation.batch_size=8192")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it. Collective: every process that the launcher started calls it, with the same arguments.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: run, store or checkpoint is not right, the file cannot be written, or communication failed.
-    """
+    """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     from windrow.comm.connect import ending_all_ranks
     from windrow.launch.prediction import PredictionOptions, predict
     from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes

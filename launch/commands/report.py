@@ -2,10 +2,9 @@
 
 import argparse
 from pathlib import Path
-from typing import Any
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import refuse_several_processes
+from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
 
 __all__ = ["add_parser", "run"]
 
@@ -22,20 +21,17 @@ what each figure shows.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "report",
+        run,
         help="show runs and benchmark results on one HTML page",
         description="Write one HTML page about runs: curves, seconds per stage, time in communication, bytes "
         "between ranks, rows found at home, memory, placement, settings; and about results of benchmarks. A run that "
         "still goes on is shown as far as it has come. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "runs", type=Path, nargs="*", metavar="RUN", help="folder of a run; any number of them"
@@ -56,22 +52,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         metavar="FILE",
         help="page to write, or to replace; report.html by default",
     )
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: there is nothing to show, a folder or file is not what it should be, a library is missing, or
-            the page cannot be written.
-    """
+    """Do it."""
     refuse_several_processes("windrow report")
     if not arguments.runs and not arguments.benchmarks:
         raise RecipeError(
@@ -88,10 +72,8 @@ def run(arguments: argparse.Namespace) -> int:
     runs = read_runs(arguments.runs)
     results = read_results(arguments.benchmarks)
     page = build_page(runs, results)
-    try:
+    with writing(arguments.out, "--out"):
         write_atomically(arguments.out, page.encode())
-    except OSError as error:
-        raise StoreError(f"cannot write {arguments.out}: {error.strerror}. Choose another --out.") from error
     counts = {"run": len(runs), "benchmark result": len(results)}
     shown = [f"{number} {what}{'s' * (number > 1)}" for what, number in counts.items() if number]
     print(f"{arguments.out}: {', '.join(shown)}, {byte_size(arguments.out.stat().st_size)}")

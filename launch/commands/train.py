@@ -2,11 +2,11 @@
 
 import argparse
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides
+from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
 
 if TYPE_CHECKING:
     from windrow.launch.training import TrainingResult
@@ -31,20 +31,17 @@ SAID = {
 """Figures beside the metric that are said at the end, with what to hold them against."""
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "train",
+        run,
         help="train a model on a partitioned graph or a prepared log",
         description="Train as a recipe says: a graph neural network where it has a section [graph], a recommendation "
         "model where it has [log]. Start one process for each rank with mpirun, srun or torchrun (for a graph as many "
         "as its store has parts); without a launcher it trains on one rank.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "recipe",
@@ -65,21 +62,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         "trace.json in the run folder: a timeline to be opened at https://ui.perfetto.dev",
     )
     add_overrides(parser, example="training.epochs=5")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it. Collective: every process that the launcher started calls it, with the same arguments.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: recipe, store or checkpoint is not right, or communication failed.
-    """
+    """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     from windrow.comm.connect import ending_all_ranks
     from windrow.launch.rank_process import (
         GRAPH_SHAPES,

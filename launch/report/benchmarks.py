@@ -22,18 +22,15 @@ from windrow.launch.report.panel import (
     plain,
     series_colour,
 )
-from windrow.launch.report.traffic import heat_map
+from windrow.launch.report.ranks import heat_map
 
-__all__ = ["benchmark_sections", "ratio_view", "read_results"]
+__all__ = ["benchmark_sections", "read_results"]
 
 MET, MISSED = "met", "missed"
 
 
 def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
-    """Read results of benchmarks.
-
-    Args:
-        paths: files, and folders of which all ``*.json`` files are taken.
+    """Read results of benchmarks: files, and folders of which all ``*.json`` files are taken.
 
     Raises:
         StoreError: a path is not there, a folder holds no result, or a file is not a result.
@@ -98,7 +95,7 @@ def _ratios_panel(result: BenchmarkResult) -> Panel:
         title="Ratios to the baseline",
         description=f"Dots and whiskers: how many times as fast as its baseline each variant of {result.benchmark} is, "
         "with 95 % intervals.",
-        views=[ratio_view(result.comparisons)],
+        views=[_ratio_view(result.comparisons)],
         note="Right of the line is faster than the baseline. Whiskers: 95 % bootstrap interval of the median over "
         "interleaved rounds.",
     )
@@ -131,12 +128,8 @@ LABEL_SHIFT_PIXELS = 17
 MOST_LETTERS = 40
 
 
-def ratio_view(comparisons: Mapping[str, Comparison]) -> View:
-    """One row per variant, in groups by setting; labels stand above the dots, so that narrow windows suffice.
-
-    Args:
-        comparisons: setting -> variants that were timed in it.
-    """
+def _ratio_view(comparisons: Mapping[str, Comparison]) -> View:
+    """One row per variant, in groups by setting; labels stand above the dots, so that narrow windows suffice."""
     labels: list[str] = []
     rows: list[tuple[int, Comparison, str, str]] = []
     for setting, comparison in comparisons.items():

@@ -1,8 +1,9 @@
 """Loss and metric curves, all runs in one figure."""
 
 import math
+import operator
 import statistics
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from windrow.launch.epoch_record import METRIC_NAMES, EpochRecord
@@ -12,8 +13,8 @@ from windrow.launch.report.panel import (
     Section,
     View,
     axis,
+    curve,
     layout,
-    line_mode,
     plain,
     series_colour,
     whole_ticks,
@@ -26,16 +27,12 @@ LARGE_RATIO = 4.0
 """Of the largest to the smallest value, from which on a curve is also shown on a logarithmic axis; and of the first
 epoch's time to the median of the others, from which on it is shown so at first."""
 
-Point = tuple[int, float]
 Trace = dict[str, Any]
+OfRecord = Callable[[EpochRecord], float | None]
 
 
 def curves_section(runs: Sequence[ReportedRun]) -> Section:
-    """Training loss, one panel per metric, and one for all else that was measured.
-
-    Args:
-        runs: at least one.
-    """
+    """Training loss, one panel per metric, and one for all else that was measured, of at least one run."""
     metrics = list(dict.fromkeys(run.records[-1].metric for run in runs))
     panels = [_loss_panel(runs), *(_metric_panel(runs, metric) for metric in metrics), _seconds_panel(runs)]
     others = _other_figures(runs)
@@ -48,10 +45,7 @@ def curves_section(runs: Sequence[ReportedRun]) -> Section:
 
 
 def _loss_panel(runs: Sequence[ReportedRun]) -> Panel:
-    data = [
-        _curve(run.name, [(r.epoch, r.loss) for r in run.records], colour=series_colour(index))
-        for index, run in enumerate(runs)
-    ]
+    data = _of_runs(runs, lambda record: record.loss)
     return Panel(
         title="Training loss",
         description=f"Line chart of the training loss by epoch of {_names(runs)}.",
@@ -67,10 +61,10 @@ def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
         alone = len(runs) == 1
         prefix = "" if alone else f"{run.name}, "
         for split, dash, own_colour in (("validation", "solid", 1), ("test", "dot", 2)):
-            points = _points(run.records, split)
-            if points:
+            epochs, values = _points(run.records, operator.attrgetter(split))
+            if epochs:
                 colour = series_colour(own_colour if alone else index)
-                data.append(_curve(f"{prefix}{split}", points, colour=colour, dash=dash))
+                data.append(curve(f"{prefix}{split}", epochs, values, colour=colour, dash=dash))
         best = run.best
         if best is not None and best.validation is not None:
             data.append(
@@ -98,10 +92,7 @@ def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
 
 
 def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
-    data = [
-        _curve(run.name, [(r.epoch, r.seconds) for r in run.records], colour=series_colour(index))
-        for index, run in enumerate(runs)
-    ]
+    data = _of_runs(runs, lambda record: record.seconds)
     views = _scaled_views(data, "seconds, evaluation included", rangemode="tozero")
     return Panel(
         title="Time per epoch",
@@ -112,24 +103,18 @@ def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
 
 def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
     names = dict.fromkeys(name for run in runs for record in run.records for name in record.figures)
-    views = []
-    for name in names:
-        data = []
-        for index, run in enumerate(runs):
-            points = [(r.epoch, r.figures[name]) for r in run.records if name in r.figures]
-            if points:
-                data.append(_curve(run.name, points, colour=series_colour(index)))
-        views.append(_view(name, data, plain(name)))
-    rates = [
-        _curve(run.name, [(r.epoch, r.learning_rate) for r in run.records], colour=series_colour(index))
-        for index, run in enumerate(runs)
-    ]
+    views = [_view(name, _of_runs(runs, _figure(name)), plain(name)) for name in names]
+    rates = _of_runs(runs, lambda record: record.learning_rate)
     views.append(_view("learning rate", rates, "learning rate at the epoch's last step"))
     return Panel(
         title="Other figures",
         description=f"Line chart by epoch of whatever else was measured, for {_names(runs)}.",
         views=views,
     )
+
+
+def _figure(name: str) -> OfRecord:
+    return lambda record: record.figures.get(name)
 
 
 def _view(label: str, data: Sequence[Trace], title: str, **options: Any) -> View:
@@ -154,22 +139,22 @@ def _first_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
     return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
 
 
-def _curve(name: str, points: Sequence[Point], *, colour: str, dash: str = "solid") -> Trace:
-    return {
-        "type": "scatter",
-        "mode": line_mode(len(points)),
-        "name": plain(name),
-        "x": [epoch for epoch, _ in points],
-        "y": [value for _, value in points],
-        "line": {"color": colour, "width": 2, "dash": dash},
-        "marker": {"size": 6},
-        "hovertemplate": "%{fullData.name}<br>epoch %{x}: %{y:.6~g}<extra></extra>",
-    }
+def _of_runs(runs: Sequence[ReportedRun], value: OfRecord) -> list[Trace]:
+    """A curve for each run that has values."""
+    found = []
+    for index, run in enumerate(runs):
+        epochs = [record.epoch for record in run.records if value(record) is not None]
+        values = [each for record in run.records if (each := value(record)) is not None]
+        if epochs:
+            found.append(curve(run.name, epochs, values, colour=series_colour(index)))
+    return found
 
 
-def _points(records: Sequence[EpochRecord], split: str) -> list[Point]:
-    values = [(r.epoch, r.validation if split == "validation" else r.test) for r in records]
-    return [(epoch, value) for epoch, value in values if value is not None and math.isfinite(value)]
+def _points(records: Sequence[EpochRecord], value: OfRecord) -> tuple[list[int], list[float]]:
+    """Epochs whose value is a number, and the values."""
+    found = [(record.epoch, each) for record in records if (each := value(record)) is not None]
+    finite = [(epoch, each) for epoch, each in found if math.isfinite(each)]
+    return [epoch for epoch, _ in finite], [each for _, each in finite]
 
 
 def _names(runs: Sequence[ReportedRun]) -> str:

@@ -13,15 +13,18 @@ from windrow.comm.errors import RecipeError
 from windrow.launch.benchmark.result import BenchmarkResult
 from windrow.launch.epoch_record import COLOURS
 from windrow.launch.report.benchmarks import benchmark_sections
-from windrow.launch.report.comparison import comparison_section, settings_table
 from windrow.launch.report.curves import curves_section
-from windrow.launch.report.epoch_time import communication_section, stages_section
-from windrow.launch.report.headline import headline
-from windrow.launch.report.memory import memory_section
+from windrow.launch.report.overview import comparison_section, headline, settings_table
 from windrow.launch.report.panel import Panel, Section, View
 from windrow.launch.report.placement import placement_section
+from windrow.launch.report.ranks import (
+    communication_section,
+    locality_section,
+    memory_section,
+    stages_section,
+    traffic_section,
+)
 from windrow.launch.report.read_run import ReportedRun
-from windrow.launch.report.traffic import locality_section, traffic_section
 
 __all__ = ["build_page"]
 
@@ -38,9 +41,6 @@ def build_page(
         runs: any number, each with another name.
         results: of benchmarks, any number.
         made: when, for the page's foot; now by default.
-
-    Returns:
-        HTML.
 
     Raises:
         RecipeError: Plotly or Jinja2 is not installed.

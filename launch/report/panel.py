@@ -5,14 +5,16 @@ and texts that are safe to show.
 """
 
 import html
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from windrow.launch.terminal import byte_size
 
+if TYPE_CHECKING:
+    from windrow.launch.report.read_run import ReportedRun
+
 __all__ = [
-    "FEW_POINTS",
     "INK",
     "MOST_RANKS_IN_LEGEND",
     "MUTED",
@@ -23,12 +25,14 @@ __all__ = [
     "View",
     "axis",
     "bar_marker",
+    "bars",
     "byte_unit",
+    "curve",
     "exact_bytes",
     "layout",
-    "line_mode",
+    "per_run",
     "plain",
-    "run_title",
+    "rank_axis",
     "series_colour",
     "whole_ticks",
 ]
@@ -133,25 +137,79 @@ def bar_marker(index: int) -> dict[str, Any]:
     }
 
 
-def run_title(name: str, num_runs: int) -> str:
-    """Heading of a run's panel: none where there is no other run to tell it from."""
-    return name if num_runs > 1 else ""
+def per_run(
+    runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: Any
+) -> Section:
+    """A section with a panel for each run.
+
+    Args:
+        runs: at least one.
+        panel: makes one of a run and a heading, which is empty where there is no other run to tell it from.
+        texts: ``name``, ``title`` and ``lead`` of the section.
+    """
+    return Section(panels=[panel(run, run.name if len(runs) > 1 else "") for run in runs], **texts)
 
 
-def line_mode(num_points: int) -> str:
-    """Plotly's mode of a curve: points are marked while there are few."""
-    return "lines+markers" if num_points <= FEW_POINTS else "lines"
+def bars(
+    x: Sequence[object],
+    series: Mapping[str, Sequence[float]],
+    hover: str,
+    *,
+    told: Mapping[str, Sequence[str]] | None = None,
+    marker: Callable[[int], Mapping[str, Any]] = bar_marker,
+) -> list[dict[str, Any]]:
+    """Plotly's traces of bars at the same places.
+
+    Args:
+        x: the places.
+        series: name -> heights.
+        hover: what the pointer shows, in Plotly's terms.
+        told: name -> a text for each bar, as "%{customdata}" of `hover`.
+        marker: of the series with this number.
+    """
+    return [
+        {
+            "type": "bar",
+            "name": plain(name),
+            "x": x,
+            "y": heights,
+            "hovertemplate": hover,
+            "marker": marker(number),
+            **({} if told is None else {"customdata": told[name]}),
+        }
+        for number, (name, heights) in enumerate(series.items())
+    ]
+
+
+def curve(
+    name: str,
+    x: Sequence[int],
+    y: Sequence[float],
+    *,
+    colour: str,
+    dash: str = "solid",
+    hover: str = "epoch %{x}: %{y:.6~g}",
+) -> dict[str, Any]:
+    """Plotly's trace of a curve, whose points are marked while there are few."""
+    return {
+        "type": "scatter",
+        "mode": "lines+markers" if len(x) <= FEW_POINTS else "lines",
+        "name": plain(name),
+        "x": x,
+        "y": y,
+        "line": {"color": colour, "width": 2, "dash": dash},
+        "marker": {"size": 6},
+        "hovertemplate": f"%{{fullData.name}}<br>{hover}<extra></extra>",
+    }
+
+
+def rank_axis() -> dict[str, Any]:
+    """The axis of bars that stand for ranks."""
+    return axis("rank", type="category", showgrid=False)
 
 
 def byte_unit(largest: float) -> tuple[float, str]:
-    """The unit for an axis of bytes.
-
-    Args:
-        largest: number of bytes on the axis.
-
-    Returns:
-        Bytes per unit, and the unit's name: the largest binary unit of which there is at least one.
-    """
+    """Bytes per unit, and the unit's name, for an axis: the largest binary unit of which the largest value has one."""
     power = 0
     while power < len(BYTE_UNITS) - 1 and largest >= 1024.0 ** (power + 1):
         power += 1
@@ -165,12 +223,7 @@ def exact_bytes(num_bytes: float) -> str:
 
 
 def axis(title: str = "", **options: Any) -> dict[str, Any]:
-    """An axis.
-
-    Args:
-        title: what it shows, with the unit in parentheses.
-        options: Plotly's, which win over ours.
-    """
+    """An axis; the title has the unit in parentheses, and Plotly's options win over ours."""
     return {
         "title": {"text": title, "standoff": 10},
         "automargin": True,
@@ -195,11 +248,7 @@ def layout(
 ) -> dict[str, Any]:
     """A figure's layout: no background of its own, the legend above the plot and never over it.
 
-    Args:
-        x: from `axis`.
-        y: from `axis`.
-        height: of the figure in pixels.
-        options: Plotly's, which win over ours.
+    The axes come from `axis`; the height is in pixels; Plotly's options win over ours.
     """
     return {
         "height": height,

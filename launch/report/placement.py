@@ -16,34 +16,34 @@ from windrow.launch.report.panel import (
     View,
     axis,
     bar_marker,
+    bars,
     byte_unit,
     exact_bytes,
     layout,
+    per_run,
     plain,
-    run_title,
+    rank_axis,
     series_colour,
 )
 from windrow.launch.report.read_run import ReportedRun
 from windrow.launch.terminal import byte_size
 
-__all__ = ["graph_note", "graph_views", "placement_section", "table_note", "table_views"]
+__all__ = ["placement_section"]
 
 
 def placement_section(runs: Sequence[ReportedRun]) -> Section:
     """One panel per run.
 
-    Args:
-        runs: at least one.
-
     Raises:
         StoreError: a placement.json is not what this version writes.
     """
-    return Section(
+    return per_run(
+        runs,
+        _panel,
         name="placement",
         title="Placement",
         lead="What each rank holds (placement.json), one colour per rank: of a graph its share of vertices, edges and "
         "features; of a click log the pieces of the embedding tables, weights and optimiser state together.",
-        panels=[_panel(run, run_title(run.name, len(runs))) for run in runs],
     )
 
 
@@ -60,15 +60,17 @@ def _panel(run: ReportedRun, title: str) -> Panel:
             return Panel(
                 title=title,
                 description=f"Bars: how vertices, edges and features of {run.name} are spread over its ranks.",
-                views=graph_views(placement["ranks"]),
-                note=graph_note(len(placement["ranks"])),
+                views=_graph_views(placement["ranks"]),
+                note="Dotted lines are equal shares."
+                if 1 < len(placement["ranks"]) <= MOST_RANKS_WITH_LINES
+                else "",
             )
         if kind == "log":
             return Panel(
                 title=title,
                 description=f"Bars: how the embedding tables of {run.name} are cut into pieces on its ranks.",
-                views=table_views(placement["tables"], int(placement["world_size"])),
-                note=table_note(placement["tables"]),
+                views=_table_views(placement["tables"], int(placement["world_size"])),
+                note=_table_note(placement["tables"]),
             )
     except (AttributeError, LookupError, TypeError, ValueError) as error:
         raise StoreError(
@@ -93,16 +95,8 @@ MOST_RANKS_WITH_LINES = 16
 """More lines of equal shares would be a thicket."""
 
 
-def graph_views(ranks: Sequence[Mapping[str, int]]) -> list[View]:
-    """Shares of the ranks in each quantity, and each quantity in numbers.
-
-    Args:
-        ranks: for each rank its vertices, training vertices, edges and bytes of features; rows and bytes of its
-            cache where there is one.
-
-    Raises:
-        KeyError: a number is missing.
-    """
+def _graph_views(ranks: Sequence[Mapping[str, int]]) -> list[View]:
+    """Shares of the ranks in each quantity, and each quantity in numbers."""
     quantities = QUANTITIES
     if any(rank.get("cached_rows") for rank in ranks):
         quantities = QUANTITIES | CACHED
@@ -110,11 +104,6 @@ def graph_views(ranks: Sequence[Mapping[str, int]]) -> list[View]:
         _shares(ranks, quantities),
         *(_quantity_numbers(ranks, key, name) for key, name in quantities.items()),
     ]
-
-
-def graph_note(num_ranks: int) -> str:
-    """What the dotted lines are, where there are any."""
-    return "Dotted lines are equal shares." if 1 < num_ranks <= MOST_RANKS_WITH_LINES else ""
 
 
 def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -> View:
@@ -167,21 +156,17 @@ def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -
 def _quantity_numbers(ranks: Sequence[Mapping[str, int]], key: str, name: str) -> View:
     values = [int(rank[key]) for rank in ranks]
     title = f"{name} ({'bytes' if _is_bytes(key) else 'count'})"
-    data = [
-        {
-            "type": "bar",
-            "x": [str(rank) for rank in range(len(ranks))],
-            "y": values,
-            "customdata": [_amount_text(key, name, value) for value in values],
-            "hovertemplate": "rank %{x}: %{customdata}<extra></extra>",
-            "marker": {"color": [series_colour(rank) for rank in range(len(ranks))]},
-        }
-    ]
     return View(
         label=name,
-        data=data,
+        data=bars(
+            [str(rank) for rank in range(len(ranks))],
+            {name: values},
+            "rank %{x}: %{customdata}<extra></extra>",
+            told={name: [_amount_text(key, name, value) for value in values]},
+            marker=lambda _: {"color": [series_colour(rank) for rank in range(len(ranks))]},
+        ),
         layout=layout(
-            x=axis("rank", type="category", showgrid=False),
+            x=rank_axis(),
             y=axis(title, rangemode="tozero"),
             bargap=0.35,
             showlegend=False,
@@ -208,16 +193,8 @@ COPY_OPACITY = 0.45
 PlacedTable = Mapping[str, Any]
 
 
-def table_views(tables: Sequence[PlacedTable], world_size: int) -> list[View]:
-    """The tables sized by bytes, all equally wide, and what each rank holds in all.
-
-    Args:
-        tables: as in placement.json.
-        world_size: number of ranks.
-
-    Raises:
-        KeyError: a number is missing.
-    """
+def _table_views(tables: Sequence[PlacedTable], world_size: int) -> list[View]:
+    """The tables sized by bytes, all equally wide, and what each rank holds in all."""
     return [
         _bars(tables, world_size, "bytes"),
         _bars(tables, world_size, "percent"),
@@ -225,7 +202,7 @@ def table_views(tables: Sequence[PlacedTable], world_size: int) -> list[View]:
     ]
 
 
-def table_note(tables: Sequence[PlacedTable]) -> str:
+def _table_note(tables: Sequence[PlacedTable]) -> str:
     """How many tables there are, and how many of them are shown."""
     held = sum(int(shard["bytes"]) for table in tables for shard in table["shards"])
     once = sum(int(table["bytes"]) for table in tables)
@@ -292,23 +269,16 @@ def _by_rank(tables: Sequence[PlacedTable], world_size: int) -> View:
             held[str(table["plan"])][int(shard["rank"])] += int(shard["bytes"])
     largest = max((sum(held[plan][rank] for plan in plans) for rank in range(world_size)), default=0)
     divisor, unit = byte_unit(largest)
-    data = [
-        {
-            "type": "bar",
-            "name": plain(plan),
-            "x": [str(rank) for rank in range(world_size)],
-            "y": [value / divisor for value in held[plan]],
-            "customdata": [exact_bytes(value) for value in held[plan]],
-            "hovertemplate": "rank %{x}, %{fullData.name}: %{customdata}<extra></extra>",
-            "marker": bar_marker(index),
-        }
-        for index, plan in enumerate(plans)
-    ]
     return View(
         label="what each rank holds",
-        data=data,
+        data=bars(
+            [str(rank) for rank in range(world_size)],
+            {plan: [value / divisor for value in held[plan]] for plan in plans},
+            "rank %{x}, %{fullData.name}: %{customdata}<extra></extra>",
+            told={plan: [exact_bytes(value) for value in held[plan]] for plan in plans},
+        ),
         layout=layout(
-            x=axis("rank", type="category", showgrid=False),
+            x=rank_axis(),
             y=axis(f"tables ({unit})", rangemode="tozero"),
             barmode="stack",
             bargap=0.35,

@@ -6,6 +6,7 @@ What each rank did in each epoch (ranks.jsonl) is checked, and summed up as pane
 import json
 import math
 import statistics
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -20,10 +21,7 @@ from windrow.launch.settings import read_toml
 __all__ = [
     "RankEpochs",
     "ReportedRun",
-    "cache_hit_rate",
-    "home_share",
     "mean_traffic",
-    "read_rank_epochs",
     "read_run",
     "read_runs",
     "section",
@@ -36,18 +34,8 @@ RankEpochs = Mapping[int, Sequence[RankCost]]
 """Epoch -> what each rank did in it, by rank."""
 
 
-def read_rank_epochs(path: Path) -> dict[int, tuple[RankCost, ...]]:
-    """Read a ranks.jsonl.
-
-    Args:
-        path: the file; need not exist.
-
-    Returns:
-        Epoch -> its ranks. A last line that a killed process left unfinished is passed over.
-
-    Raises:
-        StoreError: another line is not such a record, or its numbers do not fit its ranks.
-    """
+def _read_rank_epochs(path: Path) -> dict[int, tuple[RankCost, ...]]:
+    """Read a ranks.jsonl, which need not exist: epoch -> its ranks."""
     records = read_rank_records(path)
     for number, record in enumerate(records, start=1):
         try:
@@ -57,77 +45,33 @@ def read_rank_epochs(path: Path) -> dict[int, tuple[RankCost, ...]]:
     return {record.epoch: record.ranks for record in records}
 
 
-def home_share(ranks: Iterable[RankCost]) -> float | None:
-    """Share of the rows asked for that were found on the asking rank, among its own or in its cache.
-
-    Args:
-        ranks: whose rows are added up.
-
-    Returns:
-        From 0 to 1; None where no rows were asked for.
-    """
-    listed = list(ranks)
-    home = sum(rank.rows_local + rank.rows_cached for rank in listed)
-    everything = home + sum(rank.rows_remote for rank in listed)
-    return home / everything if everything else None
-
-
-def cache_hit_rate(ranks: Iterable[RankCost]) -> float | None:
-    """Share of the rows of other ranks that the asking rank found in its cache.
-
-    Args:
-        ranks: whose rows are added up.
-
-    Returns:
-        Above 0, to 1; None where no row was found in a cache, as where there is none.
-    """
-    listed = list(ranks)
-    cached = sum(rank.rows_cached for rank in listed)
-    return cached / (cached + sum(rank.rows_remote for rank in listed)) if cached else None
-
-
-def waiting_share(ranks: Iterable[RankCost]) -> float | None:
-    """Share of the time of training that was spent waiting in collectives.
-
-    Args:
-        ranks: whose seconds are added up.
-
-    Returns:
-        From 0 on; None where it was not recorded, or no time passed.
-    """
-    listed = list(ranks)
-    return communication_share(listed) if any(rank.waiting_seconds for rank in listed) else None
+def waiting_share(ranks: Sequence[RankCost]) -> float | None:
+    """Share of the time of training spent waiting in collectives; None where unrecorded, or no time passed."""
+    return communication_share(ranks) if any(rank.waiting_seconds for rank in ranks) else None
 
 
 def waiting_stages(epochs: RankEpochs) -> list[str]:
     """Stages in which ranks waited, those with the most seconds first."""
-    totals: dict[str, float] = {}
+    totals = Counter[str]()
     for ranks in epochs.values():
         for rank in ranks:
-            for stage, seconds in rank.waiting_seconds.items():
-                totals[stage] = totals.get(stage, 0.0) + seconds
-    return sorted(totals, key=lambda stage: -totals[stage])
+            totals.update(rank.waiting_seconds)
+    return [stage for stage, _ in totals.most_common()]
 
 
 def traffic_stages(epochs: RankEpochs) -> list[str]:
     """Stages in which bytes went from rank to rank, those with the most bytes first."""
-    totals: dict[str, int] = {}
+    totals = Counter[str]()
     for ranks in epochs.values():
         for rank in ranks:
-            for stage, row in rank.bytes_sent.items():
-                totals[stage] = totals.get(stage, 0) + sum(row)
-    return sorted((stage for stage in totals if totals[stage]), key=lambda stage: -totals[stage])
+            totals.update({stage: sum(row) for stage, row in rank.bytes_sent.items()})
+    return [stage for stage, num_bytes in totals.most_common() if num_bytes]
 
 
 def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]:
-    """Bytes from rank to rank in an epoch, on average over the epochs.
+    """Bytes from rank to rank in an epoch, [from, to], of these stages together, on average over the epochs.
 
-    Args:
-        epochs: at least one; those with another number of ranks than the last one are passed over.
-        stages: which are added up.
-
-    Returns:
-        [from, to].
+    Epochs with another number of ranks than the last one are passed over.
     """
     size = len(list(epochs.values())[-1])
     chosen = [ranks for ranks in epochs.values() if len(ranks) == size]
@@ -196,6 +140,18 @@ class ReportedRun:
         return best_record(self.records)
 
     @property
+    def by_rank(self) -> list[list[RankCost]]:
+        """What each rank of the last epoch did, epoch by epoch; empty for a run that did not record it."""
+        epochs = list(self.rank_epochs.values())
+        size = len(epochs[-1]) if epochs else 0
+        return [[ranks[rank] for ranks in epochs if rank < len(ranks)] for rank in range(size)]
+
+    @property
+    def costs(self) -> list[RankCost]:
+        """What all ranks did in all epochs."""
+        return [rank for ranks in self.rank_epochs.values() for rank in ranks]
+
+    @property
     def num_ranks(self) -> int | None:
         """How many ranks trained; None where nothing tells."""
         if self.rank_epochs:
@@ -223,9 +179,6 @@ def section(values: Mapping[str, Any], name: str) -> Mapping[str, Any]:
 def read_runs(paths: Sequence[Path]) -> list[ReportedRun]:
     """Read several run folders and name them apart.
 
-    Args:
-        paths: the folders.
-
     Raises:
         StoreError: a folder is given twice, or as `read_run`.
     """
@@ -238,11 +191,7 @@ def read_runs(paths: Sequence[Path]) -> list[ReportedRun]:
 
 
 def read_run(path: Path, *, name: str) -> ReportedRun:
-    """Read a run folder.
-
-    Args:
-        path: the folder.
-        name: what the page calls it.
+    """Read a run folder, which the page calls by this name.
 
     Raises:
         StoreError: there is no run in it, no epoch of it is finished yet, or a file cannot be understood.
@@ -263,7 +212,7 @@ def read_run(path: Path, *, name: str) -> ReportedRun:
             recipe=read_toml(folder.recipe_file),
             starts=[start for start in starts or () if isinstance(start, dict)],
             records=records,
-            rank_epochs=_known_epochs(read_rank_epochs(folder.ranks_file), records),
+            rank_epochs=_known_epochs(_read_rank_epochs(folder.ranks_file), records),
             placement=_read_json(folder.placement_file, dict, "an object"),
             finished=folder.summary_file.is_file(),
         )

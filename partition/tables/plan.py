@@ -7,11 +7,12 @@
              │     rank 2    │        row-wise      whole rows
         1000 └───────────────┘        grid          anything else, as here
 
-A replicated table is held whole by every rank. `TableSpec` is what a planner has to know about a table.
+Ranges of rows may be replicated instead, all of a table's or some: every rank holds them, in all columns.
+`TableSpec` is what a planner has to know about a table, `Cost` what a step costs, part by part.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from typing import Literal, TypeAlias
 
 import numpy as np
@@ -20,9 +21,11 @@ from windrow.comm.errors import PlanError
 
 __all__ = [
     "COLUMN_MULTIPLE",
+    "Cost",
     "Kind",
     "Plan",
     "Range",
+    "Replica",
     "Shard",
     "TableSpec",
     "check_plan",
@@ -31,7 +34,7 @@ __all__ = [
     "specs_by_name",
 ]
 
-ACCUMULATOR_BYTES = 4.0
+_ACCUMULATOR_BYTES = 4.0
 """One float32: the least optimiser state that a row of any piece keeps, where its optimiser keeps any."""
 
 
@@ -70,6 +73,37 @@ class TableSpec:
         return rectangle_bytes(self, self.rows, self.dim)
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Cost:
+    """What a table, a piece or a whole plan costs, part by part; costs add up.
+
+    Memory is held; the others are of a step, or of a sample where a planner asks for a table.
+    """
+
+    memory_bytes: float = 0.0
+    """Weights and optimiser state."""
+    lookups: float = 0.0
+    """Rows that are read, on whichever rank."""
+    lookup_bytes: float = 0.0
+    """Weights in these rows."""
+    id_bytes: float = 0.0
+    """Ids, their weights, lengths and headers, from rank to rank."""
+    forward_bytes: float = 0.0
+    """Vectors on their way home."""
+    backward_bytes: float = 0.0
+    """Their gradients on the way back."""
+
+    def __add__(self, other: "Cost") -> "Cost":
+        return Cost(
+            **{part.name: getattr(self, part.name) + getattr(other, part.name) for part in fields(self)}
+        )
+
+    @property
+    def total(self) -> float:
+        """Bytes that a step reads from tables and sends."""
+        return self.lookup_bytes + self.id_bytes + self.forward_bytes + self.backward_bytes
+
+
 def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
     """Memory of a piece of a table: weights and optimiser state.
 
@@ -85,7 +119,7 @@ def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
         Bytes, rounded up.
     """
     share = spec.optimizer_bytes_per_row * num_columns / spec.dim
-    least = min(spec.optimizer_bytes_per_row, ACCUMULATOR_BYTES)
+    least = min(spec.optimizer_bytes_per_row, _ACCUMULATOR_BYTES)
     return num_rows * num_columns * spec.bytes_per_value + -int(-num_rows * max(share, least) // 1)
 
 
@@ -106,7 +140,7 @@ def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
 COLUMN_MULTIPLE = 4
 """Tables are cut between columns at multiples of 4: FBGEMM's kernels read four float32 numbers at once."""
 
-Kind: TypeAlias = Literal["table-wise", "column-wise", "row-wise", "grid", "replicated"]
+Kind: TypeAlias = Literal["table-wise", "column-wise", "row-wise", "grid", "replicated", "partly replicated"]
 Range: TypeAlias = tuple[int, int]
 
 
@@ -138,20 +172,37 @@ class Shard:
 
 
 @dataclass(frozen=True, slots=True)
+class Replica:
+    """Rows of a table, in all columns, that every rank holds."""
+
+    table: str
+    """Name of the table."""
+    rows: Range
+    """First row, and the row after the last."""
+
+    def __str__(self) -> str:
+        return f"rows {_shown(self.rows)} (every rank)"
+
+
+@dataclass(frozen=True, slots=True)
 class Plan:
     """Where every embedding table of a model lives. Nothing is checked here: see `check_plan`."""
 
     shards: tuple[Shard, ...]
-    """Rectangles; those of a table cover it exactly once."""
-    replicated: tuple[str, ...] = ()
-    """Tables that every rank holds whole."""
+    """Rectangles."""
+    replicated: tuple[Replica, ...] = ()
+    """Ranges of rows that every rank holds; with the rectangles they cover each table exactly once."""
 
     def shards_of(self, table: str) -> tuple[Shard, ...]:
-        """The rectangles of a table, in the plan's order; none of a replicated one."""
+        """The rectangles of a table, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.table == table)
 
+    def replicas_of(self, table: str) -> tuple[Replica, ...]:
+        """The rows of a table that every rank holds, in the plan's order."""
+        return tuple(replica for replica in self.replicated if replica.table == table)
+
     def shards_on(self, rank: int) -> tuple[Shard, ...]:
-        """The rectangles on a rank, in the plan's order; replicated tables are not among them."""
+        """The rectangles on a rank, in the plan's order, without what every rank holds."""
         return tuple(shard for shard in self.shards if shard.rank == rank)
 
     def kind_of(self, table: str) -> Kind:
@@ -160,9 +211,9 @@ class Plan:
         Raises:
             PlanError: the plan does not hold the table.
         """
-        if table in self.replicated:
-            return "replicated"
         shards = self.shards_of(table)
+        if self.replicas_of(table):
+            return "partly replicated" if shards else "replicated"
         if not shards:
             raise PlanError(f"the plan does not say where table {table!r} lives")
         if len(shards) == 1:
@@ -173,7 +224,7 @@ class Plan:
 
 
 def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[int]:
-    """Memory that each rank needs for its pieces and for the replicated tables: weights and optimiser state.
+    """Memory that each rank needs for its pieces and for replicated rows: weights and optimiser state.
 
     Args:
         plan: of these tables on these ranks.
@@ -184,7 +235,10 @@ def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[
         Bytes by rank.
     """
     named = specs_by_name(specs)
-    total = [sum(named[table].num_bytes for table in plan.replicated)] * world_size
+    copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
+    total = [
+        sum(rectangle_bytes(spec, stop - start, spec.dim) for spec, (start, stop) in copies)
+    ] * world_size
     for shard in plan.shards:
         total[shard.rank] += rectangle_bytes(named[shard.table], shard.num_rows, shard.num_columns)
     return total
@@ -202,7 +256,7 @@ def check_plan(
         rank_memory_bytes: what each rank has for tables and optimiser state; None for no limit.
 
     Raises:
-        PlanError: a table is unknown, missing or placed twice; a row is covered twice or never; a rank is not there;
+        PlanError: a table is unknown or missing; a row is covered twice or never; a rank is not there;
             columns are cut elsewhere than at multiples of 4; or a rank's memory overflows, with the shortfall of
             the fullest rank in ``shortfall_bytes``.
     """
@@ -212,23 +266,21 @@ def check_plan(
     _check_tables(plan, named)
     for shard in plan.shards:
         _check_shard(shard, named[shard.table], world_size)
+    for replica in plan.replicated:
+        _check_range(replica, "rows", replica.rows, named[replica.table].rows)
     for table in named:
-        if table not in plan.replicated:
-            _check_tiling(plan.shards_of(table), named[table])
+        _check_tiling([*plan.shards_of(table), *plan.replicas_of(table)], named[table])
     if rank_memory_bytes is not None:
         _check_memory(rank_bytes(plan, specs, world_size), rank_memory_bytes)
 
 
 def _check_tables(plan: Plan, named: dict[str, TableSpec]) -> None:
-    sharded = {shard.table for shard in plan.shards}
-    for table in (*(shard.table for shard in plan.shards), *plan.replicated):
+    placed = [shard.table for shard in plan.shards] + [replica.table for replica in plan.replicated]
+    for table in placed:
         if table not in named:
             raise PlanError(f"the plan names a table {table!r}, but the tables are {', '.join(named)}")
-    for table in plan.replicated:
-        if table in sharded or plan.replicated.count(table) > 1:
-            raise PlanError(f"table {table!r} is replicated and placed once more: keep one of the two")
     for table in named:
-        if table not in sharded and table not in plan.replicated:
+        if table not in placed:
             raise PlanError(f"the plan misses table {table!r}: give it a rank, shards, or replicate it")
 
 
@@ -238,14 +290,8 @@ def _check_shard(shard: Shard, spec: TableSpec, world_size: int) -> None:
             f"table {spec.name!r}: {shard}: there is no rank {shard.rank} among {world_size} "
             f"(0 to {world_size - 1}): start more ranks, or place the piece elsewhere"
         )
-    for what, (start, stop), length in (
-        ("rows", shard.rows, spec.rows),
-        ("columns", shard.columns, spec.dim),
-    ):
-        if not 0 <= start < stop <= length:
-            raise PlanError(
-                f"table {spec.name!r}: {shard}: {what} [{start}, {stop}) are not a range inside [0, {length})"
-            )
+    _check_range(shard, "rows", shard.rows, spec.rows)
+    _check_range(shard, "columns", shard.columns, spec.dim)
     for column in shard.columns:
         if column % COLUMN_MULTIPLE and column != spec.dim:
             raise PlanError(
@@ -253,16 +299,30 @@ def _check_shard(shard: Shard, spec: TableSpec, world_size: int) -> None:
             )
 
 
-def _check_tiling(shards: tuple[Shard, ...], spec: TableSpec) -> None:
+def _check_range(piece: Shard | Replica, what: str, bounds: Range, length: int) -> None:
+    start, stop = bounds
+    if not 0 <= start < stop <= length:
+        raise PlanError(
+            f"table {piece.table!r}: {piece}: {what} [{start}, {stop}) are not a range inside [0, {length})"
+        )
+
+
+def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:
     """Count how often each cell between all the cuts is covered."""
-    rows = sorted({0, spec.rows, *(row for shard in shards for row in shard.rows)})
-    columns = sorted({0, spec.dim, *(column for shard in shards for column in shard.columns)})
+    held = [
+        (f"rank {piece.rank}", piece.rows, piece.columns)
+        if isinstance(piece, Shard)
+        else ("every rank", piece.rows, (0, spec.dim))
+        for piece in pieces
+    ]
+    rows = sorted({0, spec.rows, *(row for _, bounds, _ in held for row in bounds)})
+    columns = sorted({0, spec.dim, *(column for _, _, bounds in held for column in bounds)})
     row_number = {row: number for number, row in enumerate(rows)}
     column_number = {column: number for number, column in enumerate(columns)}
     times = np.zeros((len(rows) - 1, len(columns) - 1), dtype=np.int64)
-    for shard in shards:
-        top, bottom = (row_number[row] for row in shard.rows)
-        left, right = (column_number[column] for column in shard.columns)
+    for _, row_bounds, column_bounds in held:
+        top, bottom = (row_number[row] for row in row_bounds)
+        left, right = (column_number[column] for column in column_bounds)
         times[top:bottom, left:right] += 1
     wrong = np.argwhere(times != 1)
     if not len(wrong):
@@ -272,16 +332,17 @@ def _check_tiling(shards: tuple[Shard, ...], spec: TableSpec) -> None:
         f"rows {_shown((rows[row], rows[row + 1]))}, columns {_shown((columns[column], columns[column + 1]))}"
     )
     if not times[row, column]:
-        raise PlanError(f"table {spec.name!r}: {where} are on no rank: add a shard that covers them")
+        raise PlanError(
+            f"table {spec.name!r}: {where} are on no rank: add a shard that covers them, or replicate them"
+        )
     holders = [
-        f"rank {shard.rank}"
-        for shard in shards
-        if shard.rows[0] <= rows[row] < shard.rows[1]
-        and shard.columns[0] <= columns[column] < shard.columns[1]
+        holder
+        for holder, (top, bottom), (left, right) in held
+        if top <= rows[row] < bottom and left <= columns[column] < right
     ]
     raise PlanError(
         f"table {spec.name!r}: {where} are covered {len(holders)} times, by {', '.join(holders)}: "
-        "the shards of a table must not overlap"
+        "the pieces of a table must not overlap"
     )
 
 

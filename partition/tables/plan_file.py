@@ -13,6 +13,10 @@
     [country]
     replicated = true               # whole, on every rank
 
+    [shop]
+    replicated = [[0, 5000]]        # some rows on every rank, the others as above
+    rank = 1                        # or shards = [...]; rank = 1 then means all other rows
+
 Ranges are first and one after the last.
 """
 
@@ -25,13 +29,13 @@ from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Range, Shard, TableSpec, rank_bytes, specs_by_name
+from windrow.partition.tables.plan import Plan, Range, Replica, Shard, TableSpec, rank_bytes, specs_by_name
 
 __all__ = ["describe_plan", "read_plan", "write_plan"]
 
-TABLE_KEYS = ("rank", "shards", "replicated")
-SHARD_KEYS = ("rank", "rows", "columns")
-BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
+_TABLE_KEYS = ("rank", "shards", "replicated")
+_SHARD_KEYS = ("rank", "rows", "columns")
+_BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
@@ -50,22 +54,21 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
     """
     named = specs_by_name(specs)
     shards: list[Shard] = []
-    replicated: list[str] = []
+    replicated: list[Replica] = []
     for table, section in _read_toml(path).items():
         if table not in named:
             raise PlanError(f"{path}: [{table}] is no table of this model. {_nearest(table, named)}")
         place = f"{path}: [{table}]"
-        _check_keys(section, TABLE_KEYS, place)
-        if len(section) != 1:
-            raise PlanError(f"{place} needs one of the keys {', '.join(TABLE_KEYS)}, got {_keys(section)}")
-        if "replicated" in section:
-            if section["replicated"] is not True:
-                raise PlanError(
-                    f"{place} replicated = {section['replicated']!r}: expected true, or another key"
-                )
-            replicated.append(table)
-        else:
-            shards += _shards(section, named[table], place)
+        _check_keys(section, _TABLE_KEYS, place)
+        spec = named[table]
+        copies = _replicas(section["replicated"], spec, place) if "replicated" in section else []
+        others = [key for key in ("rank", "shards") if key in section]
+        whole = [copy for copy in copies if copy.rows == (0, spec.rows)]
+        if len(others) + bool(whole) > 1 or not (others or copies):
+            raise PlanError(f"{place} needs one of the keys {', '.join(_TABLE_KEYS)}, got {_keys(section)}")
+        replicated += copies
+        if others:
+            shards += _shards(section, spec, copies, place)
     return Plan(tuple(shards), tuple(replicated))
 
 
@@ -91,12 +94,15 @@ def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
 
 
 def _body(plan: Plan, spec: TableSpec) -> list[str]:
-    if spec.name in plan.replicated:
+    copies, shards = plan.replicas_of(spec.name), plan.shards_of(spec.name)
+    if [copy.rows for copy in copies] == [(0, spec.rows)]:
         return ["replicated = true"]
-    shards = plan.shards_of(spec.name)
+    lines = [f"replicated = {[list(copy.rows) for copy in copies]}"] if copies else []
     if len(shards) == 1 and shards[0].rows == (0, spec.rows) and shards[0].columns == (0, spec.dim):
-        return [f"rank = {shards[0].rank}"]
-    return ["shards = [", *(f"  {_inline(shard, spec)}," for shard in shards), "]"]
+        return [*lines, f"rank = {shards[0].rank}"]
+    if not shards:
+        return lines
+    return [*lines, "shards = [", *(f"  {_inline(shard, spec)}," for shard in shards), "]"]
 
 
 def _inline(shard: Shard, spec: TableSpec) -> str:
@@ -111,7 +117,7 @@ def _inline(shard: Shard, spec: TableSpec) -> str:
 def _key(name: str) -> str:
     """A TOML key; JSON's escapes are TOML's, but for the one character that JSON may leave as it is."""
     return (
-        name if BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+        name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
     )
 
 
@@ -126,10 +132,33 @@ def _read_toml(path: Path) -> dict[str, Any]:
         raise PlanError(f"{path}: not valid TOML: {error}") from error
 
 
-def _shards(section: Mapping[str, Any], spec: TableSpec, place: str) -> list[Shard]:
+def _replicas(value: object, spec: TableSpec, place: str) -> list[Replica]:
+    if value is True:
+        return [Replica(spec.name, (0, spec.rows))]
+    if not isinstance(value, list) or not value:
+        raise PlanError(
+            f"{place} replicated = {value!r}: expected true, or ranges of rows [[0, {spec.rows}]]"
+        )
+    return [Replica(spec.name, _range(entry, "replicated", place)) for entry in value]
+
+
+def _rest(spec: TableSpec, copies: Sequence[Replica]) -> list[Range]:
+    """The rows between those that every rank holds."""
+    bounds = [
+        0,
+        *(bound for copy in sorted(copies, key=lambda copy: copy.rows) for bound in copy.rows),
+        spec.rows,
+    ]
+    return [(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
+
+
+def _shards(
+    section: Mapping[str, Any], spec: TableSpec, copies: Sequence[Replica], place: str
+) -> list[Shard]:
     whole = (0, spec.rows), (0, spec.dim)
     if "rank" in section:
-        return [Shard(spec.name, _rank(section["rank"], place), *whole)]
+        rank = _rank(section["rank"], place)
+        return [Shard(spec.name, rank, rows, (0, spec.dim)) for rows in _rest(spec, copies)]
     entries = section["shards"]
     if not isinstance(entries, list) or not entries:
         raise PlanError(
@@ -138,7 +167,7 @@ def _shards(section: Mapping[str, Any], spec: TableSpec, place: str) -> list[Sha
     shards = []
     for number, entry in enumerate(entries):
         inside = f"{place} shards[{number}]"
-        _check_keys(entry, SHARD_KEYS, inside)
+        _check_keys(entry, _SHARD_KEYS, inside)
         if "rank" not in entry:
             raise PlanError(f"{inside} needs a rank, got {_keys(entry)}")
         rows, columns = (
@@ -178,7 +207,7 @@ def _keys(section: Mapping[str, Any]) -> str:
     return ", ".join(section) or "none"
 
 
-MOST_RANKS_SHOWN = 8
+_MOST_RANKS_SHOWN = 8
 
 
 def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> str:
@@ -191,8 +220,8 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
 
     Returns:
         Lines of text. By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank:
-        pieces (replicated tables count), bytes, pooled numbers that its pieces give per sample, and the
-        lookups to expect per sample of the whole minibatch (of a replicated table: its share).
+        pieces (replicated ones count), bytes, pooled numbers that its pieces give per sample, and the
+        lookups to expect per sample of the whole minibatch (of what is replicated: its share).
     """
     tables = [
         (
@@ -217,13 +246,14 @@ def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> st
 
 def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[tuple[str, ...]]:
     named = specs_by_name(specs)
-    copies = [named[table] for table in plan.replicated]
+    copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
     lines: list[tuple[str, ...]] = []
     for rank, num_bytes in enumerate(rank_bytes(plan, specs, world_size)):
         shards = plan.shards_on(rank)
         dims = sum(shard.num_columns * len(named[shard.table].features) for shard in shards)
-        dims += sum(spec.dim * len(spec.features) for spec in copies)
-        lookups = sum(spec.lookups_per_sample for spec in copies) / world_size
+        dims += sum(spec.dim * len(spec.features) for spec, _ in copies)
+        shares = [(stop - start) / spec.rows * spec.lookups_per_sample for spec, (start, stop) in copies]
+        lookups = sum(shares) / world_size
         lookups += sum(
             named[shard.table].lookups_per_sample * shard.num_rows / named[shard.table].rows
             for shard in shards
@@ -234,11 +264,11 @@ def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list
 
 
 def _ranks(plan: Plan, table: str) -> str:
-    if table in plan.replicated:
+    if plan.replicas_of(table):
         return "all"
     ranks = sorted({shard.rank for shard in plan.shards_of(table)})
-    shown = ", ".join(map(str, ranks[:MOST_RANKS_SHOWN]))
-    return shown if len(ranks) <= MOST_RANKS_SHOWN else f"{shown}, ... ({len(ranks)})"
+    shown = ", ".join(map(str, ranks[:_MOST_RANKS_SHOWN]))
+    return shown if len(ranks) <= _MOST_RANKS_SHOWN else f"{shown}, ... ({len(ranks)})"
 
 
 def _aligned(

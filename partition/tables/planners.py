@@ -6,18 +6,22 @@ mind, the fullest rank gets at most 4/3 - 1/(3N) times the best possible. The co
 embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 """
 
+import importlib
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
-from typing import Literal, get_args
+from typing import TypeAlias
 
 from windrow.comm.errors import PlanError, RecipeError
 from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.plan import (
     COLUMN_MULTIPLE,
+    Cost,
     Plan,
     Range,
+    Replica,
     Shard,
     TableSpec,
     check_plan,
@@ -25,28 +29,45 @@ from windrow.partition.tables.plan import (
 )
 from windrow.partition.tables.plan_file import read_plan
 
-__all__ = ["PlanOptions", "PlannerName", "make_plan", "plan_with_planner"]
-
-PlannerName = Literal[
-    "round_robin",
-    "greedy_size",
-    "greedy_dim",
-    "greedy_lookups",
-    "greedy_size_lookups",
-    "row_wise",
-    "column_wise",
-    "replicated",
+__all__ = [
+    "PLANNERS",
+    "PlanOptions",
+    "Planner",
+    "make_plan",
+    "plan_with_planner",
+    "register_planner",
+    "table_cost",
 ]
+
+Planner: TypeAlias = Callable[[Sequence[TableSpec], int, float], Plan]
+"""``planner(specs, world_size, memory)``: a plan that covers these tables once, a pure function of its arguments.
+``memory`` is what each rank has for them in bytes, ``inf`` for no limit; a planner may leave it to `check_plan`."""
+
+PLANNERS: dict[str, Planner] = {}
+"""Every planner that `PlanOptions.planner` may name, by name."""
+
+
+def register_planner(name: str, planner: Planner) -> None:
+    """Make a planner known to recipes and to `plan_with_planner`.
+
+    A recipe can also name one as ``"package.module:function"``, which is imported on every rank.
+
+    Args:
+        name: what to call it; a planner of this name is replaced.
+        planner: any function of this kind, see `Planner`; equal on every rank.
+    """
+    PLANNERS[name] = planner
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class PlanOptions:
     """How embedding tables are spread over the ranks."""
 
-    planner: PlannerName = "greedy_size"
+    planner: str = "greedy_size"
     """round_robin, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank that
     has least of size, dim, lookups x dim, or size x lookups x dim. row_wise, column_wise: every table is cut into
-    one piece for each rank. replicated: every rank holds everything."""
+    one piece for each rank. replicated: every rank holds everything. Or one of your own, by the name it was registered
+    under or as "package.module:function"."""
     file: Path | None = None
     """A plan written by hand or by ``windrow plan``; then no planner is asked."""
     rank_memory_bytes: int = 0
@@ -59,26 +80,10 @@ class PlanOptions:
     sends less where rows < b. The default is the size of 1024 rows of 16 float32 numbers."""
 
     def __post_init__(self) -> None:
-        if self.planner not in get_args(PlannerName):
-            raise RecipeError(
-                f'planner = "{self.planner}": expected one of {", ".join(get_args(PlannerName))}'
-            )
+        _find_planner(self.planner)
         for name in ("rank_memory_bytes", "replicate_below_bytes"):
             if getattr(self, name) < 0:
                 raise RecipeError(f"{name} = {getattr(self, name)}: expected 0 or more")
-
-
-FLOAT32_BYTES = 4
-
-Cost = Callable[[TableSpec], float]
-
-COSTS: dict[PlannerName, Cost] = {
-    "greedy_size": lambda spec: spec.num_bytes,
-    "greedy_dim": lambda spec: spec.dim * len(spec.features),
-    "greedy_lookups": lambda spec: spec.lookups_per_sample * spec.dim,
-    "greedy_size_lookups": lambda spec: spec.num_bytes * spec.lookups_per_sample * spec.dim,
-}
-"""What a table weighs: its memory; the pooled numbers it sends; the numbers it reads; memory and reads together."""
 
 
 def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int) -> Plan:
@@ -115,7 +120,7 @@ def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int)
 
 
 def plan_with_planner(
-    planner: PlannerName,
+    planner: str,
     specs: Sequence[TableSpec],
     world_size: int,
     *,
@@ -125,7 +130,7 @@ def plan_with_planner(
     """Ask one planner.
 
     Args:
-        planner: its name.
+        planner: its name, see `PlanOptions.planner`.
         specs: the tables.
         world_size: number of ranks, at least 1.
         rank_memory_bytes: limit of each rank, which planners of whole tables respect; None for none.
@@ -137,71 +142,109 @@ def plan_with_planner(
 
     Raises:
         PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
+        RecipeError: there is no such planner.
     """
     limit = replicate_below_bytes if world_size > 1 else 0
-    everywhere = tuple(spec.name for spec in specs if planner == "replicated" or _is_small(spec, limit))
-    rest = [spec for spec in specs if spec.name not in everywhere]
-    if planner == "row_wise":
-        shards = _cut(rest, world_size, _row_pieces)
-    elif planner == "column_wise":
-        shards = _cut(rest, world_size, _column_pieces)
-    else:
-        taken = rank_bytes(Plan((), everywhere), specs, world_size)
-        shards = _place(planner, rest, taken, rank_memory_bytes)
-    return Plan(tuple(shards), everywhere)
+    small = [spec for spec in specs if _is_small(spec, limit)]
+    copies = _replicate(small, world_size).replicated
+    memory = float("inf")
+    if rank_memory_bytes is not None:
+        memory = rank_memory_bytes - rank_bytes(Plan((), copies), specs, 1)[0]
+    plan = _find_planner(planner)([spec for spec in specs if spec not in small], world_size, memory)
+    order = {spec.name: number for number, spec in enumerate(specs)}
+    everywhere = sorted((*copies, *plan.replicated), key=lambda replica: (order[replica.table], replica.rows))
+    return Plan(plan.shards, tuple(everywhere))
+
+
+def table_cost(spec: TableSpec) -> Cost:
+    """What a whole table on one rank costs, for a sample of another one: what greedy planners balance."""
+    vector_bytes = float(_FLOAT32_BYTES * spec.dim * len(spec.features))
+    return Cost(
+        memory_bytes=spec.num_bytes,
+        lookups=spec.lookups_per_sample,
+        lookup_bytes=spec.lookups_per_sample * spec.dim * spec.bytes_per_value,
+        forward_bytes=vector_bytes,
+        backward_bytes=vector_bytes,
+    )
+
+
+_FLOAT32_BYTES = 4
+
+
+def _find_planner(name: str) -> Planner:
+    if name in PLANNERS:
+        return PLANNERS[name]
+    module, colon, function = name.partition(":")
+    if not colon:
+        raise RecipeError(
+            f'planner = "{name}": expected one of {", ".join(PLANNERS)}, or "package.module:function"'
+        )
+    try:
+        found: Planner = getattr(importlib.import_module(module), function)
+    except (ImportError, AttributeError) as error:
+        raise RecipeError(
+            f'planner = "{name}": {error}: name a function in a module that Python finds, for example by PYTHONPATH'
+        ) from error
+    return found
 
 
 def _is_small(spec: TableSpec, limit: int) -> bool:
     """Whether to replicate a table; ranks sum gradients in float32, so weights in half precision are not."""
-    return spec.bytes_per_value == FLOAT32_BYTES and spec.rows * spec.dim * spec.bytes_per_value < limit
+    return spec.bytes_per_value == _FLOAT32_BYTES and spec.rows * spec.dim * spec.bytes_per_value < limit
+
+
+def _replicate(specs: Sequence[TableSpec], world_size: int, memory: float = float("inf")) -> Plan:
+    del world_size, memory  # The same whatever they are.
+    return Plan((), tuple(Replica(spec.name, (0, spec.rows)) for spec in specs))
 
 
 def _place(
-    planner: PlannerName, specs: Sequence[TableSpec], taken: list[int], memory: int | None
-) -> list[Shard]:
+    weigh: Callable[[Cost], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float
+) -> Plan:
     """Whole tables, each to the preferred rank among those with room; the plan keeps the tables' order."""
-    cost = COSTS.get(planner)
-    loads = [0.0] * len(taken)
+    loads, taken = [0.0] * world_size, [0] * world_size
+    weights = [0.0 if weigh is None else weigh(table_cost(spec)) for spec in specs]
     ranks: dict[str, int] = {}
-    for number, spec in enumerate(specs if cost is None else sorted(specs, key=cost, reverse=True)):
-        roomy = [rank for rank, used in enumerate(taken) if memory is None or used + spec.num_bytes <= memory]
+    for turn, number in enumerate(sorted(range(len(specs)), key=lambda number: -weights[number])):
+        spec = specs[number]
+        roomy = [rank for rank, used in enumerate(taken) if used + spec.num_bytes <= memory]
         if not roomy:
-            raise _no_room(spec, taken, memory or 0)
-        if cost is None:
-            chosen = min(roomy, key=lambda rank: (rank - number) % len(taken))
+            raise _no_room(spec, taken, memory)
+        if weigh is None:
+            chosen = min(roomy, key=lambda rank: (rank - turn) % world_size)
         else:
             chosen = min(roomy, key=lambda rank: (loads[rank], taken[rank], rank))
-            loads[chosen] += cost(spec)
+            loads[chosen] += weights[number]
         taken[chosen] += spec.num_bytes
         ranks[spec.name] = chosen
-    return [Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs]
+    return Plan(tuple(Shard(spec.name, ranks[spec.name], (0, spec.rows), (0, spec.dim)) for spec in specs))
 
 
-def _no_room(spec: TableSpec, taken: Sequence[int], memory: int) -> PlanError:
-    free = memory - min(taken)
+def _no_room(spec: TableSpec, taken: Sequence[int], memory: float) -> PlanError:
+    free = int(memory) - min(taken)
     shortfall = spec.num_bytes - free
     return PlanError(
         f"table {spec.name!r} needs {spec.num_bytes} bytes on one rank, and the emptiest of {len(taken)} ranks has "
-        f"{free} of its {memory} left: it lacks {shortfall} bytes. Use more ranks, raise plan.rank_memory_bytes, or "
+        f"{free} left: it lacks {shortfall} bytes. Use more ranks, raise plan.rank_memory_bytes, or "
         'cut the tables with planner = "row_wise".',
         shortfall_bytes=shortfall,
     )
 
 
 def _cut(
+    pieces: Callable[[TableSpec, int], Iterable[tuple[Range, Range]]],
     specs: Sequence[TableSpec],
     world_size: int,
-    pieces: Callable[[TableSpec, int], Iterable[tuple[Range, Range]]],
-) -> list[Shard]:
+    memory: float,
+) -> Plan:
     """One piece of every table for each rank; the first rank moves on so that odd pieces spread over all of them."""
+    del memory  # There is nothing to choose.
     shards = []
-    first = 0
-    for spec in specs:
+    for first, spec in enumerate(specs):
         for number, (rows, columns) in enumerate(pieces(spec, world_size)):
             if rows[0] < rows[1] and columns[0] < columns[1]:
                 shards.append(Shard(spec.name, (first + number) % world_size, rows, columns))
-        first = (first + 1) % world_size
-    return shards
+    return Plan(tuple(shards))
 
 
 def _row_pieces(spec: TableSpec, parts: int) -> list[tuple[Range, Range]]:
@@ -213,3 +256,15 @@ def _column_pieces(spec: TableSpec, parts: int) -> list[tuple[Range, Range]]:
     groups = near_equal_split(-(-spec.dim // COLUMN_MULTIPLE), parts)
     bounds = [min(group * COLUMN_MULTIPLE, spec.dim) for group in groups]
     return [((0, spec.rows), (start, stop)) for start, stop in pairwise(bounds)]
+
+
+PLANNERS |= {
+    "round_robin": partial(_place, None),
+    "greedy_size": partial(_place, lambda cost: cost.memory_bytes),
+    "greedy_dim": partial(_place, lambda cost: cost.forward_bytes),
+    "greedy_lookups": partial(_place, lambda cost: cost.lookup_bytes),
+    "greedy_size_lookups": partial(_place, lambda cost: cost.memory_bytes * cost.lookup_bytes),
+    "row_wise": partial(_cut, _row_pieces),
+    "column_wise": partial(_cut, _column_pieces),
+    "replicated": _replicate,
+}

@@ -24,8 +24,9 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.interactions import Interactions, ItemLists, item_lists_from_pairs
+from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.batches.sampling import NegativeSampler, ShuffledSource
 
 if TYPE_CHECKING:
@@ -54,16 +55,16 @@ class NeighbourSampler:
         RecipeError: the limit is negative.
     """
 
-    def __init__(self, lists: ItemLists, column_counts: IntArray, limit: int | None, *, seed: int) -> None:
+    def __init__(self, lists: Lists, column_counts: IntArray, limit: int | None, *, seed: int) -> None:
         if limit is not None and limit < 0:
             raise RecipeError(f"a neighbourhood of {limit}: expected at least 0")
-        self._indptr, self._counts = lists.indptr, lists.counts
+        self._indptr, self._counts = lists.offsets, lists.lengths
         self._limit = len(column_counts) if limit is None else limit
         self._column_factors = 1 / np.sqrt(np.maximum(column_counts, 1))
         # Shuffled once for each row, so that consecutive ones are a sample.
-        row_keys = hash_ids(stream_key(seed, Stream.HISTORY), lists.users)
-        keys = hash_ids(0, row_keys ^ lists.items.astype(np.uint64))
-        self._columns = lists.items[np.lexsort((keys, lists.users))]
+        row_keys = hash_ids(stream_key(seed, Stream.HISTORY), lists.rows)
+        keys = hash_ids(0, row_keys ^ lists.values.astype(np.uint64))
+        self._columns = lists.values[np.lexsort((keys, lists.rows))]
 
     def sample(self, rows: IntArray, draws: npt.NDArray[np.uint64]) -> tuple[IntArray, IntArray, FloatArray]:
         """Draw a sample for each row.
@@ -120,10 +121,10 @@ class Neighbourhoods:
             seed: the run's seed.
         """
         train = interactions.train
-        by_item = item_lists_from_pairs(train.items, train.users, interactions.num_items)
+        by_item = item_lists_from_pairs(train.values, train.rows, interactions.num_items)
         return cls(
-            NeighbourSampler(train, by_item.counts, max_history, seed=seed),
-            NeighbourSampler(by_item, train.counts, max_audience, seed=seed),
+            NeighbourSampler(train, by_item.lengths, max_history, seed=seed),
+            NeighbourSampler(by_item, train.lengths, max_audience, seed=seed),
         )
 
     def features(
@@ -166,9 +167,6 @@ class Neighbourhoods:
         )
 
 
-Int64Array = npt.NDArray[np.int64]
-
-
 class InteractionReader(ShuffledSource):
     """The minibatches of one rank. A pure function of (epoch, step); only the last epoch's order is kept.
 
@@ -199,8 +197,8 @@ class InteractionReader(ShuffledSource):
         neighbourhoods: Neighbourhoods,
         seed: int,
     ) -> None:
-        super().__init__(len(interactions.train.items), rank=rank, size=size, batch_size=batch_size)
-        self._users, self._items = interactions.train.users, interactions.train.items
+        super().__init__(len(interactions.train.values), rank=rank, size=size, batch_size=batch_size)
+        self._users, self._items = interactions.train.rows, interactions.train.values
         self._negatives = negatives
         self._neighbourhoods = neighbourhoods
         self._seed = seed
@@ -231,7 +229,7 @@ class InteractionReader(ShuffledSource):
             row_ids=torch.from_numpy(pairs),
         )
 
-    def shuffle(self, epoch: int) -> Int64Array:
+    def shuffle(self, epoch: int) -> IntArray:
         """The numbers of all pairs in the order of an epoch."""
         # Hashing with one key is one-to-one, so there are no ties.
         key = stream_key(self._seed, Stream.SHUFFLE, epoch)

@@ -19,7 +19,6 @@ integers from 0; one file for each split.
 
 import hashlib
 from dataclasses import dataclass
-from functools import cached_property
 from pathlib import Path
 
 import numpy as np
@@ -28,11 +27,12 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.npz_file import integer_row, load_arrays
 from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.recsys.batches.arrow_columns import Lists
+from windrow.recsys.batches.jagged import Jagged, check_lists
 
 __all__ = [
     "InteractionOptions",
     "Interactions",
-    "ItemLists",
     "carve_validation",
     "check_interactions",
     "item_lists_from_pairs",
@@ -86,41 +86,11 @@ class InteractionOptions:
 IntArray = npt.NDArray[np.int64]
 
 
-@dataclass(frozen=True)
-class ItemLists:
-    """The items of each user: a compressed sparse row matrix without values.
-
-    Attributes:
-        indptr: [users + 1] int64; user u has the items ``items[indptr[u]:indptr[u + 1]]``.
-        items: [n] int64 item ids, ascending for each user, none twice.
-    """
-
-    indptr: IntArray
-    items: IntArray
-
-    @property
-    def num_users(self) -> int:
-        """Rows of the matrix."""
-        return len(self.indptr) - 1
-
-    @cached_property
-    def counts(self) -> IntArray:
-        """[users] number of items of each user."""
-        return np.diff(self.indptr)
-
-    @cached_property
-    def users(self) -> IntArray:
-        """[n] the user of each entry of `items`."""
-        return np.repeat(np.arange(self.num_users, dtype=np.int64), self.counts)
-
-    def __len__(self) -> int:
-        """Number of interactions."""
-        return len(self.items)
-
-
 @dataclass(frozen=True, slots=True)
 class Interactions:
     """A data set of implicit feedback; check one with `check_interactions`.
+
+    A split has the items of each user, ascending, none twice: a compressed sparse row matrix without values.
 
     Attributes:
         num_users: users are 0 .. num_users - 1, in all splits.
@@ -132,29 +102,29 @@ class Interactions:
 
     num_users: int
     num_items: int
-    train: ItemLists
-    validation: ItemLists
-    test: ItemLists
+    train: Lists
+    validation: Lists
+    test: Lists
 
-    def splits(self) -> dict[str, ItemLists]:
+    def splits(self) -> dict[str, Lists]:
         """The three splits by name."""
         return {"train": self.train, "validation": self.validation, "test": self.test}
 
     def item_counts(self) -> IntArray:
         """[num_items] how many users took each item in the training split."""
-        return np.bincount(self.train.items, minlength=self.num_items).astype(np.int64)
+        return np.bincount(self.train.values, minlength=self.num_items).astype(np.int64)
 
     def fingerprint(self) -> str:
         """SHA-256 of all splits, in hexadecimal: equal where two runs see the same data."""
         digest = hashlib.sha256(f"{self.num_users} {self.num_items}".encode())
         for name, lists in self.splits().items():
             digest.update(name.encode())
-            digest.update(np.ascontiguousarray(lists.indptr, dtype="<i8").data)
-            digest.update(np.ascontiguousarray(lists.items, dtype="<i8").data)
+            digest.update(np.ascontiguousarray(lists.offsets, dtype="<i8").data)
+            digest.update(np.ascontiguousarray(lists.values, dtype="<i8").data)
         return digest.hexdigest()
 
 
-def item_lists_from_pairs(users: IntArray, items: IntArray, num_users: int) -> ItemLists:
+def item_lists_from_pairs(users: IntArray, items: IntArray, num_users: int) -> Lists:
     """Sort pairs into lists.
 
     Args:
@@ -166,12 +136,10 @@ def item_lists_from_pairs(users: IntArray, items: IntArray, num_users: int) -> I
         Every pair, by user and then by item; pairs that occur twice still do. Cost: one sort.
     """
     order = np.lexsort((items, users))
-    indptr = np.zeros(num_users + 1, dtype=np.int64)
-    np.cumsum(np.bincount(users, minlength=num_users), out=indptr[1:])
-    return ItemLists(indptr, items[order])
+    return Jagged.of_lengths(items[order], np.bincount(users, minlength=num_users))
 
 
-def carve_validation(train: ItemLists, fraction: float, *, seed: int) -> tuple[ItemLists, ItemLists]:
+def carve_validation(train: Lists, fraction: float, *, seed: int) -> tuple[Lists, Lists]:
     """Move a share of each user's training items to a validation split.
 
     Of n items a user gives up ``floor(fraction * n)``, those with the smallest hash of (seed, user, item): the
@@ -190,17 +158,17 @@ def carve_validation(train: ItemLists, fraction: float, *, seed: int) -> tuple[I
     """
     if not 0 <= fraction < 1:
         raise RecipeError(f"validation_fraction = {fraction}: expected at least 0 and less than 1")
-    users = train.users
+    users = train.rows
     user_keys = hash_ids(stream_key(seed, Stream.SPLIT), users)
-    keys = hash_ids(0, user_keys ^ train.items.astype(np.uint64))
+    keys = hash_ids(0, user_keys ^ train.values.astype(np.uint64))
     order = np.lexsort((keys, users))
-    # Sorted by user, entry i is the (i - indptr[user])-th smallest of its user.
-    chosen = np.empty(len(train), dtype=bool)
+    # Sorted by user, entry i is the (i - offsets[user])-th smallest of its user.
+    chosen = np.empty(len(users), dtype=bool)
     chosen[order] = (
-        np.arange(len(train)) - train.indptr[users] < (train.counts * fraction).astype(np.int64)[users]
+        np.arange(len(users)) - train.offsets[users] < (train.lengths * fraction).astype(np.int64)[users]
     )
     kept, taken = (
-        item_lists_from_pairs(users[mask], train.items[mask], train.num_users) for mask in (~chosen, chosen)
+        item_lists_from_pairs(users[mask], train.values[mask], len(train)) for mask in (~chosen, chosen)
     )
     return kept, taken
 
@@ -219,48 +187,30 @@ def check_interactions(interactions: Interactions, source: str) -> None:
     """
     for split, lists in interactions.splits().items():
         place = f"{source}, {split}"
-        _check_offsets(place, lists, interactions.num_users)
+        check_lists(lists, place, "user {}".format)
+        if len(lists) != interactions.num_users:
+            raise DataError(
+                f"{place}: {len(lists) + 1} offsets for {interactions.num_users} users; need one more than there are "
+                "users"
+            )
         _check_items(place, lists, interactions.num_items)
-    if len(interactions.train) == 0:
+    if len(interactions.train.values) == 0:
         raise DataError(f"{source}: the training split is empty; give at least one user an item")
     _check_disjoint(source, interactions)
 
 
-def _check_offsets(place: str, lists: ItemLists, num_users: int) -> None:
-    indptr = lists.indptr
-    if indptr.ndim != 1 or lists.items.ndim != 1:
-        raise DataError(
-            f"{place}: offsets and items have shapes {indptr.shape} and {lists.items.shape}; need 1-D"
-        )
-    if len(indptr) != num_users + 1:
-        raise DataError(
-            f"{place}: {len(indptr)} offsets for {num_users} users; need one more than there are users"
-        )
-    if indptr[0] != 0:
-        raise DataError(f"{place}: offsets start at {indptr[0]}; start them at 0")
-    down = np.flatnonzero(np.diff(indptr) < 0)
-    if len(down):
-        user = int(down[0])
-        raise DataError(
-            f"{place}, user {user}: offsets go down, from {indptr[user]} to {indptr[user + 1]}; they count the "
-            "items of all users before, so write them again"
-        )
-    if indptr[-1] != len(lists.items):
-        raise DataError(f"{place}: offsets end at {indptr[-1]}, but there are {len(lists.items)} items")
-
-
-def _check_items(place: str, lists: ItemLists, num_items: int) -> None:
-    outside = np.flatnonzero((lists.items < 0) | (lists.items >= num_items))
+def _check_items(place: str, lists: Lists, num_items: int) -> None:
+    outside = np.flatnonzero((lists.values < 0) | (lists.values >= num_items))
     if len(outside):
         at = int(outside[0])
         raise DataError(
-            f"{place}, user {lists.users[at]}: item {lists.items[at]} is not in 0 .. {num_items - 1}; number items "
+            f"{place}, user {lists.rows[at]}: item {lists.values[at]} is not in 0 .. {num_items - 1}; number items "
             "from 0"
         )
-    wrong = np.flatnonzero((np.diff(lists.items) <= 0) & (np.diff(lists.users) == 0))
+    wrong = np.flatnonzero((np.diff(lists.values) <= 0) & (np.diff(lists.rows) == 0))
     if len(wrong):
         at = int(wrong[0])
-        user, first, second = lists.users[at], lists.items[at], lists.items[at + 1]
+        user, first, second = lists.rows[at], lists.values[at], lists.values[at + 1]
         if first == second:
             raise DataError(f"{place}, user {user}: item {first} occurs twice; keep one")
         raise DataError(
@@ -270,7 +220,7 @@ def _check_items(place: str, lists: ItemLists, num_items: int) -> None:
 
 def _check_disjoint(source: str, interactions: Interactions) -> None:
     splits = list(interactions.splits().items())
-    pairs = {name: lists.users * interactions.num_items + lists.items for name, lists in splits}
+    pairs = {name: lists.rows * interactions.num_items + lists.values for name, lists in splits}
     for position, (first, _) in enumerate(splits):
         for second, _ in splits[position + 1 :]:
             both = np.intersect1d(pairs[first], pairs[second], assume_unique=True)
@@ -281,8 +231,6 @@ def _check_disjoint(source: str, interactions: Interactions) -> None:
                     "keep it in one"
                 )
 
-
-Int64Array = npt.NDArray[np.int64]
 
 MOST_UNUSED_NUMBERS = 1_000_000
 MOST_NUMBERS_PER_PAIR = 100
@@ -329,14 +277,18 @@ def read_interactions(
             _check_dense_numbers(train_path, column, [split[numbers] for split in pairs])
         num_users = max(int(users.max(initial=-1)) for users, _ in pairs) + 1
         train, test = (item_lists_from_pairs(users, items, num_users) for users, items in pairs)
-    num_items = max(int(lists.items.max(initial=-1)) for lists in (train, test)) + 1
-    whole = Interactions(train.num_users, num_items, train, _no_items(train.num_users), test)
+    num_users = len(train)
+    num_items = max(int(lists.values.max(initial=-1)) for lists in (train, test)) + 1
+    nothing = np.zeros(0, np.int64)
+    whole = Interactions(
+        num_users, num_items, train, item_lists_from_pairs(nothing, nothing, num_users), test
+    )
     check_interactions(whole, str(train_path))
     kept, validation = carve_validation(train, validation_fraction, seed=seed)
-    return Interactions(train.num_users, num_items, kept, validation, test)
+    return Interactions(num_users, num_items, kept, validation, test)
 
 
-def _check_dense_numbers(path: Path, column: str, numbers: list[Int64Array]) -> None:
+def _check_dense_numbers(path: Path, column: str, numbers: list[IntArray]) -> None:
     """Every number up to the largest gets a row of a table: hashes for numbers would ask for all memory."""
     largest = max(int(split.max(initial=-1)) for split in numbers)
     found = sum(len(split) for split in numbers)
@@ -347,30 +299,25 @@ def _check_dense_numbers(path: Path, column: str, numbers: list[Int64Array]) -> 
         )
 
 
-def _no_items(num_users: int) -> ItemLists:
-    return ItemLists(np.zeros(num_users + 1, dtype=np.int64), np.zeros(0, dtype=np.int64))
-
-
-def _sorted_lists(lists: ItemLists) -> ItemLists:
+def _sorted_lists(lists: Lists) -> Lists:
     """The same lists, each in ascending order; damaged ones as they are, for the check to name what is wrong."""
-    indptr = lists.indptr
-    if indptr.ndim != 1 or len(indptr) == 0 or indptr[0] != 0 or indptr[-1] != len(lists.items):
+    try:
+        check_lists(lists, "", str)
+    except DataError:
         return lists
-    if (np.diff(indptr) < 0).any():
-        return lists
-    return ItemLists(indptr, lists.items[np.lexsort((lists.items, lists.users))])
+    return Jagged(lists.values[np.lexsort((lists.values, lists.rows))], lists.offsets)
 
 
-def _read_npz(path: Path) -> tuple[ItemLists, ItemLists]:
+def _read_npz(path: Path) -> tuple[Lists, Lists]:
     arrays = load_arrays(path)
     train, test = (
-        ItemLists(integer_row(path, arrays, f"{split}_indptr"), integer_row(path, arrays, f"{split}_items"))
+        Jagged(integer_row(path, arrays, f"{split}_items"), integer_row(path, arrays, f"{split}_indptr"))
         for split in ("train", "test")
     )
     return train, test
 
 
-def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[Int64Array, Int64Array]:
+def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[IntArray, IntArray]:
     import pyarrow as pa
     import pyarrow.csv
     from pyarrow import parquet
@@ -401,7 +348,7 @@ def _check_columns(path: Path, wanted: list[str], present: list[str]) -> None:
             )
 
 
-def _ids(path: Path, name: str, column: "object") -> Int64Array:
+def _ids(path: Path, name: str, column: "object") -> IntArray:
     import pyarrow as pa
 
     assert isinstance(column, pa.ChunkedArray)
@@ -410,7 +357,7 @@ def _ids(path: Path, name: str, column: "object") -> Int64Array:
     if column.null_count:
         row = int(np.flatnonzero(column.is_null().to_numpy())[0])
         raise DataError(f"{path}, row {row + 1}: column {name!r} is empty; fill it in")
-    ids: Int64Array = column.to_numpy().astype(np.int64)
+    ids: IntArray = column.to_numpy().astype(np.int64)
     if len(ids) and ids.min() < 0:
         row = int(np.flatnonzero(ids < 0)[0])
         raise DataError(

@@ -1,30 +1,39 @@
-"""The row groups of a prepared split as NumPy arrays: decoded, transformed, shared in groups, the last used kept."""
+"""The row groups of a prepared split as NumPy arrays: decoded, transformed, shared in groups, the last used kept.
+
+Of a group of features the distinct rows are held. Two features, four samples of which two differ::
+
+    sample   0       1       2       3          row      0        1
+    cart     [7, 3]  [7, 3]  [7, 3]  []         cart     [7, 3]   []
+    sellers  [1, 1]  [1, 1]  [1, 1]  [9]        sellers  [1, 1]   [9]        inverse  0 0 0 1
+"""
 
 import threading
 from bisect import bisect_right
 from collections import OrderedDict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.rows import offsets_from_counts
-from windrow.recsys.batches.id_lists import (
-    DistinctRows,
-    IdLists,
-    RunLists,
-    SharedGroups,
-    distinct_rows,
-    lists_of_single_ids,
-    one_chunk,
-    runs_of_column,
-    runs_of_group,
-)
+from windrow.recsys.batches.arrow_columns import Lists, RunLists, one_chunk, runs_of_column, runs_of_group
+from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
+from windrow.recsys.batches.jagged import Jagged, Windows
 from windrow.recsys.batches.transforms import Transforms
+from windrow.recsys.batches.windows_kernels import (
+    FIELDS,
+    GROUP_FIELDS,
+    HASHES,
+    IDS,
+    LENGTHS,
+    STARTS,
+    UNIQUE,
+    WEIGHTS,
+)
 from windrow.recsys.log.store import (
     CURE,
     DENSE_COLUMN,
@@ -35,7 +44,15 @@ from windrow.recsys.log.store import (
     LogSplit,
 )
 
-__all__ = ["ColumnChoice", "RowGroup", "RowGroups", "decoded"]
+__all__ = [
+    "ColumnChoice",
+    "DistinctRows",
+    "RowGroup",
+    "RowGroups",
+    "SharedGroups",
+    "decoded",
+    "distinct_rows",
+]
 
 FEW_RUNS = 0.5
 """Share of samples that begin a run, up to which neighbours are taken to have most of the repeats."""
@@ -105,6 +122,101 @@ class ColumnChoice:
         return names
 
 
+WORTH_COPYING = 0.75
+"""Where rows have less than this share of the ids that were decoded, they are copied, so that the rest can be given
+back; else lists stay where they are, which is faster."""
+
+
+class DistinctRows(NamedTuple):
+    """The U distinct rows of a group of features.
+
+    Attributes:
+        features: their lists, in the order of the group.
+        hashes: [U] uint64, equal for equal rows of any row group.
+    """
+
+    features: tuple[Windows[npt.NDArray[Any]], ...]
+    hashes: npt.NDArray[np.uint64]
+
+
+@dataclass(frozen=True, slots=True)
+class SharedGroups:
+    """All G groups, together of F features, of the n samples of a row group.
+
+    Attributes:
+        rows: distinct rows of each group.
+        inverse: [G, n] int32, which of them each sample has.
+        table: [F, FIELDS] int64, where they are: see `windrow.recsys.batches.windows_kernels`.
+        group_table: [G, GROUP_FIELDS] int64.
+    """
+
+    rows: tuple[DistinctRows, ...]
+    inverse: npt.NDArray[np.int32]
+    table: npt.NDArray[np.int64] = field(init=False)
+    group_table: npt.NDArray[np.int64] = field(init=False)
+
+    def __post_init__(self) -> None:
+        """Find the addresses."""
+        features = [lists for rows in self.rows for lists in rows.features]
+        table = np.zeros((len(features), FIELDS), np.int64)
+        for entry, lists in zip(table, features, strict=True):
+            entry[STARTS] = lists.starts.ctypes.data
+            entry[LENGTHS] = lists.lengths.ctypes.data
+            entry[IDS] = lists.values.ctypes.data
+            entry[WEIGHTS] = 0 if lists.weights is None else lists.weights.ctypes.data
+        group_table = np.zeros((len(self.rows), GROUP_FIELDS), np.int64)
+        for entry, rows in zip(group_table, self.rows, strict=True):
+            entry[HASHES] = rows.hashes.ctypes.data
+            entry[UNIQUE] = len(rows.hashes)
+        object.__setattr__(self, "table", table)
+        object.__setattr__(self, "group_table", group_table)
+
+    @property
+    def num_bytes(self) -> int:
+        """Of all arrays."""
+        of_rows = sum(
+            rows.hashes.nbytes + sum(lists.num_bytes for lists in rows.features) for rows in self.rows
+        )
+        return self.inverse.nbytes + of_rows
+
+
+def distinct_rows(
+    features: Sequence[Lists],
+    transform: Callable[[Sequence[Lists]], Sequence[Lists]] | None = None,
+    *,
+    transform_once: bool = True,
+) -> tuple[DistinctRows, npt.NDArray[np.int64]]:
+    """Find the distinct rows of a group, and transform them.
+
+    Args:
+        features: lists of n samples each, at least one feature.
+        transform: what is done to the lists, each for itself; None for nothing.
+        transform_once: transform distinct lists alone, instead of all before they are compared. The result is the same.
+
+    Returns:
+        Distinct rows after the transform, in the order in which samples first have them, some of them perhaps in the
+        memory of `features`; [n] which one each has.
+    """
+    if transform is not None and transform_once:
+        found = distinct_lists(features)
+        # Rows that differed may be equal afterwards: lists of which the rest was cut off, for example.
+        rows, again = distinct_rows(transform([lists.select(found.representatives) for lists in features]))
+        return rows, again[found.inverse]
+    lists = features if transform is None else transform(features)
+    found = distinct_lists(lists)
+    windows = tuple(_windows(of_feature, found.representatives) for of_feature in lists)
+    return DistinctRows(windows, found.hashes), found.inverse
+
+
+def _windows(lists: Lists, rows: npt.NDArray[np.int64]) -> Windows[npt.NDArray[Any]]:
+    starts = lists.offsets[:-1][rows].astype(np.int64)
+    lengths = lists.offsets[1:][rows] - starts
+    if lengths.sum() < WORTH_COPYING * len(lists.values):
+        lists = lists.select(rows)
+        starts = lists.offsets[:-1]
+    return Windows(lists.values, starts, lengths, lists.weights)
+
+
 @dataclass(frozen=True, slots=True)
 class RowGroup:
     """Consecutive samples, in the memory that Arrow decoded them to.
@@ -121,7 +233,7 @@ class RowGroup:
     labels: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32]
     single: tuple[npt.NDArray[np.int64], ...]
-    lists: tuple[IdLists, ...]
+    lists: tuple[Lists, ...]
     groups: SharedGroups
     sessions: npt.NDArray[np.int64] | None = None
 
@@ -176,7 +288,7 @@ class _Columns:
         ids = self._stored(name).single_ids()
         return ids if self._transforms is None else self._transforms.ids(name, ids)
 
-    def lists(self, name: str) -> IdLists:
+    def lists(self, name: str) -> Lists:
         runs, transforms = self._stored(name), self._transforms
         if transforms is None:
             return runs.of_samples()
@@ -199,14 +311,14 @@ class _Columns:
             rows, inverse = distinct_rows(features)
             return rows, inverse if run_of_sample is None else inverse[run_of_sample]
 
-        def transform(lists: Sequence[IdLists]) -> list[IdLists]:
+        def transform(lists: Sequence[Lists]) -> list[Lists]:
             return [transforms.lists(name, of_name) for name, of_name in zip(group, lists, strict=True)]
 
         transform_once = self._transform_once
         if run_of_sample is not None:
             if not transform_once:
                 features, run_of_sample = [self._stored(name).of_samples() for name in group], None
-            elif len(features[0].offsets) <= FEW_RUNS * len(run_of_sample):
+            elif len(features[0]) < FEW_RUNS * len(run_of_sample):
                 # Runs are about as few as distinct lists, which need not be found first then.
                 transform_once = False
         rows, inverse = distinct_rows(features, transform, transform_once=transform_once)
@@ -214,7 +326,7 @@ class _Columns:
 
     def _stored(self, name: str) -> RunLists:
         if self._transforms is not None and self._transforms.is_new(name):
-            return RunLists(lists_of_single_ids(self._transforms.new_ids(name, self._dense)), None)
+            return RunLists(Jagged.of_single(self._transforms.new_ids(name, self._dense)), None)
         try:
             weights = one_chunk(self._table, name + WEIGHTS_SUFFIX) if self._features[name].weighted else None
             return runs_of_column(one_chunk(self._table, name), weights)

@@ -28,14 +28,23 @@ from typing import Literal, get_args
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.npz_file import integer_row, load_arrays
 from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.deduplication.deduplicate import deduplicate
-from windrow.recsys.batches.deduplication.ikjt import PartialLists, pack_windows
-from windrow.recsys.batches.id_lists import IdLists, offsets_of_lengths
+from windrow.recsys.batches.deduplication.ikjt import deduplicate
+from windrow.recsys.batches.jagged import (
+    Jagged,
+    Windows,
+    check_lists,
+    keyed,
+    list_positions,
+    offsets_of_lengths,
+    pack_windows,
+)
 from windrow.recsys.batches.sampling import NegativeSampler, ShuffledSource
 
 __all__ = [
@@ -47,7 +56,6 @@ __all__ = [
     "Sessions",
     "load_sessions",
     "make_session_batch",
-    "places_in_lists",
 ]
 
 IntArray = npt.NDArray[np.int64]
@@ -62,7 +70,7 @@ class NextItemSamples:
         targets: [n] int64 item that came next.
     """
 
-    histories: IdLists
+    histories: Lists
     targets: IntArray
 
     def __len__(self) -> int:
@@ -75,8 +83,7 @@ class Sessions:
     """Clicks of many sessions; the top of this module has an example.
 
     Attributes:
-        items: [clicks] int64, one session behind the other, oldest first.
-        offsets: [sessions + 1] int64 where each begins; the last is the number of clicks.
+        clicks: int64 items of each session, oldest first.
         max_history: the most items in a history, the latest ones; at least 1.
 
     Raises:
@@ -84,28 +91,22 @@ class Sessions:
             `max_history` is below 1.
     """
 
-    items: IntArray
-    offsets: IntArray
+    clicks: Lists
     max_history: int = 50
 
     def __post_init__(self) -> None:
         """Check the laws."""
-        offsets = self.offsets
-        if not len(offsets) or offsets[0] != 0 or offsets[-1] != len(self.items):
-            raise DataError(
-                f"offsets of sessions must begin with 0 and end with the number of items, {len(self.items)}"
-            )
-        if len(offsets) > 1 and np.diff(offsets).min() < 0:
-            raise DataError(f"offsets of sessions fall behind session {int(np.diff(offsets).argmin())}")
-        if len(self.items) and self.items.min() < 0:
-            raise DataError(f"item {self.items.min()} of click {self.items.argmin()}: items are not negative")
+        check_lists(self.clicks, "clicks", "session {}".format)
+        items = self.clicks.values
+        if len(items) and items.min() < 0:
+            raise DataError(f"item {items.min()} of click {items.argmin()}: items are not negative")
         if self.max_history < 1:
             raise DataError(f"max_history = {self.max_history}: a history has at least one item")
 
     @cached_property
     def sample_offsets(self) -> IntArray:
         """[sessions + 1] first sample of each session, then the number of samples."""
-        return offsets_of_lengths(np.maximum(np.diff(self.offsets) - 1, 0))
+        return offsets_of_lengths(np.maximum(self.clicks.lengths - 1, 0))
 
     @property
     def num_samples(self) -> int:
@@ -122,13 +123,11 @@ class Sessions:
             n samples. Cost: a binary search for each, and a copy of the histories.
         """
         sessions = np.searchsorted(self.sample_offsets, numbers, side="right") - 1
-        firsts = self.offsets[sessions]
+        firsts = self.clicks.offsets[sessions]
         targets = firsts + 1 + numbers - self.sample_offsets[sessions]
         lengths = np.minimum(targets - firsts, self.max_history)
-        places = places_in_lists(targets - lengths, lengths)
-        return NextItemSamples(
-            IdLists(offsets_of_lengths(lengths), self.items[places], None), self.items[targets]
-        )
+        items = self.clicks.values
+        return NextItemSamples(Windows(items, targets - lengths, lengths).expand(), items[targets])
 
     def split(self, last: int) -> "tuple[Sessions, Sessions]":
         """Cut the last sessions off.
@@ -139,11 +138,10 @@ class Sessions:
         Returns:
             The sessions before, and the last ones.
         """
-        cut = len(self.offsets) - 1 - last
-        first = int(self.offsets[cut])
+        end = len(self.clicks)
         return (
-            Sessions(self.items[:first], self.offsets[: cut + 1], self.max_history),
-            Sessions(self.items[first:], self.offsets[cut:] - first, self.max_history),
+            Sessions(self.clicks.slice(0, end - last), self.max_history),
+            Sessions(self.clicks.slice(end - last, end), self.max_history),
         )
 
 
@@ -159,26 +157,8 @@ def load_sessions(path: Path, *, max_history: int = 50) -> Sessions:
     """
     arrays = load_arrays(path)
     items, offsets = (integer_row(path, arrays, name) for name in ("items", "offsets"))
-    return Sessions(items, offsets, max_history)
+    return Sessions(Jagged(items, offsets), max_history)
 
-
-def places_in_lists(starts: IntArray, lengths: IntArray) -> IntArray:
-    """Number the places of some lists.
-
-    Args:
-        starts: [n] first place of each.
-        lengths: [n] places of each.
-
-    Returns:
-        [sum of lengths] ``starts[0], starts[0] + 1, ...``, list after list.
-    """
-    ends = np.cumsum(lengths)
-    places: IntArray = np.repeat(starts - (ends - lengths), lengths)
-    places += np.arange(len(places))
-    return places
-
-
-Int64Array = npt.NDArray[np.int64]
 
 SampleOrder = Literal["samples", "sessions"]
 
@@ -246,7 +226,7 @@ class SessionReader(ShuffledSource):
         items = np.concatenate([samples.targets, self._negatives.sample(epoch, step)])
         return make_session_batch(samples.histories, items, numbers, deduplicated=self._deduplicated)
 
-    def shuffle(self, epoch: int) -> Int64Array:
+    def shuffle(self, epoch: int) -> IntArray:
         """The numbers of all samples in the order of an epoch; see the class."""
         # Hashing with one key is one-to-one, so there are no ties.
         key = stream_key(self._seed, Stream.SHUFFLE, epoch)
@@ -254,17 +234,15 @@ class SessionReader(ShuffledSource):
             return np.argsort(hash_ids(key, np.arange(self.samples_per_epoch)))
         offsets = self._sessions.sample_offsets
         sessions = np.argsort(hash_ids(key, np.arange(len(offsets) - 1)))
-        return places_in_lists(offsets[sessions], np.diff(offsets)[sessions])
+        return list_positions(offsets[sessions], np.diff(offsets)[sessions])
 
 
 HISTORY, ITEM = "history", "item"
 """The features."""
 
-Int64ArrayOfBatch = npt.NDArray[np.int64]
-
 
 def make_session_batch(
-    histories: IdLists, items: Int64ArrayOfBatch, row_ids: Int64ArrayOfBatch, *, deduplicated: bool = False
+    histories: Lists, items: IntArray, row_ids: IntArray, *, deduplicated: bool = False
 ) -> Batch:
     """Put histories and items into one minibatch.
 
@@ -281,35 +259,25 @@ def make_session_batch(
     Raises:
         DataError: a history is empty.
     """
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
     num_samples, num_rows = len(row_ids), max(len(row_ids), len(items))
     lengths = np.zeros((2, num_rows), np.int64)
-    lengths[0, :num_samples] = np.diff(histories.offsets)
+    lengths[0, :num_samples] = histories.lengths
     lengths[1, : len(items)] = 1
     if num_samples and lengths[0, :num_samples].min() == 0:
         row = int(lengths[0, :num_samples].argmin())
         raise DataError(f"the history of sample {row_ids[row]} is empty: leave such samples out")
-    ids, windows = histories.ids, {}
+    ids, windows = histories.values, {}
     if deduplicated:
-        packed = pack_windows(torch.from_numpy(histories.offsets), torch.from_numpy(histories.ids))
+        packed = pack_windows(histories.to_torch())
         windows[HISTORY] = packed
         ids = packed.values.numpy()
         lengths[0, :num_samples] = _added(packed)
-    sparse = KeyedJaggedTensor(
-        keys=[HISTORY, ITEM],
-        values=torch.from_numpy(np.concatenate([ids, items])),
-        lengths=torch.from_numpy(lengths.ravel()),
-        stride=num_rows,
-    )
+    values = np.concatenate([ids, items])
+    flat = torch.from_numpy(lengths.ravel())
+    sparse = keyed([HISTORY, ITEM], torch.from_numpy(values), flat, num_samples=num_rows)
     groups = (deduplicate(sparse, [ITEM]),) if deduplicated else ()
     if deduplicated:
-        sparse = KeyedJaggedTensor(
-            keys=[HISTORY],
-            values=torch.from_numpy(ids),
-            lengths=torch.from_numpy(lengths[0]),
-            stride=num_rows,
-        )
+        sparse = keyed([HISTORY], torch.from_numpy(ids), flat[:num_rows], num_samples=num_rows)
     return Batch(
         dense=torch.empty(num_samples, 0),
         sparse=sparse,
@@ -320,7 +288,7 @@ def make_session_batch(
     )
 
 
-def _added(packed: PartialLists) -> Int64ArrayOfBatch:
+def _added(packed: Windows[Tensor]) -> IntArray:
     """[B] packed ids up to the end of each window that lie behind the ends of all windows before."""
     ends = np.maximum.accumulate((packed.starts + packed.lengths).numpy())
     return np.diff(ends, prepend=0)

@@ -11,7 +11,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.arrow_columns import Lists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms_kernels import NO_LIMIT, transform_ids, transform_lists
 from windrow.recsys.log.store import FeatureEntry
 from windrow.recsys.log.vocabulary import table_key
@@ -171,7 +172,7 @@ class Transforms:
         """Whether a feature is made from a dense column, and has no column of its own in the store."""
         return feature in self._dense_index
 
-    def lists(self, feature: str, lists: IdLists) -> IdLists:
+    def lists(self, feature: str, lists: Lists) -> Lists:
         """Transform a multi-hot feature; see `transformed_lists`. Lists that nothing is done to are not copied."""
         if not self.changes(feature):
             return lists
@@ -239,7 +240,7 @@ def _check_tables(features: Sequence[FeatureEntry], options: Mapping[str, Transf
 _IDS = np.iinfo(np.int64)
 
 
-def transformed_lists(lists: IdLists, options: TransformOptions, table: str) -> IdLists:
+def transformed_lists(lists: Lists, options: TransformOptions, table: str) -> Lists:
     """Do a feature's steps to its lists, each for itself.
 
     Args:
@@ -259,7 +260,7 @@ def transformed_lists(lists: IdLists, options: TransformOptions, table: str) -> 
     weights = np.empty(num_ids if weighted else 0, np.float32)
     transform_lists(
         lists.offsets,
-        lists.ids,
+        lists.values,
         np.zeros(0, np.float32) if lists.weights is None else lists.weights,
         np.unique(np.array(options.drop, np.int64)),
         _clip_and_hash(options, table),
@@ -275,7 +276,7 @@ def transformed_lists(lists: IdLists, options: TransformOptions, table: str) -> 
     if offsets[-1] < num_ids:
         # A copy, so that memory of what was cut off is given back.
         ids, weights = ids[: offsets[-1]].copy(), weights[: offsets[-1]].copy()
-    return IdLists(offsets, ids, weights if weighted else None)
+    return Jagged(ids, offsets, weights if weighted else None)
 
 
 def transformed_ids(

@@ -22,16 +22,7 @@ def transform_ids(
     key: np.uint64,
     out: npt.NDArray[np.int64],
 ) -> None:
-    """Clip and hash ids.
-
-    Args:
-        ids: [n].
-        low: smallest id that stays.
-        high: largest.
-        hash_rows: rows that ids are hashed to; 0 for no hashing.
-        key: what they are hashed with.
-        out: [n], written; may be `ids`.
-    """
+    """Clip ids to low .. high and hash them to `hash_rows` rows, 0 for no hashing; `out` may be `ids`."""
     for place in range(len(ids)):
         number = min(max(ids[place], low), high)
         if hash_rows > 0 and number != 0:
@@ -55,17 +46,10 @@ def transform_lists(
 ) -> None:
     """Do all steps of a feature to one list after the other; see `windrow.recsys.batches.transforms`.
 
-    Args:
-        offsets: [n + 1] where lists begin; may start past 0.
-        ids: of all lists.
-        weights: of all ids; empty where there are none.
-        dropped: sorted ids that are left out.
-        clip_and_hash: low, high, rows, key of `transform_ids`.
-        keep: the most ids of a list that stay: the first ones, the last ones; `NO_LIMIT`.
-        switches: whether of equal ids the first alone stays; whether to sort; whether to turn round.
-        out_offsets: [n + 1], written.
-        out_ids: at least as long as all lists together; written from 0 to out_offsets[n] - 1.
-        out_weights: the same, where there are weights.
+    `offsets` may start past 0; `weights` are empty where there are none. `dropped` are the sorted ids that are left
+    out, `clip_and_hash` low, high, rows and key of `transform_ids`, `keep` the most ids of a list that stay, first ones
+    and last ones or `NO_LIMIT`; `switches` say whether of equal ids the first alone stays, whether to sort, whether to
+    turn round. Written: `out_offsets` [n + 1], `out_ids` and `out_weights`, as long as all lists together at least.
     """
     low, high, hash_rows, key = clip_and_hash
     keep_first, keep_last = keep

@@ -17,10 +17,11 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.batches.id_lists import IdLists, SharedGroups, gathered_lists, offsets_of_lengths
-from windrow.recsys.batches.row_groups import RowGroup
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import RowGroup, SharedGroups
 from windrow.recsys.batches.windows_kernels import (
     FIELDS,
     GROUP_FIELDS,
@@ -206,7 +207,7 @@ class WindowColumns:
     labels: npt.NDArray[np.float32]
     dense: npt.NDArray[np.float32]
     single: npt.NDArray[np.int64]
-    lists: tuple[IdLists, ...]
+    lists: tuple[Lists, ...]
     groups: WindowGroups
 
 
@@ -245,7 +246,7 @@ def read_window(
     _take([group.dense[start:stop] for group, start, stop in groups], order, dense)
     rows = np.arange(num_rows) if order is None else order
     lists = [
-        _reordered(_joined([_cut(group.lists[index], start, stop) for group, start, stop in groups]), order)
+        _in_order([group.lists[index].slice(start, stop) for group, start, stop in groups], order)
         for index in range(len(groups[0][0].lists))
     ]
     shared = read_window_groups([(group.groups, start, stop) for group, start, stop in groups], order)
@@ -275,8 +276,8 @@ def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: 
         num_groups: groups of features whose lists are held once.
     """
     none = np.zeros(0, np.float32)
-    lists = tuple(
-        IdLists(np.zeros(1, np.int64), np.zeros(0, np.int64), none if feature.weighted else None)
+    lists: tuple[Lists, ...] = tuple(
+        Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64), none if feature.weighted else None)
         for feature in features
         if feature.multi_hot
     )
@@ -344,19 +345,19 @@ def _mixed(
     for feature in features:
         if feature.multi_hot:
             index = next(next_list)
-            cuts = [_cut(piece.window.lists[index], piece.start, piece.stop) for piece in pieces]
-            ids += [cut.ids for cut in cuts]
-            lengths += [np.diff(cut.offsets) for cut in cuts]
-            weights += [_weights(cut) for cut in cuts if weighted]
+            cuts = [piece.window.lists[index].slice(piece.start, piece.stop) for piece in pieces]
+            ids += [cut.values for cut in cuts]
+            lengths += [cut.lengths for cut in cuts]
+            if weighted:
+                ones = (np.ones(len(cut.values), np.float32) for cut in cuts)
+                weights += [
+                    one if cut.weights is None else cut.weights for cut, one in zip(cuts, ones, strict=True)
+                ]
         else:
             ids.append(next(next_single))
             lengths.append(np.ones(single.shape[1], np.int64))
             weights += [np.ones(single.shape[1], np.float32)] * weighted
     return np.concatenate(ids), np.concatenate(lengths), np.concatenate(weights) if weighted else None
-
-
-def _weights(lists: IdLists) -> npt.NDArray[np.float32]:
-    return np.ones(len(lists.ids), np.float32) if lists.weights is None else lists.weights
 
 
 def _take(
@@ -373,23 +374,11 @@ def _one(parts: Sequence[npt.NDArray[Any]]) -> npt.NDArray[Any]:
     return parts[0] if len(parts) == 1 else np.concatenate(parts)
 
 
-def _cut(lists: IdLists, start: int, stop: int) -> IdLists:
-    """Lists ``start .. stop - 1``, offsets from 0."""
-    first, end = int(lists.offsets[start]), int(lists.offsets[stop])
-    return IdLists(
-        lists.offsets[start : stop + 1].astype(np.int64) - first,
-        lists.ids[first:end],
-        None if lists.weights is None else lists.weights[first:end],
-    )
-
-
-def _joined(parts: Sequence[IdLists]) -> IdLists:
-    lengths = np.concatenate([np.diff(part.offsets) for part in parts])
+def _in_order(parts: Sequence[Lists], order: npt.NDArray[np.int64] | None) -> Lists:
     weights = [part.weights for part in parts if part.weights is not None]
-    return IdLists(
-        offsets_of_lengths(lengths), _one([part.ids for part in parts]), _one(weights) if weights else None
+    joined = Jagged.of_lengths(
+        _one([part.values for part in parts]),
+        _one([part.lengths for part in parts]),
+        _one(weights) if weights else None,
     )
-
-
-def _reordered(lists: IdLists, order: npt.NDArray[np.int64] | None) -> IdLists:
-    return lists if order is None else gathered_lists(lists, order)
+    return joined if order is None else joined.select(order)

@@ -1,10 +1,10 @@
-"""Compiled loops of `windrow.recsys.batches.windows` and `windrow.recsys.batches.id_lists`.
+"""Compiled loops of `windrow.recsys.batches.windows`, which puts batches together.
 
 Distinct rows lie where their row groups were decoded, in many arrays. Two tables tell a loop where they are. For a
 feature of a group in one row group, ``table[source, feature]`` holds `FIELDS` integers::
 
     STARTS    address of int64 [U]: where the list of each row begins in its ids
-    STOPS     address of int64 [U]: where it ends
+    LENGTHS   address of int64 [U]: how long it is
     IDS       address of int64 ids
     WEIGHTS   address of float32 weights; 0 where there are none
 
@@ -34,49 +34,17 @@ __all__ = [
     "GROUP_FIELDS",
     "HASHES",
     "IDS",
+    "LENGTHS",
     "SOURCE_BITS",
     "STARTS",
-    "STOPS",
     "UNIQUE",
     "WEIGHTS",
     "copy_lists",
     "find_lists",
-    "gather_lists",
     "number_rows",
 ]
 
-LISTS_AHEAD = 8
-"""Lists between asking for one and copying it."""
-
-
-@numba.njit(nogil=True, cache=True)
-def gather_lists(
-    starts: npt.NDArray[np.int64],
-    values: npt.NDArray[Any],
-    order: npt.NDArray[np.int64],
-    offsets: npt.NDArray[np.int64],
-    out: npt.NDArray[Any],
-) -> None:
-    """Copy lists that lie one after the other in another order.
-
-    Args:
-        starts: [lists] where each begins in `values`.
-        values: all lists.
-        order: [n] which list comes first, second and so on.
-        offsets: [n + 1] where each goes in `out`, and so how long it is.
-        out: [offsets[n]], overwritten; of the type of `values`.
-    """
-    count = len(order)
-    for place in range(count):
-        # Where a list begins is as good as random: ask for it before it is needed.
-        prefetch(values, starts[order[min(place + LISTS_AHEAD, count - 1)]])
-        source = starts[order[place]]
-        for target in range(offsets[place], offsets[place + 1]):
-            out[target] = values[source]
-            source += 1
-
-
-STARTS, STOPS, IDS, WEIGHTS = range(4)
+STARTS, LENGTHS, IDS, WEIGHTS = range(4)
 FIELDS = 4
 
 HASHES, UNIQUE = range(2)
@@ -123,19 +91,10 @@ def number_rows(
     read; only one that comes for the first time is looked up by its hash, so that equal rows of two row groups get one
     number, and compared with what has the same hash.
 
-    Args:
-        codes: [G, B] row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it.
-        piece_stops: [P] samples up to the end of each piece.
-        piece_sources: [P, any] for each source of a piece its place in `table`.
-        table: [S, F, FIELDS].
-        group_table: [S, G, GROUP_FIELDS].
-        bounds: [G + 1].
-        numbers: all -1, and so again afterwards; at least as long as all sources of any group have rows.
-        slots: power of two, at least 2 * B; overwritten.
-        sources: [G, B], written up to `counts`: source of each new number.
-        rows: [G, B], the same: row in that source.
-        inverse: [G, B], written: number of each sample's row.
-        counts: [G], written: U.
+    `codes` [G, B] have the row of each sample and, from `SOURCE_BITS` on, which of its piece's sources has it; pieces
+    end at `piece_stops` [P], and `piece_sources` [P, any] says where their sources stand in `table`. `numbers` is
+    scratch of -1, as long as all sources of any group have rows; `slots` a power of two from 2 * B on.
+    Written: `counts` [G], U; up to that `sources` and `rows` [G, B] of each new number; `inverse` [G, B].
     """
     num_groups, num_samples = codes.shape
     num_sources = len(table)
@@ -203,17 +162,10 @@ def find_lists(
     ids_at: npt.NDArray[np.int64],
     weights_at: npt.NDArray[np.int64],
 ) -> None:
-    """Find the lists of a batch: those of the first feature first, in it by row.
+    """Find the lists of a batch, N rows of all features together: those of the first feature first, in it by row.
 
-    Args:
-        table: [S, F, FIELDS].
-        bounds: [G + 1].
-        sources: [G, B] source of each row.
-        rows: [G, B] row there.
-        counts: [G] rows of each group.
-        offsets: [N + 1], N the rows of all features together; written: where lists begin in the batch.
-        ids_at: [N], written: address of the ids of each.
-        weights_at: [N], or empty where no group has weights; written: of the weights, 0 for none.
+    Written: `offsets` [N + 1] in the batch, `ids_at` [N] the address of each list's ids, `weights_at` [N] of its
+    weights, 0 for none; it is empty where no group has weights.
     """
     place = 0
     offsets[0] = 0
@@ -223,12 +175,12 @@ def find_lists(
             for number in range(counts[group]):
                 # Where a row is listed is as good as random: ask for it before it is needed.
                 ahead = min(number + AHEAD, last)
-                for field in (STARTS, STOPS):
+                for field in (STARTS, LENGTHS):
                     at = table[sources[group, ahead], feature, field] + rows[group, ahead] * ID_BYTES
                     prefetch(carray(pointer(at), (1,), np.int64), 0)
                 source = sources[group, number]
-                begin, end = _list_at(table, source, feature, rows[group, number])
-                offsets[place + 1] = offsets[place] + end - begin
+                begin, length = _list_at(table, source, feature, rows[group, number])
+                offsets[place + 1] = offsets[place] + length
                 ids_at[place] = table[source, feature, IDS] + begin * ID_BYTES
                 if len(weights_at):
                     at = table[source, feature, WEIGHTS]
@@ -240,13 +192,7 @@ def find_lists(
 def copy_lists(
     addresses: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], out: npt.NDArray[Any]
 ) -> None:
-    """Copy lists from anywhere one behind the other.
-
-    Args:
-        addresses: [N] of the first value of each, which are of the type of `out`; 0 for a list that is not copied.
-        offsets: [N + 1] where each goes.
-        out: written.
-    """
+    """Copy lists from `addresses` [N], 0 for none, to where `offsets` [N + 1] say, of the type of `out`."""
     count = len(addresses)
     for place in range(count):
         # Where a list lies is as good as random: ask for it before it is needed.
@@ -261,10 +207,10 @@ def copy_lists(
 
 @numba.njit(nogil=True, cache=True)
 def _list_at(table: npt.NDArray[np.int64], source: int, feature: int, row: int) -> tuple[int, int]:
-    """Where the list of a feature and row begins and ends in its ids."""
+    """Where the list of a feature and row begins in its ids, and how long it is."""
     starts = carray(pointer(table[source, feature, STARTS]), (row + 1,), np.int64)
-    stops = carray(pointer(table[source, feature, STOPS]), (row + 1,), np.int64)
-    return starts[row], stops[row]
+    lengths = carray(pointer(table[source, feature, LENGTHS]), (row + 1,), np.int64)
+    return starts[row], lengths[row]
 
 
 @numba.njit(nogil=True, cache=True)
@@ -277,19 +223,19 @@ def _equal(
 ) -> bool:
     """Whether two rows, (source, row), have equal lists in all features, and weights of equal bits."""
     for feature in range(first_feature, end_feature):
-        begin, end = _list_at(table, first[0], feature, first[1])
-        other, other_end = _list_at(table, second[0], feature, second[1])
-        if end - begin != other_end - other:
+        begin, length = _list_at(table, first[0], feature, first[1])
+        other, other_length = _list_at(table, second[0], feature, second[1])
+        if length != other_length:
             return False
-        ids = carray(pointer(table[first[0], feature, IDS]), (end,), np.int64)
-        other_ids = carray(pointer(table[second[0], feature, IDS]), (other_end,), np.int64)
-        for index in range(end - begin):
+        ids = carray(pointer(table[first[0], feature, IDS]), (begin + length,), np.int64)
+        other_ids = carray(pointer(table[second[0], feature, IDS]), (other + length,), np.int64)
+        for index in range(length):
             if ids[begin + index] != other_ids[other + index]:
                 return False
         if table[first[0], feature, WEIGHTS] != 0:
-            weights = carray(pointer(table[first[0], feature, WEIGHTS]), (end,), np.int32)
-            other_weights = carray(pointer(table[second[0], feature, WEIGHTS]), (other_end,), np.int32)
-            for index in range(end - begin):
+            weights = carray(pointer(table[first[0], feature, WEIGHTS]), (begin + length,), np.int32)
+            other_weights = carray(pointer(table[second[0], feature, WEIGHTS]), (other + length,), np.int32)
+            for index in range(length):
                 if weights[begin + index] != other_weights[other + index]:
                     return False
     return True

@@ -19,19 +19,29 @@ from typing import Any
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
-from windrow.recsys.log.options import LogOptions, LogSplitOptions
+from windrow.recsys.log.options import (
+    SPLITS,
+    LogOptions,
+    LogSplitOptions,
+    SplitName,
+    parse_instant,
+    split_by_time,
+)
 from windrow.recsys.log.raw_blocks import file_labels, repeated_files, resolve_files
-from windrow.recsys.log.readers import make_reader
-from windrow.recsys.log.samples import SampleMapper, check_splits, find_cuts, sort_by_session, write_splits
+from windrow.recsys.log.readers import read_log
+from windrow.recsys.log.samples import SampleMapper
 from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
 from windrow.recsys.log.store import (
     MANIFEST_NAME,
+    ROW_GROUP_ROWS,
+    VOCABULARIES,
     WEIGHTS_SUFFIX,
     FeatureEntry,
     LogManifest,
     LogStore,
     SampleOrder,
     SplitEntry,
+    SplitWriter,
     StoreFile,
     combined_fingerprint,
     describe_store_file,
@@ -39,10 +49,13 @@ from windrow.recsys.log.store import (
 )
 from windrow.recsys.log.vocabulary import Vocabulary
 
-__all__ = ["Progress", "prepare_log", "read_values", "write_vocabularies"]
+__all__ = ["Progress", "prepare_log"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
+
+Cuts = tuple[int, int] | None
+"""Times at which validation and test begin; None where the split of each row is known already."""
 
 
 def prepare_log(
@@ -108,37 +121,50 @@ def prepare_log(
                 report("sorting by time", 0.0)
                 staged.sort_by_time()
                 in_order = True
-            cuts = find_cuts(staged, rows, split, in_order=in_order)
+            cuts = _find_cuts(staged, rows, split, in_order=in_order)
             shard_rows: dict[int, tuple[int, ...]] = {}
             if by_session:
                 report("sorting by session", 0.0)
-                shard_rows = sort_by_session(
-                    staged, cuts, shard=shard, cluster=cluster, has_times=bool(log.time)
+                # Shards keep the order that the log would have without them: that of time where it is split by time.
+                times = bool(log.time) if cluster else cuts is not None
+                shard_rows = staged.sort_by_session(
+                    _split_code(cuts), shard=shard, cluster=cluster, times=times
                 )
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
-            vocabularies = write_vocabularies(folder, staged, log, training, report)
+            vocabularies = _write_vocabularies(folder, staged, log, training, report)
             dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
             mapper = SampleMapper(
                 log,
-                {name: Vocabulary.of(read_values(path)) for name, path in vocabularies.items()},
+                {name: Vocabulary.of(_read_values(path)) for name, path in vocabularies.items()},
                 staged.moments(dense, training),
             )
-            repeats = [
-                (name, name + WEIGHTS_SUFFIX if log.features[name].weights else "")
-                for name in (log.features if leave_out_repeats else ())
-            ]
-            entries = write_splits(
-                folder,
-                staged.file,
-                mapper,
-                cuts,
-                rows,
-                report,
-                shard_rows=shard_rows,
-                clustered=cluster,
-                repeats=repeats,
+            with contextlib.ExitStack() as stack:
+                writers = {
+                    name: stack.enter_context(
+                        SplitWriter(
+                            folder,
+                            name,
+                            shard_rows=shard_rows.get(code, ()),
+                            clustered=cluster,
+                            repeats=[
+                                (feature, feature + WEIGHTS_SUFFIX if options.weights else "")
+                                for feature, options in log.features.items()
+                                if leave_out_repeats
+                            ],
+                        )
+                    )
+                    for code, name in enumerate(SPLITS)
+                }
+                _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
+        report("checksums", 0.0)
+        entries: dict[str, SplitEntry] = {
+            name: SplitEntry(
+                rows=sum(file.rows for file in files), positives=mapper.positives[name], files=files
             )
-        check_splits(entries, split)
+            for name, writer in writers.items()
+            if (files := writer.files())
+        }
+        _check_splits(entries, split)
         shutil.rmtree(work)
         order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
         origin = {
@@ -210,13 +236,77 @@ def _stage(
         for code, files in enumerate(groups):
             if not files:
                 continue
-            for block in prefetch(make_reader(log.format, files, types).batches()):
+            for block in prefetch(read_log(log.format, files, types)):
                 writer.write(block, labels[block.file], code)
                 before = sum(sizes[file] for file in everything[: everything.index(block.file)])
                 report("reading", (before + block.file_share * sizes[block.file]) / sum(sizes.values()))
         if writer.rows == 0:
             raise DataError(f"{', '.join(str(file) for file in everything)}: there are no samples in the log")
         return writer.rows, writer.in_time_order
+
+
+def _find_cuts(staged: StagedLog, rows: int, split: LogSplitOptions, *, in_order: bool) -> Cuts:
+    if split.by != "time":
+        return None
+    if split.instants:
+        first, second = (parse_instant(instant) for instant in split.instants)
+        return first, second
+    train, validation, test = split.fractions
+    # One past the last time, where a split has no share and would begin behind the last row.
+    end = staged.time_of_row(rows - 1, in_order=in_order) + 1
+    bounds = (round(train * rows), round((train + validation) * rows))
+    wanted = (validation + test > 0, test > 0)
+    first, second = (
+        staged.time_of_row(bound, in_order=in_order) if some and bound < rows else end
+        for bound, some in zip(bounds, wanted, strict=True)
+    )
+    return first, second
+
+
+def _split_code(cuts: Cuts) -> str:
+    """The code of a row's split, in SQL: what `_map_rows` works out in NumPy."""
+    if cuts is None:
+        return "split"
+    return f"(CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END)"
+
+
+def _map_rows(
+    staged: Path,
+    mapper: SampleMapper,
+    cuts: Cuts,
+    writers: Mapping[SplitName, SplitWriter],
+    report: Callable[[int], None],
+) -> None:
+    """Map all rows of a staged log and write them to their splits; the rows so far are reported."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    done = 0
+    with parquet.ParquetFile(staged) as file:
+        for batch in prefetch(file.iter_batches(ROW_GROUP_ROWS)):
+            if cuts is None:
+                codes = batch.column("split").to_numpy()
+            else:
+                codes = split_by_time(batch.column("time").to_numpy(), cuts)
+            for code, (name, writer) in enumerate(writers.items()):
+                chosen = codes == code
+                if chosen.any():
+                    rows = batch if chosen.all() else batch.filter(pa.array(chosen))
+                    writer.write(mapper.map(rows, name))
+            done += batch.num_rows
+            report(done)
+
+
+def _check_splits(entries: Mapping[str, SplitEntry], split: LogSplitOptions) -> None:
+    """Refuse a log of which a split that was asked for has no samples."""
+    for name in split.expected_splits():
+        if name not in entries:
+            sizes = ", ".join(f"{other} {entry.rows}" for other, entry in entries.items())
+            together = ", where samples of one instant stay together" if split.by == "time" else ""
+            raise DataError(
+                f"the {name} split has no samples ({sizes}): give it a larger share in [split], other instants, or "
+                f"more of a log{together}"
+            )
 
 
 def _write_manifest(
@@ -244,7 +334,7 @@ def _write_manifest(
             multi_hot=options.multi_hot,
             weighted=bool(options.weights),
             ids=options.ids,
-            counts=mapper.counts.features[name],
+            counts=mapper.counts[name],
             repeats_left_out=repeats_left_out,
         )
         for name, options in log.features.items()
@@ -253,7 +343,7 @@ def _write_manifest(
     LogManifest(
         windrow_version=version("windrow"),
         dense=log.dense,
-        dense_missing=mapper.counts.dense_missing,
+        dense_missing=mapper.dense_missing,
         has_time=bool(log.time),
         has_session=bool(log.session),
         features=features,
@@ -269,38 +359,21 @@ def _silent(stage: str, share: float) -> None:
     """Tell nobody."""
 
 
-FOLDER_NAME = "vocabularies"
-
-
-def write_vocabularies(
-    folder: Path, staged: StagedLog, log: LogOptions, training: str, report: Callable[[str, float], None]
+def _write_vocabularies(
+    folder: Path, staged: StagedLog, log: LogOptions, training: str, report: Progress
 ) -> dict[str, Path]:
-    """Count values and write the vocabulary of each table that has one.
-
-    Args:
-        folder: of the store.
-        staged: the log.
-        log: says which features there are.
-        training: condition on the rows of the training split, in SQL.
-        report: told how far it is.
-
-    Returns:
-        The file of each table.
-
-    Raises:
-        DataError: features that share a table hold values of different types.
-    """
+    """Write the vocabulary of each table that has one; the file of each."""
     tables = {
         table: features
         for table, features in log.tables().items()
         if log.features[features[0]].ids == "vocabulary"
     }
     if tables:
-        (folder / FOLDER_NAME).mkdir()
+        (folder / VOCABULARIES).mkdir()
     written = {}
     for place, (table, features) in enumerate(tables.items()):
         report(f"counting {table}", place / len(tables))
-        written[table] = folder / FOLDER_NAME / f"{table}.parquet"
+        written[table] = folder / VOCABULARIES / f"{table}.parquet"
         _check_one_type(staged.file, table, features)
         rule = log.features[features[0]]
         staged.write_vocabulary(
@@ -327,12 +400,8 @@ def _check_one_type(staged: Path, table: str, features: tuple[str, ...]) -> None
         )
 
 
-def read_values(path: Path) -> Any:
-    """The values of a vocabulary as one ``pyarrow.Array``: row `FIRST_VALUE_ROW` of the table is that of the first.
-
-    Args:
-        path: file that `write_vocabularies` wrote.
-    """
+def _read_values(path: Path) -> Any:
+    """The values of a vocabulary in the order of their rows."""
     import pyarrow as pa
     from pyarrow import parquet
 

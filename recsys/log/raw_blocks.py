@@ -1,12 +1,4 @@
-"""What readers of logs share: the blocks that they yield, the files of a recipe, text cut into blocks, parsing threads.
-
-Text is cut at line ends, and its blocks are dealt to ranks in turn::
-
-    decompressed   |line line line|line line |line line line line|line
-    block           0              1          2                   3         rank = block mod size
-
-Every rank runs through all the text, which is quick, and parses its own blocks, which is not.
-"""
+"""What readers of logs share: blocks of rows, the files of a recipe, text cut into blocks, parsing threads."""
 
 import gzip
 import os
@@ -16,18 +8,16 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Protocol, TypeVar, cast
+from typing import Any, BinaryIO, Literal, TypeVar, cast
 
 from windrow.comm.errors import DataError
 
 __all__ = [
-    "BLOCK_BYTES",
-    "LogReader",
     "RawBlock",
     "TextBlock",
     "TextType",
-    "default_workers",
     "file_labels",
+    "matching_files",
     "ordered_map",
     "repeated_files",
     "resolve_files",
@@ -62,28 +52,6 @@ class RawBlock:
             row: position in the batch, from 0.
         """
         return f"{self.file}, {self.unit} {self.first + row}"
-
-
-class LogReader(Protocol):
-    """A log on disk: some files of one format."""
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files: what progress is measured against."""
-
-    def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
-        """Read this rank's share, in bounded memory and in the order of the files.
-
-        Args:
-            rank: which share; the shares of all ranks together are the log, without overlap.
-            size: number of shares.
-
-        Yields:
-            Blocks of rows; a block may have none.
-
-        Raises:
-            DataError: a file cannot be read as what it should be; the message names file and place.
-        """
 
 
 def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -135,7 +103,7 @@ def _found(paths: Sequence[Path]) -> list[Path]:
         if path.is_file():
             found.append(path)
             continue
-        matches = _matches(path)
+        matches = matching_files(path)
         if not matches:
             kind = "no file matches" if any(sign in str(path) for sign in "*?[") else "no such file"
             raise DataError(f"{path}: {kind}; correct the path, which starts from the recipe's folder")
@@ -146,7 +114,8 @@ def _found(paths: Sequence[Path]) -> list[Path]:
     return found
 
 
-def _matches(pattern: Path) -> list[Path]:
+def matching_files(pattern: Path) -> list[Path]:
+    """The files that a pattern with ``*``, ``?`` and ``**`` names, by path; folders are left out."""
     anchor = Path(pattern.anchor)
     return sorted(path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file())
 
@@ -167,7 +136,7 @@ def file_labels(files: Sequence[Path]) -> dict[Path, str]:
 
 
 BLOCK_BYTES = 8 << 20
-"""Large enough that a block's fixed costs vanish, small enough to deal evenly and to hold several."""
+"""Large enough that a block's fixed costs vanish, small enough to hold several."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -176,6 +145,7 @@ class TextBlock:
 
     Attributes:
         file: where they come from.
+        header: the file's header line without its line end; empty where it has none.
         data: the lines, each with its line end.
         first_line: number of the first one in its file, from 1.
         num_lines: how many there are.
@@ -183,36 +153,40 @@ class TextBlock:
     """
 
     file: Path
+    header: bytes
     data: bytes
     first_line: int
     num_lines: int
     file_share: float
 
+    def parsed(self, batch: Any, columns_in_file: tuple[str, ...], *, skipped: int = 0) -> RawBlock:
+        """The block as rows.
 
-def text_blocks(
-    files: Sequence[Path],
-    *,
-    rank: int = 0,
-    size: int = 1,
-    block_bytes: int = BLOCK_BYTES,
-    has_header: bool = False,
-) -> Iterator[tuple[bytes, TextBlock]]:
-    """Cut files into blocks of whole lines.
+        Args:
+            batch: ``pyarrow.RecordBatch`` with a row for each line, or for some of them.
+            columns_in_file: names of all columns.
+            skipped: lines before the first row.
+        """
+        return RawBlock(
+            batch=batch,
+            file=self.file,
+            columns_in_file=columns_in_file,
+            unit="line",
+            first=self.first_line + skipped,
+            file_share=self.file_share,
+        )
+
+
+def text_blocks(files: Sequence[Path], *, has_header: bool = False) -> Iterator[TextBlock]:
+    """Cut files into blocks of whole lines, of about `BLOCK_BYTES` after decompression.
 
     Args:
         files: plain, or compressed where the name ends in ``.gz``.
-        rank: whose blocks to yield: those whose number, counted over all files, is `rank` modulo `size`.
-        size: number of ranks.
-        block_bytes: about how long a block is, after decompression. A line is never cut.
-        has_header: whether the first line of each file is a header; it is in no block.
-
-    Yields:
-        The file's header line without its line end (empty without header), and a block.
+        has_header: whether the first line of each file is a header.
 
     Raises:
         DataError: a file is empty or cannot be read, or its compressed stream is damaged or cut short.
     """
-    number = 0
     for file in files:
         line = 1
         header = b""
@@ -221,12 +195,10 @@ def text_blocks(
                 if has_header:
                     header = stream.readline().rstrip(b"\r\n")
                     line = 2
-                for data in _whole_lines(stream, block_bytes):
+                for data in _whole_lines(stream):
                     num_lines = data.count(b"\n")
-                    if number % size == rank:
-                        yield header, TextBlock(file, data, line, num_lines, raw.tell() / file.stat().st_size)
+                    yield TextBlock(file, header, data, line, num_lines, raw.tell() / file.stat().st_size)
                     line += num_lines
-                    number += 1
         except (EOFError, gzip.BadGzipFile, zlib.error) as error:
             raise DataError(
                 f"{file}: the compressed stream is damaged or cut short at or after line {line} ({error}): "
@@ -245,10 +217,10 @@ def _decompressed(raw: BinaryIO, file: Path) -> BinaryIO:
     return cast("BinaryIO", gzip.open(raw, "rb")) if file.suffix == ".gz" else raw
 
 
-def _whole_lines(stream: BinaryIO, block_bytes: int) -> Iterator[bytes]:
+def _whole_lines(stream: BinaryIO) -> Iterator[bytes]:
     """The rest of a stream in pieces that end at line ends; a missing last line end is added."""
     started: list[bytes] = []
-    while chunk := stream.read(block_bytes):
+    while chunk := stream.read(BLOCK_BYTES):
         cut = chunk.rfind(b"\n") + 1
         if cut == 0:
             started.append(chunk)
@@ -266,34 +238,26 @@ MOST_WORKERS = 4
 """More threads than these parse faster than a disk or a decompressor delivers."""
 
 
-def default_workers() -> int:
-    """Threads that this process may well use: one for each of its cores, up to `MOST_WORKERS`."""
-    return min(len(os.sched_getaffinity(0)), MOST_WORKERS)
-
-
-def ordered_map(
-    function: Callable[[Item], Result], items: Iterable[Item], *, workers: int | None = None
-) -> Iterator[Result]:
-    """Apply a function to items in threads of its own, some items ahead of the consumer.
+def ordered_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Apply a function to items in threads of its own, one for each core up to `MOST_WORKERS`.
 
     What the function or the iterator raises is raised here, after the results before it. The threads end with the
     items, or when the consumer closes this generator or drops it.
 
     Args:
         function: gains where it computes in code that lets other threads run (compiled loops, Arrow).
-        items: taken in the consumer's thread.
-        workers: threads; `default_workers` by default. One more item than these is held at a time.
+        items: taken in the consumer's thread. One more item than there are threads is held at a time.
 
     Yields:
         ``function(item)`` of each item, in their order.
     """
-    count = default_workers() if workers is None else workers
+    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
     pending: deque[Future[Result]] = deque()
-    pool = ThreadPoolExecutor(count, thread_name_prefix="ordered map")
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="ordered map")
     try:
         for item in items:
             pending.append(pool.submit(function, item))
-            if len(pending) > count:
+            if len(pending) > workers:
                 yield pending.popleft().result()
         while pending:
             yield pending.popleft().result()

@@ -12,8 +12,7 @@ line::
     ids     [204, 4798, 5041]                 all indices as one list, and
     values  [1.0, 1.0, 0.5]                   what stands behind the colons
 
-CSV has a header line, commas or tabs, plain or compressed. Row groups of Parquet are dealt to ranks in contiguous,
-nearly equal shares.
+CSV has a header line, commas or tabs, plain or compressed.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,31 +23,39 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.rows import near_equal_split
 from windrow.recsys.batches.prefetch import prefetch
 from windrow.recsys.log.options import LogFormat
-from windrow.recsys.log.raw_blocks import (
-    BLOCK_BYTES,
-    LogReader,
-    RawBlock,
-    TextBlock,
-    TextType,
-    ordered_map,
-    text_blocks,
-)
+from windrow.recsys.log.raw_blocks import RawBlock, TextBlock, TextType, ordered_map, text_blocks
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
 
-__all__ = [
-    "CRITEO_COLUMNS",
-    "FIELD_PREFIX",
-    "IDS_COLUMN",
-    "VALUES_COLUMN",
-    "CSVLog",
-    "CriteoLog",
-    "LibfmLog",
-    "ParquetLog",
-    "make_reader",
-]
+__all__ = ["CRITEO_COLUMNS", "read_log"]
+
+
+def read_log(
+    log_format: LogFormat, files: Sequence[Path], columns: Mapping[str, TextType]
+) -> Iterator[RawBlock]:
+    """Read a log of samples, in bounded memory and in the order of the files.
+
+    Args:
+        log_format: of all files.
+        files: that exist; text may be compressed (``.gz``), and is of tabs in ``.tsv`` files of ``format = "csv"``.
+        columns: to read, and what fields of text are read as. Columns that a file lacks are left out of its blocks.
+            A block of CSV in which some field is not what its column should be comes as text, all columns of it.
+
+    Yields:
+        Blocks of rows; a block may have none.
+
+    Raises:
+        RecipeError: the format holds no samples with labels.
+        DataError: a file cannot be read as what it should be; the message names file and place.
+    """
+    readers = {"csv": _read_csv, "criteo": _read_criteo, "libfm": _read_libfm, "parquet": _read_parquet}
+    if log_format not in readers:
+        raise RecipeError(
+            f'format = "{log_format}" has no labelled samples: expected parquet, csv, criteo or libfm'
+        )
+    return readers[log_format](files, columns)
+
 
 NUM_DENSE = 13
 NUM_CATEGORICAL = 26
@@ -60,58 +67,29 @@ CRITEO_COLUMNS = (
 """The columns of such a log, in their order."""
 
 
-class CriteoLog:
-    """Reads Criteo's layout; all columns are int64, null where a field is empty.
+def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
+    """All columns are int64, null where a field is empty."""
+    import pyarrow as pa
 
-    Args:
-        files: plain, or ``.gz``.
-        columns: names of `CRITEO_COLUMNS` to hand on; others are left out.
-        block_bytes: text parsed at a time.
-    """
-
-    def __init__(
-        self, files: Sequence[Path], columns: Sequence[str], *, block_bytes: int = BLOCK_BYTES
-    ) -> None:
-        self._files = tuple(files)
-        self._columns = tuple(name for name in CRITEO_COLUMNS if name in columns)
-        self._block_bytes = block_bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files on disk."""
-        return sum(file.stat().st_size for file in self._files)
-
-    def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
-        """See `LogReader.batches`."""
-        blocks = text_blocks(self._files, rank=rank, size=size, block_bytes=self._block_bytes)
-        yield from ordered_map(self._parse, (block for _, block in prefetch(blocks)))
-
-    def _parse(self, block: TextBlock) -> RawBlock:
-        import pyarrow as pa
-
+    def parse(block: TextBlock) -> RawBlock:
         values = np.empty((len(CRITEO_COLUMNS), block.num_lines), np.int64)
         valid = np.zeros((len(CRITEO_COLUMNS), (block.num_lines + 7) // 8), np.uint8)
         line, field = parse_criteo(np.frombuffer(block.data, np.uint8), NUM_DENSE, values, valid)
         if line >= 0:
-            raise DataError(_message(block, line, field))
-        arrays = [
-            pa.Array.from_buffers(
+            raise DataError(_criteo_message(block, line, field))
+        found = {
+            name: pa.Array.from_buffers(
                 pa.int64(), block.num_lines, [pa.py_buffer(valid[position]), pa.py_buffer(values[position])]
             )
             for position, name in enumerate(CRITEO_COLUMNS)
-            if name in self._columns
-        ]
-        return RawBlock(
-            batch=pa.RecordBatch.from_arrays(arrays, names=list(self._columns)),
-            file=block.file,
-            columns_in_file=CRITEO_COLUMNS,
-            unit="line",
-            first=block.first_line,
-            file_share=block.file_share,
-        )
+            if name in columns
+        }
+        return block.parsed(pa.RecordBatch.from_pydict(found), CRITEO_COLUMNS)
+
+    yield from ordered_map(parse, prefetch(text_blocks(files)))
 
 
-def _message(block: TextBlock, line: int, field: int) -> str:
+def _criteo_message(block: TextBlock, line: int, field: int) -> str:
     fields = block.data.split(b"\n", line + 1)[line].rstrip(b"\r").split(b"\t")
     where = f"{block.file}, line {block.first_line + line}"
     if len(fields) != len(CRITEO_COLUMNS):
@@ -129,37 +107,13 @@ IDS_COLUMN = "ids"
 VALUES_COLUMN = "values"
 
 
-class LibfmLog:
-    """Reads libfm files.
+def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
+    """Fields need the same number of pairs in every line of all files."""
+    import pyarrow as pa
 
-    Args:
-        files: plain, or ``.gz``.
-        columns: ``label``, ``ids``, ``values``, ``field_0``, ``field_1``, ... Fields need the same number of pairs
-            in every line of all files.
-        block_bytes: text parsed at a time.
-    """
+    by_position = any(name.startswith(FIELD_PREFIX) for name in columns)
 
-    def __init__(
-        self, files: Sequence[Path], columns: Sequence[str], *, block_bytes: int = BLOCK_BYTES
-    ) -> None:
-        self._files = tuple(files)
-        self._columns = tuple(columns)
-        self._by_position = any(name.startswith(FIELD_PREFIX) for name in columns)
-        self._block_bytes = block_bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files on disk."""
-        return sum(file.stat().st_size for file in self._files)
-
-    def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
-        """See `LogReader.batches`."""
-        blocks = text_blocks(self._files, rank=rank, size=size, block_bytes=self._block_bytes)
-        yield from ordered_map(self._parse, (block for _, block in prefetch(blocks)))
-
-    def _parse(self, block: TextBlock) -> RawBlock:
-        import pyarrow as pa
-
+    def parse(block: TextBlock) -> RawBlock:
         capacity = block.data.count(b":")
         labels = np.empty(block.num_lines)
         offsets = np.empty(block.num_lines + 1, np.int64)
@@ -173,44 +127,33 @@ class LibfmLog:
                 "and pairs index:value with blanks between them"
             )
         labels[labels == -1] = 0
-        found: dict[str, Any] = {"label": pa.array(labels)}
-        if self._by_position:
-            found |= self._fields(block, offsets, ids)
-        in_file = (*found, IDS_COLUMN, VALUES_COLUMN)
-        if IDS_COLUMN in self._columns:
-            found[IDS_COLUMN] = _lists(offsets, ids)
-        if VALUES_COLUMN in self._columns:
-            found[VALUES_COLUMN] = _lists(offsets, weights)
-        wanted = {name: array for name, array in found.items() if name in self._columns}
-        return RawBlock(
-            batch=pa.RecordBatch.from_pydict(wanted),
-            file=block.file,
-            columns_in_file=in_file,
-            unit="line",
-            first=block.first_line,
-            file_share=block.file_share,
+        found = {"label": pa.array(labels)} | (_libfm_fields(block, offsets, ids) if by_position else {})
+        found |= {IDS_COLUMN: _lists(offsets, ids), VALUES_COLUMN: _lists(offsets, weights)}
+        wanted = {name: array for name, array in found.items() if name in columns}
+        return block.parsed(pa.RecordBatch.from_pydict(wanted), tuple(found))
+
+    yield from ordered_map(parse, prefetch(text_blocks(files)))
+
+
+def _libfm_fields(
+    block: TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
+) -> dict[str, Any]:
+    import pyarrow as pa
+
+    lengths = np.diff(offsets)
+    other = np.flatnonzero(lengths != lengths[0])
+    if len(other):
+        line = block.first_line + int(other[0])
+        raise DataError(
+            f"{block.file}, line {line}: {lengths[other[0]]} pairs, but line {block.first_line} has {lengths[0]}; "
+            f"columns {FIELD_PREFIX}0 ... need as many in every line: read column {IDS_COLUMN!r} with "
+            "multi_hot = true instead"
         )
-
-    @staticmethod
-    def _fields(
-        block: TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
-    ) -> dict[str, Any]:
-        import pyarrow as pa
-
-        lengths = np.diff(offsets)
-        other = np.flatnonzero(lengths != lengths[0])
-        if len(other):
-            line = block.first_line + int(other[0])
-            raise DataError(
-                f"{block.file}, line {line}: {lengths[other[0]]} pairs, but line {block.first_line} has {lengths[0]}; "
-                f"columns {FIELD_PREFIX}0 ... need as many in every line: read column {IDS_COLUMN!r} with "
-                "multi_hot = true instead"
-            )
-        matrix = ids[: offsets[-1]].reshape(len(lengths), -1)
-        return {
-            f"{FIELD_PREFIX}{field}": pa.array(np.ascontiguousarray(matrix[:, field]))
-            for field in range(matrix.shape[1])
-        }
+    matrix = ids[: offsets[-1]].reshape(len(lengths), -1)
+    return {
+        f"{FIELD_PREFIX}{field}": pa.array(np.ascontiguousarray(matrix[:, field]))
+        for field in range(matrix.shape[1])
+    }
 
 
 def _lists(offsets: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> Any:
@@ -223,90 +166,61 @@ PARSE_BYTES = 1 << 20
 """What one of Arrow's threads parses at a time."""
 
 
-class CSVLog:
-    """Reads CSV and TSV files, each with a header line of its own. A field must not hold a line end.
+def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
+    """A header line for each file; tabs in ``.tsv`` and ``.tsv.gz``, else commas. No field holds a line end."""
+    import pyarrow as pa
 
-    Args:
-        files: tabs separate the fields of ``.tsv`` and ``.tsv.gz``, commas those of others.
-        columns: columns to read, and what their fields are; empty fields are null. Others are passed over. A block
-            in which some field is not what its column should be comes as text, all columns of it.
-        block_bytes: text parsed at a time.
-    """
-
-    def __init__(
-        self, files: Sequence[Path], columns: Mapping[str, TextType], *, block_bytes: int = BLOCK_BYTES
-    ) -> None:
-        self._files = tuple(files)
-        self._columns = dict(columns)
-        self._block_bytes = block_bytes
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files on disk."""
-        return sum(file.stat().st_size for file in self._files)
-
-    def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
-        """See `LogReader.batches`."""
-        blocks = text_blocks(
-            self._files, rank=rank, size=size, block_bytes=self._block_bytes, has_header=True
-        )
-        for header, block in prefetch(blocks):
-            names = _names(header, block.file)
-            yield from self._parse(block, names)
-
-    def _parse(
-        self, block: TextBlock, names: tuple[str, ...], *, all_text: bool = False
-    ) -> Iterator[RawBlock]:
-        import pyarrow as pa
-        from pyarrow import csv
-
-        wanted = [name for name in self._columns if name in names]
-        types: Mapping[str, TextType] = {} if all_text else self._columns
-        # Without a column to include, Arrow would read all of them.
-        included = wanted or [names[0]]
-        convert = csv.ConvertOptions(
-            column_types={name: pa.type_for_alias(types.get(name, "string")) for name in included},
-            include_columns=included,
-            null_values=[""],
-            strings_can_be_null=True,
-        )
-        at_a_time = len(block.data) if _may_have_long_line(block.data) else PARSE_BYTES
-        read = csv.ReadOptions(column_names=list(names), block_size=at_a_time)
-        parse = csv.ParseOptions(delimiter=_delimiter(block.file))
+    for block in prefetch(text_blocks(files, has_header=True)):
+        names = _csv_names(block)
         try:
-            table = csv.read_csv(
-                pa.BufferReader(block.data), read_options=read, parse_options=parse, convert_options=convert
-            )
-        except pa.ArrowInvalid as error:
-            if not all_text:
-                # Read as text, the block is refused where its columns are needed as numbers: by line and value.
-                yield from self._parse(block, names, all_text=True)
-                return
-            last = block.first_line + block.num_lines - 1
-            raise DataError(
-                f"{block.file}, lines {block.first_line} to {last}: {error}. Correct the line (rows of this message "
-                f"are counted from line {block.first_line}); every line needs the {len(names)} fields of the header"
-            ) from error
-        first = block.first_line
-        for batch in table.select(wanted or included).to_batches():
-            yield RawBlock(
-                batch=batch,
-                file=block.file,
-                columns_in_file=names,
-                unit="line",
-                first=first,
-                file_share=block.file_share,
-            )
-            first += batch.num_rows
+            table = _csv_table(block, names, columns)
+        except pa.ArrowInvalid:
+            # Read as text, the block is refused where its columns are needed as numbers: by line and value.
+            try:
+                table = _csv_table(block, names, dict.fromkeys(columns, "string"))
+            except pa.ArrowInvalid as error:
+                last = block.first_line + block.num_lines - 1
+                raise DataError(
+                    f"{block.file}, lines {block.first_line} to {last}: {error}. Correct the line (rows of this "
+                    f"message are counted from line {block.first_line}); every line needs the {len(names)} fields of "
+                    "the header"
+                ) from error
+        skipped = 0
+        for batch in table.to_batches():
+            yield block.parsed(batch, names, skipped=skipped)
+            skipped += batch.num_rows
 
 
-def _names(header: bytes, file: Path) -> tuple[str, ...]:
-    try:
-        text = header.decode("utf-8-sig")
-    except UnicodeDecodeError as error:
-        raise DataError(f"{file}, line 1: the header is no UTF-8 ({error}): convert the file") from error
+def _csv_table(block: TextBlock, names: Sequence[str], columns: Mapping[str, TextType]) -> Any:
+    import pyarrow as pa
+    from pyarrow import csv
+
+    wanted = [name for name in columns if name in names]
+    # Without a column to include, Arrow would read all of them.
+    included = wanted or [names[0]]
+    convert = csv.ConvertOptions(
+        column_types={name: pa.type_for_alias(columns.get(name, "string")) for name in included},
+        include_columns=included,
+        null_values=[""],
+        strings_can_be_null=True,
+    )
+    at_a_time = len(block.data) if _may_have_long_line(block.data) else PARSE_BYTES
+    return csv.read_csv(
+        pa.BufferReader(block.data),
+        read_options=csv.ReadOptions(column_names=list(names), block_size=at_a_time),
+        parse_options=csv.ParseOptions(delimiter=_delimiter(block.file)),
+        convert_options=convert,
+    )
+
+
+def _csv_names(block: TextBlock) -> tuple[str, ...]:
     import csv
 
+    file = block.file
+    try:
+        text = block.header.decode("utf-8-sig")
+    except UnicodeDecodeError as error:
+        raise DataError(f"{file}, line 1: the header is no UTF-8 ({error}): convert the file") from error
     fields = next(csv.reader([text], delimiter=_delimiter(file)), [])
     repeated = {name for name in fields if fields.count(name) > 1 and name}
     if repeated:
@@ -333,55 +247,22 @@ BATCH_ROWS = 1 << 16
 """Rows decoded at a time."""
 
 
-class ParquetLog:
-    """Reads Parquet files.
+def _read_parquet(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
+    """Schemas may differ in columns that nobody asks for. Columns of structs are read whole."""
+    import pyarrow as pa
 
-    Args:
-        files: their schemas may differ in columns that nobody asks for.
-        columns: to read; those that a file lacks are left out of its blocks. Columns of structs are read whole.
-        batch_rows: rows decoded at a time.
-    """
-
-    def __init__(
-        self, files: Sequence[Path], columns: Sequence[str], *, batch_rows: int = BATCH_ROWS
-    ) -> None:
-        self._files = tuple(files)
-        self._columns = tuple(columns)
-        self._batch_rows = batch_rows
-
-    @property
-    def num_bytes(self) -> int:
-        """Size of the files on disk."""
-        return sum(file.stat().st_size for file in self._files)
-
-    def batches(self, rank: int = 0, size: int = 1) -> Iterator[RawBlock]:
-        """See `LogReader.batches`."""
-        counts = []
-        for file in self._files:
-            with _open(file) as opened:
-                counts.append(opened.num_row_groups)
-                if opened.metadata.num_rows == 0:
-                    raise DataError(f"{file} has no rows: write it again, or leave it out of paths")
-        groups = [
-            (file, group) for file, count in zip(self._files, counts, strict=True) for group in range(count)
-        ]
-        bounds = near_equal_split(len(groups), size)
-        own = groups[bounds[rank] : bounds[rank + 1]]
-        for file in self._files:
-            mine = [group for path, group in own if path == file]
-            if mine:
-                yield from self._read(file, mine)
-
-    def _read(self, file: Path, groups: Sequence[int]) -> Iterator[RawBlock]:
-        import pyarrow as pa
-
+    for file in files:
+        with _open(file) as opened:
+            if opened.metadata.num_rows == 0:
+                raise DataError(f"{file} has no rows: write it again, or leave it out of paths")
+    for file in files:
         with _open(file) as opened:
             names = tuple(opened.schema_arrow.names)
-            wanted = [name for name in self._columns if name in names]
-            for group in groups:
+            wanted = [name for name in columns if name in names]
+            for group in range(opened.num_row_groups):
                 first = 0
                 try:
-                    for batch in opened.iter_batches(self._batch_rows, row_groups=[group], columns=wanted):
+                    for batch in opened.iter_batches(BATCH_ROWS, row_groups=[group], columns=wanted):
                         yield RawBlock(
                             batch=batch,
                             file=file,
@@ -408,27 +289,3 @@ def _open(file: Path) -> Any:
         raise DataError(
             f"{file}: no readable Parquet file ({error}): correct the path or write it again"
         ) from error
-
-
-def make_reader(log_format: LogFormat, files: Sequence[Path], columns: Mapping[str, TextType]) -> LogReader:
-    """Open a log of samples.
-
-    Args:
-        log_format: of all files.
-        files: that exist.
-        columns: to read, and what fields of text are read as.
-
-    Raises:
-        RecipeError: the format holds no samples with labels.
-    """
-    if log_format == "csv":
-        return CSVLog(files, columns)
-    if log_format == "criteo":
-        return CriteoLog(files, tuple(columns))
-    if log_format == "libfm":
-        return LibfmLog(files, tuple(columns))
-    if log_format == "parquet":
-        return ParquetLog(files, tuple(columns))
-    raise RecipeError(
-        f'format = "{log_format}" has no labelled samples: expected parquet, csv, criteo or libfm'
-    )

@@ -1,6 +1,6 @@
 """The staged log: columns that are needed, conforming, in one Parquet file, and what is asked of it as a whole.
 
-    row, split                 number of the row in the log; code of its split, where that is known already
+    split                      code of the split, where that is known already
     label, time, session       float32, int64, int64
     dense.NAME                 float32, null where missing
     id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
@@ -18,13 +18,7 @@ from typing import Any, Self
 import numpy as np
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.external_sort import (
-    open_ranks,
-    read_buckets,
-    session_hash,
-    write_ranks,
-    write_runs,
-)
+from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles
 from windrow.recsys.log.conform import Column, ColumnKind, conform, is_text, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
@@ -178,7 +172,6 @@ class StagingWriter:
         elif self._split.by == "hash":
             keys = staged.pop(SPLIT_KEY).to_numpy() if self._split.column else rows
             staged["split"] = pa.array(split_by_hash(keys, self._split.fractions, self._split.seed))
-        staged["row"] = pa.array(rows)
         batch = pa.RecordBatch.from_pydict(staged)
         if self._writer is None:
             self._writer = parquet.ParquetWriter(
@@ -334,7 +327,7 @@ class StagedLog:
 
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        self._reorder(f"SELECT row FROM ({self._numbered('time, row AS log_row')}) ORDER BY time, log_row")
+        self._reorder(f"SELECT file_row_number AS row FROM {_scan(self._file)} ORDER BY time, row")
 
     def sort_by_session(
         self, split: str, *, shard: bool, cluster: bool, times: bool
@@ -352,8 +345,9 @@ class StagedLog:
         Returns:
             For each split the rows of its shards, in their order; empty without `shard`.
         """
-        rows = self._numbered(
-            f"session, row AS log_row, CAST({split} AS INTEGER) AS split, {'time' if times else '0'} AS time"
+        rows = (
+            f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
+            f"{'time' if times else '0'} AS time FROM {_scan(self._file)}"
         )
         keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
         counts = dict(
@@ -361,7 +355,7 @@ class StagedLog:
         )
         shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
         dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
-        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "log_row"]
+        order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "row"]
         found: dict[int, tuple[int, ...]] = {}
         if shard:
             for code, _, count in self._database.execute(
@@ -440,10 +434,6 @@ class StagedLog:
             "(FORMAT parquet, COMPRESSION zstd)"
         )
 
-    def _numbered(self, columns: str) -> str:
-        """A query for columns, and the position of each row as ``row``."""
-        return f"SELECT {columns}, row_number() OVER () - 1 AS row FROM {_scan(self._file)}"
-
     def _reorder(self, order: str) -> None:
         """Write the rows anew, in the order in which a query names them.
 
@@ -451,32 +441,27 @@ class StagedLog:
         """
         from pyarrow import parquet
 
-        ordered, target = self._work / "order.parquet", self._work / "ordered.parquet"
+        sorting, target = self._work / "sorting", self._work / "ordered.parquet"
+        sorting.mkdir()
+        ordered = sorting / "order.parquet"
         self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
-        ranks = write_ranks(self._database, ordered, self._work)
-        ordered.unlink()
         log = LogFiles.open([self._file])
-        bucket_rows = max(1, int(BUCKET_BYTES / log.row_bytes))
-        runs = self._work / "runs"
-        runs.mkdir()
-        written = write_runs(
+        rows = sort_rows(
             log.batches(),
-            open_ranks(ranks),
-            bucket_rows=bucket_rows,
+            write_ranks(self._database, ordered, sorting),
+            bucket_rows=max(1, int(BUCKET_BYTES / log.row_bytes)),
             run_bytes=RUN_BYTES,
-            folder=runs,
+            folder=sorting,
         )
-        files = [path for path, _ in written]
         with parquet.ParquetWriter(
             target, log.schema, compression="lz4", use_dictionary=False, write_statistics=False
         ) as writer:
-            for batch in read_buckets(files, -(-len(open_ranks(ranks)) // bucket_rows)):
+            for batch in rows:
                 writer.write_batch(batch)
-        shutil.rmtree(runs)
-        ranks.unlink()
+        shutil.rmtree(sorting)
         self._file.unlink()
         self._file = target.rename(self._work / "staged.parquet")
 
 
 def _scan(file: Path) -> str:
-    return f"read_parquet({sql_text(file)})"
+    return f"read_parquet({sql_text(file)}, file_row_number = true)"

@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum, read_document, write_document
-from windrow.recsys.batches.id_lists import leave_out_repeats
+from windrow.recsys.batches.arrow_columns import leave_out_repeats
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -39,6 +39,7 @@ __all__ = [
     "ROW_GROUP_ROWS",
     "SESSION_COLUMN",
     "TIME_COLUMN",
+    "VOCABULARIES",
     "WEIGHTS_SUFFIX",
     "FeatureEntry",
     "LogManifest",
@@ -55,6 +56,7 @@ __all__ = [
 
 FORMAT_VERSION = 1
 MANIFEST_NAME = "manifest.json"
+VOCABULARIES = "vocabularies"
 CURE = "run `windrow prepare` again to rebuild the store"
 
 SampleOrder = Literal["log", "session shards", "sessions"]
@@ -82,7 +84,8 @@ class FeatureEntry:
     """For each split: "missing" samples without a value; "unseen" ids of values that the vocabulary lacks;
     "truncated" ids cut off by max_length; "ids" all that are stored."""
     repeats_left_out: bool = False
-    """Whether a null stands for what the sample before in the row group has: see `windrow.recsys.batches.id_lists`."""
+    """Whether a null stands for what the sample before in the row group has: see
+    `windrow.recsys.batches.arrow_columns`."""
 
     def mean_ids(self, split: str, rows: int) -> float:
         """Ids per sample of a split, where it has `rows` samples."""
@@ -331,7 +334,7 @@ class LogStore:
         """
         from pyarrow import parquet
 
-        file = self.path / "vocabularies" / f"{table}.parquet"
+        file = self.path / VOCABULARIES / f"{table}.parquet"
         if not file.is_file():
             raise StoreError(
                 f'{self.path} has no vocabulary of {table!r}: only tables of ids = "vocabulary" do'
@@ -361,7 +364,7 @@ def _check_size(path: Path, file: StoreFile) -> None:
 
 
 FILE_ROWS = 1 << 22
-"""Samples of a file: 64 row groups."""
+"""Samples of a file: 64 row groups, where sessions are not dealt to files."""
 
 
 class SplitWriter:
@@ -370,13 +373,11 @@ class SplitWriter:
     Args:
         store: folder of the store.
         name: of the split.
-        row_group_rows: samples of a row group.
-        file_rows: samples of a file, a multiple of these.
-        shard_rows: samples of each file instead, where sessions were dealt to files; only the last row group of a
+        shard_rows: samples of each file, where sessions were dealt to files; only the last row group of a
             file has fewer samples than the others then.
         clustered: whether lists that follow one another are often equal.
         repeats: columns of features in which what the sample before has is left out, each with the column of its
-            weights, empty for none: see `windrow.recsys.batches.id_lists`.
+            weights, empty for none: see `windrow.recsys.batches.arrow_columns`.
     """
 
     def __init__(
@@ -384,16 +385,12 @@ class SplitWriter:
         store: Path,
         name: str,
         *,
-        row_group_rows: int = ROW_GROUP_ROWS,
-        file_rows: int = FILE_ROWS,
         shard_rows: Sequence[int] = (),
         clustered: bool = False,
         repeats: Sequence[tuple[str, str]] = (),
     ) -> None:
         self._store = store
         self._name = name
-        self._row_group_rows = row_group_rows
-        self._file_rows = file_rows
         self._shard_rows = tuple(shard_rows)
         self._clustered = clustered
         self._repeats = tuple(repeats)
@@ -420,13 +417,13 @@ class SplitWriter:
         """
         while batch.num_rows:
             if self._room == 0:
-                self._room = self._shard_rows[len(self._files)] if self._shard_rows else self._file_rows
+                self._room = self._shard_rows[len(self._files)] if self._shard_rows else FILE_ROWS
             part = batch.slice(0, self._room)
             self._waiting.append(part)
             self._waiting_rows += part.num_rows
             self._room -= part.num_rows
-            while self._waiting_rows >= self._row_group_rows:
-                self._flush(self._row_group_rows)
+            while self._waiting_rows >= ROW_GROUP_ROWS:
+                self._flush(ROW_GROUP_ROWS)
             if self._room == 0:
                 self._end_file()
             batch = batch.slice(part.num_rows)

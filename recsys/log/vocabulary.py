@@ -24,7 +24,6 @@ __all__ = [
     "hash_text",
     "hash_values",
     "hashed_rows",
-    "integers",
     "table_key",
 ]
 
@@ -140,7 +139,7 @@ def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
     import pyarrow as pa
 
     if pa.types.is_integer(values.type):
-        return hash_ids(key, integers(values))
+        return hash_ids(key, _integers(values))
     hashes = np.empty(len(values), np.uint64)
     _, offset_buffer, data_buffer = values.buffers()
     offset_type: type[np.integer[Any]] = np.int64 if pa.types.is_large_string(values.type) else np.int32
@@ -165,12 +164,8 @@ def hashed_rows(values: Any, table: str, rows: int) -> npt.NDArray[np.int64]:
     return (hash_values(values, table_key(table)) % np.uint64(rows - 1)).astype(np.int64) + 1
 
 
-def integers(values: Any) -> npt.NDArray[np.int64]:
-    """The numbers of an Arrow array of int64; 0 or anything else where it is null.
-
-    Args:
-        values: ``pyarrow.Array`` of int64.
-    """
+def _integers(values: Any) -> npt.NDArray[np.int64]:
+    """The numbers of an Arrow array of int64; 0 or anything else where it is null."""
     _, buffer = values.buffers()
     if buffer is None:
         return np.zeros(len(values), np.int64)

@@ -25,6 +25,7 @@ of rows of different lengths, and nothing is padded to one length.
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
@@ -33,7 +34,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
-from windrow.recsys.embeddings import SequenceRows, expand_lists, is_compiled
+from windrow.recsys.batches.jagged import Deduplicated, is_compiled
 from windrow.recsys.models.click_models import MLP
 from windrow.training.dense import linear, make_linear
 
@@ -54,7 +55,7 @@ class AttentionPooling(nn.Module):
         self.mlp = MLP([4 * dim, *hidden], generator=generator)
         self.score = make_linear(self.mlp.out_features, 1, generator=generator)
 
-    def forward(self, lists: SequenceRows, queries: Tensor) -> Tensor:
+    def forward(self, lists: Deduplicated[Tensor], queries: Tensor) -> Tensor:
         """Pool.
 
         Args:
@@ -65,20 +66,20 @@ class AttentionPooling(nn.Module):
             [B, d]. Memory: d numbers and those of the hidden layers for each item of each sample, whatever the
             longest list.
         """
-        pairs = ItemPairs(lists)
+        pairs, items = ItemPairs(lists), lists.jagged.values
         layers = [*self.mlp.layers, self.score]
         first = layers[0]
         assert isinstance(first, nn.Linear)
         item, query, difference, product = first.weight.chunk(4, 1)
         hidden = pairs.add(
-            linear(lists.items, item + difference),
+            linear(items, item + difference),
             linear(queries, query - difference, first.bias),
             # Of a part of a matrix oneDNN makes a product element by element, a thousand times as slowly.
-            linear(pairs.multiply(lists.items, queries), product.contiguous()),
+            linear(pairs.multiply(items, queries), product.contiguous()),
         )
         for layer in layers[1:]:
             hidden = layer(torch.relu(hidden))
-        return pairs.sum(lists.items, segment_softmax(hidden.view(-1), pairs.lengths))
+        return pairs.sum(items, segment_softmax(hidden.view(-1), pairs.lengths))
 
 
 class ItemPairs:
@@ -88,10 +89,10 @@ class ItemPairs:
         lists: whose items they are.
     """
 
-    def __init__(self, lists: SequenceRows) -> None:
-        self._lengths = lists.lengths.long()
-        self._inverse = lists.inverse
-        self.lengths = self._lengths if lists.inverse is None else self._lengths[lists.inverse]
+    def __init__(self, lists: Deduplicated[Tensor]) -> None:
+        self._lists = lists
+        lengths = lists.jagged.lengths.long()
+        self.lengths = lengths if lists.inverse is None else lengths[lists.inverse]
 
     @cached_property
     def num_pairs(self) -> int:
@@ -147,11 +148,11 @@ class ItemPairs:
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
         """Where lists begin [U + 1], and the list of each sample [B]."""
-        offsets = torch.nn.functional.pad(self._lengths.cumsum(0), (1, 0))
-        return offsets, torch.arange(len(self._lengths)) if self._inverse is None else self._inverse
+        inverse, lists = self._lists.inverse, self._lists.jagged
+        return lists.offsets.long(), torch.arange(len(lists)) if inverse is None else inverse
 
     def _expanded(self, items: Tensor) -> Tensor:
-        return expand_lists(items, self._lengths, self._inverse)[0]
+        return replace(self._lists, jagged=replace(self._lists.jagged, values=items)).expand().values
 
 
 class _Multiply(torch.autograd.Function):

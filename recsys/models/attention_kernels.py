@@ -24,15 +24,7 @@ Array = np.ndarray[Any, np.dtype[Any]]
 
 @numba.njit(nogil=True, cache=True)
 def multiply_items(items: Array, offsets: Array, inverse: Array, queries: Array, out: Array) -> None:
-    """Write the product, entry by entry, of item and query of each pair.
-
-    Args:
-        items: [n, d] floating.
-        offsets: [U + 1] int64.
-        inverse: [B] int64.
-        queries: [B, d].
-        out: [m, d] to be filled.
-    """
+    """Write the product, entry by entry, of item [n, d] and query [B, d] of each pair to `out` [m, d]."""
     pair = 0
     for sample in range(len(inverse)):
         query = queries[sample]
@@ -54,17 +46,7 @@ def multiply_items_backward(
     of_items: Array,
     of_queries: Array,
 ) -> None:
-    """Add up the gradients of `multiply_items`.
-
-    Args:
-        items: as there.
-        offsets: as there.
-        inverse: as there.
-        queries: as there.
-        upstream: [m, d] gradient of the products.
-        of_items: [n, d] zeros, to be added to.
-        of_queries: [B, d] zeros, to be added to.
-    """
+    """Add the gradients of `multiply_items` to zeros `of_items` and `of_queries`; `upstream` is that of `out`."""
     pair = 0
     for sample in range(len(inverse)):
         query = queries[sample]
@@ -82,15 +64,7 @@ def multiply_items_backward(
 
 @numba.njit(nogil=True, cache=True)
 def add_parts(of_items: Array, offsets: Array, inverse: Array, of_samples: Array, of_pairs: Array) -> None:
-    """Add to each pair's row that of its item and that of its sample.
-
-    Args:
-        of_items: [n, h] floating.
-        offsets: [U + 1] int64.
-        inverse: [B] int64.
-        of_samples: [B, h].
-        of_pairs: [m, h], added to.
-    """
+    """Add to each pair's row [m, h] that of its item [n, h] and that of its sample [B, h]."""
     pair = 0
     for sample in range(len(inverse)):
         own = of_samples[sample]
@@ -106,15 +80,7 @@ def add_parts(of_items: Array, offsets: Array, inverse: Array, of_samples: Array
 def add_parts_backward(
     offsets: Array, inverse: Array, upstream: Array, of_items: Array, of_samples: Array
 ) -> None:
-    """Add up the gradients of `add_parts`; that of the pairs is `upstream` itself.
-
-    Args:
-        offsets: as there.
-        inverse: as there.
-        upstream: [m, h].
-        of_items: [n, h] zeros, to be added to.
-        of_samples: [B, h] zeros, to be added to.
-    """
+    """Add the gradients of `add_parts` to zeros `of_items` and `of_samples`; that of the pairs is `upstream` itself."""
     pair = 0
     for sample in range(len(inverse)):
         own = of_samples[sample]
@@ -130,15 +96,7 @@ def add_parts_backward(
 
 @numba.njit(nogil=True, cache=True)
 def sum_weighted_items(items: Array, offsets: Array, inverse: Array, weights: Array, out: Array) -> None:
-    """Write the sum of each sample's items, each times the weight of its pair.
-
-    Args:
-        items: [n, d] floating.
-        offsets: [U + 1] int64.
-        inverse: [B] int64.
-        weights: [m].
-        out: [B, d] to be filled.
-    """
+    """Write the sum of each sample's items, each times the weight [m] of its pair, to `out` [B, d]."""
     pair = 0
     for sample in range(len(inverse)):
         total = out[sample]
@@ -161,17 +119,7 @@ def sum_weighted_items_backward(
     of_items: Array,
     of_weights: Array,
 ) -> None:
-    """Add up the gradients of `sum_weighted_items`.
-
-    Args:
-        items: as there.
-        offsets: as there.
-        inverse: as there.
-        weights: as there.
-        upstream: [B, d] gradient of the sums.
-        of_items: [n, d] zeros, to be added to.
-        of_weights: [m] to be filled.
-    """
+    """Add the gradients of `sum_weighted_items` to zeros `of_items`, and write those of the weights."""
     pair = 0
     for sample in range(len(inverse)):
         arriving = upstream[sample]

@@ -36,6 +36,7 @@ winning by length alone (Gupta et al., NISER, 2019).
 """
 
 from collections.abc import Sequence
+from dataclasses import replace
 from typing import TYPE_CHECKING, NamedTuple
 
 import torch
@@ -44,8 +45,9 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.batches.sessions import HISTORY, ITEM
-from windrow.recsys.embeddings import Embeddings, SequenceRows, expand_rows
+from windrow.recsys.embeddings import Embeddings, expand_rows
 from windrow.recsys.models.attention import AttentionPooling, places_from_the_end
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
 from windrow.training.dense import glorot, make_linear
@@ -282,10 +284,10 @@ class NextItem(nn.Module):
             Vectors of all samples and items.
         """
         items = embeddings.sequences[ITEM]
-        items = SequenceRows(F.normalize(items.items, dim=1), items.lengths, items.inverse)
+        normal = replace(items.jagged, values=F.normalize(items.jagged.values, dim=1))
         return NextItemVectors(
-            self._sessions(embeddings.sequences[HISTORY].expanded(), len(begun), context),
-            items.expanded().items,
+            self._sessions(embeddings.sequences[HISTORY].expand(), len(begun), context),
+            replace(items, jagged=normal).expand().values,
         )
 
     def forward(self, dense: Tensor, embeddings: Embeddings) -> NextItemVectors:
@@ -315,15 +317,15 @@ class NextItem(nn.Module):
         return sampled_softmax_loss(positive, negative, taken)
 
     def _sessions(
-        self, histories: SequenceRows, num_samples: int, context: "DropoutContext | None"
+        self, histories: Jagged[Tensor], num_samples: int, context: "DropoutContext | None"
     ) -> Tensor:
         """[B, d] from the lists of the first B rows; others are empty."""
-        rows, lengths = histories.items, histories.lengths[:num_samples].long()
+        rows, lengths = histories.values, histories.lengths[:num_samples].long()
         last = lengths.cumsum(0) - 1
         places = places_from_the_end(lengths, len(rows)).clamp(max=len(self.positions) - 1)
         placed = rows + expand_rows(self.positions, places)
         latest = rows.index_select(0, last)
-        attended = self.attention(SequenceRows(placed, lengths, None), latest)
+        attended = self.attention(Deduplicated(Jagged.of_lengths(placed, lengths)), latest)
         both = torch.cat([latest, attended], 1)
         if context is not None:
             both = context.drop(both, self._dropout, layer=0)

@@ -25,7 +25,8 @@ from torch import Tensor, nn
 from torch.nn.functional import scaled_dot_product_attention
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.embeddings import SequenceRows, expand_lists, expand_rows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.embeddings import expand_rows
 from windrow.recsys.models.attention import ItemPairs, places_from_the_end, segment_softmax
 from windrow.recsys.models.click_models import MLP
 from windrow.training.dense import glorot, make_linear
@@ -77,14 +78,14 @@ class SelfAttentionPooling(nn.Module):
             [U, d].
         """
         buckets = ListBuckets(lengths.long())
-        x, _ = expand_lists(items, lengths, buckets.order)
+        x = Jagged.of_lengths(items, lengths).select(buckets.order).values
         places = places_from_the_end(buckets.lengths, len(items)).clamp(max=len(self.positions) - 1)
         x = x + expand_rows(self.positions, places)
         for layer in self.layers:
             x = layer(x, buckets)
         x = self.norm(x)
         weights = segment_softmax(self.score(x).view(len(x)), buckets.lengths)
-        pooled = ItemPairs(SequenceRows(x, buckets.lengths, None)).sum(x, weights)
+        pooled = ItemPairs(Deduplicated(Jagged.of_lengths(x, buckets.lengths))).sum(x, weights)
         return expand_rows(pooled, buckets.place_of_list)
 
 

@@ -13,6 +13,7 @@ from torch.nn.modules.dropout import _DropoutNd
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.attention import AttentionPooling
 from windrow.recsys.models.click_models import MLP, ClickModel
@@ -78,14 +79,29 @@ class SequenceModel(ClickModel):
         for name, tower in zip(self._sequence_names, self.poolings, strict=True):
             lists = embeddings.sequences[name]
             if not self._is_computed_once:
-                lists = lists.expanded(pad=self._pad)
+                lists = Deduplicated(_through_padding(lists) if self._pad else lists.expand())
             if isinstance(tower, AttentionPooling):
                 result, inverse = tower(lists, query), None
             else:
-                result, inverse = tower(lists.items, lists.lengths.long()), lists.inverse
+                jagged = lists.jagged
+                result, inverse = tower(jagged.values, jagged.lengths.long()), lists.inverse
             groups.append(PooledRows((name,), (result.shape[1],), result, inverse))
         together = Embeddings(groups, (*embeddings.order, *self._sequence_names))
         return self.model.finish(begun, together, context)
+
+
+def _through_padding(lists: Deduplicated[Tensor]) -> Jagged[Tensor]:
+    """A list for each sample by way of [U, longest, d], [B, longest, d] and a mask, as without jagged tensors."""
+    if lists.inverse is None:
+        return lists.jagged
+    items, lengths = lists.jagged.values, lists.jagged.lengths.long()
+    longest = int(lengths.max()) if len(lengths) else 0
+    is_item = torch.arange(longest, device=items.device) < lengths.unsqueeze(1)
+    padded = items.new_zeros(len(lengths), longest, items.shape[1]).masked_scatter(
+        is_item.unsqueeze(2), items
+    )
+    expanded = padded.index_select(0, lists.inverse)[is_item.index_select(0, lists.inverse)]
+    return Jagged.of_lengths(expanded, lengths.index_select(0, lists.inverse))
 
 
 class FeatureMLPModel(ClickModel):

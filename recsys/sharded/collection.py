@@ -1,63 +1,176 @@
-"""What pooled and unpooled collections share: this rank's pieces of tables, how they learn, which rows are needed.
+"""What pooled and unpooled collections share: a rank's pieces of tables, how they learn, and a minibatch on its way.
+
+A lookup has four stages: counts, ids, lookup at the owners, vectors home (`InFlightLookup`).
 
 An id names one row in each shard of its table that holds it, so one row in every table that is not cut by columns.
 A row that several ids name counts as often, since bags are looked up without a search for duplicates; a list that
 several samples of a deduplicated group have counts once.
 """
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
+from windrow.comm.codec import make_codec
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
+from windrow.comm.messages import Wire
 from windrow.comm.meter import RowsFound
+from windrow.comm.route import Transfer
+from windrow.comm.wire import WireOptions
+from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.sharded.input_distribution import InputDistribution
-from windrow.recsys.sharded.layout import Layout, OwnerLayout, make_layout
-from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, pack, unpack
-from windrow.recsys.sharded.samples import Samples
+from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
+from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
 from windrow.recsys.tables.make import make_table_batch
-from windrow.recsys.tables.options import TableConfig, TableOptions, check_configs, features_of
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.options import (
+    TableConfig,
+    TableOptions,
+    check_configs,
+    check_names,
+    features_of,
+)
+from windrow.recsys.tables.table import TableBatch
 
 if TYPE_CHECKING:
-    from windrow.comm.world import World
+    from windrow.comm.transfer import Pending
 
 __all__ = [
+    "InFlightLookup",
     "RankTables",
     "ShardedTables",
-    "StoredTable",
     "rows_asked_for",
     "rows_of_whole_tables",
     "table_specs",
 ]
 
+Result_co = TypeVar("Result_co", covariant=True)
 
-@dataclass(frozen=True, slots=True)
-class StoredTable:
-    """One rectangle of a table, as a checkpoint writes and reads it."""
 
-    table: LocalTable
-    """Which rectangle of which table."""
-    weight: Tensor
-    """[rows, columns] values, a view that may be written to."""
-    optimizer_state: dict[str, Tensor]
-    """What the optimiser keeps of it: views that may be written to."""
-    replicated: bool
-    """Whether every rank holds the same copy."""
+class _Tables(Protocol[Result_co]):
+    """What a lookup needs of its collection."""
+
+    world: World
+    layout: Layout
+    form: MessageFormat
+    stage: str
+
+    def send(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Transfer:
+        """Look up what all ranks want of this one, and send it."""
+
+    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
+        """Look up what this rank wants of the tables that every rank holds."""
+
+    def receive(
+        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
+    ) -> Result_co:
+        """Wait for what was found for this rank's samples, and put it together."""
+
+
+class InFlightLookup(Generic[Result_co]):
+    """A minibatch on its way through a collection; made by `start_counts` of the collection.
+
+    Every stage is collective: every rank starts the stages of all its minibatches in the same order. A stage that was
+    not started is started by the next one, so that ``collection.start_counts(batch).finish()`` is a whole lookup.
+    A loop that keeps three minibatches in flight, where values are exact because no row is read before the update of
+    the minibatch before::
+
+        step   minibatch n                  minibatch n + 1      minibatch n + 2
+                                            start_ids
+                                                                 start_counts
+               start_lookup
+               (bottom part of the model)
+               finish
+               forward, backward
+
+    In training mode every rank runs one backward pass through each result, also where it has no samples. Gradients
+    travel while what was computed between `start_lookup` and `finish` is differentiated.
+
+    Args:
+        tables: the collection.
+        samples: each group of this rank.
+    """
+
+    def __init__(self, tables: _Tables[Result_co], samples: Sequence[Samples]) -> None:
+        self._tables = tables
+        self._samples = samples
+        layout, world = tables.layout, tables.world
+        self._owner = layout.owners[world.rank]
+        self._asked = pack(samples, layout.owners, layout.index, tables.form)
+        length = layout.num_groups + len(self._owner.requests)
+        self._headers = [torch.empty(length, dtype=torch.int64) for _ in range(world.size)]
+        self._pending: Pending[None] = world.start_exchange(
+            [torch.from_numpy(message.header) for message in self._asked],
+            self._headers,
+            stage=f"{tables.stage}: counts",
+        )
+        self._received: Sequence[Message] = ()
+        self._transfer: Transfer | None = None
+        self._replicated: list[Tensor] = []
+
+    def start_ids(self) -> None:
+        """Wait for the counts and send the ids. Collective.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        if self._received:
+            return
+        self._pending.wait()
+        rank = self._tables.world.rank
+        self._received = [
+            self._asked[rank]
+            if peer == rank
+            else Message(self._tables.form, header.numpy(), self._owner.request_groups)
+            for peer, header in enumerate(self._headers)
+        ]
+        self._pending = self._tables.world.start_exchange(
+            [message.buffer for message in self._asked],
+            [message.buffer for message in self._received],
+            stage=f"{self._tables.stage}: ids",
+        )
+
+    def start_lookup(self) -> None:
+        """Wait for the ids of all ranks, look them up, and send what was found. Collective.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        if self._transfer is not None:
+            return
+        self.start_ids()
+        self._pending.wait()
+        wanted = unpack(self._received, self._owner, self._tables.form)
+        self._transfer = self._tables.send(wanted, self._received, self._asked, self._samples)
+        # While the vectors travel:
+        self._replicated = self._tables.look_up_replicated(self._samples)
+
+    def finish(self) -> Result_co:
+        """Wait for what was found for this rank's samples. Collective; once.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        self.start_lookup()
+        assert self._transfer is not None
+        return self._tables.receive(self._transfer, self._replicated, self._samples)
 
 
 class RankTables(nn.Module):
     """What one rank holds, in batches.
 
     Pooled, of tables that the same groups of features look into; unpooled rows of one batch have one length, so there
-    is a batch for each length.
+    is a batch for each length. Tables of one batch have the same `TableOptions.of_one_batch`.
 
     Args:
         owner: members and lookups; there may be none.
@@ -65,7 +178,7 @@ class RankTables(nn.Module):
         rows: rows of each whole table, by name.
         pooled: sum the rows of a bag, or return each row.
         device: of the tables.
-        fused: learn in the backward pass, where the optimiser can.
+        replicated: whether every rank holds the same.
         seed: of the first values.
     """
 
@@ -77,14 +190,15 @@ class RankTables(nn.Module):
         rows: dict[str, int],
         pooled: bool,
         device: torch.device,
-        fused: bool,
+        replicated: bool,
         seed: int,
     ) -> None:
         super().__init__()
         self.batches: list[TableBatch] = []
         self._groups: list[list[int]] = []
         self._owner = owner
-        for chosen in _groups(owner, pooled=pooled):
+        self._rate_factors: list[float] = []
+        for chosen in _groups(owner, options, pooled=pooled):
             numbers = sorted({owner.lookups[number].member for number in chosen})
             batch = make_table_batch(
                 options,
@@ -92,11 +206,13 @@ class RankTables(nn.Module):
                 tuple(numbers.index(owner.lookups[number].member) for number in chosen),
                 table_rows=rows,
                 pooled=pooled,
-                fused=fused,
+                replicated=replicated,
                 device=device,
                 seed=seed,
             )
             self.batches.append(batch)
+            own_rate = options.of(batch.members[0].name).learning_rate
+            self._rate_factors.append(own_rate / options.learning_rate)
             self._groups.append(chosen)
         self.registered = nn.ModuleList(self.batches)
 
@@ -134,27 +250,32 @@ class RankTables(nn.Module):
             found.update(zip(chosen, _look_up_rows(batch, wanted.select(chosen)), strict=True))
         return [found[number] for number in range(len(self._owner.lookups))]
 
-    def stored(self, *, replicated: bool) -> Iterator[StoredTable]:
-        """The rectangles, for checkpoints and export."""
-        for batch in self.batches:
-            for number, member in enumerate(batch.members):
-                yield StoredTable(member, batch.weight(number), batch.optimizer_state(number), replicated)
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """Learn at this rate, or where a table has its own, at one changed by the same factor."""
+        for batch, factor in zip(self.batches, self._rate_factors, strict=True):
+            batch.set_learning_rate(learning_rate * factor)
 
 
-def _groups(owner: OwnerLayout, *, pooled: bool) -> list[list[int]]:
+def _groups(owner: OwnerLayout, options: TableOptions, *, pooled: bool) -> list[list[int]]:
     """Lookups that one batch of tables can do."""
     if pooled:
         return [list(range(*batch.lookups)) for batch in owner.batches]
-    everything = list(range(len(owner.lookups)))
-    dims = sorted({lookup.dim for lookup in owner.lookups})
-    return [[number for number in everything if owner.lookups[number].dim == dim] for dim in dims]
+    found: list[tuple[int, TableOptions, list[int]]] = []
+    for number, lookup in sorted(enumerate(owner.lookups), key=lambda entry: entry[1].dim):
+        kind = options.of_one_batch(owner.members[lookup.member].name)
+        same = [chosen for dim, other, chosen in found if (dim, other) == (lookup.dim, kind)]
+        if same:
+            same[0].append(number)
+        else:
+            found.append((lookup.dim, kind, [number]))
+    return [chosen for _, _, chosen in found]
 
 
 def _look_up_rows(batch: TableBatch, wanted: LookupInput) -> list[Tensor]:
     counts = wanted.counts.sum(axis=0).tolist()
     if not sum(counts):
         return [torch.empty(0, batch.output_dim, device=wanted.values.device) for _ in counts]
-    return list(batch(wanted.values, wanted.offsets).split(counts))
+    return list(batch.rows(wanted.values, wanted.offsets).split(counts))
 
 
 class ShardedTables(nn.Module):
@@ -178,6 +299,7 @@ class ShardedTables(nn.Module):
         plan: None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
         options: how tables are stored and learn; must agree.
+        wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree.
         stage: name of the traffic in errors and in the meter; must agree.
 
@@ -197,6 +319,7 @@ class ShardedTables(nn.Module):
         plan: Plan | None,
         groups: Sequence[Sequence[str]],
         options: TableOptions | None,
+        wire: WireOptions | None,
         seed: int,
         stage: str,
     ) -> None:
@@ -211,11 +334,23 @@ class ShardedTables(nn.Module):
         check_plan(self.plan, self.specs, self.world.size)
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
-        self.layout = make_layout(tables, self.plan, self.world.size, groups)
+        kinds = [self.options.of_one_batch(table.name) for table in tables]
+        self.layout = make_layout(
+            tables, self.plan, self.world.size, groups, [kinds.index(kind) for kind in kinds]
+        )
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
-        self._stage = stage
+        self.stage = stage
+        forms = wire or WireOptions()
+        self.wire = Wire(
+            self.world,
+            stage=stage,
+            codec=make_codec(forms.vectors),
+            gradient_codec=make_codec(forms.gradients),
+            device=self.device,
+            rows_stage="vectors",
+        )
         rows = {table.name: table.num_embeddings for table in tables}
         self._sharded = RankTables(
             self.layout.owners[self.world.rank],
@@ -223,7 +358,7 @@ class ShardedTables(nn.Module):
             rows=rows,
             pooled=pooled,
             device=self.device,
-            fused=self.options.can_fuse,
+            replicated=False,
             seed=seed,
         )
         self._replicated = RankTables(
@@ -232,7 +367,7 @@ class ShardedTables(nn.Module):
             rows=rows,
             pooled=pooled,
             device=self.device,
-            fused=False,
+            replicated=True,
             seed=seed,
         )
 
@@ -240,24 +375,23 @@ class ShardedTables(nn.Module):
         """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`."""
         return list(self._replicated.parameters())
 
+    def local_tables(self) -> list[TableBatch]:
+        """What this rank stores, replicated tables last; checkpoints and export read and write their state."""
+        return [*self._sharded.batches, *self._replicated.batches]
+
     def step(self) -> None:
         """Learn where the backward pass did not: replicated tables, and all under adam."""
-        for batch in (*self._sharded.batches, *self._replicated.batches):
+        for batch in self.local_tables():
             batch.step()
 
     def set_learning_rate(self, learning_rate: float) -> None:
-        """Learn at this rate from the next lookup on; call it before that lookup starts. Must agree."""
-        for batch in (*self._sharded.batches, *self._replicated.batches):
-            batch.set_learning_rate(learning_rate)
+        """Learn at this rate from the next lookup on; call it before that lookup starts. Must agree.
 
-    def local_tables(self) -> Iterator[StoredTable]:
-        """The rectangles that this rank holds, replicated ones last, for checkpoints and export."""
-        yield from self._sharded.stored(replicated=False)
-        yield from self._replicated.stored(replicated=True)
-
-    def distribute(self, samples: Sequence[Samples]) -> InputDistribution:
-        """Send the counts of a minibatch. Collective."""
-        return InputDistribution(self.world, self.layout, samples, self.form, stage=self._stage)
+        Args:
+            learning_rate: takes the place of the options'; a table with a rate of its own keeps its ratio to it.
+        """
+        for part in (self._sharded, self._replicated):
+            part.set_learning_rate(learning_rate)
 
     def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
         """Count where the rows of a minibatch are, when it is looked up.
@@ -270,11 +404,11 @@ class ShardedTables(nn.Module):
         """
         if self.world.meter is not None:
             found = rows_asked_for(self.layout, samples, messages, self.world.rank)
-            self.world.meter.record_found(f"{self._stage}: rows", local=found.local, remote=found.remote)
+            self.world.meter.record_found(f"{self.stage}: rows", local=found.local, remote=found.remote)
 
     def replicated_input(self, samples: Sequence[Samples]) -> list[LookupInput]:
         """What this rank looks up in its copies of replicated tables."""
-        messages = pack(samples, [self.layout.replicated], self.form)
+        messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
         return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
 
 
@@ -287,19 +421,26 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
 
     Returns:
         One for each, with one lookup per sample and feature.
+
+    Raises:
+        RecipeError: options say something of a table that is not there.
     """
-    return [
-        TableSpec(
-            name=table.name,
-            rows=table.num_embeddings,
-            dim=table.embedding_dim,
-            features=tuple(features_of(table)),
-            bytes_per_value=options.dtype.itemsize,
-            optimizer_bytes_per_row=options.optimizer_bytes_per_row(table.embedding_dim),
-            lookups_per_sample=float(len(features_of(table))),
+    check_names("tables", options.per_table, [table.name for table in tables])
+    specs = []
+    for table in tables:
+        own = options.of(table.name)
+        specs.append(
+            TableSpec(
+                name=table.name,
+                rows=table.num_embeddings,
+                dim=table.embedding_dim,
+                features=tuple(features_of(table)),
+                bytes_per_value=own.dtype.itemsize,
+                optimizer_bytes_per_row=own.optimizer_bytes_per_row(table.embedding_dim),
+                lookups_per_sample=float(len(features_of(table))),
+            )
         )
-        for table in tables
-    ]
+    return specs
 
 
 def _check_groups(groups: Sequence[Sequence[str]]) -> None:
@@ -325,7 +466,8 @@ def rows_asked_for(
         rank: this rank.
 
     Cost:
-        One addition for each lookup of each owner, whatever the number of ids.
+        One addition for each lookup of each owner, whatever the number of ids; a pass over the ids of those tables
+        of which every rank holds some rows.
     """
     asked = []
     for owner, message in zip(layout.owners, messages, strict=True):
@@ -336,15 +478,23 @@ def rows_asked_for(
 
 
 def rows_of_whole_tables(owner: OwnerLayout, samples: Sequence[Samples]) -> int:
-    """Count the rows that samples need of an owner that holds no table in pieces.
+    """Count the rows that samples need of what one owner holds, without a message to it.
 
     Args:
         owner: what it holds.
         samples: each group of one rank.
     """
-    total = 0
-    for lookup in owner.lookups:
-        group = samples[owner.request_groups[lookup.request]]
-        key = group.keys[owner.requests[lookup.request].feature]
-        total += int(group.starts[key + 1] - group.starts[key])
-    return total
+    return sum(
+        _num_ids(samples[owner.request_groups[lookup.request]], owner.requests[lookup.request])
+        for lookup in owner.lookups
+    )
+
+
+def _num_ids(samples: Samples, request: Request) -> int:
+    """Ids of one rank that a request asks for."""
+    key = samples.keys[request.feature]
+    start, stop = (int(bound) for bound in samples.starts[key : key + 2])
+    if request.whole:
+        return stop - start
+    ids = samples.ids[start:stop]
+    return int(np.count_nonzero((request.rows[0] <= ids) & (ids < request.rows[1])))

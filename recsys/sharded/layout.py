@@ -14,11 +14,16 @@ share it. A lookup is one segment of the owner's batch of tables, and one block 
 
 Features come in groups. Those of group 0 have a row for each sample; those of any other are deduplicated together and
 have a row for each distinct one, so that groups differ in their number of rows. Kernels want one number of bags for
-all lookups of a batch of tables: tables whose features are of the same groups make one batch.
+all lookups of a batch of tables: tables whose features are of the same groups make one batch, as far as they are stored
+and learn alike.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.recsys.tables.options import TableConfig, features_of
@@ -26,6 +31,7 @@ from windrow.recsys.tables.table import LocalTable
 
 __all__ = [
     "Band",
+    "IndexMap",
     "Layout",
     "Lookup",
     "LookupBatch",
@@ -34,7 +40,8 @@ __all__ = [
     "make_layout",
 ]
 
-INT32_ROWS = 1 << 31
+Ints: TypeAlias = npt.NDArray[np.int64]
+_INT32_ROWS = 1 << 31
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +77,7 @@ class Lookup:
 
 @dataclass(frozen=True, slots=True)
 class LookupBatch:
-    """Neighbouring lookups that one batch of tables does: those of tables whose features are of the same groups."""
+    """Neighbouring lookups that one batch of tables does: tables of one kind, features of the same groups."""
 
     lookups: Range
     """First lookup, and the one after the last."""
@@ -78,6 +85,8 @@ class LookupBatch:
     """Columns of the owner's output."""
     groups: tuple[int, ...]
     """Groups of the features. Where they are several, those with fewer rows get empty bags at their end."""
+    kind: int
+    """How the tables are stored and learn: a number of `make_layout`."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,6 +128,37 @@ class OwnerLayout:
         return self.lookups[-1].columns[1] if self.lookups else 0
 
 
+@dataclass(frozen=True, slots=True, eq=False)
+class IndexMap:
+    """For each id of the features of one group: which requests ask for its row, and which row it is there.
+
+    The rows of a feature's cut tables fall into pieces between all cuts. Rows 0-3 are on rank 0, rows 4-9 on rank 1,
+    but for columns 4-7, whose rows 4-9 are on rank 2::
+
+        piece        0       1             requests (of this feature)   0: rank 0, rows 0-3
+        bounds       0       4             1: rank 1, rows 4-9          2: rank 2, rows 4-9
+        first_asked  0       1      3
+        asked        0       1  2          id 7 is in piece 1: row 7 - 4 of the requests 1 and 2
+    """
+
+    bounds_of_owners: Ints
+    """[owners + 1] where the requests to each begin."""
+    requests: Ints
+    """[r, 3] feature, first row, and number among the requests of cut tables, or -1 for all ids; owner after owner."""
+    features: Ints
+    """[cut features, 3] feature, its first piece, and the one after the last."""
+    bounds: Ints
+    """[pieces] first row of each."""
+    first_asked: Ints
+    """[pieces + 1] where the requests for each begin in `asked`."""
+    asked: Ints
+    """Rows of `requests`."""
+
+    def of_owner(self, number: int) -> slice:
+        """The requests to one owner."""
+        return slice(*self.bounds_of_owners[number : number + 2].tolist())
+
+
 @dataclass(frozen=True, slots=True)
 class Layout:
     """Who gets which ids, and where the vectors that come back belong; the same on every rank."""
@@ -139,6 +179,10 @@ class Layout:
     """What every rank holds and looks up by itself."""
     wide_ids: bool
     """Whether a piece has more rows than int32 can count."""
+    index: tuple[IndexMap, ...]
+    """For each group: ids to `owners`."""
+    replicated_index: tuple[IndexMap, ...]
+    """For each group: ids to `replicated`."""
 
     @property
     def width(self) -> int:
@@ -166,7 +210,12 @@ class Layout:
     @property
     def is_direct(self) -> bool:
         """Whether one owner holds every table whole and nothing is deduplicated: its output is the collection's."""
-        if len(self.owners) > 1 or self.replicated.lookups or any(self.groups):
+        if (
+            len(self.owners) > 1
+            or self.replicated.lookups
+            or any(self.groups)
+            or len(self.owners[0].batches) > 1
+        ):
             return False
         lookups, requests = self.owners[0].lookups, self.owners[0].requests
         return all(
@@ -176,7 +225,11 @@ class Layout:
 
 
 def make_layout(
-    tables: Sequence[TableConfig], plan: Plan, size: int, groups: Sequence[Sequence[str]] = ()
+    tables: Sequence[TableConfig],
+    plan: Plan,
+    size: int,
+    groups: Sequence[Sequence[str]] = (),
+    kinds: Sequence[int] | None = None,
 ) -> Layout:
     """Lay a plan out.
 
@@ -185,9 +238,10 @@ def make_layout(
         plan: covers these tables on `size` ranks, as `check_plan` has it.
         size: number of ranks.
         groups: features that are deduplicated together; may name others, too.
+        kinds: for each table a number that tables share which are stored and learn alike; None: all do.
 
     Returns:
-        The layout. On one rank a replicated table is one like any other.
+        The layout. On one rank replicated rows are like any others.
     """
     features = tuple(dict.fromkeys(feature for table in tables for feature in features_of(table)))
     outputs: list[tuple[int, int, Range]] = []
@@ -196,16 +250,17 @@ def make_layout(
             start = outputs[-1][2][1] if outputs else 0
             outputs.append((number, features.index(feature), (start, start + table.embedding_dim)))
     copies = [
-        Shard(table.name, 0, (0, table.num_embeddings), (0, table.embedding_dim))
+        Shard(table.name, 0, replica.rows, (0, table.embedding_dim))
         for table in tables
-        if table.name in plan.replicated
+        for replica in plan.replicas_of(table.name)
     ]
     group_of = {feature: number for number, names in enumerate(groups, 1) for feature in names}
     feature_groups = tuple(group_of.get(feature, 0) for feature in features)
     alone = size == 1
     shards = [list(plan.shards_on(rank)) + (copies if alone else []) for rank in range(size)]
-    owners = tuple(_lay_out(tables, held, outputs, feature_groups) for held in shards)
-    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups)
+    kinds = kinds or [0] * len(tables)
+    owners = tuple(_lay_out(tables, held, outputs, feature_groups, kinds) for held in shards)
+    replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups, kinds)
     rows = tuple(
         min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features
     )
@@ -218,7 +273,40 @@ def make_layout(
         tuple(outputs),
         owners,
         replicated,
-        most >= INT32_ROWS,
+        most >= _INT32_ROWS,
+        tuple(_index(owners, group) for group in range(1 + len(groups))),
+        tuple(_index([replicated], group) for group in range(1 + len(groups))),
+    )
+
+
+def _index(owners: Sequence[OwnerLayout], group: int) -> IndexMap:
+    """Cut the rows of the group's features wherever a request begins or ends."""
+    rows: list[tuple[int, int, int]] = []
+    bounds_of_owners = [0]
+    cut: dict[int, list[tuple[int, Range]]] = {}
+    for owner in owners:
+        for request, of_group in zip(owner.requests, owner.request_groups, strict=True):
+            if of_group == group:
+                number = -1 if request.whole else sum(len(found) for found in cut.values())
+                if not request.whole:
+                    cut.setdefault(request.feature, []).append((len(rows), request.rows))
+                rows.append((request.feature, request.rows[0], number))
+        bounds_of_owners.append(len(rows))
+    features: list[tuple[int, int, int]] = []
+    bounds: list[int] = []
+    first_asked, asked = [0], list[int]()
+    for feature, ranges in cut.items():
+        begins = sorted({0, *(bound for _, of_request in ranges for bound in of_request)})
+        features.append((feature, len(bounds), len(bounds) + len(begins)))
+        for begin in begins:
+            asked += [number for number, (start, stop) in ranges if start <= begin < stop]
+            first_asked.append(len(asked))
+        bounds += begins
+    return IndexMap(
+        np.array(bounds_of_owners, np.int64),
+        np.array(rows, np.int64).reshape(-1, 3),
+        np.array(features, np.int64).reshape(-1, 3),
+        *(np.array(found, np.int64) for found in (bounds, first_asked, asked)),
     )
 
 
@@ -227,6 +315,7 @@ def _lay_out(
     held: Sequence[Shard],
     outputs: Sequence[tuple[int, int, Range]],
     feature_groups: Sequence[int],
+    kinds: Sequence[int],
 ) -> OwnerLayout:
     order = {table.name: number for number, table in enumerate(tables)}
     groups_of_table = [
@@ -237,6 +326,7 @@ def _lay_out(
         held,
         key=lambda shard: (
             groups_of_table[order[shard.table]],
+            kinds[order[shard.table]],
             order[shard.table],
             shard.rows,
             shard.columns,
@@ -263,20 +353,24 @@ def _lay_out(
         start, dim = lookups[-1].columns[1] if lookups else 0, members[member].dim
         lookups.append(Lookup(requests.index(request), member, (start, start + dim), (output, output + dim)))
     request_groups = tuple(feature_groups[request.feature] for request in requests)
-    batches = _batches(lookups, [groups_of_table[order[member.name]] for member in members])
+    numbers = [order[member.name] for member in members]
+    batches = _batches(lookups, [(groups_of_table[number], kinds[number]) for number in numbers])
     bands = _bands(lookups, batches, request_groups)
     return OwnerLayout(members, requests, request_groups, tuple(lookups), batches, bands)
 
 
-def _batches(lookups: Sequence[Lookup], member_groups: Sequence[tuple[int, ...]]) -> tuple[LookupBatch, ...]:
-    """Join neighbours whose tables have features of the same groups."""
+def _batches(
+    lookups: Sequence[Lookup], members: Sequence[tuple[tuple[int, ...], int]]
+) -> tuple[LookupBatch, ...]:
+    """Join neighbours whose tables have features of the same groups, and are of one kind."""
     batches: list[LookupBatch] = []
     for number, lookup in enumerate(lookups):
-        groups = member_groups[lookup.member]
-        first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups)
-        start = batches.pop() if batches and batches[-1].groups == groups else first
+        groups, kind = members[lookup.member]
+        first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups, kind)
+        same = bool(batches) and (batches[-1].groups, batches[-1].kind) == (groups, kind)
+        start = batches.pop() if same else first
         batches.append(
-            LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups)
+            LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups, kind)
         )
     return tuple(batches)
 

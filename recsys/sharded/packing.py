@@ -1,4 +1,4 @@
-"""What one rank asks one owner for, as bytes: packed from samples, unpacked to the input of the owner's tables.
+"""A minibatch's ids: checked, packed into one message for each owner, and unpacked to the input of its tables.
 
 Ahead of a message travels its header, int64: the rows of each group of features (samples in group 0, distinct ones in
 the others), then a number for each request::
@@ -12,20 +12,171 @@ and then the ids themselves, all requests in one message, group by group::
     lengths   2 0 2           | 0 0                  int32, of pooled lookups; none where there is one id each
 """
 
-from bisect import bisect_left, bisect_right
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.recsys.sharded.layout import OwnerLayout
-from windrow.recsys.sharded.samples import Samples
+from windrow.comm.errors import DataError
+from windrow.recsys.batches.batch import check_jagged
+from windrow.recsys.batches.jagged import check_inverse
+from windrow.recsys.sharded.layout import IndexMap, OwnerLayout
 
-__all__ = ["ONE_EACH", "LookupInput", "Message", "MessageFormat", "pack", "unpack"]
+if TYPE_CHECKING:
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.sharded.layout import Layout
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+__all__ = ["ONE_EACH", "LookupInput", "Message", "MessageFormat", "Samples", "pack", "read_samples", "unpack"]
+
+
+@dataclass(frozen=True, slots=True)
+class Samples:
+    """Ids of the features of one group for the samples of one rank, in memory of the CPU."""
+
+    keys: Mapping[int, int]
+    """For each feature of the layout that is in the group, its row of `lengths`."""
+    lengths: npt.NDArray[Any]
+    """[features of the batch, rows] int32 or int64; a row for each sample, or for each distinct one."""
+    ids: npt.NDArray[Any]
+    """[n] int32 or int64, feature by feature."""
+    weights: npt.NDArray[np.float32]
+    """[n], or [0] where ids have no weights."""
+    starts: npt.NDArray[np.int64]
+    """[features of the batch + 1] where each feature's ids begin."""
+    one_each: npt.NDArray[np.bool_]
+    """[features of the batch] whether every row has exactly one id."""
+    inverse: Tensor | None
+    """[B] int64 row of each sample, on the batch's device; None where there is a row for each sample."""
+
+    @property
+    def num_rows(self) -> int:
+        """Samples, or distinct ones."""
+        return int(self.lengths.shape[1])
+
+    def inverse_on(self, device: torch.device) -> Tensor | None:
+        """`inverse` where the vectors are, which need not be where the batch is."""
+        return None if self.inverse is None else self.inverse.to(device)
+
+
+def read_samples(
+    jagged: "KeyedJaggedTensor",
+    deduplicated: "Sequence[InverseKeyedJaggedTensor]",
+    layout: "Layout",
+    *,
+    is_weighted: bool,
+) -> tuple[Samples, ...]:
+    """Look at a batch, and refuse one that kernels could not be trusted with.
+
+    Args:
+        jagged: ids of the features with a list for each sample; may hold more features than the layout.
+        deduplicated: each group of the layout; likewise.
+        layout: says which features are looked up, and how many rows they choose from.
+        is_weighted: whether ids have weights; those of a part of the batch that has none weigh 1.
+
+    Returns:
+        One for each group of the layout. Views of the batch's memory; copies of what is on a GPU.
+
+    Raises:
+        DataError: a group, a feature or weights are missing, an inverse is not int64, names a row that is not there
+            or has another number of samples, or a law of `check_jagged` is broken.
+
+    Cost:
+        One pass over lengths, ids and inverses.
+    """
+    if len(deduplicated) != layout.num_groups - 1:
+        raise DataError(
+            f"the batch has {len(deduplicated)} deduplicated groups, but the collection was made for "
+            f"{layout.num_groups - 1}: give both the same groups, in the same order"
+        )
+    parts = [jagged, *(group.unique for group in deduplicated)]
+    if is_weighted and all(part.weights_or_none() is None for part in parts):
+        raise DataError("this collection is weighted, but the batch has no weights: give one for each id")
+    found = [_read_group(jagged, layout, 0, None, is_weighted=is_weighted)]
+    for number, group in enumerate(deduplicated, 1):
+        check_inverse(
+            group.inverse,
+            num_unique=group.num_unique,
+            num_samples=jagged.stride(),
+            name=f"group {number} of the batch, {', '.join(group.keys)}",
+        )
+        found.append(_read_group(group.unique, layout, number, group.inverse, is_weighted=is_weighted))
+    return tuple(found)
+
+
+def _read_group(
+    jagged: "KeyedJaggedTensor", layout: "Layout", group: int, inverse: Tensor | None, *, is_weighted: bool
+) -> Samples:
+    names: Sequence[str] = jagged.keys()
+    wanted = layout.features_of_group(group)
+    keys = _keys(names, {feature: layout.features[feature] for feature in wanted}, group)
+    weights = jagged.weights_or_none() if is_weighted else None
+    limits = np.full(len(names), -1, np.int64)
+    for feature, key in keys.items():
+        limits[key] = layout.rows[feature]
+    # Offsets are looked at before lengths are asked for, which the container would derive from them.
+    if (
+        len(set(names)) < len(names)
+        or jagged.variable_stride_per_key()
+        or not _are_integers(jagged.values())
+        or not _are_lawful_offsets(jagged)
+    ):
+        _refuse(jagged, layout)
+    num_rows = jagged.stride()
+    flat = jagged.lengths().detach().cpu()
+    if flat.numel() != len(names) * num_rows:
+        _refuse(jagged, layout)
+    lengths = flat.numpy().reshape(len(names), num_rows)
+    ids = jagged.values().detach().cpu().contiguous().numpy()
+    starts, one_each = np.empty(len(names) + 1, np.int64), np.empty(len(names), np.bool_)
+    from windrow.recsys.sharded.packing_kernels import summarise
+
+    if not summarise(lengths, ids, limits, starts, one_each):
+        _refuse(jagged, layout)
+    if weights is not None and (weights.dtype != torch.float32 or weights.shape != ids.shape):
+        _refuse(jagged, layout)
+    held = np.ones(len(ids) if is_weighted else 0, np.float32)
+    if weights is not None:
+        held = weights.detach().cpu().contiguous().numpy()
+    return Samples(keys, lengths, ids, held, starts, one_each, inverse)
+
+
+def _keys(names: Sequence[str], features: Mapping[int, str], group: int) -> dict[int, int]:
+    place = {name: number for number, name in enumerate(names)}
+    missing = [feature for feature in features.values() if feature not in place]
+    if missing:
+        where = f"group {group} of the batch" if group else "the batch"
+        cure = ": give it the groups that the collection was made for, in their order" if group else ""
+        raise DataError(
+            f"feature {missing[0]!r} is not in {where}, which has {', '.join(names) or 'no features'}{cure}"
+        )
+    return {number: place[feature] for number, feature in features.items()}
+
+
+def _are_integers(tensor: Tensor) -> bool:
+    return tensor.dim() == 1 and tensor.dtype in (torch.int32, torch.int64)
+
+
+def _are_lawful_offsets(jagged: "KeyedJaggedTensor") -> bool:
+    """Whether offsets, where the batch has any, start at 0 and say the same as its lengths."""
+    offsets, lengths = jagged.offsets_or_none(), jagged.lengths_or_none()
+    if offsets is None:
+        return lengths is not None and _are_integers(lengths)
+    if not _are_integers(offsets) or not len(offsets) or int(offsets[0]) != 0:
+        return False
+    return lengths is None or (_are_integers(lengths) and torch.equal(offsets.diff(), lengths.to(offsets)))
+
+
+def _refuse(jagged: "KeyedJaggedTensor", layout: "Layout") -> None:
+    """Say slowly what the fast look found."""
+    unlimited = dict.fromkeys(jagged.keys(), torch.iinfo(torch.int64).max)
+    check_jagged(jagged, {**unlimited, **dict(zip(layout.features, layout.rows, strict=True))})
+    raise DataError("weights of the ids must be float32, one for each id")
+
 
 ONE_EACH = -1
 """Stands in a header for the number of ids where every row has exactly one: then no lengths travel."""
@@ -55,10 +206,16 @@ class Message:
         form: of all messages.
         header: [groups + requests] int64, as drawn above.
         request_groups: group of each request, ascending: `OwnerLayout.request_groups`.
+        allocate: have memory of its own; otherwise `lie_in` gives it some.
     """
 
     def __init__(
-        self, form: MessageFormat, header: npt.NDArray[np.int64], request_groups: Sequence[int]
+        self,
+        form: MessageFormat,
+        header: npt.NDArray[np.int64],
+        request_groups: Sequence[int],
+        *,
+        allocate: bool = True,
     ) -> None:
         groups = len(header) - len(request_groups)
         self.header = header
@@ -75,108 +232,146 @@ class Message:
         self.first_lengths: npt.NDArray[np.int64] = np.concatenate([[0], (self.send_lengths * rows).cumsum()])
         """[requests + 1] where the lengths of each begin."""
         num_ids = int(self.first_ids[-1])
-        num_lengths = int(self.first_lengths[-1])
-        num_weights = num_ids if form.weighted else 0
-        bounds = np.cumsum([0, num_ids * form.id_bytes, 4 * num_weights, 4 * num_lengths]).tolist()
-        self.buffer: Tensor = torch.empty(bounds[-1], dtype=torch.uint8)
-        memory = self.buffer.numpy()
-        self.ids = memory[bounds[0] : bounds[1]].view(form.id_type)
-        self.weights = memory[bounds[1] : bounds[2]].view(np.float32)
-        self.lengths = memory[bounds[2] : bounds[3]].view(np.int32)
+        self._ids_end = num_ids * form.id_bytes
+        self._weights_end = self._ids_end + _WORD_BYTES * num_ids * form.weighted
+        self._id_type = form.id_type
+        self.num_bytes = self._weights_end + _WORD_BYTES * int(self.first_lengths[-1])
+        if allocate:
+            self.lie_in(torch.empty(self.num_bytes, dtype=torch.uint8))
+
+    def lie_in(self, memory: Tensor) -> None:
+        """Take memory of `num_bytes`."""
+        self.buffer: Tensor = memory
+        parts = memory.numpy()
+        self.ids = parts[: self._ids_end].view(self._id_type)
+        self.weights = parts[self._ids_end : self._weights_end].view(np.float32)
+        self.lengths = parts[self._weights_end :].view(np.int32)
+
+    def places(self, first: int, requests: slice) -> npt.NDArray[np.int64]:
+        """Where some requests' parts begin in memory whose byte `first` the message begins at.
+
+        Returns:
+            [requests, 3] of ids, weights, and lengths or -1 for none, each counted in items of its type.
+        """
+        ids, lengths = self.first_ids[:-1][requests], self.first_lengths[:-1][requests]
+        return np.stack(
+            [
+                first // self._id_type(0).itemsize + ids,
+                (first + self._ids_end) // _WORD_BYTES + ids,
+                np.where(
+                    self.send_lengths[requests], (first + self._weights_end) // _WORD_BYTES + lengths, -1
+                ),
+            ],
+            axis=1,
+        )
 
 
-ALL_IDS = -1
+_WORD_BYTES = 4
+"""Of a weight, and of a length."""
+
+_ALIGNMENT = 8
+"""Bytes; messages that share memory begin at multiples, so that ids of either type do."""
 
 
-def pack(samples: Sequence[Samples], owners: Sequence[OwnerLayout], form: MessageFormat) -> list[Message]:
+def pack(
+    samples: Sequence[Samples], owners: Sequence[OwnerLayout], index: Sequence[IndexMap], form: MessageFormat
+) -> list[Message]:
     """Sort the ids of a minibatch out by owner.
 
     Args:
         samples: each group of this rank.
         owners: what they hold and are asked for.
+        index: of these owners, for each group.
         form: of the messages.
 
     Returns:
         One message for each owner, with its header.
 
     Cost:
-        One pass over the ids of each request, two where its table is cut by rows.
+        One pass over the ids, two where tables are cut by rows, however many owners there are.
     """
+    from windrow.recsys.sharded.packing_kernels import pack_requests
+
     rows = np.array([group.num_rows for group in samples], np.int64)
-    counted = [_count(group, number, owners, form) for number, group in enumerate(samples)]
-    messages = []
-    for owner_number, owner in enumerate(owners):
-        counts = [group.counts[group.of_owner(owner_number)] for group in counted]
-        message = Message(form, np.concatenate([rows, *counts]), owner.request_groups)
-        first = 0
-        for group, found in zip(samples, counted, strict=True):
-            stop = first + len(found.counts[found.of_owner(owner_number)])
-            _write(group, found, owner_number, message, slice(first, stop))
-            first = stop
-        messages.append(message)
+    counted = [_count(group, of_group, form) for group, of_group in zip(samples, index, strict=True)]
+    messages, firsts = [], [0]
+    for number, owner in enumerate(owners):
+        counts = [
+            found.counts[of_group.of_owner(number)] for found, of_group in zip(counted, index, strict=True)
+        ]
+        messages.append(Message(form, np.concatenate([rows, *counts]), owner.request_groups, allocate=False))
+        firsts.append(firsts[-1] + -(-messages[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT)
+    memory = torch.empty(firsts[-1], dtype=torch.uint8)
+    for message, first in zip(messages, firsts, strict=False):
+        message.lie_in(memory[first : first + message.num_bytes])
+    done = [0] * len(owners)
+    for group, of_group, found in zip(samples, index, counted, strict=True):
+        places = []
+        for number, message in enumerate(messages):
+            asked = of_group.of_owner(number)
+            requests = slice(done[number], done[number] + asked.stop - asked.start)
+            places.append(message.places(firsts[number], requests))
+            done[number] = requests.stop
+        flat = memory.numpy()
+        pack_requests(
+            group.lengths,
+            group.ids,
+            group.weights,
+            group.starts,
+            found.requests,
+            found.features,
+            of_group.bounds,
+            of_group.first_asked,
+            of_group.asked,
+            np.concatenate(places),
+            found.bag_lengths,
+            flat.view(form.id_type),
+            flat.view(np.float32),
+            flat.view(np.int32),
+        )
     return messages
 
 
 @dataclass(frozen=True, slots=True)
 class _Counted:
-    """The requests of one group's features to all owners."""
+    """The requests of one group's features to all owners, with features as the batch counts them."""
 
     requests: npt.NDArray[np.int64]
-    """[r, 4] as `count_requests` reads them, owner after owner."""
-    bounds: npt.NDArray[np.int64]
-    """[owners + 1] where those of each owner begin."""
+    """`IndexMap.requests`."""
+    features: npt.NDArray[np.int64]
+    """`IndexMap.features`."""
     counts: npt.NDArray[np.int64]
     """[r] number of ids, or ONE_EACH."""
     bag_lengths: npt.NDArray[np.int32]
     """[requests of cut tables, rows]."""
 
-    def of_owner(self, owner: int) -> slice:
-        """The requests to one."""
-        return slice(int(self.bounds[owner]), int(self.bounds[owner + 1]))
 
-
-def _count(samples: Samples, group: int, owners: Sequence[OwnerLayout], form: MessageFormat) -> _Counted:
+def _count(samples: Samples, index: IndexMap, form: MessageFormat) -> _Counted:
     from windrow.recsys.sharded.packing_kernels import count_requests
 
-    rows, bounds, num_cut = [], [0], 0
-    for owner in owners:
-        of_group = slice(bisect_left(owner.request_groups, group), bisect_right(owner.request_groups, group))
-        for request in owner.requests[of_group]:
-            key = samples.keys[request.feature]
-            rows.append((key, *request.rows, ALL_IDS if request.whole else num_cut))
-            num_cut += not request.whole
-        bounds.append(len(rows))
-    requests = np.array(rows, np.int64).reshape(-1, 4)
+    requests, features = index.requests.copy(), index.features.copy()
+    for found in (requests, features):
+        found[:, 0] = [samples.keys[feature] for feature in found[:, 0].tolist()]
     counts = np.empty(len(requests), np.int64)
-    bag_lengths = np.empty((num_cut, samples.num_rows), np.int32)
-    count_requests(samples.lengths, samples.ids, samples.starts, requests, counts, bag_lengths)
-    if form.with_lengths:
-        counts[(requests[:, 3] == ALL_IDS) & samples.one_each[requests[:, 0]]] = ONE_EACH
-    return _Counted(requests, np.array(bounds, np.int64), counts, bag_lengths)
-
-
-def _write(samples: Samples, counted: _Counted, owner: int, message: Message, requests: slice) -> None:
-    """Fill the part of a message that is of one group."""
-    from windrow.recsys.sharded.packing_kernels import pack_requests
-
-    if requests.start == requests.stop:
-        return
-    ids = slice(*message.first_ids[[requests.start, requests.stop]].tolist())
-    pack_requests(
+    bag_lengths = np.empty((int(requests[:, 2].max(initial=-1)) + 1, samples.num_rows), np.int32)
+    count_requests(
         samples.lengths,
         samples.ids,
-        samples.weights,
         samples.starts,
-        counted.requests[counted.of_owner(owner)],
-        message.send_lengths[requests],
-        counted.bag_lengths,
-        message.ids[ids],
-        message.weights[ids],
-        message.lengths[slice(*message.first_lengths[[requests.start, requests.stop]].tolist())],
+        requests,
+        features,
+        index.bounds,
+        index.first_asked,
+        index.asked,
+        counts,
+        bag_lengths,
     )
+    if form.with_lengths:
+        counts[(requests[:, 2] < 0) & samples.one_each[requests[:, 0]]] = ONE_EACH
+    return _Counted(requests, features, counts, bag_lengths)
 
 
-ONE_ID_EACH = -1
+_ONE_ID_EACH = -1
 """Stands for the place of lengths that were not sent."""
 
 
@@ -267,7 +462,7 @@ def _unpack_lookups(
             [
                 message.first_ids[of_lookup],
                 counts[rank],
-                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], ONE_ID_EACH),
+                np.where(message.send_lengths[of_lookup], message.first_lengths[of_lookup], _ONE_ID_EACH),
                 message.num_rows[group_of_lookup] if groups else np.ones_like(of_lookup),
                 places[:, rank],
                 np.arange(len(of_lookup)) * first_bags[-1] + first_bags[rank],

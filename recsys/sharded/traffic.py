@@ -7,57 +7,32 @@ those of `windrow.recsys.sharded.packing`; a vector takes 4 bytes for each colum
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
-from windrow.partition.tables.plan import Range
-from windrow.recsys.sharded.layout import Layout
+from windrow.partition.tables.plan import Cost, Range
+from windrow.recsys.sharded.layout import Layout, Request
 from windrow.recsys.sharded.packing import MessageFormat
 
-__all__ = ["FeatureLoad", "LookupTraffic", "expected_traffic"]
+__all__ = ["FeatureLoad", "expected_traffic"]
 
-HEADER_BYTES = 8
+_HEADER_BYTES = 8
 """An int64 for each group and each request."""
 
-LENGTH_BYTES = 4
+_LENGTH_BYTES = 4
 """An int32 on the wire."""
 
-VALUE_BYTES = 4
+_VALUE_BYTES = 4
 """A float32 on the wire: a weight of an id, or a number of a vector."""
 
 
 @dataclass(frozen=True, slots=True)
 class FeatureLoad:
-    """What one rank's batch has of a feature.
-
-    Attributes:
-        rows: lists.
-        ids: in all of them.
-        one_each: whether every list has exactly one id, so that no lengths travel.
-    """
+    """What one rank's batch has of a feature."""
 
     rows: float
+    """Lists."""
     ids: float
+    """In all of them."""
     one_each: bool
-
-
-@dataclass(frozen=True, slots=True)
-class LookupTraffic:
-    """What all ranks together send and look up in a step.
-
-    Attributes:
-        id_bytes: of ids, their weights, lengths and headers, from rank to rank.
-        lookups: rows of tables that are read, on whichever rank.
-        vector_bytes: of vectors on their way home from other ranks; their gradients take as much back.
-    """
-
-    id_bytes: float
-    lookups: float
-    vector_bytes: float
-
-    def __add__(self, other: "LookupTraffic") -> "LookupTraffic":
-        return LookupTraffic(
-            self.id_bytes + other.id_bytes,
-            self.lookups + other.lookups,
-            self.vector_bytes + other.vector_bytes,
-        )
+    """Whether every list has exactly one id, so that no lengths travel."""
 
 
 def expected_traffic(
@@ -65,7 +40,7 @@ def expected_traffic(
     form: MessageFormat,
     loads: Mapping[str, FeatureLoad],
     id_share: Callable[[str, Range], float],
-) -> LookupTraffic:
+) -> Cost:
     """Add up what a step moves, where every rank's batch is alike.
 
     Args:
@@ -75,29 +50,36 @@ def expected_traffic(
         id_share: ``(feature, rows)``: share of the feature's ids that fall into a range of rows of its table.
 
     Returns:
-        The sums over all ranks.
+        The sums over all ranks; memory is left out.
     """
     size = len(layout.owners)
-    id_bytes = lookups = vector_bytes = 0.0
-    for owner in layout.owners:
-        counts, message = [], float(HEADER_BYTES * (layout.num_groups + len(owner.requests)))
+
+    def num_ids(request: Request) -> float:
+        feature = layout.features[request.feature]
+        return loads[feature].ids * (1.0 if request.whole else id_share(feature, request.rows))
+
+    id_bytes = lookups = lookup_bytes = vector_bytes = 0.0
+    for owner in (*layout.owners, layout.replicated):
+        travels = 0 if owner is layout.replicated else size - 1
+        message = float(_HEADER_BYTES * (layout.num_groups + len(owner.requests)))
         for request in owner.requests:
-            feature = layout.features[request.feature]
-            load = loads[feature]
-            ids = load.ids if request.whole else load.ids * id_share(feature, request.rows)
-            counts.append(ids)
-            message += ids * (form.id_bytes + VALUE_BYTES * form.weighted)
+            load = loads[layout.features[request.feature]]
+            message += num_ids(request) * (form.id_bytes + _VALUE_BYTES * form.weighted)
             if form.with_lengths and not (request.whole and load.one_each):
-                message += LENGTH_BYTES * load.rows
+                message += _LENGTH_BYTES * load.rows
         # An owner's own samples stay at home; every other rank sends it as much.
-        id_bytes += (size - 1) * message
+        id_bytes += travels * message
         for lookup in owner.lookups:
-            ids = counts[lookup.request]
-            load = loads[layout.features[owner.requests[lookup.request].feature]]
+            request = owner.requests[lookup.request]
+            ids = num_ids(request)
             lookups += size * ids
-            vectors = load.rows if form.with_lengths else ids
-            vector_bytes += (size - 1) * vectors * VALUE_BYTES * lookup.dim
-    for lookup in layout.replicated.lookups:
-        feature = layout.features[layout.replicated.requests[lookup.request].feature]
-        lookups += size * loads[feature].ids
-    return LookupTraffic(id_bytes, lookups, vector_bytes)
+            lookup_bytes += size * ids * _VALUE_BYTES * lookup.dim
+            vectors = loads[layout.features[request.feature]].rows if form.with_lengths else ids
+            vector_bytes += travels * vectors * _VALUE_BYTES * lookup.dim
+    return Cost(
+        lookups=lookups,
+        lookup_bytes=lookup_bytes,
+        id_bytes=id_bytes,
+        forward_bytes=vector_bytes,
+        backward_bytes=vector_bytes,
+    )

@@ -16,7 +16,7 @@ the place of the single square (as in FBGEMM's and TorchRec's kernels)::
 Adagrad itself: Duchi, Hazan, Singer: Adaptive Subgradient Methods, JMLR 2011.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
@@ -27,11 +27,11 @@ from torch.nn.functional import embedding, embedding_bag
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import DenseTableBatch, LocalTable
 
-__all__ = ["DenseGradientTableBatch", "RowWiseAdagrad", "pool_rows", "update_rows"]
+__all__ = ["DenseGradientTableBatch"]
 
-STATE_NAMES = {
+_STATE_NAMES = {
     "sum": "sum_of_squares",
     "exp_avg": "first_moment",
     "exp_avg_sq": "second_moment",
@@ -40,17 +40,18 @@ STATE_NAMES = {
 """PyTorch's name of a state -> ours."""
 
 
-class DenseGradientTableBatch(TableBatch):
-    """Members are float32 parameters, with PyTorch's optimisers and `RowWiseAdagrad`.
+class DenseGradientTableBatch(DenseTableBatch):
+    """Members are float32 parameters, with PyTorch's optimisers and row-wise Adagrad.
 
     Where ranks hold copies, ``GradientReducer(world, batch.parameters())`` sums the gradients between the backward
-    pass and `step`. Values are zero until they are written to `weight`.
+    pass and `step`. Values are zero until `initialise` or `load_state` writes them.
 
     Args:
         members: see `TableBatch`.
         lookups: see `TableBatch`.
         options: optimiser and its settings; precision must be fp32.
         pooled: see `TableBatch`.
+        replicated: see `TableBatch`.
         device: of everything. The batch cannot move later: the optimiser state would stay behind.
     """
 
@@ -61,9 +62,10 @@ class DenseGradientTableBatch(TableBatch):
         options: TableOptions,
         *,
         pooled: bool = True,
+        replicated: bool = False,
         device: torch.device | None = None,
     ) -> None:
-        super().__init__(members, lookups, pooled=pooled)
+        super().__init__(members, lookups, pooled=pooled, replicated=replicated)
         assert options.dtype == torch.float32, "dense gradients are fp32"
         self._weights = nn.ParameterList(
             nn.Parameter(torch.zeros(member.num_rows, member.dim, device=device)) for member in members
@@ -73,10 +75,12 @@ class DenseGradientTableBatch(TableBatch):
         self._moves_every_row = options.moves_every_row
         self._optimizer = _make_optimizer(self._parameters_in_order, options)
 
-    def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
-        if self.pooled:
-            return pool_rows(self._parameters_in_order, self.lookups, values, offsets, weights)
+        return _pool(self._parameters_in_order, self.lookups, values, offsets, per_sample_weights)
+
+    def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
+        """See `TableBatch.rows`."""
         num_samples = (len(offsets) - 1) // len(self.lookups)
         bounds = [0] * (len(self.lookups) + 1) if num_samples == 0 else offsets[::num_samples].tolist()
         rows = [
@@ -101,17 +105,11 @@ class DenseGradientTableBatch(TableBatch):
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
 
-    def weight(self, member: int) -> Tensor:
-        """See `TableBatch.weight`."""
-        values: Tensor = self._parameters_in_order[member].detach()
-        return values
-
-    def optimizer_state(self, member: int) -> dict[str, Tensor]:
-        """See `TableBatch.optimizer_state`."""
-        state = self._optimizer.state[self._parameters_in_order[member]]
-        return {
-            STATE_NAMES[name]: value for name, value in state.items() if self._keeps_steps or name != "step"
-        }
+    def _stored(self, member: int) -> dict[str, Tensor]:
+        parameter = self._parameters_in_order[member]
+        state = self._optimizer.state[parameter].items()
+        kept = {_STATE_NAMES[name]: value for name, value in state if self._keeps_steps or name != "step"}
+        return {"weight": parameter.detach(), **kept}
 
 
 def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions) -> Optimizer:
@@ -121,7 +119,7 @@ def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions)
         case "sgd":
             return SGD(parameters, lr=rate, weight_decay=decay, fused=True)
         case "rowwise_adagrad":
-            return RowWiseAdagrad(parameters, lr=rate, eps=eps, weight_decay=decay)
+            return _RowWiseAdagrad(parameters, lr=rate, eps=eps, weight_decay=decay)
         case "adagrad":
             # PyTorch has a fused Adagrad for CPUs only.
             fused = parameters[0].device.type == "cpu"
@@ -137,18 +135,11 @@ def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions)
             return adam
 
 
-class RowWiseAdagrad(Optimizer):
-    """PyTorch's optimiser interface around `update_rows`; the state of a parameter is ``sum``, [rows] float32.
-
-    Args:
-        parameters: each [rows, dim].
-        lr: step size.
-        eps: added to the square root.
-        weight_decay: times the weight, added to the gradient.
-    """
+class _RowWiseAdagrad(Optimizer):
+    """The state of a parameter [rows, dim] is ``sum``, [rows] float32; rows with a zero gradient keep their values."""
 
     def __init__(
-        self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float, weight_decay: float = 0.0
+        self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float, weight_decay: float
     ) -> None:
         super().__init__(parameters, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
         for group in self.param_groups:
@@ -156,66 +147,27 @@ class RowWiseAdagrad(Optimizer):
                 self.state[parameter]["sum"] = parameter.new_zeros(len(parameter))
 
     @torch.no_grad()
-    def step(self, closure: Callable[[], float] | None = None) -> float | None:  # type: ignore[override]
-        """Update every parameter that has a gradient.
-
-        Args:
-            closure: computes loss and gradients anew, as for PyTorch's optimisers; or None.
-
-        Returns:
-            What the closure returned.
-        """
-        loss = None
-        if closure is not None:
-            with torch.enable_grad():
-                loss = closure()
+    def step(self) -> None:  # type: ignore[override]  # nobody gives it a closure
         for group in self.param_groups:
-            for parameter in group["params"]:
-                if parameter.grad is not None:
-                    accumulator = self.state[parameter]["sum"]
-                    gradient = parameter.grad
-                    if group["weight_decay"]:
-                        gradient = gradient.add(parameter, alpha=group["weight_decay"])
-                    update_rows(parameter, gradient, accumulator, group["lr"], group["eps"])
-        return loss
+            for weight in group["params"]:
+                if weight.grad is None:
+                    continue
+                gradient, accumulator = weight.grad, self.state[weight]["sum"]
+                if group["weight_decay"]:
+                    gradient = gradient.add(weight, alpha=group["weight_decay"])
+                accumulator.add_(torch.linalg.vecdot(gradient, gradient), alpha=1 / weight.shape[1])
+                scale = accumulator.sqrt().add_(group["eps"]).reciprocal_().mul_(-group["lr"])
+                weight.addcmul_(gradient, scale[:, None])
 
 
-def update_rows(
-    weight: Tensor, gradient: Tensor, accumulator: Tensor, learning_rate: float, eps: float
-) -> None:
-    """One step of row-wise Adagrad, in place; rows with a zero gradient keep their values.
-
-    Args:
-        weight: [rows, dim] float32.
-        gradient: of the same shape.
-        accumulator: [rows] float32.
-        learning_rate: step size.
-        eps: above 0.
-    """
-    accumulator.add_(torch.linalg.vecdot(gradient, gradient), alpha=1 / weight.shape[1])
-    scale = accumulator.sqrt().add_(eps).reciprocal_().mul_(-learning_rate)
-    weight.addcmul_(gradient, scale[:, None])
-
-
-def pool_rows(
+def _pool(
     tables: tuple[Tensor, ...],
     lookups: tuple[int, ...],
     values: Tensor,
     offsets: Tensor,
     weights: Tensor | None,
 ) -> Tensor:
-    """Look every segment of the input up in its table, and sum the rows of each bag.
-
-    Args:
-        tables: each [rows, dim] float32, contiguous.
-        lookups: for each segment its table.
-        values: [n] int32 or int64 row numbers, not checked.
-        offsets: [len(lookups) * B + 1] where bags begin, segment after segment.
-        weights: [n] float32 that rows are multiplied by, or None.
-
-    Returns:
-        [B, sum of the lookups' dims] float32, differentiable towards tables and weights.
-    """
+    """`DenseGradientTableBatch.forward` for tables [rows, dim], differentiable towards them and the weights."""
     if values.device.type == "cpu":
         pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
         return pooled

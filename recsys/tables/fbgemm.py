@@ -23,23 +23,23 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import DenseTableBatch, LocalTable
 
 __all__ = ["FBGEMMTableBatch"]
 
-OPTIMIZERS = {
+_OPTIMIZERS = {
     "sgd": EmbOptimType.EXACT_SGD,
     "adagrad": EmbOptimType.EXACT_ADAGRAD,
     "rowwise_adagrad": EmbOptimType.EXACT_ROWWISE_ADAGRAD,
 }
 
 
-class FBGEMMTableBatch(TableBatch):
+class FBGEMMTableBatch(DenseTableBatch):
     """Members in one flat FBGEMM storage, fp32 or fp16, updated by ``backward()`` itself.
 
     Results are always float32, and so are the accumulators. fp16 values are rounded to nearest, on GPUs too, where
     FBGEMM can round stochastically: its draws would come from a global generator, and a resumed run would differ.
-    Values are zero until they are written to `weight`.
+    Values are zero until `initialise` or `load_state` writes them.
 
     Args:
         members: see `TableBatch`.
@@ -59,7 +59,7 @@ class FBGEMMTableBatch(TableBatch):
         device: torch.device | None = None,
     ) -> None:
         super().__init__(members, lookups, pooled=pooled)
-        assert options.can_fuse, f"{options.optimizer} needs dense gradients"
+        assert not options.moves_every_row, f"{options.optimizer} needs dense gradients"
         device = device or torch.device("cpu")
         on_cpu = device.type == "cpu"
         location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
@@ -70,7 +70,7 @@ class FBGEMMTableBatch(TableBatch):
             feature_table_map=list(lookups),
             weights_precision=SparseType.FP16 if options.precision == "fp16" else SparseType.FP32,
             output_dtype=SparseType.FP32,
-            optimizer=OPTIMIZERS[options.optimizer],
+            optimizer=_OPTIMIZERS[options.optimizer],
             learning_rate=options.learning_rate,
             eps=options.eps,
             stochastic_rounding=False,
@@ -92,28 +92,28 @@ class FBGEMMTableBatch(TableBatch):
             for (squares,), member in zip(kernel.split_optimizer_states(), members, strict=False)
         ]
 
-    def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
+    def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
         (kernel,) = self._kernel
         if torch.is_inference_mode_enabled():
             # FBGEMM has a CPU kernel for no_grad, but none for inference_mode.
             with torch.inference_mode(mode=False), torch.no_grad():
-                return self.forward(values, offsets, weights)
-        looked_up: Tensor = kernel(values, offsets, weights)
+                return self.forward(values, offsets, per_sample_weights)
+        looked_up: Tensor = kernel(values, offsets, per_sample_weights)
         return looked_up
 
+    def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
+        """See `TableBatch.rows`: the kernel was made for one of the two."""
+        return self.forward(values, offsets)
+
     def step(self) -> None:
-        """See `TableBatch.step`: nothing is left to do after the backward pass."""
+        """See `TableBatch.step`."""
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """See `TableBatch.set_learning_rate`."""
         (kernel,) = self._kernel
         kernel.set_learning_rate(learning_rate)
 
-    def weight(self, member: int) -> Tensor:
-        """See `TableBatch.weight`: a view into FBGEMM's storage, float32 or float16."""
-        return self._weights[member]
-
-    def optimizer_state(self, member: int) -> dict[str, Tensor]:
-        """See `TableBatch.optimizer_state`: views into FBGEMM's storage."""
-        return {"sum_of_squares": self._squares[member]} if self._squares else {}
+    def _stored(self, member: int) -> dict[str, Tensor]:
+        squares = {"sum_of_squares": self._squares[member]} if self._squares else {}
+        return {"weight": self._weights[member], **squares}

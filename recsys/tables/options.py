@@ -3,9 +3,10 @@
 Names and meaning of configs are TorchRec's, so code moves over by its imports.
 """
 
+import difflib
 from collections import Counter
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, fields, replace
 from enum import Enum, unique
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
@@ -17,12 +18,15 @@ from windrow.comm.errors import RecipeError
 __all__ = [
     "EmbeddingBagConfig",
     "EmbeddingConfig",
+    "Form",
     "Optimizer",
     "PoolingType",
     "Precision",
     "TableConfig",
     "TableOptions",
+    "TableOverrides",
     "check_configs",
+    "check_names",
     "embedding_names",
     "features_of",
     "pooling_of",
@@ -71,9 +75,9 @@ class EmbeddingBagConfig(EmbeddingConfig):
     """SUM, or MEAN, the sum divided by the number of ids; zeros for a sample without ids."""
 
 
-UNSUPPORTED: dict[str, tuple[object, str]] = {
-    "weight_init_max": (None, "set initial_scale of the tables' options, or write into local_tables()"),
-    "weight_init_min": (None, "set initial_scale of the tables' options, or write into local_tables()"),
+_UNSUPPORTED: dict[str, tuple[object, str]] = {
+    "weight_init_max": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
+    "weight_init_min": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
     "need_pos": (False, "give the positions' weights as weights of the ids"),
     "use_virtual_table": (False, "hash the ids into a table of fixed size"),
 }
@@ -137,8 +141,27 @@ def embedding_names(tables: Sequence[TableConfig]) -> list[list[str]]:
     ]
 
 
+def check_names(section: str, names: Iterable[str], tables: Sequence[str]) -> None:
+    """Refuse what is said of a table that is not there.
+
+    Args:
+        section: of the recipe, for the message.
+        names: what it names.
+        tables: the tables there are.
+
+    Raises:
+        RecipeError: says the nearest name, and all of them.
+    """
+    for name in names:
+        if name not in tables:
+            nearest = difflib.get_close_matches(name, tables, n=1, cutoff=0.5) or list(tables)
+            raise RecipeError(
+                f"{section}.{name}: there is no such table. Did you mean {nearest[0]!r}? Tables: {', '.join(tables)}"
+            )
+
+
 def _check_unsupported(table: TableConfig) -> None:
-    for name, (understood, cure) in UNSUPPORTED.items():
+    for name, (understood, cure) in _UNSUPPORTED.items():
         value = getattr(table, name, understood)
         if value != understood:
             raise RecipeError(f"table {table.name!r}: {name} = {value!r} is not supported: {cure}")
@@ -151,14 +174,43 @@ def _check_unsupported(table: TableConfig) -> None:
 
 Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
+Form = Literal["dense"]
 
-DIM_MULTIPLE = 4
+_DIM_MULTIPLE = 4
 """FBGEMM's kernels work on groups of four columns."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
+class TableOverrides:
+    """What differs for one table: the recipe's section [tables.NAME]. None: as [tables] says."""
+
+    dim: int | None = None
+    """Columns. Collections made in Python take them from the table's configuration."""
+    optimizer: Optimizer | None = None
+    """Which one."""
+    learning_rate: float | None = None
+    """Step size; a schedule changes it by the same factor as that of [tables]."""
+    eps: float | None = None
+    """Added to the square root in the denominator."""
+    precision: Precision | None = None
+    """How values are stored."""
+    form: Form | None = None
+    """How rows are represented."""
+    initial_scale: float | None = None
+    """First values are uniform in [-initial_scale, initial_scale)."""
+    weight_decay: float | None = None
+    """What each value, times itself, adds to its gradient in every step."""
+    betas: tuple[float, float] | None = None
+    """adam only: decay of the moments."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
 class TableOptions:
-    """How embedding tables are stored, and how they learn."""
+    """How embedding tables are stored, and how they learn.
+
+    What is said here holds for all tables but for what `per_table` says otherwise. Tables of different optimiser,
+    rate, precision and form are looked up by one call for each kind on a rank.
+    """
 
     dim: int = 64
     """Columns of every table: a multiple of 4."""
@@ -172,6 +224,8 @@ class TableOptions:
     precision: Precision = "fp32"
     """How values are stored; fp16 halves the memory and rounds each update to nearest, so small ones may be lost. The
     optimiser's accumulators are fp32 either way. Not for tables of which every rank holds a copy."""
+    form: Form = "dense"
+    """How rows are represented; dense: every value is stored."""
     initial_scale: float | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
     pretrained: Mapping[str, Path] = field(default_factory=dict)
@@ -182,6 +236,8 @@ class TableOptions:
     it). It moves every row in every step, so it has the costs of adam."""
     betas: tuple[float, float] = (0.9, 0.999)
     """adam only: decay of the first and of the second moment for each step."""
+    per_table: Mapping[str, TableOverrides] = field(default_factory=dict, metadata={"sections": True})
+    """What differs for single tables, by name; in a recipe the sections [tables.NAME]."""
 
     def __post_init__(self) -> None:
         """Check the ranges, and what goes together.
@@ -189,14 +245,14 @@ class TableOptions:
         Raises:
             RecipeError: names the field, its value and what is allowed.
         """
-        for name, kind in (("optimizer", Optimizer), ("precision", Precision)):
+        for name, kind in (("optimizer", Optimizer), ("precision", Precision), ("form", Form)):
             if getattr(self, name) not in get_args(kind):
                 raise RecipeError(
                     f'tables.{name} = "{getattr(self, name)}": expected one of {", ".join(get_args(kind))}'
                 )
-        if self.dim < DIM_MULTIPLE or self.dim % DIM_MULTIPLE:
+        if self.dim < _DIM_MULTIPLE or self.dim % _DIM_MULTIPLE:
             raise RecipeError(
-                f"tables.dim = {self.dim}: must be a multiple of {DIM_MULTIPLE}, for example 64"
+                f"tables.dim = {self.dim}: must be a multiple of {_DIM_MULTIPLE}, for example 64"
             )
         for name in ("learning_rate", "eps", "initial_scale"):
             value = getattr(self, name)
@@ -206,21 +262,43 @@ class TableOptions:
             raise RecipeError(f"tables.weight_decay = {self.weight_decay}: must be 0 or above, and finite")
         if not all(0 <= beta < 1 for beta in self.betas):
             raise RecipeError(f"tables.betas = {list(self.betas)}: each must be at least 0 and below 1")
-        if self.precision == "fp16" and not self.can_fuse:
+        if self.precision == "fp16" and self.moves_every_row:
             raise RecipeError(
                 f'tables.precision = "fp16" does not go with optimizer = "{self.optimizer}" and weight_decay = '
                 f"{self.weight_decay:g}, which need dense fp32 gradients: take precision = "
                 '"fp32", or rowwise_adagrad, adagrad or sgd without weight_decay'
             )
+        self._check_overrides()
 
-    @property
-    def can_fuse(self) -> bool:
-        """Whether the backward pass itself can update the rows it touches: where no other row moves."""
-        return not self.moves_every_row
+    def _check_overrides(self) -> None:
+        for name in self.per_table:
+            try:
+                self.of(name)
+            except RecipeError as error:
+                raise RecipeError(f"table {name!r}: {error}") from error
+
+    def of(self, table: str) -> "TableOptions":
+        """What holds for one table, without further overrides."""
+        changed = self.per_table.get(table, TableOverrides())
+        given = {entry.name: getattr(changed, entry.name) for entry in fields(changed)}
+        return replace(
+            self, per_table={}, **{name: value for name, value in given.items() if value is not None}
+        )
+
+    def of_one_batch(self, table: str) -> "TableOptions":
+        """What tables have in common that one call can look up; equal for those that can."""
+        return replace(self.of(table), dim=_DIM_MULTIPLE, initial_scale=None, pretrained={})
+
+    def only(self, tables: Iterable[str]) -> "TableOptions":
+        """The same without what is said of other tables than these."""
+        kept = set(tables)
+        return replace(
+            self, per_table={name: found for name, found in self.per_table.items() if name in kept}
+        )
 
     @property
     def moves_every_row(self) -> bool:
-        """Whether a step also changes rows that were not looked up."""
+        """Whether a step also changes rows that were not looked up: then tables cannot learn in the backward pass."""
         return self.optimizer == "adam" or self.weight_decay > 0
 
     @property

@@ -20,7 +20,7 @@ gaps::
 import hashlib
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
 from math import prod
 from pathlib import Path
@@ -31,33 +31,25 @@ from torch import Tensor
 
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import open_atomically
-from windrow.recsys.tables.table import LocalTable
+from windrow.recsys.tables.table import LocalTable, StateAxis, StateTensor
 
-__all__ = [
-    "FORMAT",
-    "Layout",
-    "ShardReader",
-    "check_shard_files",
-    "parse_key",
-    "shard_key",
-    "write_safetensors",
-    "write_shard_file",
-]
+__all__ = ["ShardReader", "check_shard_files", "write_safetensors", "write_shard_file"]
 
-FORMAT = {"format": "windrow.tables", "format_version": "1"}
+_FORMAT = {"format": "windrow.tables", "format_version": "1"}
 """What the header of every file says."""
 
-KEY = re.compile(r"(.+)/(\d+)-(\d+)/(\d+)-(\d+)/(\w+)", re.DOTALL)
+_AXES: tuple[StateAxis, ...] = ("rows", "columns")
+"""What a tensor's axes run over, the first ones where it has fewer; the header's "axes" names those with others."""
+
+_KEY = re.compile(r"(.+)/(\d+)-(\d+)/(\d+)-(\d+)/(\w+)", re.DOTALL)
 
 
-def write_shard_file(path: Path, members: Iterable[tuple[LocalTable, Mapping[str, Tensor]]]) -> str:
+def write_shard_file(path: Path, state: Iterable[StateTensor]) -> str:
     """Write what one rank holds; nobody else has to be present.
 
     Args:
         path: the file; its folder exists. It is replaced in one step.
-        members: rectangles that do not overlap, each with its tensors by name: "weight" [rows, dim], and optimiser
-            state [rows, dim] (for each weight), [rows] (for each row) or [] (for the rectangle). A replicated table
-            is written by one rank only.
+        state: of pieces that do not overlap. What is replicated is written by one rank only.
 
     Returns:
         The file's SHA-256, hexadecimal: what `check_shard_files` compares.
@@ -68,17 +60,23 @@ def write_shard_file(path: Path, members: Iterable[tuple[LocalTable, Mapping[str
     Memory: one tensor, and only where it comes from a GPU.
     """
     tensors: dict[str, Tensor] = {}
-    for member, contents in members:
-        if not (member.num_rows and member.dim):
+    axes: dict[str, tuple[StateAxis, ...]] = {}
+    for found in state:
+        piece, tensor = found.piece, found.tensor
+        if not (piece.num_rows and piece.dim):
             continue
-        shapes = {(member.num_rows, member.dim), (member.num_rows,), ()}
-        for what, tensor in contents.items():
-            assert tuple(tensor.shape) in shapes, f"{what} of {member} has shape {list(tensor.shape)}"
-            key = shard_key(member, what)
-            assert key not in tensors, f"{key} is there twice"
-            tensors[key] = tensor
+        lengths = {"rows": piece.num_rows, "columns": piece.dim}
+        assert not found.axes or tuple(tensor.shape) == tuple(lengths[axis] for axis in found.axes), (
+            f"{found.name} of {piece} has shape {list(tensor.shape)}"
+        )
+        key = _shard_key(piece, found.name)
+        assert key not in tensors, f"{key} is there twice"
+        tensors[key] = tensor
+        if found.axes != _AXES[: tensor.ndim]:
+            axes[key] = found.axes
     layout = {key: (tensor.dtype, tuple(tensor.shape)) for key, tensor in tensors.items()}
-    return write_safetensors(path, layout, lambda key: [tensors[key]], metadata=FORMAT)
+    metadata = _FORMAT | ({"axes": json.dumps(axes)} if axes else {})
+    return write_safetensors(path, layout, lambda key: [tensors[key]], metadata=metadata)
 
 
 def check_shard_files(folder: Path, checksums: Mapping[str, str]) -> None:
@@ -104,31 +102,31 @@ def check_shard_files(folder: Path, checksums: Mapping[str, str]) -> None:
             )
 
 
-def parse_key(key: str) -> tuple[LocalTable, str] | None:
+def _parse_key(key: str) -> tuple[LocalTable, str] | None:
     """The rectangle and the content that a tensor's name stands for; None where it is not one of ours."""
-    match = KEY.fullmatch(key)
+    match = _KEY.fullmatch(key)
     if match is None:
         return None
     top, bottom, left, right = (int(match[group]) for group in (2, 3, 4, 5))
     return LocalTable(name=match[1], rows=(top, bottom), columns=(left, right)), match[6]
 
 
-def shard_key(member: LocalTable, what: str) -> str:
+def _shard_key(member: LocalTable, what: str) -> str:
     """The tensor's name for a content of a rectangle."""
     (top, bottom), (left, right) = member.rows, member.columns
     return f"{member.name}/{top}-{bottom}/{left}-{right}/{what}"
 
 
-Range = tuple[int, int]
-MOST_PIECES_SHOWN = 3
+_Range = tuple[int, int]
+_MOST_PIECES_SHOWN = 3
 
 
-class Overlap(NamedTuple):
+class _Overlap(NamedTuple):
     """A piece on disk, and the part of it that a request touches."""
 
     piece: LocalTable
-    rows: Range
-    columns: Range
+    rows: _Range
+    columns: _Range
 
     @property
     def area(self) -> int:
@@ -154,6 +152,7 @@ class ShardReader:
         self._folder = folder
         self._stack = ExitStack()
         self._contents: dict[str, dict[LocalTable, tuple[Any, list[str]]]] = {}
+        self._axes: dict[str, Sequence[StateAxis]] = {}
         try:
             for name in names:
                 self._open(folder / name)
@@ -204,12 +203,12 @@ class ShardReader:
         """
         return self._sample(table, what).dtype
 
-    def read(self, table: str, rows: Range, columns: Range, what: str = "weight") -> Tensor:
+    def read(self, table: str, rows: _Range, columns: _Range, what: str = "weight") -> Tensor:
         """One content of a rectangle of a table.
 
         What is stored for each weight is copied bit for bit. What is stored for each row (row-wise Adagrad) is the
         mean over columns of a quantity, so the pieces beside each other are averaged, weighted with the columns
-        they have in common with the request. One number for a whole piece (Adam's step) must be the same in all.
+        they have in common with the request. What is not cut (Adam's step) must be the same in all pieces.
 
         Args:
             table: name.
@@ -218,7 +217,7 @@ class ShardReader:
             what: "weight", or one of `contents`.
 
         Returns:
-            As stored: [rows, columns], [rows] or [], a tensor of the caller's own.
+            As stored: [rows, columns], [rows] or what is not cut, a tensor of the caller's own.
 
         Raises:
             StoreError: the files do not hold all of it, or disagree.
@@ -226,20 +225,23 @@ class ShardReader:
         overlaps = self._overlapping(table, rows, columns)
         if sum(overlap.area for overlap in overlaps) != (rows[1] - rows[0]) * (columns[1] - columns[0]):
             raise self._incomplete(table, rows, columns)
+        first = next(iter(self._pieces(table)))
         sample = self._sample(table, what)
-        if sample.ndim == 0:
-            return self._scalar(overlaps, what) if overlaps else sample
-        shape = (rows[1] - rows[0], columns[1] - columns[0])[: sample.ndim]
-        total = sample.new_zeros(shape, dtype=sample.dtype if sample.ndim == 2 else torch.float64)
+        axes = self._axes.get(_shard_key(first, what), _AXES[: sample.ndim])
+        if not axes:
+            return self._uncut(overlaps, what) if overlaps else self._stored(first, what)[...].clone()
+        shape = (rows[1] - rows[0], columns[1] - columns[0])[: len(axes)]
+        whole = len(axes) == len(_AXES)
+        total = sample.new_zeros(shape, dtype=sample.dtype if whole else torch.float64)
         for overlap in overlaps:
             inside = slice(overlap.rows[0] - rows[0], overlap.rows[1] - rows[0])
             part = self._part(overlap, what)
-            if sample.ndim == 2:
+            if whole:
                 total[inside, overlap.columns[0] - columns[0] : overlap.columns[1] - columns[0]] = part
             else:
                 # In float64 so that pieces that agree, or a single one, come out as they went in.
                 total[inside] += part.double() * (overlap.columns[1] - overlap.columns[0])
-        return total if sample.ndim == 2 else (total / max(columns[1] - columns[0], 1)).to(sample.dtype)
+        return total if whole else (total / max(columns[1] - columns[0], 1)).to(sample.dtype)
 
     def _open(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
@@ -250,15 +252,16 @@ class ShardReader:
             metadata = file.metadata() or {}
         except (OSError, SafetensorError) as error:
             raise StoreError(f"{path} cannot be read: {error}. Use an older checkpoint.") from error
-        if metadata.get("format") != FORMAT["format"]:
+        if metadata.get("format") != _FORMAT["format"]:
             raise StoreError(f"{path} holds no embedding tables of windrow: its header says {metadata}")
-        if metadata.get("format_version") != FORMAT["format_version"]:
+        if metadata.get("format_version") != _FORMAT["format_version"]:
             raise StoreError(
                 f"{path} has format version {metadata.get('format_version')}, and this windrow reads "
-                f"{FORMAT['format_version']}: use the windrow that wrote it"
+                f"{_FORMAT['format_version']}: use the windrow that wrote it"
             )
+        self._axes |= json.loads(metadata.get("axes", "{}"))
         for key in file.keys():  # noqa: SIM118 - not a mapping
-            parsed = parse_key(key)
+            parsed = _parse_key(key)
             if parsed is None:
                 raise StoreError(f"{path} holds a tensor {key!r} that is no piece of a table")
             piece, what = parsed
@@ -275,10 +278,10 @@ class ShardReader:
             raise StoreError(f"{self._folder} has no table {table!r}: it holds {known}")
         return self._contents[table]
 
-    def _overlapping(self, table: str, rows: Range, columns: Range) -> list[Overlap]:
+    def _overlapping(self, table: str, rows: _Range, columns: _Range) -> list[_Overlap]:
         found = []
         for piece in self._pieces(table):
-            common = Overlap(piece, _common(piece.rows, rows), _common(piece.columns, columns))
+            common = _Overlap(piece, _common(piece.rows, rows), _common(piece.columns, columns))
             if common.area:
                 found.append(common)
         return sorted(found, key=lambda overlap: (overlap.rows, overlap.columns))
@@ -291,7 +294,7 @@ class ShardReader:
                 f"{self._folder}: {_shown(piece)} has no {what!r}, only {', '.join(available)}: was another optimiser "
                 "used?"
             )
-        return file.get_slice(shard_key(piece, what))
+        return file.get_slice(_shard_key(piece, what))
 
     def _sample(self, table: str, what: str) -> Tensor:
         """No rows of a content, or the number it consists of: tells dtype and number of axes."""
@@ -299,7 +302,7 @@ class ShardReader:
         sample: Tensor = stored[0:0] if stored.get_shape() else stored[...].clone()
         return sample
 
-    def _part(self, overlap: Overlap, what: str) -> Tensor:
+    def _part(self, overlap: _Overlap, what: str) -> Tensor:
         """The part of a content that an overlap names, read from its file."""
         stored = self._stored(overlap.piece, what)
         (top, _), (left, _) = overlap.piece.rows, overlap.piece.columns
@@ -310,20 +313,20 @@ class ShardReader:
         part: Tensor = stored[inside[: len(stored.get_shape())]]
         return part
 
-    def _scalar(self, overlaps: list[Overlap], what: str) -> Tensor:
+    def _uncut(self, overlaps: list[_Overlap], what: str) -> Tensor:
         values: list[Tensor] = [self._stored(overlap.piece, what)[...] for overlap in overlaps]
         for overlap, value in zip(overlaps, values, strict=True):
             if not torch.equal(value, values[0]):
                 raise StoreError(
-                    f"{self._folder}: {what} is {value.item()} in {_shown(overlap.piece)} and {values[0].item()} in "
-                    f"{_shown(overlaps[0].piece)}: the files were not written together"
+                    f"{self._folder}: {what} is {_brief(value)} in {_shown(overlap.piece)} and {_brief(values[0])} "
+                    f"in {_shown(overlaps[0].piece)}: the files were not written together"
                 )
         return values[0].clone()
 
-    def _incomplete(self, table: str, rows: Range, columns: Range) -> StoreError:
+    def _incomplete(self, table: str, rows: _Range, columns: _Range) -> StoreError:
         pieces = sorted(self._pieces(table), key=lambda piece: (piece.rows, piece.columns))
-        shown = "; ".join(_shown(piece) for piece in pieces[:MOST_PIECES_SHOWN])
-        more = f"; and {len(pieces) - MOST_PIECES_SHOWN} more" if len(pieces) > MOST_PIECES_SHOWN else ""
+        shown = "; ".join(_shown(piece) for piece in pieces[:_MOST_PIECES_SHOWN])
+        more = f"; and {len(pieces) - _MOST_PIECES_SHOWN} more" if len(pieces) > _MOST_PIECES_SHOWN else ""
         wanted = LocalTable(name=table, rows=rows, columns=columns)
         return StoreError(
             f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}{more}. Is a file missing, or "
@@ -331,7 +334,7 @@ class ShardReader:
         )
 
 
-def _common(first: Range, second: Range) -> Range:
+def _common(first: _Range, second: _Range) -> _Range:
     start = max(first[0], second[0])
     return start, max(start, min(first[1], second[1]))
 
@@ -348,14 +351,18 @@ def _check_apart(pieces: list[LocalTable], folder: Path) -> None:
                 )
 
 
+def _brief(value: Tensor) -> str:
+    return str(value.item()) if value.ndim == 0 else "an array"
+
+
 def _shown(piece: LocalTable) -> str:
     return f"table {piece.name!r}, rows {list(piece.rows)}, columns {list(piece.columns)}"
 
 
-Layout: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
+_Layout: TypeAlias = Mapping[str, tuple[torch.dtype, tuple[int, ...]]]
 """Dtype and shape of each tensor."""
 
-DTYPE_NAMES = {
+_DTYPE_NAMES = {
     torch.float64: "F64",
     torch.float32: "F32",
     torch.float16: "F16",
@@ -364,11 +371,11 @@ DTYPE_NAMES = {
     torch.int32: "I32",
     torch.uint8: "U8",
 }
-HEADER_MULTIPLE = 8
+_HEADER_MULTIPLE = 8
 
 
 def write_safetensors(
-    path: Path, layout: Layout, chunks: Callable[[str], Iterable[Tensor]], *, metadata: Mapping[str, str]
+    path: Path, layout: _Layout, chunks: Callable[[str], Iterable[Tensor]], *, metadata: Mapping[str, str]
 ) -> str:
     """Write a file that appears whole or not at all.
 
@@ -407,15 +414,15 @@ def write_safetensors(
 
 
 def _header(
-    layout: Layout, names: Iterable[str], sizes: Mapping[str, int], metadata: Mapping[str, str]
+    layout: _Layout, names: Iterable[str], sizes: Mapping[str, int], metadata: Mapping[str, str]
 ) -> tuple[bytes, bytes]:
     entries: dict[str, object] = {"__metadata__": dict(metadata)}
     start = 0
     for name in names:
         dtype, shape = layout[name]
         stop = start + sizes[name]
-        entries[name] = {"dtype": DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, stop]}
+        entries[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, stop]}
         start = stop
     text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % HEADER_MULTIPLE)
+    text += b" " * (-len(text) % _HEADER_MULTIPLE)
     return len(text).to_bytes(8, "little"), text

@@ -1,11 +1,20 @@
-"""What every kind of embedding storage can do: look rows up for a batch, and learn from the gradient."""
+"""What every kind of embedding storage can do: look rows up for a batch, learn, and give its state by name."""
 
+import hashlib
 from abc import ABC, abstractmethod
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
+import numpy as np
+import torch
 from torch import Tensor, nn
 
-__all__ = ["LocalTable", "TableBatch"]
+from windrow.comm.random import Stream, stream_key
+
+__all__ = ["DenseTableBatch", "LocalTable", "StateAxis", "StateTensor", "TableBatch"]
+
+StateAxis = Literal["rows", "columns"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -30,6 +39,31 @@ class LocalTable:
         return self.columns[1] - self.columns[0]
 
 
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateTensor:
+    """One named tensor of what a rank stores, and how it is cut where several ranks hold parts of it.
+
+    Checkpoints, resharding, export and pretrained rows know nothing of a table but these::
+
+        name             axes                   shape              the part of another rectangle
+        weight           ("rows", "columns")    [rows, columns]    its cells
+        sum_of_squares   ("rows",)              [rows]             its rows: a mean over the piece's columns
+        step             ()                     any                the same in every piece, never cut
+    """
+
+    piece: LocalTable
+    """Which rectangle of which table it belongs to; what several tables share has a name of its own and
+    rows = columns = (0, 1)."""
+    name: str
+    """What it holds: letters, digits and underscores."""
+    tensor: Tensor
+    """The values; may be a view into the storage, so it is read before the next step, and never written."""
+    axes: tuple[StateAxis, ...]
+    """What its axes run over, as drawn above."""
+    replicated: bool
+    """Whether every rank holds the same copy."""
+
+
 class TableBatch(nn.Module, ABC):
     """Rectangles of tables that are looked up by one call, and how they learn.
 
@@ -47,10 +81,18 @@ class TableBatch(nn.Module, ABC):
         lookups: for each segment of the input the member that it is looked up in. Several features may share a
             member: their segments are neighbours. So ``lookups`` ascends from 0 to len(members) - 1 without gaps,
             for example (0, 1, 1, 2).
-        pooled: sum the rows of each bag, or return each row.
+        pooled: whether `forward` is called, or `rows`, for which all members have one length.
+        replicated: whether every rank holds the same copies.
     """
 
-    def __init__(self, members: tuple[LocalTable, ...], lookups: tuple[int, ...], *, pooled: bool) -> None:
+    def __init__(
+        self,
+        members: tuple[LocalTable, ...],
+        lookups: tuple[int, ...],
+        *,
+        pooled: bool,
+        replicated: bool = False,
+    ) -> None:
         super().__init__()
         # FBGEMM 1.8 on CPUs writes past its buffers when a member's lookups are apart.
         assert list(lookups) == sorted(lookups), f"lookups {lookups} must ascend"
@@ -62,11 +104,12 @@ class TableBatch(nn.Module, ABC):
         self.members = members
         self.lookups = lookups
         self.pooled = pooled
+        self.replicated = replicated
         self.output_dim = sum(dims) if pooled else dims[0]
 
     @abstractmethod
-    def forward(self, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> Tensor:
-        """Look rows up.
+    def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
+        """Look bags of rows up.
 
         The input is cut into segments, one for each lookup, and each segment into B bags, one for each sample::
 
@@ -77,12 +120,16 @@ class TableBatch(nn.Module, ABC):
             values: [n] int32 or int64 row numbers inside the member. They are not checked: one out of range reads
                 or writes memory that belongs to something else.
             offsets: [len(lookups) * B + 1], on the device of ``values``, ascending from 0 to n; B may be 0.
-            weights: [n] float32 that each row is multiplied by, or None for ones; pooled only.
+            per_sample_weights: [n] float32 that each row is multiplied by, or None for ones.
 
         Returns:
-            Float32; [B, output_dim] sums, lookups side by side and zeros for an empty bag, or the rows themselves,
-            [n, dim]. Differentiable towards the tables, and towards weights that require a gradient.
+            [B, output_dim] float32 sums, lookups side by side and zeros for an empty bag. Differentiable towards the
+            tables, and towards weights that require a gradient.
         """
+
+    @abstractmethod
+    def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
+        """Look rows up one by one: [n, output_dim] float32, differentiable; the input is that of `forward`."""
 
     @abstractmethod
     def step(self) -> None:
@@ -93,25 +140,84 @@ class TableBatch(nn.Module, ABC):
         """Learn at this rate from the next `forward` (fused, whose backward pass is bound to it) or `step` on."""
 
     @abstractmethod
-    def weight(self, member: int) -> Tensor:
-        """The values of a member: [rows, dim], a view without gradient that may be written to."""
+    def initialise(self, *, seed: int, scales: Sequence[float]) -> None:
+        """Write first values that depend on seed, table, row and column alone, not on how tables are cut.
+
+        Args:
+            seed: the run's seed.
+            scales: for each member half the width of its first values' interval around 0.
+        """
 
     @abstractmethod
-    def optimizer_state(self, member: int) -> dict[str, Tensor]:
-        """What the optimiser keeps of a member, as views that may be written to.
+    def state(self) -> list[StateTensor]:
+        """Everything that is learnt: values and what the optimiser keeps."""
 
-        Returns:
-            sgd: nothing. adagrad: ``sum_of_squares`` [rows, dim]. rowwise_adagrad: ``sum_of_squares`` [rows], of
-            this member's columns only. adam: ``first_moment``, ``second_moment`` [rows, dim], and ``step``, a
-            scalar that counts the steps taken. All float32.
+    @abstractmethod
+    def load_state(self, tensors: Iterable[StateTensor]) -> None:
+        """Overwrite parts of the state, each as soon as it comes.
+
+        Args:
+            tensors: pieces and names are some of `state`'s, shapes too; values are converted where types differ.
         """
 
     @property
     def num_bytes(self) -> int:
         """Bytes of values and optimiser state; gradients are not counted."""
-        tensors = [
-            tensor
-            for member in range(len(self.members))
-            for tensor in (self.weight(member), *self.optimizer_state(member).values())
+        return sum(found.tensor.nbytes for found in self.state())
+
+
+class DenseTableBatch(TableBatch):
+    """What storages have in common that keep every value of a rectangle: state by rectangle, and first values."""
+
+    @abstractmethod
+    def _stored(self, member: int) -> dict[str, Tensor]:
+        """Views of a member, "weight" [rows, dim] first, then what the optimiser keeps, all float32.
+
+        sgd: nothing. adagrad: ``sum_of_squares`` [rows, dim]. rowwise_adagrad: ``sum_of_squares`` [rows], of this
+        member's columns only. adam: ``first_moment``, ``second_moment`` [rows, dim], and ``step``, a scalar that
+        counts the steps taken.
+        """
+
+    def initialise(self, *, seed: int, scales: Sequence[float]) -> None:
+        """See `TableBatch.initialise`: uniform in [-scale, scale)."""
+        for number, (member, scale) in enumerate(zip(self.members, scales, strict=True)):
+            _fill_rectangle(self._stored(number)["weight"], member, scale, seed)
+
+    def state(self) -> list[StateTensor]:
+        """See `TableBatch.state`: views."""
+        axes: tuple[StateAxis, StateAxis] = ("rows", "columns")
+        return [
+            StateTensor(
+                piece=member, name=name, tensor=tensor, axes=axes[: tensor.ndim], replicated=self.replicated
+            )
+            for number, member in enumerate(self.members)
+            for name, tensor in self._stored(number).items()
         ]
-        return sum(tensor.nbytes for tensor in tensors)
+
+    def load_state(self, tensors: Iterable[StateTensor]) -> None:
+        """See `TableBatch.load_state`."""
+        place = {(found.piece, found.name): found.tensor for found in self.state()}
+        for given in tensors:
+            place[given.piece, given.name].copy_(given.tensor)
+
+
+_CHUNK_VALUES = 1 << 20
+"""Values made at a time where they must be converted or sent to another device: 4 MB, so they stay in a cache."""
+
+
+def _fill_rectangle(weight: Tensor, place: LocalTable, scale: float, seed: int) -> None:
+    """First values of a rectangle; rounded from float32 where `weight` is shorter."""
+    from windrow.recsys.tables.table_kernels import fill_uniform
+
+    digest = hashlib.blake2b(place.name.encode(), digest_size=8).digest()
+    key = np.uint64(stream_key(seed, Stream.INITIALISE, int.from_bytes(digest, "little")))
+    first_row, first_column = place.rows[0], place.columns[0]
+    if weight.device.type == "cpu" and weight.dtype == torch.float32:
+        fill_uniform(weight.numpy(), key, first_row, first_column, np.float32(scale))
+        return
+    rows_at_once = max(_CHUNK_VALUES // max(weight.shape[1], 1), 1)
+    for start in range(0, len(weight), rows_at_once):
+        part = weight[start : start + rows_at_once]
+        values = np.empty(part.shape, dtype=np.float32)
+        fill_uniform(values, key, first_row + start, first_column, np.float32(scale))
+        part.copy_(torch.from_numpy(values))

@@ -1,5 +1,6 @@
 """Every policy against sums over dense matrices."""
 
+import dataclasses
 from typing import get_args
 
 import numpy as np
@@ -102,14 +103,6 @@ def test_every_policy_scores_every_vertex(policy):
 
 
 def test_without_seeds_nothing_is_expected():
-    demand, _ = make_demand()
-    empty = Demand(
-        indptr=demand.indptr,
-        indices=demand.indices,
-        own=(0, 10),
-        seeds=np.zeros(0, np.int64),
-        steps=2,
-        fanouts=(3, 2),
-    )
+    empty = dataclasses.replace(make_demand()[0], seeds=np.zeros(0, np.int64))
     for policy in ("vip", "reachable-degree", "halo", "paths", "reverse-pagerank"):
         assert not score_vertices(policy, empty, simulate=None).any()

@@ -1,6 +1,7 @@
-"""Joining a job, and what happens to the others when one rank fails: real jobs under mpirun."""
+"""Environments of launchers; joining a job, and what happens to others when a rank fails: real jobs under mpirun."""
 
 import shutil
+import socket
 import subprocess
 import sys
 import time
@@ -9,6 +10,13 @@ import pytest
 
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.launcher import (
+    free_port,
+    launched_by_torchrun,
+    launched_local_rank,
+    launched_rank,
+    launched_size,
+)
 
 FAILING_JOB = """
 import time
@@ -138,3 +146,54 @@ def test_an_error_in_a_world_of_one_is_simply_raised(capsys):
     with pytest.raises(DataError, match="wrong"), connect("loopback"):
         raise DataError("wrong")
     assert capsys.readouterr().err == ""
+
+
+@pytest.mark.parametrize(
+    ("environment", "rank", "size", "by_torchrun"),
+    [
+        ({}, 0, 1, False),
+        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, 4, False),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, 1, 3, False),
+        ({"PMIX_RANK": "5", "SLURM_STEP_NUM_TASKS": "8"}, 5, 8, False),
+        ({"RANK": "1", "WORLD_SIZE": "2"}, 1, 2, True),
+        ({"PMI_RANK": "0", "PMI_SIZE": "2", "RANK": "7", "WORLD_SIZE": "9"}, 0, 2, False),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 1, False),
+    ],
+    ids=[
+        "none",
+        "mpich",
+        "openmpi",
+        "slurm pmix",
+        "torchrun",
+        "mpirun inside torchrun",
+        "inside sbatch, not srun",
+    ],
+)
+def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank, size, by_torchrun):
+    assert launched_rank(environment) == rank
+    assert launched_size(environment) == size
+    assert launched_by_torchrun(environment) == by_torchrun
+
+
+@pytest.mark.parametrize(
+    "name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"]
+)
+def test_the_place_on_the_machine_is_read_too(name):
+    assert launched_local_rank({name: "3"}) == 3
+    assert launched_local_rank({}) == 0
+
+
+def test_a_free_port_can_be_bound():
+    with socket.socket() as server:
+        server.bind(("127.0.0.1", free_port("127.0.0.1")))
+
+
+def test_aborting_ends_the_process_with_its_status():
+    source = (
+        "from windrow.comm.launcher import Rendezvous\n"
+        "print('before', flush=False)\n"
+        "Rendezvous(rank=0, size=1, host='h', port=1).abort(5)\n"
+    )
+    done = subprocess.run([sys.executable, "-P", "-c", source], capture_output=True, text=True, check=False)
+    assert done.returncode == 5
+    assert done.stdout == "before\n"

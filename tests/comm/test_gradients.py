@@ -4,7 +4,9 @@ import pytest
 import torch
 from torch import nn
 
+from windrow.comm.codec import make_codec
 from windrow.comm.gradients import GradientReducer
+from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
 
 
@@ -25,10 +27,16 @@ def loss_of(model: nn.Module, rank: int, step: int) -> torch.Tensor:
     return model(data_of(rank, step)).square().sum()
 
 
-def test_sums_equal_one_process_with_all_the_data(spmd):
+@pytest.mark.parametrize("codec", [None, "fp16", "bf16"])
+def test_sums_equal_one_process_with_all_the_data(spmd, codec):
+    close = {"rtol": 1e-5, "atol": 1e-6} if codec is None else {"rtol": 2e-2, "atol": 5e-2}
+
     def body(world):
         model, reference = make_model(), make_model()
-        reducer = GradientReducer(world, model.parameters(), bucket_bytes=100)
+        sums = world if codec is None else hierarchical(world, "abab"[: world.size])
+        reducer = GradientReducer(
+            sums, model.parameters(), codec=codec and make_codec(codec), bucket_bytes=100
+        )
         for step in range(3):
             reducer.start()
             loss_of(model, world.rank, step).backward()
@@ -36,7 +44,9 @@ def test_sums_equal_one_process_with_all_the_data(spmd):
             reference.zero_grad()
             sum(loss_of(reference, rank, step) for rank in range(world.size)).backward()
             for mine, expected in zip(model.parameters(), reference.parameters(), strict=True):
-                torch.testing.assert_close(mine.grad, expected.grad, rtol=1e-5, atol=1e-6)
+                torch.testing.assert_close(mine.grad, expected.grad, **close)
+        everyone = world.all_gather(torch.cat([p.grad.flatten() for p in model.parameters()]), stage="test")
+        assert all(torch.equal(one, everyone[0]) for one in everyone)
         reducer.close()
 
     spmd(body)
@@ -57,6 +67,25 @@ def test_a_rank_may_skip_its_backward_pass_or_some_parameters(spmd):
         reducer.close()
 
     spmd(body)
+
+
+def test_buckets_may_come_in_any_order_relative_to_other_exchanges():
+    """A rank without a backward pass starts its sums after what others do in theirs."""
+
+    def body(world):
+        model = make_model()
+        reducer = GradientReducer(world, model.parameters(), codec=make_codec("bf16"), bucket_bytes=1)
+        reducer.start()
+        if world.rank:
+            loss_of(model, 0, 0).backward()
+        ones = [1] * world.size
+        rows = world.all_to_all(torch.arange(float(world.size))[:, None], ones, ones, stage="rows")
+        reducer.finish()
+        return rows.eq(world.rank).all().item(), [p.grad.sum().item() for p in model.parameters()]
+
+    found = Loopback.run(3, body, deadline_s=20)
+    assert found[0][0]
+    assert found[0] == found[1] == found[2]
 
 
 def test_reduction_starts_before_the_backward_pass_ends():

@@ -1,4 +1,4 @@
-"""windrow.comm.link_estimate: links that made the timings are found again in them."""
+"""windrow.comm.link_estimate: links and curves that made the timings are found again in them, whatever outliers say."""
 
 from dataclasses import fields, replace
 
@@ -7,11 +7,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.comm.link_estimate import estimate_links
-from windrow.comm.link_model import predict_all_reduce, predict_all_to_all, predict_message
+from windrow.comm.link_estimate import TimeCurve, estimate_links, fit_time_curve
+from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import CollectiveCost, Links
 
 SIZES = [64, *(1 << power for power in range(10, 25, 2))]
+
+
+def message_seconds(links: Links, pair: tuple[int, int], num_bytes: float) -> float:
+    on_the_wire = links.seconds_per_byte[pair] * num_bytes
+    return float(links.latency_s[pair] + max(0.0, on_the_wire - links.hidden_s[pair]))
 
 
 def timings(links: Links, outliers: np.random.Generator | None = None) -> Links:
@@ -24,7 +29,7 @@ def timings(links: Links, outliers: np.random.Generator | None = None) -> Links:
     ranks = range(links.size)
     pairs = [
         {
-            q: {m: repeats(predict_message(links, p, q, m) + links.latency_s[q, p]) for m in SIZES}
+            q: {m: repeats(message_seconds(links, (p, q), m) + links.latency_s[q, p]) for m in SIZES}
             for q in ranks
             if q != p
         }
@@ -121,3 +126,63 @@ def test_any_timings_make_links(seed):
     links = estimate_links(["a", "b", "b"], pairs, samples(), samples(), add_seconds_per_byte=1e-10)
     assert all(np.isfinite(getattr(links, field.name)).all() for field in fields(links)[1:5])
     assert predict_all_reduce(links, 1 << 20) >= 0
+
+
+SIZES = [float(1 << power) for power in (6, 10, 12, 14, 16, 18, 20, 22, 24)]
+
+CURVES = st.builds(
+    TimeCurve,
+    latency_s=st.floats(1e-6, 1e-3),
+    seconds_per_unit=st.floats(1e-10, 1e-7),
+    hidden_s=st.sampled_from([0.0, 1e-5, 1e-4]),
+)
+
+
+def check_same(found: TimeCurve, planted: TimeCurve) -> None:
+    x = np.array(SIZES)
+    np.testing.assert_allclose(found.seconds(x), planted.seconds(x), rtol=1e-6)
+
+
+@given(CURVES, st.data())
+def test_less_than_half_of_the_samples_may_be_anything(planted, data):
+    samples = {}
+    for size, time in zip(SIZES, planted.seconds(np.array(SIZES)), strict=True):
+        wrong = data.draw(st.lists(st.floats(1e-9, 10), min_size=0, max_size=2))
+        samples[size] = [float(time)] * 3 + wrong
+    found = fit_time_curve(samples)
+    check_same(found, planted)
+    assert found.seconds_per_unit == pytest.approx(planted.seconds_per_unit, rel=1e-3)
+
+
+@pytest.mark.parametrize("hidden_s", [0.0, 8e-5])
+@given(which=st.integers(0, 6), factor=st.floats(1.5, 30))
+def test_a_size_that_is_wrong_as_a_whole_is_passed_by(hidden_s, which, factor):
+    """Any but the longest two, which alone tell the slope."""
+    planted = TimeCurve(latency_s=2e-5, seconds_per_unit=8e-9, hidden_s=hidden_s)
+    times = planted.seconds(np.array(SIZES))
+    right = np.arange(len(SIZES)) != which
+    times[which] *= factor
+    found = fit_time_curve({size: [float(time)] for size, time in zip(SIZES, times, strict=True)})
+    np.testing.assert_allclose(found.seconds(np.array(SIZES))[right], times[right], rtol=0.3)
+    assert found.seconds_per_unit == pytest.approx(8e-9, rel=0.02)
+
+
+@given(CURVES, st.integers(0, 2**32 - 1))
+def test_no_line_through_two_points_without_floor_is_better(planted, seed):
+    """Against the slow way: every pair of points as a plain line."""
+    x = np.array(SIZES)
+    y = planted.seconds(x) * np.random.default_rng(seed).uniform(0.7, 1.5, len(x))
+    found = fit_time_curve({size: [float(time)] for size, time in zip(SIZES, y, strict=True)})
+    best = np.abs(found.seconds(x) / y - 1).sum()
+    for i in range(len(x)):
+        for j in range(i):
+            slope = (y[i] - y[j]) / (x[i] - x[j])
+            start = y[i] - slope * x[i]
+            if slope >= 0 and start >= 0:
+                assert best <= np.abs((start + slope * x) / y - 1).sum() + 1e-9
+
+
+@pytest.mark.parametrize("samples", [{}, {1.0: []}])
+def test_no_samples_are_refused(samples):
+    with pytest.raises(ValueError, match="at least one"):
+        fit_time_curve(samples)

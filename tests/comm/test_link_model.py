@@ -12,7 +12,6 @@ from windrow.comm.link_model import (
     all_reduce_rounds,
     predict_all_reduce,
     predict_all_to_all,
-    predict_message,
     reduction_seconds,
     wire_seconds,
 )
@@ -158,9 +157,10 @@ def test_what_all_share_carries_one_byte_after_another():
 
 
 def test_a_message_alone_hides_in_its_latency_what_it_can():
-    links = uniform(2, hidden_s=np.full((2, 2), 1e-5))
-    assert predict_message(links, 0, 1, 1000) == pytest.approx(GAMMA)
-    assert predict_message(links, 0, 1, 10**6) == pytest.approx(GAMMA + THETA * 10**6 - 1e-5)
+    free = CollectiveCost(latency_factor=0, stretch=0)
+    links = uniform(2, hidden_s=np.full((2, 2), 1e-5), all_to_all=free)
+    assert predict_all_to_all(links, [[0, 1000], [0, 0]]) == pytest.approx(GAMMA)
+    assert predict_all_to_all(links, [[0, 10**6], [0, 0]]) == pytest.approx(GAMMA + THETA * 10**6 - 1e-5)
 
 
 def test_costs_of_collectives_are_applied():

@@ -1,13 +1,14 @@
-"""Counting traffic and time."""
+"""Counting traffic and time; spans of every collective from its posting to its end."""
 
 import threading
 import time
+from collections import Counter
 
 import pytest
 import torch
 
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Meter, RowsFound, Span, Stopwatch, Tracer, Traffic
+from windrow.comm.meter import Meter, RowsFound, Span, Stopwatch, Tracer, Traffic, trace_clock_ns
 
 
 def test_amounts_add_up_by_stage_and_peer():
@@ -34,26 +35,12 @@ def test_the_table_has_a_line_for_each_stage_and_peer():
     meter.record_received("rows", 0, 1, 8)
     meter.record_reduced("loss", 1, 4)
     meter.record_sent("rows", 0, 2, 16)
+    meter.record_sent("rows", 1, 0, 0)  # An empty message is none.
+    meter.record_received("rows", 1, 0, 0)
     assert meter.table() == {
         ("rows", 0): Traffic(rows_sent=2, bytes_sent=16, rows_received=1, bytes_received=8),
         ("loss", None): Traffic(elements_reduced=1, bytes_reduced=4),
     }
-
-
-def test_empty_messages_leave_no_trace():
-    meter = Meter()
-    meter.record_sent("rows", 1, 0, 0)
-    meter.record_received("rows", 1, 0, 0)
-    assert meter.table() == {}
-
-
-def test_reset_forgets():
-    meter = Meter()
-    meter.record_sent("rows", 1, 1, 1)
-    meter.record_found("rows", local=1, remote=2)
-    meter.reset()
-    assert meter.totals() == Traffic()
-    assert meter.found() == RowsFound()
 
 
 def test_rows_found_add_up_by_stage_and_are_no_traffic():
@@ -67,6 +54,12 @@ def test_rows_found_add_up_by_stage_and_are_no_traffic():
     assert meter.found() == RowsFound(local=8, cached=6, remote=4)
     assert meter.found("nothing of this name") == RowsFound()
     assert meter.table() == {}
+    for stage, seconds in (("features", 1.0), ("loss", 0.5), ("features", 2.0)):
+        meter.record_waiting(stage, seconds)
+    assert meter.waiting_seconds == {"features": 3.0, "loss": 0.5}
+    meter.record_sent("rows", 1, 1, 1)
+    meter.reset()
+    assert (meter.totals(), meter.found(), meter.waiting_seconds) == (Traffic(), RowsFound(), {})
 
 
 def test_what_is_sent_is_received():
@@ -78,6 +71,7 @@ def test_what_is_sent_is_received():
 
     meters = Loopback.run(4, body)
     for rank, meter in enumerate(meters):
+        assert set(meter.waiting_seconds) == {"rows"}
         for peer, other in enumerate(meters):
             there, back = meter.totals("rows", peer=peer), other.totals("rows", peer=rank)
             expected = 0 if peer == rank else (rank + peer) % 3
@@ -93,35 +87,17 @@ def clock(monkeypatch):
     return now
 
 
-def test_times_of_a_stage_add_up(clock):
+def test_times_of_a_stage_add_up_and_include_inner_ones(clock):
     stopwatch = Stopwatch()
-    for seconds in (2.0, 3.0):
-        with stopwatch.measure("sample"):
-            clock[0] += seconds
+    for _ in range(2):
+        with stopwatch.measure("epoch"):
+            clock[0] += 1.0
+            with stopwatch.measure("step"), stopwatch.measure("epoch"):
+                clock[0] += 2.0
         clock[0] += 50.0
-    assert stopwatch.seconds == {"sample": 5.0}
+    assert stopwatch.seconds == {"step": 4.0, "epoch": 6.0}, "a stage inside itself counts once"
     stopwatch.reset()
     assert stopwatch.seconds == {}
-
-
-def test_an_outer_stage_includes_the_inner_one(clock):
-    stopwatch = Stopwatch()
-    with stopwatch.measure("epoch"):
-        clock[0] += 1.0
-        with stopwatch.measure("step"):
-            clock[0] += 2.0
-    assert stopwatch.seconds == {"step": 2.0, "epoch": 3.0}
-
-
-def test_a_stage_inside_itself_counts_once(clock):
-    stopwatch = Stopwatch()
-    with stopwatch.measure("fetch"):
-        clock[0] += 1.0
-        with stopwatch.measure("fetch"):
-            clock[0] += 2.0
-    with stopwatch.measure("fetch"):
-        clock[0] += 4.0
-    assert stopwatch.seconds == {"fetch": 7.0}
 
 
 def test_a_stage_that_fails_is_closed(clock):
@@ -190,10 +166,87 @@ def test_a_tracer_sees_each_stage(clock):
     ]
 
 
-def test_waiting_is_added_up_by_stage_until_the_reset():
-    meter = Meter()
-    for stage, seconds in (("features", 1.0), ("loss", 0.5), ("features", 2.0)):
-        meter.record_waiting(stage, seconds)
-    assert meter.waiting_seconds == {"features": 3.0, "loss": 0.5}
-    meter.reset()
-    assert meter.waiting_seconds == {}
+def test_spans_are_kept_up_to_the_limit_and_counted_beyond():
+    tracer = Tracer(capacity=3)
+    for number in range(5):
+        tracer.record("sample", number, number + 1)
+    assert tracer.spans == [Span("sample", number, number + 1) for number in range(3)]
+    assert tracer.dropped == 2
+
+
+def test_threads_record_at_the_same_time():
+    tracer = Tracer()
+
+    def record(name):
+        for number in range(2000):
+            tracer.record(name, number, number)
+
+    threads = [threading.Thread(target=record, args=(name,)) for name in "abcd"]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
+    assert Counter(span.stage for span in tracer.spans) == dict.fromkeys("abcd", 2000)
+    assert tracer.dropped == 0
+
+
+def test_collectives_are_recorded_from_their_posting_to_their_end(spmd):
+    def body(world):
+        world.tracer = Tracer()
+        before = trace_clock_ns()
+        pending = world.start_all_reduce(torch.ones(5), stage="gradients")
+        posted = trace_clock_ns()
+        rows = torch.zeros(2 * world.size, 3)
+        world.all_to_all(rows, [2] * world.size, [2] * world.size, stage="rows")
+        waiting = trace_clock_ns()
+        pending.wait()
+        after = trace_clock_ns()
+        spans, world.tracer = world.tracer.spans, None
+        world.barrier(stage="unseen")
+        return world.size, spans, (before, posted, waiting, after)
+
+    for size, spans, (before, posted, waiting, after) in spmd(body):
+        if size == 1:
+            assert spans == []
+            continue
+        exchange, reduction = spans
+        travelled = 2 * 3 * 4 * (size - 1)
+        assert exchange[3:] == ("exchange", travelled, travelled)
+        assert (exchange.stage, reduction.stage) == ("rows", "gradients")
+        assert reduction[3:] == ("all_reduce", 20, 20)
+        assert before <= reduction.begin_ns <= posted <= exchange.begin_ns
+        # Nobody looked at the sum before it was waited for.
+        assert exchange.end_ns <= waiting <= reduction.end_ns <= after
+
+
+def test_transformed_results_are_recorded_once():
+    def body(world):
+        world.tracer = Tracer()
+        counts = world.start_all_to_all_counts([3] * world.size, stage="counts").then(sum)
+        assert counts.wait() == counts.wait() == 6
+        return [span.stage for span in world.tracer.spans]
+
+    assert Loopback.run(2, body) == [["counts"]] * 2
+
+
+def test_what_debug_mode_asks_is_neither_recorded_nor_metered():
+    def body(world):
+        world.tracer, world.meter = Tracer(), Meter()
+        world.all_reduce(torch.ones(1), stage="sum")
+        return [span.stage for span in world.tracer.spans], list(world.meter.table())
+
+    assert Loopback.run(2, body, debug=True) == [(["sum"], [("sum", None)])] * 2
+
+
+def test_a_collective_that_fails_leaves_no_span():
+    tracers = {}
+
+    def body(world):
+        tracers[world.rank] = world.tracer = Tracer()
+        if world.rank == 1:
+            raise KeyError("gone")
+        world.all_reduce(torch.ones(1), stage="sum")
+
+    with pytest.raises(KeyError):
+        Loopback.run(2, body)
+    assert tracers[0].spans == []

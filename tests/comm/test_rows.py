@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.comm.rows import CONVERTED_BYTES, gather_rows, move_rows, scatter_rows
+from windrow.comm.rows import CONVERTED_BYTES, move_rows
 
 
 def matrix(rows, columns, dtype):
@@ -20,14 +20,14 @@ def test_rows_go_where_indexing_would_put_them(dtype, columns):
     rows = matrix(50, columns, dtype)
     positions = torch.from_numpy(np.random.default_rng(1).integers(0, 50, 70))
     out = torch.zeros((70, columns), dtype=dtype)
-    gather_rows(rows, positions, out=out)
+    move_rows(rows, positions, out, None)
     assert torch.equal(out, rows[positions])
 
     places = torch.from_numpy(np.random.default_rng(2).permutation(60)[:50])
     out = torch.zeros((60, columns), dtype=dtype)
     expected = out.clone()
     expected[places] = rows
-    scatter_rows(rows, places, out=out)
+    move_rows(rows, None, out, places)
     assert torch.equal(out, expected)
 
 
@@ -35,15 +35,15 @@ def test_rows_may_have_many_dimensions_none_or_be_a_view():
     rows = matrix(20, 24, torch.float32)
     positions = torch.tensor([3, 1, 19])
     out = torch.empty(3, 2, 12)
-    gather_rows(rows.view(20, 2, 12), positions, out=out)
+    move_rows(rows.view(20, 2, 12), positions, out, None)
     assert torch.equal(out, rows[positions].view(3, 2, 12))
     out = torch.empty(3)
-    gather_rows(rows[:, 0], positions, out=out)
+    move_rows(rows[:, 0], positions, out, None)
     assert torch.equal(out, rows[positions, 0])
     nothing = torch.empty(0, 24)
-    gather_rows(rows, torch.empty(0, dtype=torch.int64), out=nothing)
-    gather_rows(torch.empty(4, 0), positions, out=torch.empty(3, 0))
-    scatter_rows(nothing, torch.empty(0, dtype=torch.int64), out=rows)
+    move_rows(rows, torch.empty(0, dtype=torch.int64), nothing, None)
+    move_rows(torch.empty(4, 0), positions, torch.empty(3, 0), None)
+    move_rows(nothing, None, rows, torch.empty(0, dtype=torch.int64))
     assert torch.equal(rows, matrix(20, 24, torch.float32))
 
 
@@ -65,10 +65,10 @@ def test_rows_are_converted_on_their_way(dtype, wanted, columns):
     assert torch.equal(out, expected)
 
     gathered = torch.zeros((45, columns), dtype=wanted)
-    gather_rows(rows, positions, out=gathered)
+    move_rows(rows, positions, gathered, None)
     assert torch.equal(gathered, rows[positions].to(wanted))
     scattered = torch.zeros((80, columns), dtype=wanted)
-    scatter_rows(rows[:45], places, out=scattered)
+    move_rows(rows[:45], None, scattered, places)
     move_rows(rows[:45], None, out, places)
     assert torch.equal(out, scattered)
     assert torch.equal(out[places], rows[:45].to(wanted))

@@ -1,4 +1,4 @@
-"""Splitting arithmetic against slow references; both devices' grouping against the same one."""
+"""Splitting arithmetic against slow references."""
 
 import re
 from itertools import pairwise
@@ -10,16 +10,11 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.comm.rows import (
-    _group_on_cpu,
-    _group_with_torch,
     chunk_bounds,
     group_by_owner,
     near_equal_split,
     offsets_from_counts,
-    owners,
 )
-
-GROUPINGS = [_group_on_cpu, _group_with_torch]
 
 
 @st.composite
@@ -40,18 +35,10 @@ def slow_owner(number, offsets):
 
 @settings(deadline=None)
 @given(ids_and_offsets())
-def test_owners_equal_a_search_from_the_left(case):
-    ids, offsets = case
-    assert owners(ids, offsets).tolist() == [slow_owner(number, offsets) for number in ids.tolist()]
-
-
-@pytest.mark.parametrize("group", GROUPINGS)
-@settings(deadline=None)
-@given(case=ids_and_offsets())
-def test_grouping_is_a_stable_sort_by_owner(group, case):
+def test_grouping_is_a_stable_sort_by_owner(case):
     ids, offsets = case
     owner = [slow_owner(number, offsets) for number in ids.tolist()]
-    order, counts = group(ids, offsets)
+    order, counts = group_by_owner(ids, offsets)
     assert counts == [owner.count(rank) for rank in range(len(offsets) - 1)]
     assert (order is None) == (owner == sorted(owner))
     if order is not None:
@@ -63,9 +50,9 @@ def test_grouping_many_ids_over_many_ranks_equals_torch():
     offsets = near_equal_split(1_000_003, 300)
     ids = torch.arange(200_000) * 7919 % offsets[-1]
     order, counts = group_by_owner(ids, offsets)
-    expected_order, expected_counts = _group_with_torch(ids, offsets)
-    assert counts == expected_counts
-    assert torch.equal(order, expected_order)
+    owner = torch.bucketize(ids, torch.tensor(offsets[1:]), right=True)
+    assert counts == torch.bincount(owner, minlength=300).tolist()
+    assert torch.equal(order, owner.argsort(stable=True))
 
 
 def test_grouping_takes_ids_with_gaps_in_memory():
@@ -74,12 +61,11 @@ def test_grouping_takes_ids_with_gaps_in_memory():
     assert (order.tolist(), counts) == ([1, 0, 2], [1, 2])
 
 
-@pytest.mark.parametrize("group", [*GROUPINGS, owners])
 @pytest.mark.parametrize("bad", [-1, 10, 2**62, -(2**62)])
-def test_an_id_that_nobody_owns_is_named(group, bad):
+def test_an_id_that_nobody_owns_is_named(bad):
     message = f"id {bad} at position 2 of 4 belongs to no rank: ids are 0 to 9"
     with pytest.raises(DataError, match=re.escape(message)):
-        group(torch.tensor([3, 0, bad, 99]), [0, 0, 10, 10])
+        group_by_owner(torch.tensor([3, 0, bad, 99]), [0, 0, 10, 10])
 
 
 def test_an_id_is_refused_where_no_rank_owns_any():
@@ -88,12 +74,11 @@ def test_an_id_is_refused_where_no_rank_owns_any():
     assert group_by_owner(torch.empty(0, dtype=torch.int64), [0, 0, 0]) == (None, [0, 0])
 
 
-@pytest.mark.parametrize("function", [group_by_owner, owners])
-def test_other_dtypes_and_shapes_are_refused(function):
+def test_other_dtypes_and_shapes_are_refused():
     with pytest.raises(TypeError, match=re.escape("1-dimensional torch.int32")):
-        function(torch.tensor([0], dtype=torch.int32), [0, 1])
+        group_by_owner(torch.tensor([0], dtype=torch.int32), [0, 1])
     with pytest.raises(TypeError, match="2-dimensional"):
-        function(torch.tensor([[0]]), [0, 1])
+        group_by_owner(torch.tensor([[0]]), [0, 1])
 
 
 @settings(deadline=None)

@@ -1,10 +1,38 @@
-"""The same bodies on every kind of world."""
+"""The same bodies on every kind of world, on subgroups of it, and on hosts of several ranks."""
+
+import time
 
 import pytest
 import torch
 
-from windrow.comm.errors import CollectiveMismatchError
+from windrow.comm import errors
+from windrow.comm.codec import make_codec
+from windrow.comm.errors import CollectiveMismatchError, DeadlineError, RecipeError
+from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter, Tracer
+
+GROUPS = {1: [[0]], 2: [[1, 0]], 4: [[2, 0], [1, 3]]}
+HOSTS = {1: "a", 2: "aa", 4: "abaa"}
+
+
+@pytest.fixture(params=["whole", "subgroup", "hosts"])
+def everywhere(request, spmd):
+    """Runs a body on a world, on the subgroups of one, of which the first one's results count, or between hosts."""
+    groups = []
+
+    def run(body, *, debug=False):
+        def on_part(world):
+            if request.param == "subgroup":
+                groups[:] = GROUPS[world.size]
+                return body(world.split(groups))
+            return body(hierarchical(world, HOSTS[world.size]) if request.param == "hosts" else world)
+
+        results = spmd(on_part, debug=debug)
+        return [results[rank] for rank in groups[0]] if groups else results
+
+    return run
+
 
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
 
@@ -21,7 +49,7 @@ def count_between(sender: int, receiver: int) -> int:
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
-def test_all_to_all_moves_every_row_to_its_place(spmd, dtype):
+def test_all_to_all_moves_every_row_to_its_place(everywhere, dtype):
     def body(world):
         ranks = range(world.size)
         send = torch.cat(
@@ -35,10 +63,10 @@ def test_all_to_all_moves_every_row_to_its_place(spmd, dtype):
         )
         return torch.equal(received, expected) and received.dtype == dtype
 
-    assert all(spmd(body))
+    assert all(everywhere(body))
 
 
-def test_many_operations_in_flight_do_not_mix(spmd):
+def test_many_operations_in_flight_do_not_mix(everywhere):
     def body(world):
         ones = [1] * world.size
         started = [
@@ -54,12 +82,12 @@ def test_many_operations_in_flight_do_not_mix(spmd):
         for number, pending in enumerate(sums):
             assert torch.equal(pending.wait(), torch.full((3,), float(number * world.size)))
 
-    spmd(body)
+    everywhere(body)
 
 
 @pytest.mark.parametrize("op", ["sum", "max", "min"])
 @pytest.mark.parametrize("dtype", [torch.float32, torch.float64, torch.int64, torch.int32], ids=str)
-def test_all_reduce_equals_the_plain_reduction(spmd, op, dtype):
+def test_all_reduce_equals_the_plain_reduction(everywhere, op, dtype):
     def values(rank):
         return (torch.arange(12).reshape(3, 4) * (rank + 1) % 7).to(dtype)
 
@@ -70,20 +98,48 @@ def test_all_reduce_equals_the_plain_reduction(spmd, op, dtype):
         expected = {"sum": everyone.sum(0), "max": everyone.amax(0), "min": everyone.amin(0)}[op].to(dtype)
         return result is tensor and torch.equal(result, expected)
 
-    assert all(spmd(body))
+    assert all(everywhere(body))
 
 
-def test_all_gather_takes_ragged_rows(spmd):
+@pytest.mark.parametrize("codec", ["fp32", "fp16", "bf16"])
+def test_encoded_sums_are_near_and_the_same_on_every_rank(everywhere, codec):
+    def body(world):
+        generator = torch.Generator().manual_seed(world.rank)
+        summed = [torch.randn(n, generator=generator) for n in (0, 1, 37)]
+        exact = [world.all_reduce(one.clone(), stage="test") for one in summed]
+        world.meter = meter = Meter()
+        started = [world.start_all_reduce(one, stage="test", codec=make_codec(codec)) for one in summed]
+        for pending in started[:: 1 if world.rank else -1]:  # Ranks may look after them in any order.
+            pending.test()
+        for pending, wanted in zip(started, exact, strict=True):
+            torch.testing.assert_close(pending.wait(), wanted, rtol=2e-2, atol=5e-2)
+        assert meter.totals().bytes_reduced == (world.size > 1) * 38 * (4 if codec == "fp32" else 2)
+        world.meter = None
+        return torch.cat(summed).tolist()
+
+    results = everywhere(body)
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize(("op", "dtype"), [("max", torch.float32), ("sum", torch.float64)])
+def test_codecs_are_for_float32_sums(op, dtype):
+    with pytest.raises(TypeError, match="codecs are for sums of float32"):
+        Loopback.single().all_reduce(
+            torch.ones(2, dtype=dtype), stage="test", op=op, codec=make_codec("bf16")
+        )
+
+
+def test_all_gather_takes_ragged_rows(everywhere):
     def body(world):
         gathered = world.all_gather(torch.full((world.rank, 2), float(world.rank)), stage="test")
         return [part.tolist() for part in gathered]
 
-    results = spmd(body)
+    results = everywhere(body)
     expected = [[[float(rank)] * 2] * rank for rank in range(len(results))]
     assert all(result == expected for result in results)
 
 
-def test_broadcast_and_objects(spmd):
+def test_broadcast_and_objects(everywhere):
     def body(world):
         root = world.size - 1
         tensor = world.broadcast(torch.full((2, 2), float(world.rank)), root=root, stage="test")
@@ -92,13 +148,13 @@ def test_broadcast_and_objects(spmd):
         world.barrier(stage="test")
         return tensor.tolist(), word, everyone
 
-    results = spmd(body)
+    results = everywhere(body)
     last = len(results) - 1
     expected = ([[float(last)] * 2] * 2, f"from {last}", [{"rank": rank} for rank in range(last + 1)])
     assert all(result == expected for result in results)
 
 
-def test_debug_mode_raises_the_same_error_on_every_rank(spmd):
+def test_debug_mode_raises_the_same_error_on_every_rank(everywhere):
     def body(world):
         world.all_reduce(torch.ones(3), stage="agreed")
         try:
@@ -107,21 +163,24 @@ def test_debug_mode_raises_the_same_error_on_every_rank(spmd):
             return str(error)
         return "no error"
 
-    results = spmd(body, debug=True)
+    def numbers_of_ranks(world):
+        return body(world), list(world.ranks)
+
+    results, ranks = zip(*everywhere(numbers_of_ranks, debug=True), strict=True)
     assert len(set(results)) == 1
     if len(results) > 1:
-        assert "rank 0: all_reduce(stage=disagreed, shape=(2,)" in results[0]
-        assert "rank 1: all_reduce(stage=disagreed, shape=(3,)" in results[0]
+        assert f"rank {ranks[0][0]}: all_reduce(stage=disagreed, shape=(2,)" in results[0]
+        assert f"rank {ranks[0][1]}: all_reduce(stage=disagreed, shape=(3,)" in results[0]
 
 
-def test_the_root_alone_gathers_objects(spmd):
+def test_the_root_alone_gathers_objects(everywhere):
     def body(world):
         root = world.size - 1
         return world.gather_object(
             {"rank": world.rank, "text": "x" * 1000 * world.rank}, root=root, stage="test"
         )
 
-    *others, gathered = spmd(body, debug=True)
+    *others, gathered = everywhere(body, debug=True)
     assert [found["rank"] for found in gathered] == list(range(len(gathered)))
     assert [len(found["text"]) for found in gathered] == [1000 * rank for rank in range(len(gathered))]
     assert others == [[]] * (len(gathered) - 1)
@@ -164,17 +223,86 @@ def test_dtypes_that_cannot_be_added_are_refused():
         Loopback.single().all_reduce(torch.ones(3, dtype=torch.float16), stage="test")
 
 
-def test_meter_counts_rows_and_bytes_by_stage_and_peer():
-    from windrow.comm.meter import Meter
-
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        ([[0, 1], [1, 2, 3]], r"rank\(s\) 1 named more than once\. Name each rank from 0 to 3 in one group"),
+        ([[0, 1], [3]], r"groups \[\[0, 1\], \[3\]\] of 4 ranks: rank\(s\) 2 missing"),
+        ([[0, 1, 2, 3, 4], [-1]], r"rank\(s\) -1, 4 out of range"),
+        ([[0, 0], [1, 2]], r"rank\(s\) 0 named more than once; rank\(s\) 3 missing"),
+    ],
+)
+def test_a_split_that_is_none_is_refused_on_every_rank(groups, message):
     def body(world):
-        world.meter = Meter()
-        ones = [1] * world.size
-        world.all_to_all(torch.ones(world.size, 4), ones, ones, stage="features")
-        return world.meter
+        with pytest.raises(RecipeError, match=message):
+            world.split(groups)
+        world.barrier(stage="nobody hangs")
 
-    for rank, meter in enumerate(Loopback.run(2, body)):
-        assert set(meter.waiting_seconds) == {stage for stage, _ in meter.table()}
-        traffic = meter.totals("features", peer=1 - rank)
-        assert (traffic.rows_sent, traffic.bytes_sent) == (1, 16)
-        assert (traffic.rows_received, traffic.bytes_received) == (1, 16)
+    Loopback.run(4, body, deadline_s=10)
+
+
+def test_ranks_that_split_differently_hear_of_each_other():
+    def body(world):
+        with pytest.raises(CollectiveMismatchError, match=r"rank 1: split\(groups=\[\[0, 1\]\]\)"):
+            world.split([[0, 1]] if world.rank else [[0], [1]])
+
+    Loopback.run(2, body, deadline_s=10)
+
+
+def test_subgroups_count_by_the_numbers_of_the_job():
+    def body(world):
+        world.meter, world.tracer = Meter(), Tracer()
+        pair = world.split([[0, 2], [3, 1]]).split([[1, 0]])
+        pair.all_to_all(torch.ones(2, 4), [1, 1], [1, 1], stage="rows")
+        assert pair.tracer.spans[0].bytes_sent == 16
+        if world.rank == 3:
+            pair.deadline_s = 0.1
+            with pytest.raises(
+                DeadlineError, match=r"rank 3 in the subgroup of ranks 1, 3, .* rank\(s\) 1 after"
+            ):
+                pair.barrier(stage="the other is late")
+        if world.rank == 1:
+            time.sleep(0.5)
+            pair.barrier(stage="the other is late")
+        return [world.meter.totals("rows", peer=peer).bytes_received for peer in range(4)]
+
+    assert Loopback.run(4, body) == [[0, 0, 16, 0], [0, 0, 0, 16], [16, 0, 0, 0], [0, 16, 0, 0]]
+
+
+def test_collectives_of_several_subgroups_and_the_whole_may_be_under_way():
+    def body(world):
+        pair, other = world.split([[0, 1], [2, 3]]), world.split([[0, 2], [1, 3]])
+        started = [
+            one.start_all_reduce(torch.full((5,), float(10**n)), stage="test", codec=make_codec("bf16"))
+            for n, one in enumerate([pair, world, other, pair])
+        ]
+        for pending in started if world.rank % 2 else started[::-1]:
+            pending.test()
+        return [pending.wait()[0].item() for pending in started]
+
+    assert Loopback.run(4, body) == [[2, 40, 200, 2000]] * 4
+
+
+def test_every_error_is_a_windrow_error_and_those_of_users_are_value_errors():
+    kinds = [getattr(errors, name) for name in errors.__all__]
+    assert all(issubclass(kind, errors.WindrowError) for kind in kinds)
+    assert all(
+        issubclass(kind, ValueError) for kind in (errors.DataError, errors.RecipeError, errors.StoreError)
+    )
+    between = errors.CollectiveMismatchError, errors.DeadlineError, errors.PeerFailedError
+    assert all(issubclass(kind, errors.CommunicationError) for kind in between)
+
+
+def test_different_operations_are_told_apart():
+    def body(world):
+        if world.rank == 0:
+            world.barrier(stage="end of step")
+        else:
+            world.all_reduce(torch.ones(4), stage="gradients")
+
+    with pytest.raises(CollectiveMismatchError) as caught:
+        Loopback.run(3, body, debug=True)
+    message = str(caught.value)
+    assert "rank 0: all_to_all(stage=end of step" in message
+    assert "rank 2: all_reduce(stage=gradients, shape=(4,), dtype=torch.float32, op=sum)" in message
+    assert "look for a branch that depends on the rank" in message

@@ -82,7 +82,7 @@ def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None
 
 # -------------------------------------------------------------------------------------------------- recommendation.md
 
-RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, PLAN_FILE, PLAN_SECTION, PRETRAINED = (
+RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_FILE, PLAN_SECTION, PRETRAINED = (
     tomllib.loads(text) for text in blocks("recommendation.md", "toml")
 )
 WRITE_LOG, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS = blocks("recommendation.md", "python")
@@ -108,7 +108,7 @@ def train(recipe: dict[str, Any], run_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, PLAN_SECTION, PRETRAINED]
+    "change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, PRETRAINED]
 )
 def test_recipes_of_logs_are_accepted(change: dict[str, Any], tmp_path: Path) -> None:
     values = {"name": "mine", **merged(RECIPE, change)}
@@ -119,7 +119,7 @@ def test_the_plan_fits(prepared: Path, capsys: pytest.CaptureFixture[str]) -> No
     write_toml(Path("plan.toml"), PLAN_FILE)
     write_toml(Path("planned.toml"), merged(RECIPE, PLAN_SECTION))
     assert main(["plan", "planned.toml", "--ranks", "2"]) == 0
-    assert re.search(r"user .* grid .*\n.*item .* table-wise", capsys.readouterr().out)
+    assert re.search(r"user .* grid .*\n.*item .* partly replicated", capsys.readouterr().out)
 
 
 def test_tables_come_out_and_go_in(prepared: Path) -> None:
@@ -135,7 +135,7 @@ def test_tables_come_out_and_go_in(prepared: Path) -> None:
     train(merged(RECIPE, PRETRAINED), "runs/mine-2")
 
 
-@pytest.mark.parametrize("change", [SEQUENCES, SELF_ATTENTION, TRANSFORMS])
+@pytest.mark.parametrize("change", [SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE])
 def test_it_trains_so_too(prepared: Path, change: dict[str, Any]) -> None:
     train(merged(RECIPE, change), "runs/mine-1")
     assert (prepared / "runs" / "mine-1" / "summary.json").is_file()

@@ -1,4 +1,4 @@
-"""Edges grouped by destination."""
+"""Edges grouped by destination, and whole graphs from raw data."""
 
 import numpy as np
 import pytest
@@ -7,14 +7,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.build import csc_from_edges, edges_of
+from windrow.gnn.build import assemble_graph, csc_from_edges, edges_of
+from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 EDGES = st.lists(st.tuples(st.integers(0, 6), st.integers(0, 6)), max_size=40)
 
 
-def reference(
-    edges: list[tuple[int, int]], num_vertices: int, symmetrise: bool, self_loops: str, deduplicate: bool
-) -> list[list[int]]:
+def reference(edges, num_vertices, symmetrise, self_loops, deduplicate):
     """The slow, obvious way: one Python list per vertex."""
     neighbours: list[list[int]] = [[] for _ in range(num_vertices)]
     for source, destination in edges:
@@ -30,9 +29,7 @@ def reference(
 
 
 @given(EDGES, st.booleans(), st.sampled_from(["keep", "add", "remove"]), st.booleans())
-def test_equals_the_reference(
-    edges: list[tuple[int, int]], symmetrise: bool, self_loops: str, deduplicate: bool
-) -> None:
+def test_equals_the_reference(edges, symmetrise, self_loops, deduplicate):
     array = np.array(edges, dtype=np.int64).reshape(-1, 2)
     indptr, indices = csc_from_edges(
         array[:, 0], array[:, 1], 7, symmetrise=symmetrise, self_loops=self_loops, deduplicate=deduplicate
@@ -44,7 +41,7 @@ def test_equals_the_reference(
 
 
 @given(EDGES)
-def test_edges_of_is_the_inverse(edges: list[tuple[int, int]]) -> None:
+def test_edges_of_is_the_inverse(edges):
     array = np.array(edges, dtype=np.int64).reshape(-1, 2)
     built = csc_from_edges(array[:, 0], array[:, 1], 7, symmetrise=False, deduplicate=False)
     sources, destinations = edges_of(*built)
@@ -52,7 +49,7 @@ def test_edges_of_is_the_inverse(edges: list[tuple[int, int]]) -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_index_dtype_can_be_chosen(dtype: torch.dtype) -> None:
+def test_index_dtype_can_be_chosen(dtype):
     indptr, indices = csc_from_edges(
         torch.tensor([1, 2]), torch.tensor([0, 0]), 3, symmetrise=False, index_dtype=dtype
     )
@@ -60,13 +57,13 @@ def test_index_dtype_can_be_chosen(dtype: torch.dtype) -> None:
     assert (indptr.tolist(), indices.tolist()) == ([0, 2, 2, 2], [1, 2])
 
 
-def test_a_graph_without_vertices() -> None:
+def test_a_graph_without_vertices():
     nothing = np.empty(0, dtype=np.int64)
     indptr, indices = csc_from_edges(nothing, nothing, 0, symmetrise=True, self_loops="add")
     assert (indptr.tolist(), indices.tolist()) == ([0], [])
 
 
-def test_an_id_out_of_range_is_named_with_its_place() -> None:
+def test_an_id_out_of_range_is_named_with_its_place():
     message = (
         r"edge 1: source 9 is not a vertex; the graph has 5 vertices, numbered 0 to 4\. Correct the edge"
     )
@@ -78,7 +75,7 @@ def test_an_id_out_of_range_is_named_with_its_place() -> None:
         )
 
 
-def test_lists_that_do_not_fit_are_refused() -> None:
+def test_lists_that_do_not_fit_are_refused():
     with pytest.raises(DataError, match="there are 2 sources but 1 destinations; each edge needs both"):
         csc_from_edges(np.array([0, 1]), np.array([1]), 5, symmetrise=True)
     with pytest.raises(
@@ -87,7 +84,7 @@ def test_lists_that_do_not_fit_are_refused() -> None:
         csc_from_edges(np.array([0.5]), np.array([1]), 5, symmetrise=True)
 
 
-def test_sizes_that_do_not_fit_are_refused() -> None:
+def test_sizes_that_do_not_fit_are_refused():
     nothing = np.empty(0, dtype=np.int64)
     with pytest.raises(DataError, match="4000000000 vertices are too many: the limit is 3037000499"):
         csc_from_edges(nothing, nothing, 4_000_000_000, symmetrise=True)
@@ -95,3 +92,46 @@ def test_sizes_that_do_not_fit_are_refused() -> None:
         csc_from_edges(nothing, nothing, 3_000_000_000, symmetrise=True, index_dtype=torch.int32)
     with pytest.raises(RecipeError, match=r"index_dtype is torch\.int16; use torch\.int32 or torch\.int64"):
         csc_from_edges(nothing, nothing, 5, symmetrise=True, index_dtype=torch.int16)
+
+
+SOURCES, DESTINATIONS = np.array([0, 1]), np.array([1, 2])
+
+
+def test_edges_alone_make_a_graph_without_labels():
+    graph = assemble_graph(SOURCES, DESTINATIONS, 4)
+    assert (graph.num_vertices, graph.num_edges, graph.num_classes) == (4, 4, 0)
+    assert graph.labels is graph.features is None
+    assert graph.train_ids.numel() == 0
+
+
+def test_labels_without_a_split_get_a_random_one():
+    graph = assemble_graph(
+        SOURCES,
+        DESTINATIONS,
+        8,
+        features=np.zeros((8, 2), dtype=np.int8),
+        labels=np.arange(8) % 2,
+        random_split_options=SplitOptions(kind="fractions"),
+    )
+    assert graph.task == "binary"
+    assert [len(ids) for ids in (graph.train_ids, graph.validation_ids, graph.test_ids)] == [4, 2, 2]
+    assert graph.features.dtype == torch.float32
+
+
+def test_a_given_split_is_kept_and_checked():
+    ids = torch.arange(3)
+    split = VertexSplit(train_ids=ids[:1], validation_ids=ids[1:2], test_ids=ids[2:])
+    graph = assemble_graph(SOURCES, DESTINATIONS, 3, labels=np.array([0, 1, 2]), split=split)
+    assert (graph.train_ids.tolist(), graph.test_ids.tolist()) == ([0], [2])
+    with pytest.raises(DataError, match="vertex 0 is in the train split but has no label"):
+        assemble_graph(SOURCES, DESTINATIONS, 3, labels=np.array([-1, 1, 2]), split=split)
+    with pytest.raises(DataError, match="the training set is empty"):
+        assemble_graph(SOURCES, DESTINATIONS, 3, labels=np.array([0, 1, 2]), split=VertexSplit.empty())
+
+
+def test_options_reach_the_topology():
+    graph = assemble_graph(
+        SOURCES, DESTINATIONS, 3, symmetrise=False, self_loops="add", index_dtype=torch.int64
+    )
+    assert graph.indices.tolist() == [0, 0, 1, 1, 2]
+    assert graph.indices.dtype == torch.int64

@@ -6,7 +6,7 @@ import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, measure_split
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator
 from windrow.gnn.message_passing import Block
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import ModelOptions, build_model
@@ -89,22 +89,6 @@ def test_neither_the_pipeline_nor_the_cache_of_training_changes_a_figure():
 
     for plain, piped in Loopback.run(3, body):
         assert plain == piped
-
-
-def test_a_split_is_measured_on_all_ranks_together():
-    graph = community_graph(60, 3, seed=3, **GRAPH)
-    logits = torch.nn.functional.one_hot(graph.labels, 3).float()
-    logits[graph.test_ids[:3]] *= -1
-
-    def body(world):
-        book = PartitionBook.from_assignment(torch.arange(60).numpy() % world.size, world.size)
-        part = PartitionedGraph.from_graph(graph, book, world.rank)
-        start, stop = part.own_range
-        ids = part.test_ids[(part.test_ids >= start) & (part.test_ids < stop)]
-        return measure_split(world, part, "accuracy", ids, logits[part.original_ids[ids]])
-
-    wanted = 1 - 3 / len(graph.test_ids)
-    assert Loopback.run(3, body) == pytest.approx([wanted] * 3)
 
 
 def test_labels_that_cannot_be_scored_are_refused_before_training():

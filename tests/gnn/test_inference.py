@@ -1,15 +1,39 @@
-"""Exact layer-wise inference against the whole graph as one block."""
+"""Exact and sampled inference against all in one place, and rows in the user's order."""
 
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.loopback import Loopback
-from windrow.gnn.inference import exact_chunks, gather_predictions, infer_exactly
+from windrow.gnn.inference import (
+    exact_chunks,
+    gather_predictions,
+    infer_exactly,
+    infer_sampled,
+    own_vertices,
+    rows_in_users_order,
+    sampled_steps,
+    wanted_vertices,
+)
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import PipelineOptions
+from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
+
+NUM_VERTICES, SEED, FANOUTS = 90, 5, (4, 3)
+GRAPH = community_graph(NUM_VERTICES, 3, seed=3, num_features=6)
+
+
+def make_part(world, assignment=None):
+    if assignment is None:
+        assignment = torch.arange(NUM_VERTICES) * 7 % world.size
+    book = PartitionBook.from_assignment(assignment.numpy(), world.size)
+    return PartitionedGraph.from_graph(GRAPH, book, world.rank)
 
 
 def make_model(kind="graphsage"):
@@ -19,22 +43,14 @@ def make_model(kind="graphsage"):
     return build_model(options, in_features=6, out_features=3, seed=2)
 
 
-def make_part(world, graph):
-    assignment = torch.arange(graph.num_vertices).numpy() // 7 % world.size
-    return PartitionedGraph.from_graph(
-        graph, PartitionBook.from_assignment(assignment, world.size), world.rank
-    )
-
-
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
 def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
-    graph = community_graph(100, 3, seed=3, num_features=6)
     with torch.no_grad():
-        whole = Block.whole(graph.indptr, graph.indices)
-        expected = make_model(kind)([whole, whole], graph.features)
+        whole = Block.whole(GRAPH.indptr, GRAPH.indices)
+        expected = make_model(kind)([whole, whole], GRAPH.features)
 
     def body(world):
-        part = make_part(world, graph)
+        part = make_part(world)
         own = infer_exactly(world, part, make_model(kind), chunk_vertices=9)
         return gather_predictions(world, part, own)
 
@@ -43,25 +59,160 @@ def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
 
 
 def test_chunks_change_nothing():
-    graph = community_graph(60, 3, seed=4, num_features=6)
-    part = make_part(Loopback.single(), graph)
+    part = make_part(Loopback.single())
     done = []
     small = infer_exactly(
         Loopback.single(), part, make_model(), chunk_vertices=7, after_chunk=lambda: done.append(1)
     )
-    assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 9
+    assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 13
     torch.testing.assert_close(
         small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6
     )
 
 
-def test_predictions_come_in_the_users_order():
-    graph = community_graph(40, 3, seed=5, num_features=6)
+def make_sampled_model(kind="graphsage"):
+    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5)
+    return build_model(options, in_features=6, out_features=3, seed=2).eval()
+
+
+def make_sampler(graph, model, original_ids=None):
+    return NeighborSampler(
+        graph.indptr,
+        graph.indices,
+        FANOUTS,
+        seed=SEED,
+        original_ids=original_ids,
+        source_degrees=model.needs_source_degrees,
+    )
+
+
+def expected(kind="graphsage"):
+    """All vertices in one minibatch, in the user's order."""
+    model = make_sampled_model(kind)
+    minibatch = make_sampler(GRAPH, model).sample(torch.arange(NUM_VERTICES), epoch=0, step=0)
+    with torch.no_grad():
+        return model(minibatch.blocks, GRAPH.features[minibatch.input_ids])
+
+
+def infer(world, part, wanted, *, kind="graphsage", batch_size=16, depth=3, cached_ids=None):
+    """The user's ids of this rank's vertices, their outputs, and how many minibatches there were."""
+    steps = []
+    ids = None if wanted is None else torch.from_numpy(part.book.old_to_new)[wanted]
+    model = make_sampled_model(kind)
+    outputs = infer_sampled(
+        world,
+        part,
+        model,
+        ids,
+        sampler=make_sampler(part, model, part.original_ids),
+        store=CachedStore(world, part.offsets, part.features, cached_ids=cached_ids),
+        options=PipelineOptions(depth=depth, sampler_threads=2),
+        batch_size=batch_size,
+        after_step=lambda: steps.append(1),
+    )
+    assert len(steps) == sampled_steps(part, ids, batch_size)
+    return part.original_ids[own_vertices(part, ids)], outputs, len(steps)
+
+
+def assert_right(results, wanted, kind="graphsage"):
+    ids = torch.cat([each[0] for each in results])
+    assert torch.equal(ids.sort().values, wanted.sort().values)
+    rows = torch.cat([each[1] for each in results])
+    torch.testing.assert_close(rows, expected(kind)[ids], rtol=1e-5, atol=1e-5)
+    assert len({each[2] for each in results}) == 1
+
+
+def test_any_number_of_ranks_gives_the_same(spmd):
+    wanted = torch.arange(NUM_VERTICES)
+    assert_right(spmd(lambda world: infer(world, make_part(world), None)), wanted)
+
+
+@pytest.mark.parametrize("kind", ["gcn", "gat"])
+@pytest.mark.parametrize(("depth", "batch_size"), [(0, 7), (1, 1), (5, 1000)])
+def test_neither_depth_nor_batch_size_matters(kind, depth, batch_size):
+    wanted = torch.tensor([3, 88, 4, 50, 51, 0])
 
     def body(world):
-        part = make_part(world, graph)
-        start, stop = part.own_range
-        return gather_predictions(world, part, part.original_ids[start:stop])
+        return infer(world, make_part(world), wanted, kind=kind, depth=depth, batch_size=batch_size)
 
-    for ids in Loopback.run(3, body):
-        assert torch.equal(ids, torch.arange(40))
+    assert_right(Loopback.run(3, body), wanted, kind)
+
+
+def test_a_cache_changes_nothing():
+    def body(world):
+        part = make_part(world)
+        start, stop = part.own_range
+        others = torch.cat([torch.arange(0, start), torch.arange(stop, NUM_VERTICES)])
+        plain, cached = infer(world, part, None), infer(world, part, None, cached_ids=others[::2])
+        assert torch.equal(plain[1], cached[1])
+        return cached
+
+    assert_right(Loopback.run(2, body), torch.arange(NUM_VERTICES))
+
+
+def test_a_rank_without_vertices_takes_part():
+    def body(world):
+        return infer(world, make_part(world, torch.arange(NUM_VERTICES) % 2), None)
+
+    results = Loopback.run(3, body)
+    assert [len(each[0]) for each in results] == [45, 45, 0]
+    assert_right(results, torch.arange(NUM_VERTICES))
+
+
+def test_nothing_asked_for_is_nothing_done():
+    nothing = torch.empty(0, dtype=torch.int64)
+    for ids, outputs, steps in Loopback.run(2, lambda world: infer(world, make_part(world), nothing)):
+        assert (len(ids), tuple(outputs.shape), steps) == (0, (0, 3), 0)
+
+
+def brought_together(world, assignment, vertices, chunk_rows):
+    """What each rank got: ids and rows of all chunks; the row of the user's vertex v is (v, -v)."""
+    part = make_part(world, assignment)
+    start, stop = part.own_range
+    ids = None if vertices is None else torch.from_numpy(part.book.old_to_new)[vertices]
+    own_ids = torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)].sort().values
+    original = part.original_ids[own_ids]
+    rows = torch.stack([original, -original], 1)
+    wanted = wanted_vertices(part, ids)
+    chunks = list(rows_in_users_order(world, part, wanted, own_ids, rows, chunk_rows=chunk_rows))
+    assert all(len(chunk) <= chunk_rows for chunk, _ in chunks)
+    return [torch.cat(parts) for parts in zip(*chunks, strict=True)] if chunks else []
+
+
+def assert_in_order(results, expected):
+    for rank, (ids, rows) in enumerate(results):
+        assert torch.equal(ids, expected)
+        wanted = expected if rank == 0 else expected[:0]
+        assert torch.equal(rows, torch.stack([wanted, -wanted], 1))
+
+
+@pytest.mark.parametrize("chunk_rows", [7, 1000])
+def test_all_vertices_come_in_the_users_order(spmd, chunk_rows):
+    assignment = torch.arange(NUM_VERTICES) * 7 % 3
+
+    def body(world):
+        return brought_together(world, assignment % world.size, None, chunk_rows)
+
+    assert_in_order(spmd(body), torch.arange(NUM_VERTICES))
+
+
+@given(
+    parts=st.lists(st.integers(0, 2), min_size=NUM_VERTICES, max_size=NUM_VERTICES),
+    vertices=st.lists(st.integers(0, NUM_VERTICES - 1), unique=True, min_size=1),
+    chunk_rows=st.integers(1, 50),
+)
+def test_any_vertices_of_any_partition(parts, vertices, chunk_rows):
+    """Parts may be empty, and vertices come in any order."""
+
+    def body(world):
+        return brought_together(world, torch.tensor(parts), torch.tensor(vertices), chunk_rows)
+
+    assert_in_order(Loopback.run(3, body), torch.tensor(sorted(vertices)))
+
+
+def test_no_vertices_are_no_chunks():
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert (
+        Loopback.run(2, lambda world: brought_together(world, torch.arange(NUM_VERTICES) % 2, nothing, 3))
+        == [[]] * 2
+    )

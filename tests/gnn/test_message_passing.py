@@ -1,7 +1,7 @@
-"""Message passing against dense matrices and finite differences."""
+"""Blocks, and message passing against dense matrices and finite differences."""
 
 from collections.abc import Callable
-from typing import Literal
+from itertools import pairwise
 
 import pytest
 import torch
@@ -10,12 +10,106 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.gnn import message_passing
-from windrow.gnn.message_passing import Block, add_ends, aggregate, edge_softmax
+from windrow.gnn.message_passing import (
+    Block,
+    Minibatch,
+    _transpose_anywhere,
+    add_ends,
+    aggregate,
+    edge_softmax,
+)
 
 
-def make_block(
-    num_sources: int, num_destinations: int, num_edges: int, seed: int, dtype: torch.dtype
-) -> Block:
+@st.composite
+def blocks(draw):
+    num_sources = draw(st.integers(1, 12))
+    num_destinations = draw(st.integers(0, num_sources))
+    degrees = draw(st.lists(st.integers(0, 5), min_size=num_destinations, max_size=num_destinations))
+    sources = st.integers(0, num_sources - 1)
+    indices = draw(st.lists(sources, min_size=sum(degrees), max_size=sum(degrees)))
+    dtype = draw(st.sampled_from([torch.int32, torch.int64]))
+    indptr = torch.zeros(num_destinations + 1, dtype=torch.int64)
+    indptr[1:] = torch.tensor(degrees, dtype=torch.int64).cumsum(0)
+    return Block(
+        num_sources=num_sources,
+        num_destinations=num_destinations,
+        indptr=indptr,
+        indices=torch.tensor(indices, dtype=dtype),
+    )
+
+
+def transpose_by_loop(block):
+    groups: list[list[tuple[int, int]]] = [[] for _ in range(block.num_sources)]
+    for destination in range(block.num_destinations):
+        for edge in range(int(block.indptr[destination]), int(block.indptr[destination + 1])):
+            groups[int(block.indices[edge])].append((destination, edge))
+    return groups
+
+
+def groups_of(transpose):
+    pairs = list(zip(transpose.indices.tolist(), transpose.edge_ids.tolist(), strict=True))
+    bounds = transpose.indptr.tolist()
+    return [pairs[start:stop] for start, stop in pairwise(bounds)]
+
+
+@given(blocks())
+@settings(deadline=None)
+def test_transpose_equals_a_loop(block):
+    expected = transpose_by_loop(block)
+    for transpose in (block.transpose, _transpose_anywhere(block)):
+        assert groups_of(transpose) == expected
+        assert transpose.indptr.dtype == torch.int64
+        assert transpose.indices.dtype == transpose.edge_ids.dtype == block.indices.dtype
+
+
+@given(blocks())
+@settings(deadline=None)
+def test_degrees_count_edges(block):
+    assert int(block.degrees.sum()) == int(block.out_degrees.sum()) == block.num_edges
+    assert torch.equal(
+        torch.bincount(block.edge_destinations, minlength=block.num_destinations), block.degrees
+    )
+    assert torch.equal(block.transpose.indptr.diff(), block.out_degrees)
+
+
+def a_block():
+    return Block.whole(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 0]))
+
+
+def test_transpose_is_computed_once():
+    block = a_block()
+    assert block.transpose is block.transpose
+
+
+def test_whole_graph_has_as_many_sources_as_destinations():
+    block = a_block()
+    assert (block.num_sources, block.num_destinations, block.num_edges) == (2, 2, 3)
+
+
+def test_moving_to_the_same_device_keeps_the_block():
+    block = a_block()
+    assert block.to("cpu") is block
+
+
+@pytest.mark.parametrize("source_degrees", [None, torch.tensor([5, 6])])
+def test_moving_takes_every_array_along(source_degrees):
+    block = Block(
+        num_sources=2,
+        num_destinations=1,
+        indptr=torch.tensor([0, 1]),
+        indices=torch.tensor([1]),
+        source_degrees=source_degrees,
+    )
+    seeds = torch.tensor([7])
+    moved = Minibatch(seeds=seeds, input_ids=torch.tensor([7, 8]), blocks=[block]).to("meta")
+    (there,) = moved.blocks
+    assert {moved.seeds.device.type, moved.input_ids.device.type, there.device.type} == {"meta"}
+    assert there.indptr.device.type == "meta"
+    assert (there.source_degrees is None) == (source_degrees is None)
+    assert (there.num_sources, there.num_destinations) == (2, 1)
+
+
+def make_block(num_sources, num_destinations, num_edges, seed, dtype):
     """A random hop whose last destination has no edges."""
     generator = torch.Generator().manual_seed(seed)
     destinations = torch.randint(0, max(1, num_destinations - 1), (num_edges,), generator=generator)
@@ -25,13 +119,13 @@ def make_block(
     return Block(num_sources=num_sources, num_destinations=num_destinations, indptr=indptr, indices=indices)
 
 
-def dense(block: Block, weights: Tensor) -> Tensor:
+def dense(block, weights):
     """Adjacency matrix [destinations, sources] with the sum of weights in each place."""
     matrix = torch.zeros(block.num_destinations, block.num_sources, dtype=weights.dtype)
     return matrix.index_put((block.edge_destinations, block.indices.long()), weights, accumulate=True)
 
 
-def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Tensor:
+def random(*shape, seed=0, dtype=torch.float64):
     return torch.randn(shape, generator=torch.Generator().manual_seed(seed), dtype=dtype)
 
 
@@ -47,15 +141,15 @@ def random(*shape: int, seed: int = 0, dtype: torch.dtype = torch.float64) -> Te
 )
 @settings(deadline=None, max_examples=60)
 def test_aggregate_equals_a_dense_product(
-    num_destinations: int,
-    more_sources: int,
-    num_edges: int,
-    features: int,
-    seed: int,
-    dtype: torch.dtype,
-    reduce: Literal["sum", "mean"],
-    weighted: bool,
-) -> None:
+    num_destinations,
+    more_sources,
+    num_edges,
+    features,
+    seed,
+    dtype,
+    reduce,
+    weighted,
+):
     block = make_block(num_destinations + more_sources, num_destinations, num_edges, seed, dtype)
     x = random(block.num_sources, features, seed=seed, dtype=torch.float32).requires_grad_()
     weights = random(num_edges, seed=seed + 1, dtype=torch.float32).requires_grad_(weighted)
@@ -72,7 +166,7 @@ def test_aggregate_equals_a_dense_product(
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
 
 
-def test_heads_are_aggregated_one_by_one() -> None:
+def test_heads_are_aggregated_one_by_one():
     block = make_block(9, 6, 30, 1, torch.int32)
     x, weights = random(9, 3, 4), random(30, 3)
     result = aggregate(block, x, edge_weights=weights)
@@ -94,9 +188,7 @@ GRADIENT_CASES: dict[str, Callable[[Block, Tensor, Tensor], Tensor]] = {
 
 @pytest.mark.parametrize("case", GRADIENT_CASES)
 @pytest.mark.parametrize("kernels", [True, False], ids=["kernels", "any device"])
-def test_gradients_equal_finite_differences(
-    case: str, kernels: bool, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_gradients_equal_finite_differences(case, kernels, monkeypatch):
     if not kernels:
         monkeypatch.setattr(message_passing, "_has_kernel", lambda tensor: False)
     block = make_block(7, 5, 18, 3, torch.int64)
@@ -104,7 +196,7 @@ def test_gradients_equal_finite_differences(
     assert torch.autograd.gradcheck(lambda x, w: GRADIENT_CASES[case](block, x, w), (x, weights))
 
 
-def test_edge_softmax_equals_softmax_of_each_destination(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_edge_softmax_equals_softmax_of_each_destination(monkeypatch):
     block = make_block(20, 8, 50, 2, torch.int32)
     scores = random(50, 3, dtype=torch.float32) * 50
     expected = torch.cat([part.softmax(0) for part in scores.split(block.degrees.tolist())])
@@ -113,22 +205,22 @@ def test_edge_softmax_equals_softmax_of_each_destination(monkeypatch: pytest.Mon
     torch.testing.assert_close(edge_softmax(block, scores), expected)
 
 
-def test_add_ends_adds_the_values_at_both_ends() -> None:
+def test_add_ends_adds_the_values_at_both_ends():
     block = make_block(9, 6, 30, 1, torch.int32)
     at_source, at_destination = random(9, 2), random(6, 2)
     expected = at_source[block.indices.long()] + at_destination[block.edge_destinations]
     torch.testing.assert_close(add_ends(block, at_source, at_destination), expected, rtol=0, atol=0)
 
 
-def test_no_transpose_where_the_input_needs_no_gradient() -> None:
+def test_no_transpose_where_the_input_needs_no_gradient():
     block = make_block(9, 6, 30, 1, torch.int32)
     weights = random(30).requires_grad_()
     aggregate(block, random(9, 4), edge_weights=weights).sum().backward()
     assert weights.grad is not None
-    assert "_transpose" not in vars(block)
+    assert "transpose" not in vars(block)
 
 
-def test_result_does_not_depend_on_the_number_of_threads() -> None:
+def test_result_does_not_depend_on_the_number_of_threads():
     block = make_block(3000, 2000, 20000, 1, torch.int32)
     x = random(3000, 16, dtype=torch.float32)
     threads = torch.get_num_threads()
@@ -142,7 +234,7 @@ def test_result_does_not_depend_on_the_number_of_threads() -> None:
 
 
 @pytest.mark.parametrize("dtype", [torch.float16, torch.bfloat16])
-def test_half_precision_rows(dtype: torch.dtype) -> None:
+def test_half_precision_rows(dtype):
     block = make_block(9, 6, 30, 1, torch.int32)
     x, scores = random(9, 2, 4, dtype=torch.float32), random(30, 2, dtype=torch.float32)
     result = aggregate(block, x.to(dtype), edge_weights=edge_softmax(block, scores.to(dtype)))
@@ -153,7 +245,7 @@ def test_half_precision_rows(dtype: torch.dtype) -> None:
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("case", GRADIENT_CASES)
-def test_cuda_equals_cpu(case: str) -> None:
+def test_cuda_equals_cpu(case):
     block = make_block(40, 25, 200, 3, torch.int32)
     results = []
     for device in ("cpu", "cuda"):

@@ -1,15 +1,21 @@
-"""Losses and measures against definitions written out, vertex by vertex and pair by pair."""
+"""Losses and measures against definitions written out, and predictions as columns."""
 
 import math
 
 import pytest
 import torch
-import torch.nn.functional as F
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions, loss_sum
+from windrow.gnn.metrics import (
+    check_finite,
+    check_labels_can_be_scored,
+    default_metric,
+    evaluate_predictions,
+    prediction_columns,
+)
+from windrow.gnn.trainer import loss_sum
 
 TASKS = ["single-label", "binary", "multi-label"]
 
@@ -107,14 +113,6 @@ def test_roc_auc_of_a_binary_task_hangs_on_the_order_alone(scale):
     assert evaluate_predictions("accuracy", "binary", logits, labels) == pytest.approx(0.5)
 
 
-@pytest.mark.parametrize("task", TASKS)
-@pytest.mark.parametrize("metric", ["accuracy", "macro_f1", "roc_auc"])
-def test_perfect_predictions_score_one(task, metric):
-    labels = torch.tensor([[0.0, 1.0], [1.0, 0.0]]) if task == "multi-label" else torch.tensor([1, 0])
-    logits = torch.tensor([4.0, -4.0]) if task == "binary" else torch.tensor([[-4.0, 4.0], [4.0, -4.0]])
-    assert evaluate_predictions(metric, task, logits, labels) == 1.0
-
-
 def test_without_any_class_all_is_right():
     assert evaluate_predictions("macro_f1", "multi-label", -torch.ones(2, 3), torch.zeros(2, 3)) == 1.0
 
@@ -181,8 +179,46 @@ def test_a_rank_without_seeds_has_loss_zero_with_a_gradient(task):
     assert logits.grad is not None
 
 
-def test_the_gradient_reaches_the_logits():
-    logits = torch.tensor([[0.5, -1.0]], requires_grad=True)
-    loss_sum("single-label", logits, torch.tensor([0])).backward()
-    assert logits.grad is not None
-    torch.testing.assert_close(logits.grad, F.softmax(logits.detach(), 1) - torch.tensor([[1.0, 0.0]]))
+LOGITS = st.lists(st.lists(st.floats(-30, 30, width=32), min_size=3, max_size=3), min_size=1, max_size=6)
+
+
+def sigmoid(value):
+    return 1 / (1 + math.exp(-value))
+
+
+@given(LOGITS)
+def test_single_label(logits):
+    columns = prediction_columns("single-label", torch.tensor(logits))
+    assert columns["prediction"].dtype == torch.int32
+    assert columns["prediction"].tolist() == [row.index(max(row)) for row in logits]
+    expected = [math.exp(max(row)) / sum(math.exp(value) for value in row) for row in logits]
+    assert columns["probability"].dtype == torch.float32
+    assert columns["probability"].tolist() == pytest.approx(expected, rel=1e-6)
+
+
+@given(LOGITS)
+def test_binary_and_multi_label(logits):
+    matrix = torch.tensor(logits)
+    (of_one,) = prediction_columns("binary", matrix[:, :1]).values()
+    assert of_one.tolist() == pytest.approx([sigmoid(row[0]) for row in logits], rel=1e-6)
+    (of_each,) = prediction_columns("multi-label", matrix).values()
+    assert of_each.shape == matrix.shape
+    assert of_each.flatten().tolist() == pytest.approx([sigmoid(v) for row in logits for v in row], rel=1e-6)
+
+
+@pytest.mark.parametrize("task", ["single-label", "binary", "multi-label"])
+def test_no_vertices(task):
+    outputs = 1 if task == "binary" else 3
+    columns = prediction_columns(task, torch.empty((0, outputs)))
+    assert all(len(column) == 0 for column in columns.values())
+
+
+@pytest.mark.parametrize("value", [math.nan, math.inf])
+def test_what_says_nothing_is_refused(value):
+    vertices = torch.tensor([4, 7, 9])
+    check_finite(vertices, torch.ones(3, 2))
+    check_finite(vertices, torch.ones(3))
+    logits = torch.ones(3, 2)
+    logits[1, 1] = value
+    with pytest.raises(DataError, match="prediction for vertex 7 is NaN or infinite"):
+        check_finite(vertices, logits)

@@ -4,15 +4,17 @@ import contextlib
 import shutil
 import subprocess
 import sys
+import threading
 
 import pytest
 import torch
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.errors import DataError
+from windrow.caching.request import CacheIndex, plan_request
+from windrow.comm.errors import DataError, DeadlineError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Stopwatch
-from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
+from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask, _DeviceCopy, _MinibatchLoader
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 
@@ -252,6 +254,145 @@ def test_a_gpu_gets_every_row(depth):
         assert torch.equal(loaded.rows.cpu(), graph.features[loaded.input_ids])
         assert loaded.minibatch.blocks[0].device.type == "cuda"
     pipeline.close()
+
+
+def plan_whole(ids):
+    return plan_request(ids, [0, VERTICES], 0, CacheIndex(torch.empty(0, dtype=torch.int64), VERTICES))
+
+
+def make_loader(threads, plan=plan_whole, deadline_s=60.0):
+    graph = community_graph(VERTICES, 4, seed=3)
+    sampler = NeighborSampler(graph.indptr, graph.indices, (3, 2), seed=1)
+    return _MinibatchLoader(sampler, plan, threads=threads, deadline_s=deadline_s, stopwatch=Stopwatch())
+
+
+def seed_tasks(count, drawn=None):
+    for step in range(count):
+        if drawn is not None:
+            drawn.append(step)
+        yield SeedTask(seeds=torch.arange(step, step + 5), epoch=0, step=step)
+
+
+def test_threads_give_what_the_callers_own_thread_gives():
+    inline = list(make_loader(0).run(seed_tasks(12)))
+    for threads in (1, 3):
+        loader = make_loader(threads)
+        for planned, expected in zip(loader.run(seed_tasks(12)), inline, strict=True):
+            assert planned.task.step == expected.task.step
+            assert torch.equal(planned.minibatch.input_ids, expected.minibatch.input_ids)
+            assert torch.equal(planned.request.local, expected.request.local)
+            for block, other in zip(planned.minibatch.blocks, expected.minibatch.blocks, strict=True):
+                assert torch.equal(block.indices, other.indices)
+        loader.close()
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_it_is_never_far_ahead(threads):
+    drawn = []
+    loader = make_loader(threads)
+    for taken, _ in enumerate(loader.run(seed_tasks(20, drawn)), start=1):
+        assert len(drawn) <= taken + threads
+    assert len(drawn) == 20
+    loader.close()
+
+
+def test_without_threads_nothing_is_done_ahead():
+    drawn = []
+    source = make_loader(0).run(seed_tasks(3, drawn))
+    next(source)
+    assert drawn == [0]
+
+
+def test_what_a_thread_raises_comes_out_where_its_minibatch_is_due():
+    def plan(ids):
+        if int(ids[0]) == 2:
+            raise DataError("row 2 is broken")
+        return plan_whole(ids)
+
+    loader = make_loader(2, plan)
+    source = loader.run(seed_tasks(6))
+    assert [next(source).task.step for _ in range(2)] == [0, 1]
+    with pytest.raises(DataError, match="row 2"):
+        next(source)
+    loader.close()
+
+
+def test_a_minibatch_that_takes_too_long_is_named():
+    go_on = threading.Event()
+
+    def plan(ids):
+        go_on.wait(60.0)
+        return plan_whole(ids)
+
+    loader = make_loader(1, plan, deadline_s=0.01)
+    with pytest.raises(DeadlineError, match=r"epoch 0, step 0 was not sampled after 0.01 s"):
+        next(loader.run(seed_tasks(3)))
+    go_on.set()
+    loader.close()
+
+
+def test_a_time_out_inside_a_thread_keeps_its_words():
+    def plan(ids):
+        raise TimeoutError("the disk sleeps")
+
+    loader = make_loader(1, plan)
+    with pytest.raises(TimeoutError, match="the disk sleeps"):
+        next(loader.run(seed_tasks(3)))
+    loader.close()
+
+
+def test_a_caller_may_stop_early_and_begin_again():
+    threads_before = threading.active_count()
+    loader = make_loader(1)
+    source = loader.run(seed_tasks(50))
+    next(source)
+    source.close()
+    assert [planned.task.step for planned in loader.run(seed_tasks(3))] == [0, 1, 2]
+    loader.close()
+    assert threading.active_count() == threads_before
+
+
+def test_a_cpu_needs_nothing():
+    copies = _DeviceCopy(torch.device("cpu"))
+    assert not copies.overlaps
+    with copies.queue():
+        rows = torch.arange(3).to("cpu", non_blocking=True)
+        done = copies.mark()
+    assert done is None
+    copies.hand_over(done, [rows])
+    assert rows.tolist() == [0, 1, 2]
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_what_a_gpu_computes_with_has_arrived():
+    device = torch.device("cuda")
+    copies = _DeviceCopy(device)
+    assert copies.overlaps
+    for value in range(20):
+        source = torch.full((1 << 20,), float(value)).pin_memory()
+        with copies.queue():
+            assert torch.cuda.current_stream(device) != torch.cuda.default_stream(device)
+            arrived = source.to(device, non_blocking=True)
+            done = copies.mark()
+        copies.hand_over(done, [arrived, source])
+        assert float((arrived * 2).sum()) == 2 * value * len(source)
+
+
+def test_a_pipeline_may_be_off():
+    assert PipelineOptions(depth=0, sampler_threads=1).depth == 0
+    assert PipelineOptions().depth > 0
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"depth": -1}, "pipeline.depth = -1: must be at least 0"),
+        ({"sampler_threads": 0}, "pipeline.sampler_threads = 0: must be at least 1"),
+    ],
+)
+def test_numbers_below_the_least_are_refused_by_name(options, message):
+    with pytest.raises(RecipeError, match=message):
+        PipelineOptions(**options)
 
 
 FAILING_JOB = """

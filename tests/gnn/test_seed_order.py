@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.rows import offsets_from_counts
-from windrow.gnn.seed_order import SeedOrder, check_every_part_has_training_vertices
+from windrow.gnn.seed_order import SeedOrder, _check_every_part_has_training_vertices
 
 
 class Split:
@@ -153,15 +153,15 @@ def test_parts_without_training_vertices_are_named():
     )
     offsets, train_ids = [0, 2, 5, 5, 6], torch.tensor([1, 5])
     with pytest.raises(DataError, match=re.escape(message)):
-        check_every_part_has_training_vertices(offsets, train_ids)
+        _check_every_part_has_training_vertices(offsets, train_ids)
     with pytest.raises(DataError, match="no training vertex on rank 1"):
         SeedOrder(train_ids, offsets=offsets, rank=0, batch_size=4, seed=0)
-    check_every_part_has_training_vertices([0, 2, 6], train_ids)
+    _check_every_part_has_training_vertices([0, 2, 6], train_ids)
 
 
 def test_an_empty_training_set_is_refused():
     with pytest.raises(DataError, match="the training set is empty"):
-        check_every_part_has_training_vertices([0, 2], torch.empty(0, dtype=torch.int64))
+        _check_every_part_has_training_vertices([0, 2], torch.empty(0, dtype=torch.int64))
 
 
 def test_options_that_cannot_be_used_are_refused():

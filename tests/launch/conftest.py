@@ -4,9 +4,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from windrow.comm.random import hash_ids
+from windrow.gnn.synthetic import community_graph
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 
 NUM_SAMPLES = 600
@@ -27,6 +29,25 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "training": {"epochs": 3, "batch_size": 48, "learning_rate": 0.01, "lanes": 4},
     "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "keep_checkpoints": 9},
 }
+
+
+@pytest.fixture(scope="session")
+def graph_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An archive with a graph of 240 vertices in three communities, and all that training needs."""
+    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
+    assert graph.features is not None
+    assert graph.labels is not None
+    path = tmp_path_factory.mktemp("graph") / "graph.npz"
+    np.savez(
+        path,
+        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
+        x=graph.features.numpy(),
+        y=graph.labels.numpy(),
+        train=graph.train_ids.numpy(),
+        val=graph.validation_ids.numpy(),
+        test=graph.test_ids.numpy(),
+    )
+    return path
 
 
 @pytest.fixture(scope="session")
@@ -51,8 +72,6 @@ def _click_recipe(folder: Path, **changes: dict[str, Any]) -> RecommendationReci
 
 def _prepare_clicks(folder: Path) -> None:
     """Clicks that depend on the item: even ones are liked."""
-    import numpy as np
-
     from windrow.recsys.log.prepare import prepare_log
 
     draws = [hash_ids(key, np.arange(NUM_SAMPLES)) for key in (1, 2, 3, 4)]

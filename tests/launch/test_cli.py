@@ -1,6 +1,8 @@
-"""windrow.launch.cli: help, version, one line for an error, rank 0 alone."""
+"""windrow.launch.cli: help, errors in one line, exit status; python -m windrow.launch."""
 
 import argparse
+import subprocess
+import sys
 import time
 
 import pytest
@@ -89,3 +91,37 @@ def test_parsing_is_quick() -> None:
     start = time.perf_counter()
     cli.build_parser()
     assert time.perf_counter() - start < 1
+
+
+def test_it_runs_as_a_module() -> None:
+    done = subprocess.run(
+        [sys.executable, "-P", "-m", "windrow.launch", "--version"],
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+    assert done.returncode == 0
+    assert done.stdout.startswith("windrow ")
+
+
+@pytest.mark.parametrize(
+    "arguments",
+    [
+        ["explain", "r.toml"],
+        ["export", "run", "--out", "f"],
+        ["groups", "r.toml"],
+        ["network", "--describe", "n.toml"],
+        ["partition", "r.toml"],
+        ["plan", "r.toml", "--ranks", "2"],
+        ["report", "run"],
+    ],
+    ids=lambda arguments: arguments[0],
+)
+def test_the_work_of_one_process_is_refused_to_several(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+) -> None:
+    monkeypatch.setenv("RANK", "0")
+    monkeypatch.setenv("WORLD_SIZE", "2")
+    assert cli.main(arguments) == 2
+    assert "is the work of one process" in capsys.readouterr().err

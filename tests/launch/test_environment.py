@@ -1,9 +1,6 @@
 """windrow.launch.environment: plain, serialisable, and calm where something is absent."""
 
 import json
-import platform
-import subprocess
-import sys
 from pathlib import Path
 
 import pytest
@@ -37,17 +34,6 @@ def test_gpus_are_counted_per_model(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(torch.cuda, "device_count", lambda: 2)
     monkeypatch.setattr(torch.cuda, "get_device_name", lambda index: "H200")
     assert environment.hardware_line().endswith("2 x H200")
-
-
-def test_processes_of_one_machine_share_a_kernel_id(tmp_path: Path) -> None:
-    program = "from windrow.launch.environment import kernel_id; print(kernel_id())"
-    printed = subprocess.run(
-        [sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True
-    ).stdout
-    assert printed.strip() == environment.kernel_id()
-    (tmp_path / "boot_id").write_text("one-start-of-a-kernel\n")
-    assert environment.kernel_id(tmp_path / "boot_id") == "one-start-of-a-kernel"
-    assert environment.kernel_id(tmp_path / "absent") == platform.node()
 
 
 def test_commit_is_unknown_outside_a_checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

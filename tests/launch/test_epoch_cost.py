@@ -1,15 +1,137 @@
-"""windrow.launch.epoch_cost: parts of an epoch add up, ranks are put together."""
+"""windrow.launch.epoch_cost: parts add up, ranks are put together, and say the same of each other."""
 
 import io
+import json
 import os
+import subprocess
+import sys
+from dataclasses import asdict
 from typing import Any
 
+import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Traffic
 from windrow.comm.world import World
-from windrow.launch.epoch_cost import EpochCost, RankCost, gather_cost, own_time, own_traffic
+from windrow.launch.epoch_cost import (
+    EpochCost,
+    RankCost,
+    cache_hit_rate,
+    communication_share,
+    gather_cost,
+    home_share,
+    own_time,
+    own_traffic,
+    peak_gpu_memory_bytes,
+    peak_memory_bytes,
+)
+
+SIZE = 3
+COUNTS = st.integers(0, 1000)
+MATRICES = st.dictionaries(st.sampled_from("abc"), st.lists(COUNTS, min_size=SIZE, max_size=SIZE))
+SECONDS = st.integers(0, 100).map(float)
+COSTS = st.builds(
+    RankCost,
+    host=st.sampled_from(["", "one", "two"]),
+    seconds=SECONDS,
+    stage_seconds=st.dictionaries(st.sampled_from("xyz"), SECONDS),
+    waiting_seconds=st.dictionaries(st.sampled_from("xyz"), SECONDS),
+    bytes_sent=MATRICES,
+    bytes_received=MATRICES,
+    bytes_reduced=COUNTS,
+    rows_local=COUNTS,
+    rows_cached=COUNTS,
+    rows_remote=COUNTS,
+    peak_memory_bytes=COUNTS,
+    peak_gpu_memory_bytes=COUNTS,
+)
+
+
+def entry(matrix: Any, stage: str, peer: int) -> int:
+    return matrix[stage][peer] if stage in matrix else 0
+
+
+@given(COSTS, COSTS, COSTS)
+def test_parts_add_up(one: RankCost, two: RankCost, three: RankCost) -> None:
+    both = one + two
+    assert (one + two) + three == one + (two + three)
+    assert RankCost() + one == one + RankCost() == one
+    assert both.seconds == one.seconds + two.seconds
+    assert both.host == (two.host or one.host)
+    for name in ("bytes_sent", "bytes_received"):
+        matrices = [getattr(cost, name) for cost in (both, one, two)]
+        for stage in "abc":
+            for peer in range(SIZE):
+                whole, *parts = (entry(matrix, stage, peer) for matrix in matrices)
+                assert whole == sum(parts)
+    for stage in "xyz":
+        for name in ("stage_seconds", "waiting_seconds"):
+            whole_s, *parts_s = (getattr(cost, name).get(stage, 0.0) for cost in (both, one, two))
+            assert whole_s == sum(parts_s)
+    assert both.rows_local - one.rows_local == two.rows_local
+    assert both.rows_cached - one.rows_cached == two.rows_cached
+    assert both.rows_remote - one.rows_remote == two.rows_remote
+    assert both.peak_memory_bytes == max(one.peak_memory_bytes, two.peak_memory_bytes)
+
+
+@given(COSTS)
+def test_it_survives_json(cost: RankCost) -> None:
+    assert RankCost(**json.loads(json.dumps(asdict(cost)))) == cost
+
+
+@given(COSTS, COSTS)
+def test_adding_leaves_the_parts_alone(one: RankCost, two: RankCost) -> None:
+    before = json.dumps([asdict(one), asdict(two)])
+    total = one + two
+    for numbers in total.bytes_sent.values():
+        numbers[0] += 1
+    assert json.dumps([asdict(one), asdict(two)]) == before
+
+
+@pytest.mark.parametrize("size", [1, 3])
+def test_what_one_rank_sent_the_other_received(size: int) -> None:
+    def body(world: World) -> RankCost:
+        world.meter = Meter()
+        for stage, factor in (("rows", 1), ("ids", 3)):
+            counts = [factor * (world.rank + 2 * peer) % 4 for peer in range(world.size)]
+            arriving = world.all_to_all_counts(counts, stage="counts")
+            world.all_to_all(torch.zeros(sum(counts), 5), counts, arriving, stage=stage)
+        world.all_gather_object("x" * world.rank, stage="objects")
+        world.all_reduce(torch.zeros(6), stage="sums")
+        return own_traffic(world, Traffic()).ranks[0]
+
+    ranks = Loopback.run(size, body, deadline_s=60)
+    stages = {stage for rank in ranks for stage in (*rank.bytes_sent, *rank.bytes_received)}
+    assert stages == ({"rows", "ids", "counts", "objects"} if size > 1 else set())
+    for stage in stages:
+        for p, sender in enumerate(ranks):
+            for q, receiver in enumerate(ranks):
+                assert entry(sender.bytes_sent, stage, q) == entry(receiver.bytes_received, stage, p)
+                assert p != q or entry(sender.bytes_sent, stage, q) == 0
+    if size > 1:
+        # (0 + 2 x 1) % 4 rows of 5 float32.
+        assert entry(ranks[0].bytes_sent, "rows", 1) == 2 * 5 * 4
+    assert all(rank.bytes_reduced == (24 if size > 1 else 0) for rank in ranks)
+
+
+def test_rows_are_those_of_all_stages_and_what_was_fetched_is_the_jobs_to_say() -> None:
+    world = Loopback.single()
+    world.meter = Meter()
+    world.meter.record_found("bags: rows", local=3, remote=4)
+    world.meter.record_found("sequences: rows", local=10, cached=5, remote=20)
+    own = own_traffic(world, Traffic(rows_received=3, bytes_received=12))
+    rows = {"rows_local": 13, "rows_cached": 5, "rows_remote": 24}
+    assert own == EpochCost(rows_fetched=3, bytes_fetched=12, ranks=(RankCost(**rows),), **rows)
+
+
+def test_share_of_waiting_leaves_evaluation_out() -> None:
+    one = RankCost(seconds=5.0, stage_seconds={"evaluate": 1.0}, waiting_seconds={"a": 1.0, "b": 0.5})
+    two = RankCost(seconds=4.0, waiting_seconds={"a": 0.5})
+    assert communication_share([one, two]) == 0.25
+    assert communication_share([]) is None
 
 
 def test_two_parts_of_an_epoch_add_up() -> None:
@@ -48,19 +170,13 @@ def test_a_checkpoint_keeps_it_and_an_older_one_has_less_to_keep() -> None:
     )
 
 
-def test_the_share_found_at_home() -> None:
-    assert EpochCost(rows_local=3, rows_remote=1).share_found_at_home == 0.75
-    assert EpochCost(rows_local=3).share_found_at_home == 1.0
-    assert EpochCost(rows_local=3, rows_cached=2, rows_remote=5).share_found_at_home == 0.5
-    assert EpochCost().share_found_at_home is None
-
-
-def test_the_hit_rate_is_of_rows_of_other_ranks_alone() -> None:
-    assert EpochCost(rows_local=100, rows_cached=1, rows_remote=3).cache_hit_rate == 0.25
-    assert EpochCost(rows_local=100, rows_cached=4).cache_hit_rate == 1.0
+def test_shares_of_rows() -> None:
+    ranks = [RankCost(rows_local=9, rows_cached=3, rows_remote=1), RankCost(rows_local=3, rows_remote=4)]
+    assert (home_share(ranks), cache_hit_rate(ranks)) == (15 / 20, 3 / 8)
+    assert home_share([EpochCost(rows_local=3)]) == 1.0
+    assert home_share([EpochCost()]) is None
     # Nothing found in a cache is no cache: there is no figure to show.
-    assert EpochCost(rows_local=100, rows_remote=3).cache_hit_rate is None
-    assert EpochCost().cache_hit_rate is None
+    assert cache_hit_rate(ranks[1:]) is None
 
 
 def test_ranks_are_put_together() -> None:
@@ -72,7 +188,8 @@ def test_ranks_are_put_together() -> None:
     assert Loopback.run(2, lambda world: gather_cost(world, costs[world.rank]), deadline_s=30) == [whole] * 2
 
 
-def test_every_rank_is_told_apart(spmd: Any) -> None:
+@pytest.mark.parametrize("size", [1, 3])
+def test_every_rank_is_told_apart(size: int) -> None:
     def body(world: World) -> tuple[EpochCost, EpochCost]:
         world.meter = Meter()
         counts = [world.rank + peer for peer in range(world.size)]
@@ -82,12 +199,11 @@ def test_every_rank_is_told_apart(spmd: Any) -> None:
         own = own_traffic(world, world.meter.totals("rows")) + own_time(1.0 + world.rank, {"wait": 0.5})
         return own, gather_cost(world, own)
 
-    results = spmd(body)
-    size = len(results)
+    results = Loopback.run(size, body, deadline_s=60)
     gathered = results[0][1]
     assert gathered.ranks == tuple(rank for own, _ in results for rank in own.ranks)
     assert all(not cost.ranks for _, cost in results[1:])
-    assert len({(c.seconds, c.rows_fetched, c.bytes_fetched, c.share_found_at_home) for _, c in results}) == 1
+    assert len({(c.seconds, c.rows_fetched, c.bytes_fetched, home_share([c])) for _, c in results}) == 1
     assert gathered.rows_cached == sum(10 + rank for rank in range(size))
     assert [rank.rows_cached for rank in gathered.ranks] == [10 + rank for rank in range(size)]
     assert gathered.rows_remote == gathered.rows_fetched == sum(rank.rows_remote for rank in gathered.ranks)
@@ -103,8 +219,35 @@ def test_every_rank_is_told_apart(spmd: Any) -> None:
         assert sent == [0 if peer == number else 8 * (number + peer) for peer in range(size)]
 
 
-def test_what_a_rank_fetched_is_the_jobs_to_say() -> None:
-    world = Loopback.single()
-    world.meter = Meter()
-    own = own_traffic(world, Traffic(rows_received=3, bytes_received=12))
-    assert (own.rows_fetched, own.bytes_fetched, own.ranks) == (3, 12, (RankCost(),))
+CODE = """
+from windrow.launch.epoch_cost import peak_memory_bytes
+before = peak_memory_bytes()
+block = b"x" * (256 << 20)
+with_block = peak_memory_bytes()
+del block
+print(before, with_block, peak_memory_bytes())
+"""
+
+
+def test_the_peak_is_in_bytes_and_stays() -> None:
+    # In a process of its own, whose peak nothing else has raised.
+    said = subprocess.run(
+        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=120
+    )
+    before, with_block, after = map(int, said.stdout.split())
+    assert 1 << 20 < before < 4 << 30
+    assert with_block >= 256 << 20
+    assert after >= with_block
+    assert peak_memory_bytes() > 1 << 20
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_without_a_gpu_nothing_is_needed_of_it() -> None:
+    assert peak_gpu_memory_bytes() == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a CUDA device")
+def test_what_tensors_held_on_the_gpu() -> None:
+    block = torch.empty(1 << 20, dtype=torch.uint8, device="cuda")
+    del block
+    assert peak_gpu_memory_bytes() >= 1 << 20

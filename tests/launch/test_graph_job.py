@@ -1,17 +1,16 @@
 """windrow.launch.graph_job: what the loop sees of a graph. Whole runs are in test_training.py."""
 
+import shutil
 from pathlib import Path
 
-import numpy as np
 import pytest
 import torch
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.synthetic import community_graph
 from windrow.launch.checkpoint import CheckpointHeader
 from windrow.launch.explain_caches import explain
 from windrow.launch.graph_job import GraphJob
@@ -20,21 +19,10 @@ from windrow.launch.recipe import Recipe, make_recipe
 
 
 @pytest.fixture(scope="module")
-def recipe(tmp_path_factory: pytest.TempPathFactory) -> Recipe:
+def recipe(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Recipe:
     """A recipe of a small graph whose store is there."""
     folder = tmp_path_factory.mktemp("graph")
-    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
-    assert graph.features is not None
-    assert graph.labels is not None
-    np.savez(
-        folder / "graph.npz",
-        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
-        x=graph.features.numpy(),
-        y=graph.labels.numpy(),
-        train=graph.train_ids.numpy(),
-        val=graph.validation_ids.numpy(),
-        test=graph.test_ids.numpy(),
-    )
+    shutil.copy(graph_file, folder)
     sections = {
         "graph": {"path": "graph.npz"},
         "partition": {"num_parts": 1, "method": "random"},
@@ -55,7 +43,7 @@ def job(recipe: Recipe) -> GraphJob:
 
 def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
     whole, first, second = job(recipe), job(recipe), job(recipe)
-    loss = whole.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
+    loss = whole.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
 
     class Enough(BaseException):
         """Ends an epoch early."""
@@ -65,28 +53,23 @@ def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
             raise Enough
 
     with pytest.raises(Enough):
-        first.train_epoch(0, first_step=0, loss_before=0.0, after_step=stop)
-    second.load_state_dict(first.state_dict())
+        first.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=stop)
+    second.trainer.load_state_dict(first.trainer.state_dict())
     rest: list[int] = []
-    assert second.train_epoch(
-        0, first_step=2, loss_before=first.loss_so_far(), after_step=rest.append
+    assert second.trainer.train_epoch(
+        0, first_step=2, loss_before=first.trainer.loss_so_far(), after_step=rest.append
     ) == pytest.approx(loss, rel=1e-12)
-    assert rest == list(range(3, whole.steps_per_epoch + 1))
-    ends = [one.state_dict()["model"] for one in (whole, second)]
+    assert rest == list(range(3, whole.trainer.steps_per_epoch + 1))
+    ends = [one.trainer.state_dict()["model"] for one in (whole, second)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
-
-
-def test_figures_are_those_of_the_metric(recipe: Recipe) -> None:
-    figures = job(recipe).evaluate()
-    assert list(figures) == ["validation", "test"]
-    assert list(figures["test"]) == ["accuracy"]
 
 
 def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
     changed = recipe.settings() | {
         "store": str(recipe.store.parent / "two"),
         "partition": {"num_parts": 2, "method": "random"},
-        "sampler": {"fanouts": [4, 3], "wire": "fp16"},
+        "sampler": {"fanouts": [4, 3]},
+        "wire": {"vectors": "fp16"},
         "cache": {"alpha": 0.5},
     }
     asked = make_recipe(changed, source="r.toml", base=Path("/"))
@@ -110,13 +93,34 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
         assert f"; all ranks together will ask for about {explained:,.0f} more in an epoch" in line
 
 
+def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(recipe: Recipe) -> None:
+    changed = recipe.settings() | {
+        "store": str(recipe.store.parent / "halved"),
+        "partition": {"num_parts": 2, "method": "random"},
+    }
+
+    def train(sums: str) -> list[tuple[int, list[float]]]:
+        asked = make_recipe(changed | {"wire": {"sums": sums}}, source="r.toml", base=Path("/"))
+
+        def body(world: World) -> tuple[int, list[float]]:
+            world.meter = Meter()
+            one = GraphJob(world, asked, torch.device("cpu"))
+            one.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
+            weights = torch.cat([value.flatten() for value in one.trainer.state_dict()["model"].values()])
+            one.close()
+            return world.meter.totals("gradients").bytes_reduced, weights.tolist()
+
+        return Loopback.run(2, body)
+
+    partition_to_store(PartitionJob.of(make_recipe(changed, source="r.toml", base=Path("/"))))
+    exact, rounded = train("fp32"), train("bf16")
+    assert rounded[0] == rounded[1]
+    assert 2 * rounded[0][0] == exact[0][0] > 0
+    assert rounded[0][1] != exact[0][1]
+    assert rounded[0][1] == pytest.approx(exact[0][1], abs=0.02)
+
+
 def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> None:
     header = CheckpointHeader(recipe={}, data_fingerprint="f", epoch=1, step=0, world_size=2)
     with pytest.raises(StoreError, match="written by 2 ranks"):
         job(recipe).check_resumable(header)
-
-
-def test_a_schedule_that_does_not_fit_is_refused(recipe: Recipe) -> None:
-    changed = recipe.settings() | {"training": {"schedule": {"warmup_steps": 999}}}
-    with pytest.raises(RecipeError, match="warmup_steps = 999"):
-        job(make_recipe(changed, source="r.toml", base=Path("/")))

@@ -25,7 +25,7 @@ from windrow.launch.partitioning import (
     store_arrays,
 )
 from windrow.launch.recipe import make_recipe
-from windrow.launch.terminal import LineProgress, SilentProgress
+from windrow.launch.terminal import LineProgress, Progress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
 from windrow.partition.book import order_from_metadata
 
@@ -58,15 +58,16 @@ def graph_file(tmp_path: Path) -> Path:
 
 def partition(graph_file: Path, store: Path, *, overwrite: bool = False) -> PartitionStore:
     job = PartitionJob(store=store, graph=GraphOptions(path=str(graph_file)), partition=RANDOM)
-    partition_to_store(job, overwrite=overwrite, progress=SilentProgress())
+    partition_to_store(job, overwrite=overwrite, progress=Progress())
     return PartitionStore.open(store, expect_parts=3)
 
 
 def test_the_store_holds_the_renumbered_graph(graph_file: Path, tmp_path: Path) -> None:
     store = partition(graph_file, tmp_path / "store")
     graph = read_graph(GraphOptions(path=str(graph_file)))
-    # A copy: torch warns of arrays that it must not write to.
-    expected = graph.relabel(PartitionBook.from_permutation(store.book.new_to_old.copy(), store.book.offsets))
+    # Copies: torch warns of arrays that it must not write to.
+    arrays = {name: getattr(store.book, name).copy() for name in ("offsets", "new_to_old", "old_to_new")}
+    expected = graph.relabel(PartitionBook(**arrays))
     for name in ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids"):
         assert np.array_equal(store.shared(name), getattr(expected, name).numpy()), name
     features = np.concatenate([store.sharded("features", part) for part in range(3)])

@@ -1,6 +1,8 @@
-"""windrow.launch.prediction: what a run's model says about its graph, against the model on the whole graph at once."""
+"""windrow.launch.prediction: one row per vertex in the user's order, on any number of ranks; files; caches."""
 
+import errno
 import json
+import os
 from pathlib import Path
 from typing import Any
 
@@ -8,20 +10,38 @@ import numpy as np
 import pytest
 import torch
 
+from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
+from windrow.comm.world import World
 from windrow.gnn.graph import Graph, Task
+from windrow.gnn.inference import infer_sampled
 from windrow.gnn.message_passing import Block
-from windrow.gnn.models import build_model
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import PipelineOptions
+from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import journal, prediction
+from windrow.launch import prediction as prediction_file
+from windrow.launch.cache_choice import choose_inference_cache
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.epoch_record import read_records
 from windrow.launch.partitioning import graph_to_store
-from windrow.launch.prediction import PredictionOptions, PredictionResult, predict
+from windrow.launch.prediction import (
+    PredictionFile,
+    PredictionOptions,
+    PredictionResult,
+    check_writable,
+    predict,
+)
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.run_folder import open_run_folder
 from windrow.launch.training import train
+from windrow.partition import atomic_writes as atomic_file
+from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
 
 pytest.importorskip("pyarrow")
@@ -217,7 +237,7 @@ def test_two_ranks_predict_what_one_does(shared_tmp_path: Path) -> None:
     if launched_rank() == 0:
         store_graph(folder, graph, 1, 2)
         # A world of this process alone needs no launcher.
-        train(make(folder, run={"backend": "loopback"}), run_folder=folder / "run")
+        train(make(folder, training={"epochs": 1}, run={"backend": "loopback"}), run_folder=folder / "run")
     MPI.COMM_WORLD.Barrier()
     recipe = make(folder, store="store-2")
     exact = predicted(recipe, folder / "run", folder / "exact.parquet")
@@ -321,3 +341,174 @@ def test_a_model_that_diverged_leaves_the_old_file(
         predicted(make(prepared), prepared / "run", out)
     assert out.read_bytes() == b"old"
     assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]
+
+
+CACHED_VERTICES, HOPS = 600, (3, 2)
+GRAPH = community_graph(CACHED_VERTICES, 3, seed=3, num_features=6)
+
+
+def cached_recipe(**cache: Any) -> Recipe:
+    sections: dict[str, Any] = {
+        "graph": {"path": "g.npz"},
+        "model": {"num_layers": 2},
+        "sampler": {"fanouts": list(HOPS)},
+        "evaluation": {"batch_size": 60},
+        "cache": cache,
+    }
+    return make_recipe({"name": "r", "store": "s", **sections}, source="r.toml", base=Path("/"))
+
+
+def make_part(world: World) -> PartitionedGraph:
+    assignment = np.arange(CACHED_VERTICES) * 7 % 3 % world.size
+    return PartitionedGraph.from_graph(
+        GRAPH, PartitionBook.from_assignment(assignment, world.size), world.rank
+    )
+
+
+def rows_moved(world: World, part: PartitionedGraph, cached_ids: torch.Tensor) -> int:
+    """Rows that a pass over all vertices brings here, filling the cache included."""
+    world.meter = meter = Meter()
+    store = CachedStore(world, part.offsets, part.features, cached_ids=cached_ids, stage="features")
+    sampler = NeighborSampler(
+        part.indptr, part.indices, HOPS, seed=1, original_ids=part.original_ids, source_degrees=True
+    )
+    infer_sampled(
+        world,
+        part,
+        build_model(ModelOptions(hidden=4, num_layers=2), in_features=6, out_features=3, seed=2).eval(),
+        None,
+        sampler=sampler,
+        store=store,
+        options=PipelineOptions(),
+        batch_size=60,
+    )
+    return meter.totals("features: rows").rows_received + meter.totals("features: cache: rows").rows_received
+
+
+@pytest.mark.parametrize("alpha", [0.5, "auto"])
+def test_fewer_rows_travel(alpha: float | str) -> None:
+    def body(world: World) -> tuple[int, int, int]:
+        part = make_part(world)
+        chosen = choose_inference_cache(world, part, None, cached_recipe(alpha=alpha), HOPS)
+        start, stop = part.own_range
+        assert not bool(((chosen >= start) & (chosen < stop)).any())
+        assert len(chosen.unique()) == len(chosen)
+        return len(chosen), rows_moved(world, part, chosen), rows_moved(world, part, chosen[:0])
+
+    for kept, with_cache, without in Loopback.run(3, body):
+        assert kept > 0
+        assert with_cache < without
+        if alpha == 0.5:
+            assert kept <= 100
+
+
+def test_what_is_needed_once_is_not_kept() -> None:
+    """One minibatch for everything: each row travels once, whatever is kept."""
+
+    def body(world: World) -> int:
+        recipe = cached_recipe(alpha=1.0)
+        changed = make_recipe(
+            recipe.settings() | {"evaluation": {"batch_size": 10_000}}, source="r.toml", base=Path("/")
+        )
+        return len(choose_inference_cache(world, make_part(world), None, changed, HOPS))
+
+    assert Loopback.run(3, body) == [0, 0, 0]
+
+
+def test_no_room_no_vertices_and_nobody_else() -> None:
+    def kept(world: World, ids: torch.Tensor | None, **cache: Any) -> int:
+        return len(choose_inference_cache(world, make_part(world), ids, cached_recipe(**cache), HOPS))
+
+    nothing = torch.empty(0, dtype=torch.int64)
+    assert Loopback.run(2, lambda world: kept(world, None, alpha=0.0)) == [0, 0]
+    assert Loopback.run(2, lambda world: kept(world, nothing, alpha=1.0)) == [0, 0]
+    assert Loopback.run(2, lambda world: kept(world, None, memory_gib=0.0)) == [0, 0]
+    assert kept(Loopback.single(), None) == 0
+
+
+parquet = pytest.importorskip("pyarrow.parquet")
+
+
+def write(path: Path, task: Task, logits: torch.Tensor, *, chunk: int) -> None:
+    vertices = torch.arange(len(logits)) * 2
+    outputs = logits.shape[1]
+    with PredictionFile.create(path, task, outputs, {"epoch": 3}) as file:
+        for first in range(0, len(logits), chunk):
+            file.write(vertices[first : first + chunk], logits[first : first + chunk])
+
+
+@pytest.mark.parametrize(
+    ("task", "schema"),
+    [
+        (
+            "single-label",
+            ["vertex: int64 not null", "prediction: int32 not null", "probability: float not null"],
+        ),
+        ("binary", ["vertex: int64 not null", "probability: float not null"]),
+        (
+            "multi-label",
+            ["vertex: int64 not null", "probabilities: fixed_size_list<element: float>[3] not null"],
+        ),
+    ],
+)
+def test_chunks_are_row_groups_of_one_table(tmp_path: Path, task: Task, schema: list[str]) -> None:
+    path = tmp_path / "p.parquet"
+    logits = torch.linspace(-2, 2, 30).reshape(10, 3)[:, : 1 if task == "binary" else 3]
+    write(path, task, logits, chunk=4)
+    file = parquet.ParquetFile(path)
+    assert file.num_row_groups == 3
+    # Arrow has called the values of a list "item" and "element".
+    fields = [str(field).replace("item", "element") for field in file.schema_arrow]
+    assert fields == [f"pyarrow.Field<{field}>" for field in schema]
+    assert json.loads(file.schema_arrow.metadata[b"windrow"]) == {"epoch": 3}
+    columns = file.read().to_pydict()
+    assert columns["vertex"] == list(range(0, 20, 2))
+    sigmoid = logits.double().sigmoid().float()
+    if task == "binary":
+        assert columns["probability"] == sigmoid.flatten().tolist()
+    if task == "multi-label":
+        assert columns["probabilities"] == sigmoid.tolist()
+    if task == "single-label":
+        assert columns["prediction"] == [2] * 10
+
+
+@pytest.mark.parametrize("ids", [["a", "b", "c", "d"], [10, 30, 20, 5]])
+def test_ids_of_the_users_files(tmp_path: Path, ids: list[str] | list[int]) -> None:
+    pa = pytest.importorskip("pyarrow")
+    with PredictionFile.create(tmp_path / "p.parquet", "binary", 1, {}, ids=pa.array(ids)) as file:
+        file.write(torch.tensor([1]), torch.zeros(1, 1))
+        file.write(torch.tensor([3]), torch.zeros(1, 1))
+    columns = parquet.read_table(tmp_path / "p.parquet").to_pydict()
+    assert columns == {"vertex": [1, 3], "id": [ids[1], ids[3]], "probability": [0.5, 0.5]}
+
+
+def test_no_vertices(tmp_path: Path) -> None:
+    write(tmp_path / "p.parquet", "multi-label", torch.empty(0, 3), chunk=4)
+    assert parquet.read_table(tmp_path / "p.parquet").num_rows == 0
+
+
+def test_a_full_disk_leaves_the_old_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    path = tmp_path / "p.parquet"
+    path.write_bytes(b"old")
+
+    def fsync(_: int) -> None:
+        raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+
+    monkeypatch.setattr(atomic_file.os, "fsync", fsync)
+    with pytest.raises(StoreError, match=r"cannot write .*p\.parquet: No space left.*choose another --out"):
+        write(path, "binary", torch.zeros(5, 1), chunk=2)
+    assert path.read_bytes() == b"old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["p.parquet"]
+
+
+def test_what_cannot_be_written_is_refused_early(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    check_writable(tmp_path / "p.parquet")
+    with pytest.raises(StoreError, match="is a folder: name a file in it"):
+        check_writable(tmp_path)
+    with pytest.raises(StoreError, match=r"there is no folder .*no: make it"):
+        check_writable(tmp_path / "no" / "p.parquet")
+    monkeypatch.setattr(prediction_file, "find_spec", lambda _: None)
+    with pytest.raises(
+        RecipeError, match=r"pyarrow, which is not installed: pip install 'windrow\[parquet\]'"
+    ):
+        check_writable(tmp_path / "p.parquet")

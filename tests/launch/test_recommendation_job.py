@@ -1,4 +1,4 @@
-"""windrow.launch.recommendation_job: whole runs on a small log, and resumed ones."""
+"""windrow.launch.recommendation_job: training on a click log, and the parts of a recommender."""
 
 import json
 import shutil
@@ -6,15 +6,21 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
+import torch
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
+from windrow.comm.loopback import Loopback
+from windrow.comm.random import hash_ids
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest, tables_folder
 from windrow.launch.epoch_record import read_rank_records, read_records
-from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.recommendation_job import click_parts
+from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import train
+from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.trainer import RecommendationTrainer
 
@@ -99,8 +105,10 @@ def test_the_best_epoch_may_be_the_one_of_least_entropy(folder: Path, click_reci
     assert "test auc" in records[0].figures
 
 
-@pytest.mark.parametrize(("epoch", "step"), [(1, 0), (1, 2), (0, 5), (2, 6)])
-@pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adam"])
+@pytest.mark.parametrize(
+    ("optimizer", "epoch", "step"),
+    [("rowwise_adagrad", 1, 0), ("rowwise_adagrad", 0, 5), ("adam", 1, 2), ("adam", 2, 6)],
+)
 def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(
     folder: Path, click_recipe: Make, epoch: int, step: int, optimizer: str
 ) -> None:
@@ -143,38 +151,44 @@ def test_another_log_and_another_recipe_are_refused(
 
 
 @pytest.mark.parallel(2)
-@pytest.mark.parametrize("planner", ["round_robin", "row_wise"])
 def test_two_ranks_train_as_one_and_go_on_under_another_plan(
-    shared_tmp_path: Path, click_recipe: Make, prepare_clicks: Callable[[Path], None], planner: str
+    shared_tmp_path: Path, click_recipe: Make, prepare_clicks: Callable[[Path], None]
 ) -> None:
+    if launched_rank() == 0:
+        prepare_clicks(shared_tmp_path)
+    # One job for both: its start takes longer than these runs.
+    for planner in ("round_robin", "row_wise"):
+        check_two_ranks(shared_tmp_path, click_recipe, planner)
+
+
+def check_two_ranks(folder: Path, click_recipe: Make, planner: str) -> None:
     from mpi4py import MPI
 
     world = MPI.COMM_WORLD
-    if launched_rank() == 0:
-        prepare_clicks(shared_tmp_path)
     world.Barrier()
-    recipe = click_recipe(shared_tmp_path, plan={"planner": planner})
-    result = train(recipe, run_folder=shared_tmp_path / "run")
+    run = folder / planner
+    recipe = click_recipe(folder, plan={"planner": planner})
+    result = train(recipe, run_folder=run)
     assert len(set(world.allgather(result))) == 1
-    records = read_records(shared_tmp_path / "run" / "metrics.jsonl")
+    records = read_records(run / "metrics.jsonl")
     assert all(record.rows_fetched > 0 for record in records)
-    held = json.loads((shared_tmp_path / "run" / "placement.json").read_text())
+    held = json.loads((run / "placement.json").read_text())
     assert held["world_size"] == 2
     whole = "table-wise" if planner == "round_robin" else "row-wise"
     assert {table["name"]: table["plan"] for table in held["tables"]} == {"item": whole, "user": whole}
-    assert len(load_latest(shared_tmp_path / "run" / "checkpoints").header.table_files) == 2
+    assert len(load_latest(run / "checkpoints").header.table_files) == 2
     world.Barrier()
     if launched_rank() == 0:
         # Epochs 2 and 3 once more, on this rank alone and with a plan for one.
-        (shared_tmp_path / "run" / "checkpoints" / "epoch-00003-step-000000.ckpt").unlink()
-        (shared_tmp_path / "run" / "checkpoints" / "epoch-00002-step-000000.ckpt").unlink()
-        alone = click_recipe(shared_tmp_path, run={"backend": "loopback"})
-        train(alone, resume=shared_tmp_path / "run")
-        again = read_records(shared_tmp_path / "run" / "metrics.jsonl")
+        (run / "checkpoints" / "epoch-00003-step-000000.ckpt").unlink()
+        (run / "checkpoints" / "epoch-00002-step-000000.ckpt").unlink()
+        alone = click_recipe(folder, run={"backend": "loopback"})
+        train(alone, resume=run)
+        again = read_records(run / "metrics.jsonl")
         assert again[0] == records[0]
-        counted = read_rank_records(shared_tmp_path / "run" / "ranks.jsonl")
+        counted = read_rank_records(run / "ranks.jsonl")
         assert [len(record.ranks) for record in counted] == [2, 1, 1]
-        held = json.loads((shared_tmp_path / "run" / "placement.json").read_text())
+        held = json.loads((run / "placement.json").read_text())
         assert held["world_size"] == 1
         # Two features of one id each: whatever the plan, each sample needs two rows.
         needed = {sum(rank.rows_local + rank.rows_remote for rank in record.ranks) for record in counted}
@@ -185,3 +199,77 @@ def test_two_ranks_train_as_one_and_go_on_under_another_plan(
         assert 0 < again[0].figures["share of rows found at home"] < 1
         assert [one.loss for one in again] == pytest.approx([one.loss for one in records], rel=1e-5)
     world.Barrier()
+
+
+def test_a_two_tower_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    users, items = np.repeat(np.arange(40), 12), np.tile(np.arange(12), 40)
+    items = items * 2 + users % 2  # Two kinds of users, each with its own items.
+    held_out = hash_ids(1, np.arange(len(users))) % 4 == 0
+    for name, chosen in (("train", ~held_out), ("test", held_out)):
+        lines = [f"{user},{item}" for user, item in zip(users[chosen], items[chosen], strict=True)]
+        (tmp_path / f"{name}.csv").write_text("\n".join(["user,item", *lines]) + "\n")
+    recipe = make_recommendation_recipe(
+        {
+            "name": "towers",
+            "log": {"paths": ["train.csv"], "format": "interactions"},
+            "split": {"by": "files", "test_paths": ["test.csv"]},
+            "interactions": {"validation_fraction": 0.2, "num_negatives": 16, "max_history": 5},
+            "tables": {"dim": 8, "learning_rate": 0.1},
+            "model": {"kind": "two_tower"},
+            "training": {"epochs": 4, "batch_size": 32},
+            "evaluation": {"k": 12},
+            "run": {"tensorboard": False, "threads": 1},
+        },
+        source="r.toml",
+        base=tmp_path,
+    )
+    result = train(recipe, run_folder=tmp_path / "run")
+    assert result.metric == "recall@12"
+    assert result.test is not None
+    assert result.test > 0.7
+    assert 0 < result.figures["test ndcg@12"] <= 1
+    assert "test ndcg" in capsys.readouterr().out
+
+
+def test_sequences_have_tables_of_their_own(
+    tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    features = {
+        "item": {"ids": "rows", "rows": 50},
+        "past": {"ids": "rows", "rows": 50, "multi_hot": True, "table": "item"},
+    }
+    rows = [f"{n % 2},{n % 50},{n % 7}|{n % 5}" for n in range(200)]
+    (tmp_path / "log.csv").write_text("\n".join(["click,item,past", *rows]) + "\n")
+    recipe = click_recipe(
+        tmp_path,
+        log={"dense": [], "features": features},
+        model={"top": [8], "sequences": ["past"], "sequence_query": "item"},
+    )
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    stored = [
+        (piece.name, piece.num_rows) for table in parts.recommender.local_tables() for piece in table.members
+    ]
+    assert stored == [("item", 50), ("item_sequence", 50)]
+    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
+
+
+def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
+    """dcn takes them; dlrm, which multiplies embeddings with one another, says what to do."""
+    features = {name: {"ids": "rows", "rows": 50} for name in ("item", "user")}
+    (tmp_path / "log.csv").write_text(
+        "\n".join(["click,item,user", *(f"{n % 2},{n % 50},{n % 7}" for n in range(200))])
+    )
+    tables = {"dim": 8, "user": {"dim": 4, "optimizer": "sgd", "learning_rate": 0.5}}
+    recipe = click_recipe(
+        tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]}
+    )
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    with pytest.raises(
+        RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"
+    ):
+        click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    settings = recipe.settings() | {"model": {"kind": "dcn", "deep": [8]}}
+    recipe = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)
+    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
+    assert set(parts.evaluator.evaluate()) == {"validation", "test"}

@@ -12,7 +12,7 @@ import torch
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
     check_store,
@@ -26,8 +26,8 @@ from windrow.launch.recommendation_tables import (
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 
 FEATURES: dict[str, Any] = {
@@ -82,6 +82,40 @@ def test_a_table_that_is_pooled_and_not_has_rows_for_both(
              (bag_configs(recipe, store), sequence_configs(recipe, store))]  # fmt: skip
     assert {shard.table for shard in parts[0].shards} == {"item", "user"}
     assert {shard.table for shard in parts[1].shards} == {"item_sequence", "tags"}
+
+
+def test_sections_of_single_tables(
+    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    folder, store = prepared
+    given = {"dim": 8, "item": {"dim": 16, "precision": "fp16"}, "tags": {"optimizer": "sgd"}}
+    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES}, tables=given)
+    assert recipe.settings()["tables"]["item"] == {"dim": 16, "precision": "fp16"}
+    assert make_recommendation_recipe(recipe.settings(), source="r.toml", base=folder) == recipe
+    assert [(table.name, table.embedding_dim) for table in bag_configs(recipe, store)] == [
+        ("item", 16),
+        ("user", 8),
+        ("tags", 8),
+    ]
+    memory = {spec.name: spec.num_bytes for spec in log_table_specs(recipe, store)}
+    assert memory == {"item": 50 * (16 * 2 + 4), "user": 20 * (8 * 4 + 4), "tags": 9 * 8 * 4}
+    for tables, said in (
+        (
+            {"usr": {"dim": 8}},
+            r"tables.usr: there is no such table. Did you mean 'user'\? Tables: item, user, tags",
+        ),
+        ({"user": {"dmi": 8}}, r"\[tables.user\] has no key 'dmi'. Did you mean 'dim'"),
+        (
+            {"user": {"form": "robe"}},
+            r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'",
+        ),
+        ({"usr": 3}, r"\[tables\] has no key 'usr'"),
+        ({"user": {"dim": 6}}, r"\[tables\] table 'user': tables.dim = 6: must be a multiple of 4"),
+    ):
+        with pytest.raises(RecipeError, match=said):
+            log_table_specs(
+                click_recipe(folder, log={"dense": [], "features": FEATURES}, tables=tables), store
+            )
 
 
 def test_a_store_of_another_log_is_refused(
@@ -141,13 +175,15 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
         set_first_values({"item": tmp_path / "item.npy"}, SPECS, bags.local_tables())
         return [
             (
-                stored.table.name,
+                part.piece.name,
                 torch.equal(
-                    stored.weight,
-                    torch.from_numpy(rows[slice(*stored.table.rows), slice(*stored.table.columns)]),
+                    part.tensor,
+                    torch.from_numpy(rows[slice(*part.piece.rows), slice(*part.piece.columns)]),
                 ),
             )
-            for stored in bags.local_tables()
+            for batch in bags.local_tables()
+            for part in batch.state()
+            if part.name == "weight"
         ]
 
     found = [table for tables in Loopback.run(2, body) for table in tables]

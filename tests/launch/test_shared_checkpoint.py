@@ -3,6 +3,7 @@
 import errno
 import os
 from collections.abc import Iterable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +16,10 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.launch.checkpoint import CheckpointHeader, load_latest, tables_folder
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
-from windrow.recsys.sharded.collection import StoredTable
 from windrow.recsys.tables import shard_files
-from windrow.recsys.tables.table import LocalTable
+from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.table import LocalTable, TableBatch
 
 ROWS, COLUMNS = 10, 8
 WHOLE = {
@@ -31,29 +33,26 @@ PLAN_A: list[list[Rectangle]] = [[((0, 4), (0, 8))], [((4, 10), (0, 4))], [], [(
 PLAN_B: list[list[Rectangle]] = [[((0, 10), (4, 8))], [((0, 7), (0, 4)), ((7, 10), (0, 4))]]
 
 
-def stored(rectangles: Iterable[Rectangle], *, filled: bool) -> list[StoredTable]:
+def stored(rectangles: Iterable[Rectangle], *, filled: bool) -> list[TableBatch]:
     """A rank's pieces of the big table, and its copy of the small one."""
 
-    def piece(whole: Tensor, rows: tuple[int, int], columns: tuple[int, int]) -> Tensor:
-        cut = whole[slice(*rows), slice(*columns)].clone()
-        return cut if filled else torch.full_like(cut, -1)
-
-    tables = [
-        StoredTable(
-            LocalTable(name="big", rows=rows, columns=columns),
-            piece(WHOLE["weight"], rows, columns),
-            {"sum_of_squares": piece(WHOLE["sum_of_squares"], rows, columns)},
-            replicated=False,
+    def table(
+        name: str, rows: tuple[int, int], columns: tuple[int, int], whole: dict[str, Tensor]
+    ) -> TableBatch:
+        place = LocalTable(name=name, rows=rows, columns=columns)
+        options = TableOptions(optimizer="adagrad" if len(whole) > 1 else "sgd")
+        batch = DenseGradientTableBatch((place,), (0,), options, replicated=name == "small")
+        parts = batch.state()
+        assert {part.name for part in parts} == set(whole)
+        cuts = [whole[part.name][slice(*rows), slice(*columns)] for part in parts]
+        batch.load_state(
+            replace(part, tensor=cut if filled else torch.full_like(cut, -1))
+            for part, cut in zip(parts, cuts, strict=True)
         )
-        for rows, columns in rectangles
-    ]
-    copy = StoredTable(
-        LocalTable(name="small", rows=(0, 3), columns=(0, 4)),
-        piece(SMALL, (0, 3), (0, 4)),
-        {},
-        replicated=True,
-    )
-    return [*tables, copy]
+        return batch
+
+    pieces = [table("big", rows, columns, WHOLE) for rows, columns in rectangles]
+    return [*pieces, table("small", (0, 3), (0, 4), {"weight": SMALL})]
 
 
 def header(epoch: int, size: int) -> CheckpointHeader:
@@ -92,9 +91,8 @@ def test_tables_load_under_another_plan_on_another_number_of_ranks(
         restore_tables(checkpoint, tables)
         expected = stored(after[world.rank], filled=True)
         for found, wanted in zip(tables, expected, strict=True):
-            assert torch.equal(found.weight, wanted.weight)
-            for name, state in wanted.optimizer_state.items():
-                assert torch.equal(found.optimizer_state[name], state)
+            for mine, other in zip(found.state(), wanted.state(), strict=True):
+                assert torch.equal(mine.tensor, other.tensor)
         return checkpoint.header.epoch, float(checkpoint.state["w"])
 
     assert Loopback.run(len(after), body, deadline_s=30) == [(3, 3.0)] * len(after)

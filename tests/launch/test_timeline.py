@@ -1,26 +1,29 @@
-"""windrow.launch.timeline: real runs of one and two ranks, recorded, and what their timelines show."""
+"""windrow.launch.timeline: real runs, recorded, and what their timelines show; one file from all ranks."""
 
 import errno
 import itertools
 import json
+import os
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
-import numpy as np
 import pytest
 
+from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.launcher import launched_rank, launched_size
-from windrow.gnn.synthetic import community_graph
+from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Span
 from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal, timeline
 from windrow.launch.checkpoint import load_latest
-from windrow.launch.epoch_record import read_records
+from windrow.launch.epoch_record import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
-from windrow.launch.trace_events import GRAPH_ROWS, LOG_ROWS, OTHER_TRAFFIC
+from windrow.launch.timeline import write_alone, write_together
+from windrow.launch.trace_events import EVENTS_PER_PIECE, GRAPH_ROWS, LOG_ROWS, OTHER_TRAFFIC, RankTrace
 from windrow.launch.training import train
 
 STEPS = 4
@@ -43,8 +46,8 @@ class Bar(NamedTuple):
         return max(self.begin, other.begin) < min(self.end, other.end)
 
 
-def graph_recipe(folder: Path, parts: int, **training: Any) -> Recipe:
-    """Training on the graph of these tests."""
+def graph_recipe(folder: Path, parts: int, *, epochs: int = 3, backend: str = "auto") -> Recipe:
+    """Training on the graph of these tests, with a cache that holds some of what is needed."""
     values: dict[str, Any] = {
         "name": "tiny",
         "store": "store",
@@ -52,36 +55,24 @@ def graph_recipe(folder: Path, parts: int, **training: Any) -> Recipe:
         "partition": {"num_parts": parts, "method": "random"},
         "model": {"hidden": 8, "num_layers": 2, "dropout": 0.3},
         "sampler": {"fanouts": [4, 3]},
-        "cache": {"alpha": 0.0},
-        "training": {"epochs": 3, "batch_size": 32, "learning_rate": 0.01} | training,
-        "run": {"tensorboard": False, "threads": 1, "deadline_s": 60},
+        "cache": {"alpha": 0.2},
+        "training": {"epochs": epochs, "batch_size": 32, "learning_rate": 0.01},
+        "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "backend": backend},
     }
     return make_recipe(values, source="tiny.toml", base=folder)
 
 
-def prepare_graph(folder: Path, parts: int) -> None:
-    """Write a graph of three communities, and its store."""
-    graph = community_graph(240, 3, seed=7, num_features=6, signal=1.0)
-    assert graph.features is not None
-    assert graph.labels is not None
-    np.savez(
-        folder / "graph.npz",
-        edges=np.stack([graph.indices.numpy(), np.repeat(np.arange(240), graph.in_degrees.numpy())], 1),
-        x=graph.features.numpy(),
-        y=graph.labels.numpy(),
-        train=graph.train_ids.numpy(),
-        val=graph.validation_ids.numpy(),
-        test=graph.test_ids.numpy(),
-    )
-    recipe = graph_recipe(folder, parts)
-    partition_to_store(PartitionJob.of(recipe), overwrite=True)
+def prepare_graph(graph_file: Path, folder: Path, parts: int) -> None:
+    """Copy the graph, and write its store."""
+    shutil.copy(graph_file, folder)
+    partition_to_store(PartitionJob.of(graph_recipe(folder, parts)), overwrite=True)
 
 
 @pytest.fixture(scope="module")
-def prepared(tmp_path_factory: pytest.TempPathFactory) -> Path:
+def prepared(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Path:
     """A folder with graph and store for one rank, made once."""
     folder = tmp_path_factory.mktemp("prepared")
-    prepare_graph(folder, 1)
+    prepare_graph(graph_file, folder, 1)
     return folder
 
 
@@ -150,7 +141,8 @@ def trained_twice(recipe: AnyRecipe, folder: Path) -> dict[str, list[Bar]]:
 
     MPI.COMM_WORLD.Barrier()
     train(recipe, run_folder=folder / "traced", trace=True)
-    train(recipe, run_folder=folder / "plain")
+    result = train(recipe, run_folder=folder / "plain")
+    assert len(set(MPI.COMM_WORLD.allgather(result))) == 1
     if launched_rank() == 0:
         assert_same_training(folder / "traced", folder / "plain")
         assert not (folder / "plain" / "trace.json").exists()
@@ -164,11 +156,50 @@ def trained_twice(recipe: AnyRecipe, folder: Path) -> dict[str, list[Bar]]:
     return read_bars(folder / "traced" / "trace.json")
 
 
+def assert_ranks_agree(run: Path) -> None:
+    """What ranks say of one another, and what the record of the epoch says of all, is the same."""
+    records, ranks = read_records(run / "metrics.jsonl"), read_rank_records(run / "ranks.jsonl")
+    assert [record.epoch for record in ranks] == [record.epoch for record in records]
+    for record, (first, second) in zip(records, (each.ranks for each in ranks), strict=True):
+        for here, there in ((first, second), (second, first)):
+            peer = int(here is first)
+            sent = {stage: numbers[peer] for stage, numbers in here.bytes_sent.items()}
+            assert sent == {stage: numbers[1 - peer] for stage, numbers in there.bytes_received.items()}
+            assert all(numbers[1 - peer] == 0 for numbers in here.bytes_sent.values())
+        local, cached, remote = (
+            getattr(first, name) + getattr(second, name)
+            for name in ("rows_local", "rows_cached", "rows_remote")
+        )
+        assert record.figures["share of rows found at home"] == (local + cached) / (local + cached + remote)
+        hits = cached / (cached + remote) if cached else None
+        assert record.figures.get("hit rate of the cache") == hits
+        assert record.rows_fetched == remote
+        moved = [sum(rank.bytes_received["features: rows"]) for rank in (first, second)]
+        assert record.bytes_fetched == sum(moved)
+        assert first.bytes_reduced == second.bytes_reduced > 0
+        assert record.seconds == max(first.seconds, second.seconds)
+        assert min(first.peak_memory_bytes, second.peak_memory_bytes) > 1 << 20
+
+
 @pytest.mark.parallel(2)
-def test_a_graph_job_of_two_ranks(shared_tmp_path: Path) -> None:
+def test_a_graph_job_of_two_ranks(shared_tmp_path: Path, graph_file: Path) -> None:
     if launched_rank() == 0:
-        prepare_graph(shared_tmp_path, parts=2)
+        prepare_graph(graph_file, shared_tmp_path, parts=2)
+        (shared_tmp_path / "one").mkdir()
+        prepare_graph(graph_file, shared_tmp_path / "one", parts=1)
     timelines = trained_twice(graph_recipe(shared_tmp_path, 2), shared_tmp_path)
+    run = shared_tmp_path / "plain"
+    records = read_records(run / "metrics.jsonl")
+    assert all(record.rows_fetched > 0 for record in records)
+    assert all(0 < record.figures["hit rate of the cache"] < 1 for record in records)
+    assert_ranks_agree(run)
+    # The same run on one rank has the same loss; a world of this process alone needs no launcher.
+    if launched_rank() == 0:
+        train(
+            graph_recipe(shared_tmp_path / "one", 1, backend="loopback"), run_folder=shared_tmp_path / "alone"
+        )
+        expected = read_records(shared_tmp_path / "alone" / "metrics.jsonl")
+        assert [record.loss for record in records] == pytest.approx([r.loss for r in expected], rel=1e-5)
     assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
     for bars in timelines.values():
         check_epochs(bars, [1, 2])
@@ -317,3 +348,104 @@ def test_the_error_that_ends_a_run_is_the_one_that_is_seen(
     with pytest.raises(Killed):
         train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
     assert "timeline of rank 0 could not be written" in capsys.readouterr().err
+
+
+def make_trace(rank, count):
+    offset = ClockOffset(0, 1000 * rank, 10 * rank)
+    return RankTrace(
+        rank=rank,
+        host=f"host{rank}",
+        data="log",
+        spans=[Span("read", 2000 * n, 2000 * n + 1000) for n in range(count)],
+        dropped=rank,
+        alignment=ClockAlignment(offset, offset),
+    )
+
+
+def spans_of(content):
+    """Process -> number of its events."""
+    found = {}
+    for event in content["traceEvents"]:
+        found[event["pid"]] = found.get(event["pid"], 0) + (event["ph"] == "X")
+    return found
+
+
+@pytest.mark.parametrize("size", [1, 4])
+def test_the_spans_of_all_ranks_are_in_one_file(tmp_path, size):
+    path = tmp_path / "trace.json"
+    # Unequal numbers of pieces; one rank has next to none.
+    counts = [5, 2 * EVENTS_PER_PIECE + 1, 0, EVENTS_PER_PIECE]
+
+    def body(world):
+        return write_together(world, path, make_trace(world.rank, counts[world.rank]), origin_ns=0)
+
+    assert Loopback.run(size, body, deadline_s=60) == [None] * size
+    content = json.loads(path.read_text())
+    assert spans_of(content) == {rank + 1: counts[rank] for rank in range(size)}
+    about = content["otherData"]
+    assert about["complete"] is True
+    assert [one["host"] for one in about["ranks"]] == [f"host{rank}" for rank in range(size)]
+    assert about["ranks"][-1] == {
+        "rank": size - 1,
+        "host": f"host{size - 1}",
+        "clock_offset_us": size - 1,
+        "clock_uncertainty_us": (size - 1) / 100,
+        "spans": counts[size - 1],
+        "spans_missing": size - 1,
+    }
+    assert content["displayTimeUnit"] == "ms"
+
+
+@pytest.mark.parametrize("written", [0, 1])
+def test_a_full_disk_leaves_the_old_file_and_the_ranks_in_step(tmp_path, monkeypatch, written):
+    path = tmp_path / "trace.json"
+    path.write_text("old")
+    left = [written]
+
+    class Full:
+        def __init__(self, file):
+            self.file = file
+
+        def write(self, data):
+            if left[0] == 0:
+                raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+            left[0] -= 1
+            return self.file.write(data)
+
+    real = timeline.open_atomically
+
+    class Opened:
+        def __init__(self, path):
+            self.inner = real(path)
+
+        def __enter__(self):
+            return Full(self.inner.__enter__())
+
+        def __exit__(self, *error):
+            return self.inner.__exit__(*error)
+
+    monkeypatch.setattr(timeline, "open_atomically", Opened)
+
+    def body(world):
+        failure = write_together(world, path, make_trace(world.rank, 3 * EVENTS_PER_PIECE), origin_ns=0)
+        return world.all_gather_object(str(failure), stage="still in step")
+
+    for told in Loopback.run(3, body, deadline_s=60):
+        assert "No space left" in told[0]
+        assert told[1:] == ["None", "None"]
+    assert path.read_text() == "old"
+    assert [entry.name for entry in tmp_path.iterdir()] == ["trace.json"]
+
+
+def test_a_rank_alone_says_why(tmp_path):
+    path = tmp_path / "trace-rank-1.json"
+    write_alone(path, make_trace(1, 4), origin_ns=0, reason="KeyboardInterrupt()")
+    content = json.loads(path.read_text())
+    assert spans_of(content) == {2: 4}
+    assert content["otherData"]["complete"] is False
+    assert content["otherData"]["ended by"] == "KeyboardInterrupt()"
+
+
+def test_a_rank_alone_without_the_folder_cannot_write(tmp_path):
+    with pytest.raises(OSError, match="No such file"):
+        write_alone(tmp_path / "elsewhere" / "trace.json", make_trace(0, 1), origin_ns=0, reason="")

@@ -1,18 +1,16 @@
 """Small random graphs for the tests of the partitioners."""
 
-from collections.abc import Callable
-
 import numpy as np
 import pytest
 
-from windrow.partition.refine import Adjacency, symmetric_adjacency
+from windrow.partition.refine import symmetric_adjacency
 
 
 @pytest.fixture(scope="session")
-def random_csc() -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]:
+def random_csc():
     """Function (seed, vertices, edges) -> CSC arrays of a directed graph with repeats and self-loops."""
 
-    def make(seed: int, num_vertices: int, num_edges: int) -> tuple[np.ndarray, np.ndarray]:
+    def make(seed, num_vertices, num_edges):
         generator = np.random.default_rng(seed)
         destinations = np.sort(generator.integers(0, num_vertices, num_edges))
         indptr = np.searchsorted(destinations, np.arange(num_vertices + 1)).astype(np.int64)
@@ -22,7 +20,7 @@ def random_csc() -> Callable[[int, int, int], tuple[np.ndarray, np.ndarray]]:
 
 
 @pytest.fixture(scope="session")
-def random_graph(random_csc) -> Callable[[int, int, int], Adjacency]:
+def random_graph(random_csc):
     """Function (seed, vertices, edges) -> undirected graph."""
     return lambda seed, num_vertices, num_edges: symmetric_adjacency(
         *random_csc(seed, num_vertices, num_edges)
@@ -30,10 +28,10 @@ def random_graph(random_csc) -> Callable[[int, int, int], Adjacency]:
 
 
 @pytest.fixture(scope="session")
-def ring_of_cliques() -> Callable[[int, int], Adjacency]:
+def ring_of_cliques():
     """Function (cliques, size) -> cliques in a ring, neighbours joined by one edge: the best cuts are known."""
 
-    def make(num_cliques: int, size: int) -> Adjacency:
+    def make(num_cliques, size):
         sources, destinations = [], []
         for clique in range(num_cliques):
             members = range(clique * size, (clique + 1) * size)

@@ -1,8 +1,10 @@
+"""What every part must have: its share of the weights, and a training vertex."""
+
 import numpy as np
 import pytest
 
-from windrow.comm.errors import DataError, RecipeError
-from windrow.partition.constraints import vertex_roles, vertex_weights
+from windrow.comm.errors import RecipeError
+from windrow.partition.constraints import ensure_members, vertex_weights
 
 INDPTR = np.array([0, 2, 2, 5, 6], np.int64)
 
@@ -22,14 +24,39 @@ def test_columns_without_weight_are_left_out():
 
 @pytest.mark.parametrize("balance", [("degre",), ("train", "train")])
 def test_unknown_or_repeated_names_are_refused(balance):
-    with pytest.raises(RecipeError, match="expected different names out of train"):
+    with pytest.raises(RecipeError, match="expected different names of train"):
         vertex_weights(INDPTR, balance=balance)
 
 
-def test_roles_refuse_ids_outside_and_in_both_sets():
-    with pytest.raises(DataError, match=r"training id 9 at row 1 is outside \[0, 4\)"):
-        vertex_roles(4, np.array([0, 9]), None)
-    with pytest.raises(DataError, match="validation id -1 at row 0"):
-        vertex_roles(4, None, np.array([-1]))
-    with pytest.raises(DataError, match="vertex 2 is both"):
-        vertex_roles(4, np.array([1, 2]), np.array([2, 3]))
+@pytest.mark.parametrize("seed", range(6))
+def test_every_part_gets_a_training_vertex(random_csc, seed):
+    indptr, indices = random_csc(seed, 30, 90)
+    generator = np.random.default_rng(seed)
+    train = generator.choice(30, 6, replace=False)
+    start = generator.integers(0, 2, 30).astype(np.int32)
+    kept = start.copy()
+    repaired = ensure_members(indptr, indices, start, 6, train_ids=train)
+    assert sorted(repaired[train].tolist()) == list(range(6))
+    assert (np.delete(repaired, train) == np.delete(start, train)).all()
+    assert (start == kept).all()
+
+
+def test_empty_parts_are_filled_and_whole_ones_left_alone(random_csc):
+    indptr, indices = random_csc(0, 10, 30)
+    assert (
+        np.bincount(
+            ensure_members(indptr, indices, np.zeros(10, np.int32), 4, train_ids=None), minlength=4
+        ).min()
+        == 1
+    )
+    dealt = np.arange(10, dtype=np.int32) % 4
+    assert (ensure_members(indptr, indices, dealt, 4, train_ids=None) == dealt).all()
+
+
+def test_moves_the_vertex_with_most_ties():
+    # Vertex 1 has its only in-neighbour, 3, in part 1, which holds no training vertex.
+    indptr = np.array([0, 0, 1, 1, 1], np.int64)
+    repaired = ensure_members(
+        indptr, np.array([3], np.int32), np.array([0, 0, 0, 1], np.int32), 2, train_ids=np.array([0, 1, 2])
+    )
+    assert repaired.tolist() == [0, 1, 0, 1]

@@ -1,7 +1,16 @@
+"""Options, and the memory that they will need."""
+
 import pytest
 
-from windrow.comm.errors import RecipeError
-from windrow.partition.options import PartitionOptions
+from windrow.comm.errors import DataError, RecipeError
+from windrow.partition import options as memory
+from windrow.partition.options import (
+    MemoryEstimate,
+    PartitionOptions,
+    available_memory_bytes,
+    check_memory,
+    estimate_memory,
+)
 
 
 def test_defaults_are_valid():
@@ -25,3 +34,49 @@ def test_defaults_are_valid():
 def test_out_of_range_is_refused(fields, message):
     with pytest.raises(RecipeError, match=message):
         PartitionOptions(**fields)
+
+
+def test_streaming_needs_far_less_than_metis():
+    metis = estimate_memory(10_000_000, 200_000_000, PartitionOptions(num_parts=8, method="metis"))
+    fennel = estimate_memory(10_000_000, 200_000_000, PartitionOptions(num_parts=8, method="fennel"))
+    assert metis.total_bytes > 20 * fennel.total_bytes
+    assert fennel.total_bytes < 1_000_000_000
+
+
+def test_estimate_grows_with_the_graph():
+    options = PartitionOptions(num_parts=4)
+    assert estimate_memory(10, 20, options).total_bytes < estimate_memory(10, 40, options).total_bytes
+    assert "METIS" in str(estimate_memory(10, 20, options))
+
+
+def test_shortfall_is_named():
+    estimate = MemoryEstimate(parts={"METIS": 5_000_000_000})
+    check_memory(estimate, 5_000_000_000)
+    check_memory(estimate, None)
+    with pytest.raises(
+        DataError, match=r'needs about 5.00 GB .*4.00 GB are free: short of 1000000000 bytes.*"fennel"'
+    ):
+        check_memory(estimate, 4_000_000_000)
+
+
+@pytest.mark.parametrize(
+    ("files", "available"),
+    [
+        ({}, None),
+        ({"MEMORY_INFO": "MemTotal: 10 kB\nMemAvailable:    8 kB\n"}, 8192),
+        ({"CONTROL_GROUP_LIMIT": "max\n", "CONTROL_GROUP_USE": "5000\n"}, 8192),
+        ({"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}, 1000),
+        ({"CONTROL_GROUP_DETAILS": "anon 5000\n"}, 1000),
+        ({"CONTROL_GROUP_DETAILS": "anon 1800\nshmem 200\ninactive_file 1000\nactive_file 2000\n"}, 4000),
+    ],
+)
+def test_available_is_the_smaller_of_machine_and_control_group(tmp_path, monkeypatch, files, available):
+    """Each case but the first has what is not named from those before it; copies of files can be dropped."""
+    usual = {"MEMORY_INFO": "MemAvailable:    8 kB\n"} if files else {}
+    if "CONTROL_GROUP_DETAILS" in files:
+        usual |= {"CONTROL_GROUP_LIMIT": "6000\n", "CONTROL_GROUP_USE": "5000\n"}
+    for name in ("MEMORY_INFO", "CONTROL_GROUP_LIMIT", "CONTROL_GROUP_USE", "CONTROL_GROUP_DETAILS"):
+        monkeypatch.setattr(memory, name, tmp_path / name)
+    for name, text in (usual | files).items():
+        (tmp_path / name).write_text(text)
+    assert available_memory_bytes() == available

@@ -1,9 +1,20 @@
+"""Refinement: never worse in excess, then cut; and the loops that it is made of."""
+
 import numpy as np
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.partition.refine import balance_limits, excess, refine
+from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
+from windrow.partition.graph_kernels import contract, match_inside_parts
+from windrow.partition.refine import Adjacency, balance_limits, excess, refine, symmetric_adjacency
+from windrow.partition.refine_kernels import (
+    _move_vertex,
+    _push_or_update,
+    _remove,
+    connect_parts,
+    move_with_hill_climbing,
+)
 
 
 @settings(deadline=None)
@@ -69,3 +80,176 @@ def test_restores_balance_in_four_constraints(random_graph):
     start = (generator.random(400) < 0.3).astype(np.int32)
     result = refine(graph, start, weights, 2, imbalance=0.05, seed=0)
     assert excess(weights, result, 2, 0.05) == 0
+
+
+@pytest.mark.parametrize("dtype", [np.int32, np.int64])
+@pytest.mark.parametrize("seed", range(4))
+def test_equals_the_set_of_undirected_edges(random_csc, seed, dtype):
+    indptr, indices = random_csc(seed, 25, 70)
+    graph = symmetric_adjacency(indptr, indices.astype(dtype))
+    expected = set()
+    for vertex in range(25):
+        for neighbour in indices[indptr[vertex] : indptr[vertex + 1]].tolist():
+            if neighbour != vertex:
+                expected |= {(vertex, neighbour), (neighbour, vertex)}
+    found = [(v, int(u)) for v in range(25) for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]]
+    assert found == sorted(expected)
+    assert (graph.edge_weights == 1).all()
+
+
+def test_cut_counts_each_undirected_edge_once(random_graph):
+    graph = random_graph(3, 30, 90)
+    assignment = np.random.default_rng(0).integers(0, 3, 30).astype(np.int32)
+    slow = sum(
+        assignment[v] != assignment[u]
+        for v in range(30)
+        for u in graph.indices[graph.indptr[v] : graph.indptr[v + 1]]
+        if u < v
+    )
+    assert graph.cut(assignment) == slow
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_matching_pairs_light_vertices_of_one_part(random_graph, seed):
+    graph = random_graph(seed, 60, 150)
+    generator = np.random.default_rng(seed)
+    weights = generator.integers(1, 4, (60, 2)).astype(np.int32)
+    regions = generator.integers(0, 3, 60).astype(np.int32)
+    heaviest = np.array([5, 5], np.int64)
+    coarse, count = match_inside_parts(
+        graph.indptr, graph.indices, graph.edge_weights, weights, regions, heaviest, generator.permutation(60)
+    )
+    assert sorted(set(coarse.tolist())) == list(range(count))
+    for merged in range(count):
+        members = np.flatnonzero(coarse == merged)
+        assert len(members) <= 2
+        assert len(set(regions[members].tolist())) == 1
+        assert len(members) == 1 or (weights[members].sum(axis=0) <= heaviest).all()
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_contraction_keeps_every_cut(random_graph, seed):
+    graph = random_graph(seed, 40, 120)
+    generator = np.random.default_rng(seed)
+    coarse = np.unique(generator.integers(0, 12, 40), return_inverse=True)[1].astype(np.int32)
+    count = int(coarse.max()) + 1
+    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, count)
+    merged = Adjacency(indptr=indptr, indices=indices, edge_weights=edge_weights)
+    dense = np.zeros((count, count), np.int64)
+    for vertex in range(40):
+        for neighbour in graph.indices[graph.indptr[vertex] : graph.indptr[vertex + 1]]:
+            dense[coarse[vertex], coarse[neighbour]] += coarse[vertex] != coarse[neighbour]
+    found = np.zeros_like(dense)
+    for vertex in range(count):
+        found[vertex, indices[indptr[vertex] : indptr[vertex + 1]]] = edge_weights[
+            indptr[vertex] : indptr[vertex + 1]
+        ]
+    assert (found == dense).all()
+    assignment = generator.integers(0, 3, count).astype(np.int32)
+    assert merged.cut(assignment) == graph.cut(assignment[coarse])
+
+
+SIZE = 12
+OPERATIONS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.none() | st.integers(-5, 5)), max_size=60)
+
+
+@settings(deadline=None)
+@given(OPERATIONS)
+def test_behaves_like_a_dictionary_of_priorities(operations):
+    heap, position = np.empty(SIZE, np.int32), np.full(SIZE, -1, np.int32)
+    priority, length, expected = np.zeros(SIZE, np.int64), 0, {}
+    for vertex, value in operations:
+        if value is None:
+            if vertex in expected:
+                length = _remove(heap, position, priority, length, vertex)
+                del expected[vertex]
+        else:
+            length = _push_or_update(heap, position, priority, length, vertex, value)
+            expected[vertex] = value
+        assert length == len(expected)
+        assert sorted(heap[:length].tolist()) == sorted(expected)
+        assert all(heap[position[v]] == v for v in expected)
+        if expected:
+            assert priority[heap[0]] == max(expected.values())
+
+
+def weighed_parts(seed):
+    generator = np.random.default_rng(seed)
+    weights = generator.integers(0, 4, (20, 3)).astype(np.int32)
+    assignment = generator.integers(0, 3, 20).astype(np.int32)
+    return weights, assignment, np.array([9, 12, 10], np.int64)
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_excess_change_is_the_difference_of_totals(seed):
+    weights, assignment, limits = weighed_parts(seed)
+    before = weigh_parts(weights, assignment, 3)
+    for vertex in range(20):
+        for target in range(3):
+            if target == assignment[vertex]:
+                continue
+            moved = assignment.copy()
+            moved[vertex] = target
+            difference = total_excess(weigh_parts(weights, moved, 3), limits) - total_excess(before, limits)
+            change = excess_change(weights, before, limits, vertex, assignment[vertex], target)
+            assert change == pytest.approx(difference, abs=1e-12)
+
+
+def state_of(graph, assignment, num_parts, weights):
+    connectivity = connect_parts(graph.indptr, graph.indices, graph.edge_weights, assignment, num_parts)
+    sizes = np.bincount(assignment, minlength=num_parts).astype(np.int64)
+    arrays = (graph.indptr, graph.indices, graph.edge_weights, weights, assignment, connectivity)
+    return arrays, weigh_parts(weights, assignment, num_parts), sizes
+
+
+def assert_sums_are_true(graph, arrays, part_weights, sizes):
+    assignment, connectivity = arrays[4], arrays[5]
+    fresh, fresh_weights, fresh_sizes = state_of(graph, assignment, len(sizes), arrays[3])
+    assert (connectivity == fresh[5]).all()
+    assert (part_weights == fresh_weights).all()
+    assert (sizes == fresh_sizes).all()
+
+
+def test__move_vertex_keeps_sums_true(random_graph):
+    graph = random_graph(2, 20, 60)
+    generator = np.random.default_rng(2)
+    assignment = generator.integers(0, 3, 20).astype(np.int32)
+    arrays, part_weights, sizes = state_of(
+        graph, assignment, 3, generator.integers(0, 3, (20, 2)).astype(np.int32)
+    )
+    for vertex, target in zip(generator.integers(0, 20, 30), generator.integers(0, 3, 30), strict=True):
+        if assignment[vertex] != target:
+            _move_vertex(*arrays, part_weights, sizes, vertex, target)
+    assert_sums_are_true(graph, arrays, part_weights, sizes)
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_pass_never_worsens_excess_then_cut(random_graph, seed):
+    graph = random_graph(seed, 60, 150)
+    generator = np.random.default_rng(seed)
+    weights = generator.integers(0, 3, (60, 2)).astype(np.int32)
+    weights[:, 0] = 1
+    assignment = generator.integers(0, 3, 60).astype(np.int32)
+    limits = -(-weights.sum(axis=0, dtype=np.int64) // 3) + 1
+    arrays, part_weights, sizes = state_of(graph, assignment, 3, weights)
+    before, cut_before = total_excess(part_weights, limits), graph.cut(assignment)
+    gained = move_with_hill_climbing(*arrays, part_weights, sizes, limits, limits + 1, np.uint64(seed), 50)
+    after = total_excess(part_weights, limits)
+    assert graph.cut(assignment) == cut_before - gained
+    assert after < before - 1e-9 or (after <= before + 1e-9 and gained >= 0)
+    assert sizes.min() > 0
+    assert_sums_are_true(graph, arrays, part_weights, sizes)
+
+
+def test_climbs_over_a_hill():
+    # Two triangles joined by an edge, one vertex of each on the wrong side: every single move loses or breaks balance.
+    edges = [(0, 1), (1, 2), (0, 2), (3, 4), (4, 5), (3, 5), (2, 3)]
+    both = sorted([(b, a) for a, b in edges] + edges)
+    indptr = np.searchsorted([a for a, _ in both], np.arange(7)).astype(np.int64)
+    graph = symmetric_adjacency(indptr, np.array([b for _, b in both], np.int32))
+    assignment = np.array([0, 0, 1, 0, 1, 1], np.int32)
+    arrays, part_weights, sizes = state_of(graph, assignment, 2, np.ones((6, 1), np.int32))
+    limits = np.array([3], np.int64)
+    move_with_hill_climbing(*arrays, part_weights, sizes, limits, limits + 1, np.uint64(1), 50)
+    assert graph.cut(assignment) == 1
+    assert part_weights.ravel().tolist() == [3, 3]

@@ -1,7 +1,14 @@
+"""Streaming: balance, and one pass against a pass that recounts everything for every vertex."""
+
+from fractions import Fraction
+
 import numpy as np
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 
-from windrow.partition.partitioners import fennel_assignment
+from windrow.partition.balance_kernels import stream_once, weigh_parts
+from windrow.partition.partitioners import _fennel_assignment
 from windrow.partition.refine import balance_limits
 
 
@@ -11,7 +18,9 @@ from windrow.partition.refine import balance_limits
 def test_keeps_one_unit_constraint_within_its_limit(random_csc, seed, num_parts, passes):
     indptr, indices = random_csc(seed, 500, 2000)
     weights = np.ones((500, 1), np.int32)
-    assignment = fennel_assignment(indptr, indices, weights, num_parts, imbalance=0.05, passes=passes)
+    assignment = _fennel_assignment(
+        indptr, indices, weights, num_parts, imbalance=0.05, passes=passes, progress=None
+    )
     limit = balance_limits(weights, num_parts, 0.05)[0]
     assert np.bincount(assignment, minlength=num_parts).max() <= limit
 
@@ -21,7 +30,7 @@ def test_roles_that_exclude_each_other_are_all_balanced(random_csc, seed):
     indptr, indices = random_csc(seed, 600, 2400)
     roles = np.random.default_rng(seed).integers(0, 3, 600)
     weights = np.stack([roles == role for role in range(3)], axis=1).astype(np.int32)
-    assignment = fennel_assignment(indptr, indices, weights, 4, imbalance=0.03)
+    assignment = _fennel_assignment(indptr, indices, weights, 4, imbalance=0.03, passes=5, progress=None)
     limits = balance_limits(weights, 4, 0.03)
     for role in range(3):
         assert np.bincount(assignment[roles == role], minlength=4).max() <= limits[role]
@@ -30,7 +39,9 @@ def test_roles_that_exclude_each_other_are_all_balanced(random_csc, seed):
 def test_restreaming_keeps_cliques_together(ring_of_cliques):
     graph = ring_of_cliques(16, 8)
     weights = np.ones((128, 1), np.int32)
-    streamed = fennel_assignment(graph.indptr, graph.indices, weights, 2, imbalance=0.05)
+    streamed = _fennel_assignment(
+        graph.indptr, graph.indices, weights, 2, imbalance=0.05, passes=5, progress=None
+    )
     dealt = (np.arange(128) % 2).astype(np.int32)
     assert graph.cut(streamed) < graph.cut(dealt) / 4
 
@@ -38,14 +49,98 @@ def test_restreaming_keeps_cliques_together(ring_of_cliques):
 def test_progress_rises_to_one(random_csc):
     seen = []
     indptr, indices = random_csc(0, 300, 600)
-    fennel_assignment(
+    _fennel_assignment(
         indptr,
         indices,
         np.ones((300, 1), np.int32),
         2,
         imbalance=0.05,
+        passes=5,
         progress=lambda *step: seen.append(step),
     )
     shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
+
+
+NUM_VERTICES = 9
+
+EDGES = st.lists(st.tuples(st.integers(0, 8), st.integers(0, 8)), max_size=40)
+WEIGHTS = st.lists(st.tuples(st.integers(0, 3), st.integers(0, 2)), min_size=9, max_size=9)
+POWERS_OF_TWO = st.sampled_from([1, 2, 4, 8, 16])
+"""Limits: shares of them are exact in binary, so that ties are ties in the reference and in the kernel."""
+
+
+def csc(edges, dtype=np.int32):
+    lists = [[source for source, destination in edges if destination == v] for v in range(NUM_VERTICES)]
+    indptr = np.concatenate([[0], np.cumsum([len(sources) for sources in lists])]).astype(np.int64)
+    return indptr, np.array([source for sources in lists for source in sources], dtype)
+
+
+def reference(
+    edges, weights, given_parts,
+    means, limits, num_parts, crowding_cost, start, stop,
+):  # fmt: skip
+    """The slow, obvious way: every vertex looks at all edges and at all members of all parts."""
+    assignment = list(given_parts)
+    constraints = range(len(limits))
+    for vertex in range(start, stop):
+        assignment[vertex] = -1
+        weight = weights[vertex]
+        held = [
+            [sum(weights[v][c] for v in range(NUM_VERTICES) if assignment[v] == part) for c in constraints]
+            for part in range(num_parts)
+        ]
+        weighed = [c for c in constraints if weight[c] > 0]
+
+        def score(part, vertex=vertex, held=held, weighed=weighed):
+            neighbours = sum(v == vertex != u and assignment[u] == part for u, v in edges)
+            load = 0.0
+            for c in weighed:
+                load += held[part][c] / means[c]
+            return neighbours - crowding_cost * float(np.sqrt(load / max(len(weighed), 1)))
+
+        def excess(target, held=held, weight=weight):
+            return sum(
+                (
+                    Fraction(max(0, held[part][c] + weight[c] * (part == target) - limits[c]), limits[c])
+                    for part in range(num_parts)
+                    for c in constraints
+                ),
+                Fraction(0),
+            )
+
+        with_room = [p for p in range(num_parts) if all(held[p][c] + weight[c] <= limits[c] for c in weighed)]
+        assignment[vertex] = max(with_room, key=score) if with_room else min(range(num_parts), key=excess)
+    return assignment
+
+
+@settings(deadline=None, max_examples=150)
+@given(
+    EDGES, WEIGHTS, st.lists(st.integers(-1, 2), min_size=9, max_size=9), st.tuples(POWERS_OF_TWO, POWERS_OF_TWO),
+    st.sampled_from([0.0, 0.5, 1.7, 20.0]), st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted),
+    st.sampled_from([np.int32, np.int64]),
+)  # fmt: skip
+def test_equals_the_reference(
+    edges,
+    weights,
+    given_parts,
+    limits,
+    crowding_cost,
+    span,
+    dtype,
+):
+    indptr, indices = csc(edges, dtype)
+    vertex_weights = np.array(weights, np.int32)
+    assignment = np.array(given_parts, np.int32)
+    part_weights = weigh_parts(vertex_weights, assignment, 3)
+    means = np.maximum(vertex_weights.sum(axis=0), 1) / 3
+    stream_once(
+        indptr, indices, vertex_weights, assignment, part_weights, means, np.array(limits, np.int64),
+        crowding_cost, *span,
+    )  # fmt: skip
+    expected = reference(edges, weights, given_parts, means.tolist(), limits, 3, crowding_cost, *span)
+    assert assignment.tolist() == expected
+    assert part_weights.tolist() == weigh_parts(vertex_weights, assignment, 3).tolist(), (
+        "the sums are kept true"
+    )

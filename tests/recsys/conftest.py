@@ -1,12 +1,13 @@
 """Fixtures for tests of recommendation."""
 
 from collections.abc import Callable, Mapping, Sequence
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from windrow.recsys.batches import id_lists as repeats
+from windrow.recsys.batches import arrow_columns as repeats
 from windrow.recsys.log.store import MANIFEST_NAME, FeatureEntry, LogManifest, LogStore, SplitEntry, StoreFile
 
 
@@ -137,3 +138,40 @@ def _lists_of(jagged: Any) -> dict[str, list[tuple[bytes, ...]]]:
         ]
         for number, key in enumerate(jagged.keys())
     }
+
+
+@pytest.fixture(scope="session")
+def lists_from() -> Callable[..., Any]:
+    """Make `Jagged` NumPy arrays of lists that one can read; their inverse is `as_lists`."""
+    return _lists_from
+
+
+@pytest.fixture(scope="session")
+def as_lists() -> Callable[[Any], list[list[Any]]]:
+    """What each list of a `Jagged` holds."""
+    return _as_lists
+
+
+def _lists_from(
+    lists: Sequence[Sequence[int]], weights: Any = None, *, before: int = 0, dtype: Any = None
+) -> Any:
+    """A Jagged.
+
+    Args:
+        lists: of ids.
+        weights: of all ids; True: the number of each id among them.
+        before: values that belong to no list, in front.
+        dtype: of offsets, int64 by default.
+    """
+    import numpy as np
+
+    from windrow.recsys.batches.jagged import Jagged
+
+    ids = np.array([7] * before + [one for ones in lists for one in ones], np.int64)
+    offsets = (np.cumsum([0, *map(len, lists)]) + before).astype(dtype or np.int64)
+    return Jagged(ids, offsets, np.arange(len(ids), dtype=np.float32) if weights is True else weights)
+
+
+def _as_lists(lists: Any) -> list[list[Any]]:
+    offsets = lists.offsets.tolist()
+    return [lists.values[low:high].tolist() for low, high in pairwise(offsets)]

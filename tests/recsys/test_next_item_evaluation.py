@@ -6,7 +6,7 @@ import torch.nn.functional as F
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys import ranking_evaluation as next_item_evaluation
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sessions import HISTORY, ITEM, NextItemSamples
 from windrow.recsys.models.retrieval import NextItemVectors
 from windrow.recsys.ranking_evaluation import NextItemEvaluator
@@ -23,7 +23,7 @@ def make_samples(seed=0):
     targets = np.where(
         generator.random(NUM_SAMPLES) < 0.5, ids[offsets[1:] - 1], generator.integers(0, NUM_ITEMS)
     )
-    return NextItemSamples(IdLists(offsets, ids, None), targets)
+    return NextItemSamples(Jagged(ids, offsets), targets)
 
 
 def vectors(batch):
@@ -37,7 +37,7 @@ def vectors(batch):
 def expected(samples):
     """One sample at a time."""
     recalls, reciprocals = [], []
-    offsets, ids = samples.histories.offsets, samples.histories.ids
+    offsets, ids = samples.histories.offsets, samples.histories.values
     for row, target in enumerate(samples.targets):
         history = ITEMS[ids[offsets[row] : offsets[row + 1]]]
         scores = ITEMS @ (history.mean(0) + history[-1])
@@ -70,9 +70,7 @@ def test_figures_are_the_same_on_any_number_of_ranks(monkeypatch):
 
 
 def test_what_cannot_be_measured_is_refused():
-    nothing = NextItemSamples(
-        IdLists(np.zeros(1, np.int64), np.zeros(0, np.int64), None), np.zeros(0, np.int64)
-    )
+    nothing = NextItemSamples(Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(0, np.int64))
     world = Loopback.single()
     with pytest.raises(RecipeError, match="k = 41: expected 1 to 40"):
         evaluate(world, k=41)

@@ -10,12 +10,13 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Stopwatch
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor, pack_windows
+from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
+from windrow.recsys.batches.jagged import Jagged, pack_windows
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -112,7 +113,7 @@ def test_pooled_and_unpooled_features_have_the_same_groups():
 def test_windows_are_for_unpooled_features_alone():
     recommender = make_recommender(Loopback.single())
     batch = one_batch(Loopback.single())
-    windows = pack_windows(torch.tensor([0, 0]), torch.zeros(0, dtype=torch.int64))
+    windows = pack_windows(Jagged(torch.zeros(0, dtype=torch.int64), torch.tensor([0, 0])))
     with pytest.raises(DataError, match=r"'item' is packed into windows.*of these there are history"):
         recommender.start(replace(batch, windows={"item": windows}))
 
@@ -131,7 +132,7 @@ def test_an_inverse_without_its_rows_is_refused_before_lists_are_given_to_sample
 def test_tables_that_every_rank_holds_are_summed_with_the_dense_model():
     def count(world):
         recommender = make_recommender(world)
-        tables = [stored.table.name for stored in recommender.local_tables() if stored.replicated]
+        tables = [table.members[0].name for table in recommender.local_tables() if table.replicated]
         extra = len(list(recommender.reduced_parameters())) - len(list(recommender.model.parameters()))
         return tables, extra
 
@@ -142,12 +143,13 @@ def test_a_learning_rate_of_zero_is_the_end_of_learning():
     world = Loopback.single()
     recommender = make_recommender(world)
     recommender.set_table_learning_rate(0.0)
-    before = [stored.weight.clone() for stored in recommender.local_tables()]
+    before = [part.tensor.clone() for table in recommender.local_tables() for part in table.state()]
     batch = one_batch(world)
     recommender.model.loss_sum(recommender(batch), batch).backward()
     recommender.step_tables()
-    for stored, weight in zip(recommender.local_tables(), before, strict=True):
-        assert torch.equal(stored.weight, weight)
+    after = [part for table in recommender.local_tables() for part in table.state()]
+    for part, tensor in zip(after, before, strict=True):
+        assert part.name != "weight" or torch.equal(part.tensor, tensor)
 
 
 GROUPS = (("city", "history"),)
@@ -213,7 +215,7 @@ def packed_batch():
     lists = [[3], [3, 1], [3, 1, 1], [4], [4, 0]]
     offsets = torch.tensor([0, *map(len, lists)]).cumsum(0)
     ids = torch.tensor([item for one in lists for item in one])
-    windows = pack_windows(offsets, ids)
+    windows = pack_windows(Jagged(ids, offsets))
     plain = KeyedJaggedTensor(keys=["history"], values=ids, lengths=offsets.diff())
     packed = KeyedJaggedTensor(keys=["history"], values=windows.values, lengths=torch.tensor([1, 1, 1, 1, 1]))
     rest = (torch.ones(5), torch.arange(5))
@@ -230,10 +232,10 @@ def test_windows_get_the_rows_that_lists_get(spmd):
             tables = EmbeddingCollection(SEQUENCES, world=world, optimizer=OPTIONS, seed=2)
             recommender = Recommender(None, tables, TakesTheRows())
             rows = recommender(batch)
-            (rows.items * torch.arange(9.0).unsqueeze(1)).sum().backward()
+            (rows.jagged.values * torch.arange(9.0).unsqueeze(1)).sum().backward()
             with torch.no_grad():
                 after = recommender(batch)
-            found.append((rows.items.detach(), rows.lengths, after.items))
+            found.append((rows.jagged.values.detach(), rows.jagged.lengths, after.jagged.values))
         return found
 
     for plain, packed in spmd(learnt):

@@ -1,26 +1,30 @@
-"""The trainer on batches of a small log made up of counters."""
-
 import contextlib
 import itertools
+from dataclasses import replace
 
 import numpy as np
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
+from windrow.comm.meter import Meter
 from windrow.comm.random import hash_ids, stream_key
 from windrow.comm.rows import near_equal_split
+from windrow.comm.wire import WireOptions
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.recommender import Recommender
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions, pipelined
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 
 DIM = 8
@@ -52,9 +56,9 @@ class SumModel(ClickModel):
             pooled = context.drop(pooled, self.dropout, layer=0)
         logits = begun + pooled.sum(1) * self.scale[1]
         if embeddings.sequences:
-            rows = embeddings.sequences["history"].expanded()
+            rows = embeddings.sequences["history"].expand()
             sample = torch.repeat_interleave(torch.arange(len(logits)), rows.lengths.long())
-            logits = logits.index_add(0, sample, rows.items.sum(1))
+            logits = logits.index_add(0, sample, rows.values.sum(1))
         return logits
 
 
@@ -110,7 +114,16 @@ class MadeUpLog:
 
 
 def make_trainer(
-    world, *, planner="row_wise", dropout=0.0, sequences=False, optimizer="adam", tables="adagrad", **more
+    world,
+    *,
+    planner="row_wise",
+    dropout=0.0,
+    sequences=False,
+    optimizer="adam",
+    tables="adagrad",
+    sums="fp32",
+    hosts=None,
+    **more,
 ):
     options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1)
     plan = plan_with_planner(planner, table_specs(TABLES, options), world.size, replicate_below_bytes=0)
@@ -125,7 +138,13 @@ def make_trainer(
         options=RecommendationTrainingOptions(epochs=2, optimizer=optimizer, learning_rate=0.05, **more),
         table_learning_rate=0.1,
         seed=3,
+        wire=WireOptions(sums=sums),
+        sums_world=None if hosts is None else hierarchical(world, hosts),
     )
+
+
+def numel_of_model():
+    return sum(parameter.numel() for parameter in SumModel().parameters())
 
 
 def two_epochs(world, **settings):
@@ -139,7 +158,8 @@ def reference_losses(schedule=None):
     """The same job written plainly: one process, nn.EmbeddingBag, no pipeline."""
     world = Loopback.single()
     trainer = make_trainer(world)
-    weights = {stored.table.name: stored.weight.clone() for stored in trainer.local_tables()}
+    parts = [part for table in trainer.local_tables() for part in table.state()]
+    weights = {part.piece.name: part.tensor.clone() for part in parts if part.name == "weight"}
     bags = {
         name: torch.nn.EmbeddingBag.from_pretrained(weight, mode="sum", freeze=False)
         for name, weight in weights.items()
@@ -186,6 +206,20 @@ def test_losses_are_those_of_a_plain_loop(spmd, planner):
         assert losses == pytest.approx(expected, rel=1e-5)
 
 
+@pytest.mark.parametrize(("sums", "rel"), [("fp32", 1e-5), ("bf16", 1e-2)])
+def test_gradients_may_be_summed_by_hosts_in_fewer_bytes(sums, rel):
+    def body(world):
+        world.meter = Meter()
+        losses = two_epochs(world, planner="replicated", sums=sums, hosts="abab")
+        return losses, world.meter.totals("gradients").bytes_reduced
+
+    losses, num_bytes = zip(*Loopback.run(4, body), strict=True)
+    assert losses[0] == pytest.approx(reference_losses(), rel=rel)
+    assert losses[1:] == losses[:3]
+    elements = (sum(table.num_embeddings for table in TABLES) * DIM + numel_of_model()) * 2 * STEPS
+    assert set(num_bytes) == {elements * (4 if sums == "fp32" else 2)}
+
+
 @pytest.mark.parametrize("planner", ["row_wise", "replicated"])
 def test_tables_follow_the_schedule_too(planner):
     # Fused tables take the rate of their lookup, replicated ones that of their step: both must be this step's.
@@ -229,8 +263,8 @@ def test_going_on_within_an_epoch_is_exact(kind):
                 begun.state_dict()["optimizer"], kept.setdefault("file", _buffer())
             )
             kept["tables"] = [
-                (stored.weight.clone(), {key: value.clone() for key, value in stored.optimizer_state.items()})
-                for stored in begun.local_tables()
+                [replace(part, tensor=part.tensor.clone()) for part in table.state()]
+                for table in begun.local_tables()
             ]
             kept["loss"] = begun.loss_so_far()
 
@@ -240,13 +274,12 @@ def test_going_on_within_an_epoch_is_exact(kind):
     resumed.load_state_dict(
         {"model": kept["state"]["model"], "optimizer": torch.load(kept["file"], weights_only=True)}
     )
-    for stored, (weight, state) in zip(resumed.local_tables(), kept["tables"], strict=True):
-        stored.weight.copy_(weight)
-        for key, value in state.items():
-            stored.optimizer_state[key].copy_(value)
+    for table, state in zip(resumed.local_tables(), kept["tables"], strict=True):
+        table.load_state(state)
     assert resumed.train_epoch(1, first_step=2, loss_before=kept["loss"]) == expected
     for ours, theirs in zip(resumed.local_tables(), whole.local_tables(), strict=True):
-        assert torch.equal(ours.weight, theirs.weight)
+        for mine, other in zip(ours.state(), theirs.state(), strict=True):
+            assert torch.equal(mine.tensor, other.tensor)
     assert torch.equal(resumed.recommender.model.scale, whole.recommender.model.scale)
 
 
@@ -309,3 +342,80 @@ def test_all_samples_of_an_epoch_are_different_from_those_of_the_next():
     with log.batches(0) as first, log.batches(1) as second:
         pairs = list(itertools.zip_longest(first, second))
     assert not any(torch.equal(a.dense, b.dense) for a, b in pairs)
+
+
+class Recorder:
+    """A lookup that writes down when its stages start."""
+
+    def __init__(self, log, number):
+        self._log = log
+        self._number = number
+        log.append(("counts", number))
+
+    def start_ids(self):
+        self._log.append(("ids", self._number))
+
+    def start_lookup(self):
+        self._log.append(("lookup", self._number))
+
+
+def run(num_batches):
+    log = []
+    for batch, lookup in pipelined(range(num_batches), lambda number: Recorder(log, number)):
+        assert lookup._number == batch
+        log.append(("update", batch))
+    return log
+
+
+def test_order_of_four_batches():
+    assert run(4) == [
+        ("counts", 0),
+        ("ids", 0),
+        ("counts", 1),
+        ("lookup", 0),
+        ("ids", 1),
+        ("counts", 2),
+        ("update", 0),
+        ("lookup", 1),
+        ("ids", 2),
+        ("counts", 3),
+        ("update", 1),
+        ("lookup", 2),
+        ("ids", 3),
+        ("update", 2),
+        ("lookup", 3),
+        ("update", 3),
+    ]
+
+
+@given(st.integers(0, 12))
+def test_every_batch_goes_through_every_stage_and_sees_all_updates_before(num_batches):
+    log = run(num_batches)
+    for number in range(num_batches):
+        places = [log.index((stage, number)) for stage in ("counts", "ids", "lookup", "update")]
+        assert places == sorted(places)
+        if number:
+            assert log.index(("update", number - 1)) < log.index(("lookup", number))
+    assert len(log) == 4 * num_batches
+
+
+@given(st.integers(3, 12))
+def test_two_more_batches_are_on_their_way(num_batches):
+    log = run(num_batches)
+    for number in range(num_batches - 2):
+        before_update = log[: log.index(("update", number))]
+        assert ("ids", number + 1) in before_update
+        assert ("counts", number + 2) in before_update
+
+
+def test_batches_are_taken_one_by_one():
+    taken = []
+
+    def source():
+        for number in range(10):
+            taken.append(number)
+            yield number
+
+    steps = pipelined(source(), lambda number: Recorder([], number))
+    next(steps)
+    assert taken == [0, 1, 2]

@@ -1,4 +1,4 @@
-"""Products through oneDNN against torch's own, forward and backward."""
+"""Dense layers: products, gradients, and initial weights."""
 
 import subprocess
 import sys
@@ -7,7 +7,7 @@ import pytest
 import torch
 from torch.nn import functional
 
-from windrow.training.dense import linear, multiply, multiply_transposed, uses_onednn
+from windrow.training.dense import _uses_onednn, glorot, linear, make_linear, multiply, multiply_transposed
 
 SHAPES = [(1, 1, 1), (7, 5, 3), (1030, 40, 17), (2500, 16, 256), (0, 4, 3)]
 
@@ -53,8 +53,8 @@ def test_same_bits_every_time() -> None:
 
 
 def test_other_types_go_another_way() -> None:
-    assert not uses_onednn(torch.ones(2, 2, dtype=torch.float64))
-    assert not uses_onednn(torch.ones(0, 2))
+    assert not _uses_onednn(torch.ones(2, 2, dtype=torch.float64))
+    assert not _uses_onednn(torch.ones(0, 2))
 
 
 def test_weights_that_are_slices_of_a_larger_matrix() -> None:
@@ -86,3 +86,27 @@ for _ in range(8000):
 def test_single_rows_leave_the_memory_of_others_alone() -> None:
     """Gradients of one row, between products with one column, once ended in a process with damaged memory."""
     subprocess.run([sys.executable, "-P", "-c", MANY_SHAPES], check=True, timeout=300)
+
+
+def test_glorot_fills_its_range() -> None:
+    weight = glorot(50, 100, generator=torch.Generator().manual_seed(0))
+    bound = (6 / 150) ** 0.5
+    assert weight.abs().max() <= bound
+    assert weight.std() > 0.5 * bound
+
+
+def test_linear_depends_on_the_generator_alone() -> None:
+    before = torch.random.get_rng_state()
+    first = make_linear(3, 4, generator=torch.Generator().manual_seed(1))
+    second = make_linear(3, 4, generator=torch.Generator().manual_seed(1))
+    assert torch.equal(torch.random.get_rng_state(), before)
+    assert torch.equal(first.weight, second.weight)
+    assert torch.equal(first.bias, torch.zeros(4))
+    assert make_linear(3, 4, bias=False, generator=torch.Generator()).bias is None
+
+
+def test_linear_computes_what_pytorch_does() -> None:
+    layer = make_linear(5, 3, generator=torch.Generator().manual_seed(2))
+    x = torch.linspace(-1, 1, 20).reshape(4, 5)
+    torch.testing.assert_close(layer(x), torch.nn.functional.linear(x, layer.weight, layer.bias))
+    assert layer(x[:0]).shape == (0, 3)

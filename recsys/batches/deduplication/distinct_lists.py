@@ -4,9 +4,8 @@ On CPUs compiled loops look at neighbours first. Elsewhere PyTorch's operations 
 equal hashes for equal samples, compare each with the first of its hash, and group what differs anew.
 """
 
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any, Generic, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -23,67 +22,30 @@ from windrow.recsys.batches.deduplication.distinct_lists_kernels import (
     number_runs,
     starts_of_runs,
 )
+from windrow.recsys.batches.jagged import Array, Jagged
 
-__all__ = [
-    "DeviceColumn",
-    "DistinctLists",
-    "HashLists",
-    "distinct_lists",
-    "distinct_on_device",
-    "hash_lists",
-    "hash_on_device",
-]
-
-Column = tuple[npt.NDArray[Any], npt.NDArray[Any]]
-"""Offsets and integers."""
+__all__ = ["DistinctLists", "distinct_by_pytorch", "distinct_lists", "hash_by_pytorch", "hash_lists"]
 
 SLOTS_PER_RUN = 2
 """At least so many slots of the table of hashes for each run: with half of them free, few are looked at in vain."""
 
 
-class DistinctLists(NamedTuple):
+class DistinctLists(NamedTuple, Generic[Array]):
     """The distinct samples of a group of features, in the order in which they first come.
 
     Attributes:
         representatives: [U] int64, the first sample of each, increasing.
         inverse: [n] int64, 0 <= inverse < U, which of them each sample equals.
-        hashes: [U] uint64 of each, as `hash_lists` has them.
+        hashes: [U] uint64 of each, as `hash_lists` has them, the same in every process; int64 of another function
+            where they were not found on a CPU.
     """
 
-    representatives: npt.NDArray[np.int64]
-    inverse: npt.NDArray[np.int64]
-    hashes: npt.NDArray[np.uint64]
+    representatives: Array
+    inverse: Array
+    hashes: Array
 
 
-HashLists = Callable[[Sequence[Column], npt.NDArray[np.int64]], npt.NDArray[np.uint64]]
-"""``hash(columns, rows [m]) -> [m]``: equal for equal samples, in memory that may be written to."""
-
-
-def hash_lists(
-    columns: Sequence[tuple[npt.NDArray[Any], npt.NDArray[Any]]], rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:
-    """Hash what samples hold in several columns, lengths included.
-
-    Args:
-        columns: offsets [n + 1] and integers of each.
-        rows: [m] samples.
-
-    Returns:
-        [m] hashes, the same in every process.
-    """
-    hashes = np.zeros(len(rows), np.uint64)
-    for offsets, values in columns:
-        mix_lists(offsets, values, rows, hashes)
-    return hashes
-
-
-def distinct_lists(
-    offsets: Sequence[npt.NDArray[np.integer[Any]]],
-    values: Sequence[npt.NDArray[np.int64]],
-    weights: Sequence[npt.NDArray[np.float32] | None],
-    *,
-    hashing: HashLists = hash_lists,
-) -> DistinctLists:
+def distinct_lists(features: Sequence[Jagged[Array]]) -> DistinctLists[Array]:
     """Find the distinct samples of a group of features.
 
     Two samples are the same when the lists of every feature, and their weights, are equal; weights are equal when
@@ -94,39 +56,54 @@ def distinct_lists(
     given up meanwhile.
 
     Args:
-        offsets: for each feature [n + 1] integers, not decreasing: its list of sample i is
-            ``values[offsets[i]:offsets[i + 1]]``. The first need not be 0.
-        values: for each feature its ids.
-        weights: for each feature a weight for each of its `values`, or None.
-        hashing: how samples are hashed; what it gives has no influence on the result.
+        features: lists of n samples each, of ids, with weights or without.
 
     Returns:
-        Representatives, inverse and hashes.
+        Representatives, inverse and hashes: arrays of NumPy or of torch, as the features'.
 
     Raises:
         DataError: no feature, or features of different numbers of samples.
     """
-    if not offsets:
+    if not features:
         raise DataError("a group of no features has no lists to compare: name at least one feature")
-    if len({len(bounds) for bounds in offsets}) > 1:
-        counts = [len(bounds) - 1 for bounds in offsets]
+    counts = [len(lists) for lists in features]
+    if len(set(counts)) > 1:
         raise DataError(f"features of one group have {counts} lists: each needs one for each sample")
-    num_samples = len(offsets[0]) - 1
-    columns: list[Column] = []
-    for bounds, ids, numbers_of_ids in zip(offsets, values, weights, strict=True):
-        columns.append((bounds, ids))
-        if numbers_of_ids is not None:
-            columns.append((bounds, numbers_of_ids.view(f"i{numbers_of_ids.itemsize}")))
+    if not isinstance(features[0].values, Tensor):
+        return _distinct_by_loops(features)
+    if features[0].values.device.type != "cpu":
+        return distinct_by_pytorch(features)
+    found = _distinct_by_loops([lists.to_numpy() for lists in features])
+    return DistinctLists(*map(torch.from_numpy, found))
+
+
+def hash_lists(
+    columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64]
+) -> npt.NDArray[np.uint64]:
+    """[m] hashes of what the samples `rows` [m] hold in several columns of integers, lengths included."""
+    hashes = np.zeros(len(rows), np.uint64)
+    for column in columns:
+        mix_lists(column.offsets, column.values, rows, hashes)
+    return hashes
+
+
+def _distinct_by_loops(features: Sequence[Jagged[npt.NDArray[Any]]]) -> DistinctLists[npt.NDArray[Any]]:
+    num_samples = len(features[0])
+    columns = []
+    for lists in features:
+        columns.append(lists)
+        if lists.weights is not None:
+            columns.append(Jagged(lists.weights.view(f"i{lists.weights.itemsize}"), lists.offsets))
     begins, buffer = np.zeros(num_samples, np.bool_), np.empty(num_samples + 1, np.int64)
     begins[:1] = True
-    for bounds in offsets:
-        mark_other_lengths(bounds, begins)
+    for lists in features:
+        mark_other_lengths(lists.offsets, begins)
     stretches = buffer[: starts_of_runs(begins, buffer) + 1]
-    for bounds, integers in columns:
-        mark_other_values(bounds, integers, stretches, begins)
+    for column in columns:
+        mark_other_values(column.offsets, column.values, stretches, begins)
     num_runs = starts_of_runs(begins, buffer)
     starts = buffer[:num_runs]
-    hashes = hashing(columns, starts)
+    hashes = hash_lists(columns, starts)
     leaders = _leaders(columns, starts, hashes)
     numbers, representatives = np.empty(num_runs, np.int64), np.empty(num_runs + 1, np.int64)
     inverse = np.empty(num_samples, np.int64)
@@ -135,7 +112,9 @@ def distinct_lists(
 
 
 def _leaders(
-    columns: Sequence[Column], rows: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]
+    columns: Sequence[Jagged[npt.NDArray[Any]]],
+    rows: npt.NDArray[np.int64],
+    hashes: npt.NDArray[np.uint64],
 ) -> npt.NDArray[np.int64]:
     """[m] position of the first row that equals each."""
     leaders = _first_of_hash(hashes)
@@ -149,11 +128,13 @@ def _leaders(
 
 
 def _unequal(
-    columns: Sequence[Column], rows: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]
+    columns: Sequence[Jagged[npt.NDArray[Any]]],
+    rows: npt.NDArray[np.int64],
+    leaders: npt.NDArray[np.int64],
 ) -> npt.NDArray[np.bool_]:
     unequal = np.zeros(len(rows), np.bool_)
-    for bounds, integers in columns:
-        mark_unequal(bounds, integers, rows, rows[leaders], unequal)
+    for column in columns:
+        mark_unequal(column.offsets, column.values, rows, rows[leaders], unequal)
     return unequal
 
 
@@ -171,79 +152,45 @@ SHIFT = 29
 """Bits by which the high half of a product comes back to the low half."""
 
 
-@dataclass(frozen=True, slots=True)
-class DeviceColumn:
-    """Integers of all samples in one feature: its ids, or the bits of its weights.
-
-    Attributes:
-        offsets: [n + 1] integers: sample i has ``values[offsets[i]:offsets[i + 1]]``.
-        values: integers.
-    """
-
-    offsets: Tensor
-    values: Tensor
-
-    @property
-    def starts(self) -> Tensor:
-        """[n] int64."""
-        return self.offsets[:-1].long()
-
-    @property
-    def lengths(self) -> Tensor:
-        """[n] int64."""
-        return self.offsets.diff().long()
-
-    def rows_and_positions(self) -> tuple[Tensor, Tensor]:
-        """Of every value: its sample, and its place in the sample's list."""
-        first, total = int(self.offsets[0]), int(self.offsets[-1] - self.offsets[0])
-        samples = torch.arange(len(self.offsets) - 1, device=self.values.device)
-        rows = samples.repeat_interleave(self.lengths, output_size=total)
-        return rows, torch.arange(first, first + total, device=self.values.device) - self.starts[rows]
+def distinct_by_pytorch(features: Sequence[Jagged[Tensor]]) -> DistinctLists[Tensor]:
+    """`distinct_lists` with PyTorch's operations alone, on any device."""
+    columns = []
+    for lists in features:
+        columns.append(lists)
+        if lists.weights is not None:
+            integers = {2: torch.int16, 4: torch.int32, 8: torch.int64}[lists.weights.element_size()]
+            bits = lists.weights.detach().contiguous().view(integers)
+            columns.append(Jagged(bits, lists.offsets))
+    hashes = hash_by_pytorch(columns)
+    samples = torch.arange(len(hashes), device=hashes.device)
+    leaders = _first_of_hash_by_pytorch(hashes, samples)
+    unsettled = _unequal_by_pytorch(columns, leaders).nonzero().view(-1)
+    while len(unsettled):
+        leaders[unsettled] = _first_of_hash_by_pytorch(hashes[unsettled], unsettled)
+        unsettled = unsettled[_unequal_by_pytorch(columns, leaders)[unsettled]]
+    leads = leaders == samples
+    representatives = leads.nonzero().view(-1)
+    return DistinctLists(representatives, (leads.cumsum(0) - 1)[leaders], hashes[representatives])
 
 
-def hash_on_device(columns: Sequence[DeviceColumn]) -> Tensor:
-    """Hash what each sample holds in several columns.
-
-    Args:
-        columns: of n samples each.
-
-    Returns:
-        [n] int64: of each list the sum, which has no order to wait for, of its values mixed with their places.
-    """
-    hashes = torch.zeros_like(columns[0].starts)
+def hash_by_pytorch(columns: Sequence[Jagged[Tensor]]) -> Tensor:
+    """[n] int64: of each list the sum, which has no order to wait for, of its values mixed with their places."""
+    hashes = torch.zeros(len(columns[0]), dtype=torch.int64, device=columns[0].offsets.device)
     for column in columns:
-        rows, positions = column.rows_and_positions()
+        rows, positions = column.rows, _positions(column)
         values = column.values[int(column.offsets[0]) : int(column.offsets[-1])].long()
         sums = torch.zeros_like(hashes).index_add_(0, rows, _mix(_mix(values) + positions * FACTOR))
         hashes = _mix(_mix(hashes + column.lengths) ^ sums)
     return hashes
 
 
-def distinct_on_device(
-    columns: Sequence[DeviceColumn], *, hashing: Callable[[Sequence[DeviceColumn]], Tensor] = hash_on_device
-) -> tuple[Tensor, Tensor]:
-    """Find the distinct samples of a group of features.
-
-    Args:
-        columns: of n samples each, at least one, on one device.
-        hashing: how samples are hashed, equal ones equally; what it gives has no influence on the result.
-
-    Returns:
-        First sample of each distinct one [U] int64, increasing, and the distinct one of each sample [n] int64.
-    """
-    hashes = hashing(columns)
-    samples = torch.arange(len(hashes), device=hashes.device)
-    leaders = _first_of_hash_on_device(hashes, samples)
-    unsettled = _unequal_on_device(columns, leaders).nonzero().view(-1)
-    # All samples that equal a leader find it in the same round, so whoever leads the rest is the first of its kind.
-    while len(unsettled):
-        leaders[unsettled] = _first_of_hash_on_device(hashes[unsettled], unsettled)
-        unsettled = unsettled[_unequal_on_device(columns, leaders)[unsettled]]
-    leads = leaders == samples
-    return leads.nonzero().view(-1), (leads.cumsum(0) - 1)[leaders]
+def _positions(column: Jagged[Tensor]) -> Tensor:
+    """Of every value its place in its list."""
+    places = torch.arange(int(column.offsets[0]), int(column.offsets[-1]), device=column.offsets.device)
+    return places - column.offsets[:-1].long()[column.rows]
 
 
-def _first_of_hash_on_device(hashes: Tensor, samples: Tensor) -> Tensor:
+def _first_of_hash_by_pytorch(hashes: Tensor, samples: Tensor) -> Tensor:
     """[m] the first of the samples that has the same hash."""
     distinct, kinds = torch.unique(hashes, return_inverse=True)
     last = torch.iinfo(samples.dtype).max
@@ -251,17 +198,17 @@ def _first_of_hash_on_device(hashes: Tensor, samples: Tensor) -> Tensor:
     return first[kinds]
 
 
-def _unequal_on_device(columns: Sequence[DeviceColumn], leaders: Tensor) -> Tensor:
+def _unequal_by_pytorch(columns: Sequence[Jagged[Tensor]], leaders: Tensor) -> Tensor:
     """[n] whether a sample is not its leader's equal."""
     unequal = torch.zeros_like(leaders, dtype=torch.bool)
     for column in columns:
         unequal |= column.lengths != column.lengths[leaders]
     for column in columns:
-        rows, positions = column.rows_and_positions()
+        starts, rows, positions = column.offsets[:-1].long(), column.rows, _positions(column)
         comparable = ~unequal[rows]
         rows, positions = rows[comparable], positions[comparable]
-        own = column.values[column.starts[rows] + positions]
-        others = column.values[column.starts[leaders[rows]] + positions]
+        own = column.values[starts[rows] + positions]
+        others = column.values[starts[leaders[rows]] + positions]
         unequal[rows[own != others]] = True
     return unequal
 

@@ -54,12 +54,7 @@ HALF_BITS = 32
 
 @numba.njit(cache=True, nogil=True)
 def mark_other_lengths(offsets: npt.NDArray[np.integer[Any]], begins: npt.NDArray[np.bool_]) -> None:
-    """Note the samples whose list of one feature is not as long as the one before.
-
-    Args:
-        offsets: [n + 1] where each list begins.
-        begins: [n]; set where lengths differ, else left as it is.
-    """
+    """Note in `begins` [n] the samples whose list of one feature is not as long as the one before."""
     for row in range(1, begins.size):
         begins[row] |= (offsets[row + 1] - offsets[row]) != (offsets[row] - offsets[row - 1])
 
@@ -71,16 +66,11 @@ def mark_other_values(
     starts: npt.NDArray[np.int64],
     begins: npt.NDArray[np.bool_],
 ) -> None:
-    """Note the samples whose list of one feature is as long as the one before and has other values.
+    """Note in `begins` the samples whose list of one feature is as long as the one before and has other values.
 
     Lists of one length are compared as one: each value with the one that comes a list before. So nothing is asked
-    at the end of a list, which a processor could not guess.
-
-    Args:
-        offsets: [n + 1] where each list begins in `values`.
-        values: of all lists.
-        starts: [m + 1] increasing, of which the last is n: from each to the next, lists have one length.
-        begins: [n]; set where values differ, else left as it is.
+    at the end of a list, which a processor could not guess. From each of `starts` [m + 1] to the next, and to n at
+    the end, lists have one length.
     """
     asked = np.int64(0)
     for stretch in range(starts.size - 1):
@@ -111,14 +101,9 @@ def mark_other_values(
 
 @numba.njit(cache=True, nogil=True)
 def starts_of_runs(begins: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64]) -> int:
-    """Where runs begin.
+    """Where runs begin, from whether a sample differs from the one before; how many there are, m.
 
-    Args:
-        begins: [n] whether a sample differs from the one before; true for the first.
-        starts: [n + 1]; the first m + 1 are written: first sample of each run, and n.
-
-    Returns:
-        m, how many runs there are.
+    Of `starts` [n + 1] the first m + 1 are written: first sample of each run, and n.
     """
     count = 0
     for row in range(begins.size):
@@ -136,15 +121,9 @@ def mix_lists(
     rows: npt.NDArray[np.int64],
     hashes: npt.NDArray[np.uint64],
 ) -> None:
-    """Mix the lists of one feature into hashes of samples.
+    """Mix the lists of one feature into `hashes` [m] of the samples `rows` [m].
 
     From the length of a list on, ``hash = mix(hash ^ sum of folded value * factor of its place)`` for each chunk.
-
-    Args:
-        offsets: [n + 1] where each list begins in `values`.
-        values: of all lists.
-        rows: [m] samples.
-        hashes: [m] what was hashed of them so far; overwritten.
     """
     for place in range(rows.size):
         # Between first samples of runs lie lists that are not read: ask for the list after the next, if it is long.
@@ -176,12 +155,9 @@ def mix_lists(
 def find_leaders(
     hashes: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]
 ) -> None:
-    """Find the first of all that have the same hash: open addressing, by the lowest bits.
+    """Write for each of [m] hashes the position of the first that equals it: open addressing, by the lowest bits.
 
-    Args:
-        hashes: [m].
-        slots: power of two above m, all -1; overwritten.
-        leaders: [m]; written: position of the first with this hash.
+    `slots` is a power of two above m, all -1.
     """
     mask = np.uint64(slots.size - 1)
     for place in range(hashes.size):
@@ -201,15 +177,7 @@ def mark_unequal(
     leaders: npt.NDArray[np.int64],
     unequal: npt.NDArray[np.bool_],
 ) -> None:
-    """Note samples whose list of one feature is not that of the sample they were taken to equal.
-
-    Args:
-        offsets: [n + 1] where each list begins in `values`.
-        values: of all lists.
-        rows: [m] samples.
-        leaders: [m] sample that each is taken to equal.
-        unequal: [m]; set where they differ, else left as it is.
-    """
+    """Note in `unequal` [m] samples `rows` whose list of one feature is not that of `leaders`, taken to equal them."""
     for place in range(rows.size):
         row, leader = rows[place], leaders[place]
         # A leader is as good as anywhere: ask for where its list begins, then for the list, before they are needed.
@@ -234,19 +202,10 @@ def number_runs(
     hashes: npt.NDArray[np.uint64],
     inverse: npt.NDArray[np.int64],
 ) -> int:
-    """Number distinct runs in order of their first, and give each sample the number of its run.
+    """Number distinct runs in order of their first, and give each sample the number of its run; how many there are, U.
 
-    Args:
-        starts: [m] first sample of each run.
-        leaders: [m] the first run that equals each.
-        begins: [n] whether a sample begins a run.
-        numbers: [m]; overwritten.
-        representatives: [m + 1]; the first U are written, and one without meaning: first sample of each number.
-        hashes: [m] of each run; the first U are overwritten, and one without meaning: hash of each number.
-        inverse: [n]; written: number of each sample.
-
-    Returns:
-        U.
+    Runs are given by first sample [m], first run that equals each, and [n] whether a sample begins one. `numbers` [m]
+    is scratch; the first U of `representatives` [m + 1] and `hashes` [m] become first sample and hash of each number.
     """
     count = 0
     for run in range(leaders.size):

@@ -1,4 +1,4 @@
-"""Inverse keyed jagged tensors: lists that repeat from sample to sample, held once each; and lists that shift or grow.
+"""Inverse keyed jagged tensors: lists of a group of features that repeat from sample to sample, held once each.
 
 A group of features that change together, 5 samples, 3 of which differ in the group::
 
@@ -16,46 +16,43 @@ Rows stand in the order in which samples first have them. Two samples share a ro
 their weights) are equal, empty lists too. This is the IKJT of RecD (Zhao et al., RecD: Deduplication for End-to-End
 Deep Learning Recommendation Model Training Infrastructure, MLSys 2023, arXiv 2211.05239).
 
-Its partial variant holds lists that shift or grow as windows into one array in which each value stands once. A history
-of the last 3 items, and one of all items so far::
+TorchRec has a variable batch, in which each feature has rows of its own number. Its container of the example is::
 
-    lists    [1 2 3] [2 3 4] [2 3 4] [4 5]         [1] [1 2] [1 2 3]
-    values   1 2 3 4 5                             1 2 3
-    starts   0 1 1 3                               0 0 0
-    lengths  3 3 3 2                               1 2 3
-
-Rows are looked up for `values`, once each; a sample's rows are those of its window.
+    keys     cart sellers
+    values   7 3 4 1 1 9
+    lengths  2 0 1 2 0 1               cart's three rows, then sellers'
+    stride_per_key_per_rank [[3] [3]]  rows of each feature
+    inverse_indices ([cart sellers], [[0 0 1 0 2] [0 0 1 0 2]])    row of each sample, for each feature
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
+from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
+from windrow.recsys.batches.jagged import (
+    Deduplicated,
+    Jagged,
+    check_inverse,
+    jagged_of,
+    keyed,
+    places_of,
+    select_lists,
+)
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = [
-    "InverseKeyedJaggedTensor",
-    "PartialLists",
-    "list_positions",
-    "pack_windows",
-    "places_of",
-    "renumber",
-    "renumber_by_pytorch",
-    "select_by_pytorch",
-    "select_lists",
-]
+__all__ = ["InverseKeyedJaggedTensor", "deduplicate", "from_variable_batch", "to_variable_batch"]
 
 
 @dataclass(frozen=True, slots=True)
 class InverseKeyedJaggedTensor:
-    """The distinct rows of a group of features, and which of them each sample has.
+    """The distinct rows of a group of features, and which of them each sample has: `Deduplicated` with names.
 
     Attributes:
         unique: the U distinct rows: lists of every feature of the group, TorchRec's container of stride U.
@@ -92,26 +89,7 @@ class InverseKeyedJaggedTensor:
         Returns:
             Features of the group for B samples, in memory of their own; what was deduplicated, bit for bit.
         """
-        return select_lists(self.unique, self.keys, self.inverse)
-
-    def slice(self, start: int, stop: int) -> "InverseKeyedJaggedTensor":
-        """Cut samples out.
-
-        Args:
-            start: the first sample, 0 <= start <= stop.
-            stop: behind the last, at most B.
-
-        Returns:
-            Samples ``start .. stop - 1``, with the rows that they have, numbered anew in the order in which these
-            samples first have them. No list is compared.
-
-        Raises:
-            DataError: samples that are not there.
-        """
-        if not 0 <= start <= stop <= self.num_samples:
-            raise DataError(f"samples {start} to {stop} of {self.num_samples}: ask for some that are there")
-        rows, inverse = renumber(self.inverse[start:stop], self.num_unique)
-        return InverseKeyedJaggedTensor(select_lists(self.unique, self.keys, rows), inverse)
+        return Deduplicated(jagged_of(self.unique), self.inverse, len(self.keys)).expand_keyed(self.keys)
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "InverseKeyedJaggedTensor":
         """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
@@ -120,261 +98,117 @@ class InverseKeyedJaggedTensor:
             self.inverse.to(device, non_blocking=non_blocking),
         )
 
-    def pin_memory(self) -> "InverseKeyedJaggedTensor":
-        """The same in memory that a GPU copies from while the processor goes on."""
-        return InverseKeyedJaggedTensor(self.unique.pin_memory(), self.inverse.pin_memory())
 
-
-@dataclass(frozen=True, slots=True)
-class PartialLists:
-    """One feature of B samples: windows into packed values.
-
-    Attributes:
-        values: [V'] int64, of all windows.
-        starts: [B] int64 where each sample's window begins.
-        lengths: [B] int64 how long it is.
-    """
-
-    values: Tensor
-    starts: Tensor
-    lengths: Tensor
-
-    @property
-    def num_bytes(self) -> int:
-        """Of all tensors."""
-        return self.values.nbytes + self.starts.nbytes + self.lengths.nbytes
-
-    def to(self, device: torch.device, *, non_blocking: bool = False) -> "PartialLists":
-        """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
-        return PartialLists(
-            self.values.to(device, non_blocking=non_blocking),
-            self.starts.to(device, non_blocking=non_blocking),
-            self.lengths.to(device, non_blocking=non_blocking),
-        )
-
-    def expand(self) -> Tensor:
-        """Give each sample its ids.
-
-        Returns:
-            [sum of lengths] int64 ids, list after list.
-        """
-        return self.values.index_select(0, list_positions(self.starts, self.lengths))
-
-    def expand_rows(self, rows: Tensor) -> Tensor:
-        """Give each sample the rows of its ids.
-
-        Args:
-            rows: [V', d] looked up for `values`.
-
-        Returns:
-            [sum of lengths, d], list after list, differentiable in `rows`: gradients of windows that overlap add up.
-
-        Raises:
-            DataError: not as many rows as values.
-        """
-        if len(rows) != len(self.values):
-            raise DataError(f"{len(rows)} rows for {len(self.values)} packed values: give one for each")
-        return rows.index_select(0, list_positions(self.starts, self.lengths))
-
-
-def pack_windows(offsets: Tensor, values: Tensor, *, newest_first: bool = False) -> PartialLists:
-    """Pack the lists of one feature, in the order of samples.
-
-    A list that equals the one before has its window. Any other is looked for, by the failure function of Knuth, Morris
-    and Pratt, in the last values packed: as many as it or the list before has, whichever is longer. Where it stands
-    there whole, its window is the first such place. Else it begins at the longest beginning of it that is also the end
-    of the packed values, and only the rest is added.
+def deduplicate(jagged: "KeyedJaggedTensor", group: Sequence[str]) -> InverseKeyedJaggedTensor:
+    """Hold the lists of a group of features once each.
 
     Args:
-        offsets: [B + 1] int32 or int64 on the CPU: sample i has ``values[offsets[i]:offsets[i + 1]]``.
-        values: int64 ids on the CPU.
-        newest_first: lists grow at their beginning, as [1] [2 1] [3 2 1] do, instead of at their end.
+        jagged: F features of B samples, on any device; those that are not in the group are left out.
+        group: names of features, at least one.
 
     Returns:
-        Windows whose `PartialLists.expand` is the input. They have no weights.
+        Distinct rows in the order in which samples first have them, features in the order of the group. Its
+        `InverseKeyedJaggedTensor.expand` is the input, restricted to the group.
+
+    Raises:
+        DataError: the group is empty, names a feature twice or one that is not there, or features have different
+            numbers of samples.
 
     Cost:
-        Each id is compared a bounded number of times, whatever repeats.
+        CPU: `distinct_lists`, then one copy of the distinct lists. Other devices: a sort of B hashes and some passes
+        over the ids.
     """
-    from windrow.recsys.batches.deduplication.ikjt_kernels import pack_lists
-
-    bounds = offsets.numpy()
-    lengths = np.diff(bounds).astype(np.int64)
-    packed = np.empty(int(lengths.sum()), np.int64)
-    starts = np.empty(len(lengths), np.int64)
-    failures = np.empty(int(lengths.max(initial=0)), np.int64)
-    step = -1 if newest_first else 1
-    total = pack_lists(bounds, values.contiguous().numpy(), step, failures, packed, starts)
-    kept = packed[:total].copy()
-    if newest_first:
-        kept, starts = kept[::-1].copy(), total - starts - lengths
-    return PartialLists(torch.from_numpy(kept), torch.from_numpy(starts), torch.from_numpy(lengths))
+    places, num_samples = places_of(jagged, group), int(jagged.stride())
+    lists: Jagged[Any] = jagged_of(jagged)
+    if lists.values.device.type == "cpu":
+        lists = lists.to_numpy()
+    bounds = [lists.offsets[place * num_samples : (place + 1) * num_samples + 1] for place in places]
+    rows, inverse, _ = distinct_lists([Jagged(lists.values, bound, lists.weights) for bound in bounds])
+    if not isinstance(rows, Tensor):
+        rows, inverse = torch.from_numpy(rows), torch.from_numpy(inverse)
+    return InverseKeyedJaggedTensor(select_lists(jagged, group, rows), inverse)
 
 
-def places_of(jagged: "KeyedJaggedTensor", features: Sequence[str]) -> list[int]:
-    """Where features stand among a jagged tensor's keys.
+def to_variable_batch(groups: Sequence[InverseKeyedJaggedTensor]) -> "KeyedJaggedTensor":
+    """Make TorchRec's container.
 
     Args:
-        jagged: every feature has the same number of samples.
-        features: names.
+        groups: of the same samples and different features, at least one; all with weights, or none.
 
     Returns:
-        A place for each name.
+        Features of all groups, in their order. TorchRec's bag collections expand what they look up by
+        ``inverse_indices``; its `EmbeddingCollection` of one process ignores them.
 
     Raises:
-        DataError: a name is not among the keys, is among them twice, or comes twice, or samples differ in number.
-    """
-    if jagged.variable_stride_per_key():
-        raise DataError(
-            "features have different numbers of samples: convert them with from_variable_batch first"
-        )
-    keys: list[str] = jagged.keys()
-    for feature in features:
-        if keys.count(feature) != 1 or features.count(feature) != 1:
-            raise DataError(
-                f"feature {feature!r} is {keys.count(feature)} times among the keys {', '.join(keys)}, and "
-                f"{features.count(feature)} times in {', '.join(features)}: it must be once in each"
-            )
-    return [keys.index(feature) for feature in features]
-
-
-def select_lists(jagged: "KeyedJaggedTensor", features: Sequence[str], rows: Tensor) -> "KeyedJaggedTensor":
-    """Copy some samples of some features, in any order and any number of times.
-
-    Args:
-        jagged: F features of B samples.
-        features: f of its keys, in the result's order.
-        rows: [n] int64 on its device, 0 <= rows < B, not checked: which sample comes first, second and so on.
-
-    Returns:
-        f features of n samples; types, device and whether there are weights as before, memory of its own.
-
-    Raises:
-        DataError: as `places_of`.
+        DataError: no group, groups of different numbers of samples, a feature twice, or weights in some groups only.
     """
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-    places, num_rows = places_of(jagged, features), int(jagged.stride())
-    select = _select_by_loops if jagged.values().device.type == "cpu" else select_by_pytorch
-    values, weights, lengths = select(
-        jagged.offsets().detach(), jagged.values().detach(), jagged.weights_or_none(), num_rows, places, rows
-    )
+    if not groups:
+        raise DataError("no groups to convert: give at least one")
+    keys = [key for group in groups for key in group.keys]
+    counts = [group.num_samples for group in groups]
+    if len(set(keys)) < len(keys) or len(set(counts)) > 1:
+        raise DataError(
+            f"groups of {counts} samples with features {', '.join(keys)}: samples must be as many, features different"
+        )
+    given = [weights for group in groups if (weights := group.unique.weights_or_none()) is not None]
+    if given and len(given) < len(groups):
+        raise DataError(f"only some of the groups of {', '.join(keys)} have weights: give all or none")
     return KeyedJaggedTensor(
-        keys=list(features), values=values, weights=weights, lengths=lengths, stride=len(rows)
+        keys=keys,
+        values=torch.cat([group.unique.values() for group in groups]),
+        weights=torch.cat(given) if given else None,
+        lengths=torch.cat([group.unique.lengths() for group in groups]),
+        stride_per_key_per_rank=[[group.num_unique] for group in groups for _ in group.keys],
+        inverse_indices=(keys, torch.stack([group.inverse for group in groups for _ in group.keys])),
     )
 
 
-def _select_by_loops(
-    offsets: Tensor,
-    values: Tensor,
-    weights: Tensor | None,
-    num_rows: int,
-    places: Sequence[int],
-    rows: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    from windrow.recsys.batches.deduplication.ikjt_kernels import copy_lists, selected_lengths
-
-    bounds, features, chosen = offsets.numpy(), np.array(places, np.int64), rows.numpy()
-    lengths = np.empty(len(features) * len(chosen), bounds.dtype)
-    total = selected_lengths(bounds, num_rows, features, chosen, lengths)
-
-    def copied(column: Tensor) -> Tensor:
-        source = column.detach().contiguous().numpy()
-        out = np.empty(total, source.dtype)
-        copy_lists(bounds, source, num_rows, features, chosen, out)
-        return torch.from_numpy(out)
-
-    return copied(values), None if weights is None else copied(weights), torch.from_numpy(lengths)
-
-
-def select_by_pytorch(
-    offsets: Tensor,
-    values: Tensor,
-    weights: Tensor | None,
-    num_rows: int,
-    places: Sequence[int],
-    rows: Tensor,
-) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Do the same with PyTorch's operations, on any device.
+def from_variable_batch(
+    jagged: "KeyedJaggedTensor", groups: Sequence[Sequence[str]]
+) -> tuple[InverseKeyedJaggedTensor, ...]:
+    """Make groups of distinct rows of TorchRec's container.
 
     Args:
-        offsets: [F * num_rows + 1] where lists begin.
-        values: of all lists.
-        weights: of all values, or None.
-        num_rows: B.
-        places: f features.
-        rows: [n] int64 samples.
+        jagged: of one rank's samples, with ``inverse_indices``; rows may be equal, in any order, or of no sample.
+        groups: features of each group.
 
     Returns:
-        Values, weights and lengths of the f * n lists.
+        What `deduplicate` gives of the expanded input, for each group.
+
+    Raises:
+        DataError: no ``inverse_indices``, or some that name rows which are not there; rows of several ranks; or a
+            feature that is not there.
     """
-    chosen = torch.cat([rows + place * num_rows for place in places])
-    starts = offsets[:-1].index_select(0, chosen)
-    lengths = offsets[1:].index_select(0, chosen) - starts
-    positions = list_positions(starts, lengths)
-    return (
-        values.index_select(0, positions),
-        None if weights is None else weights.detach().index_select(0, positions),
-        lengths,
-    )
-
-
-def list_positions(starts: Tensor, lengths: Tensor) -> Tensor:
-    """Positions of the values of lists, list after list.
-
-    Args:
-        starts: [n] integers where each begins.
-        lengths: [n] integers.
-
-    Returns:
-        [sum of lengths] int64, on the same device.
-    """
-    ends = lengths.long().cumsum(0)
-    total = int(ends[-1]) if len(ends) else 0
-    shifts = (starts.long() - ends + lengths).repeat_interleave(lengths, output_size=total)
-    return torch.arange(total, device=starts.device) + shifts
-
-
-def renumber(numbers: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Number what comes in a sequence in the order in which it first comes: 5 5 2 5 is 0 0 1 0 of 5 2.
-
-    Args:
-        numbers: [n] int64, 0 <= numbers < limit.
-        limit: above all numbers.
-
-    Returns:
-        The distinct numbers [U] in order of their first, and the place of each among them [n]; int64, same device.
-
-    Cost:
-        CPU: one pass over the numbers and one over the limit. Other devices: a sort of the distinct numbers.
-    """
-    if numbers.device.type == "cpu":
-        from windrow.recsys.batches.deduplication.ikjt_kernels import number_by_first
-
-        source = numbers.contiguous().numpy()
-        places = torch.full((limit,), -1, dtype=torch.int64)
-        distinct = torch.empty(min(limit, len(source)), dtype=torch.int64)
-        renumbered = torch.empty(len(source), dtype=torch.int64)
-        count = number_by_first(source, places.numpy(), distinct.numpy(), renumbered.numpy())
-        return distinct[:count].clone(), renumbered
-    return renumber_by_pytorch(numbers, limit)
-
-
-def renumber_by_pytorch(numbers: Tensor, limit: int) -> tuple[Tensor, Tensor]:
-    """Do the same with PyTorch's operations, on any device.
-
-    Args:
-        numbers: [n] int64, 0 <= numbers < limit.
-        limit: above all numbers.
-
-    Returns:
-        As `renumber`.
-    """
-    absent = len(numbers)
-    order = torch.arange(absent, device=numbers.device)
-    first = numbers.new_full((limit,), absent).scatter_reduce_(0, numbers, order, "amin")
-    ordered, distinct = first.sort(stable=True)
-    distinct = distinct[: int((ordered < absent).sum())]
-    places = numbers.new_empty(limit)
-    places[distinct] = torch.arange(len(distinct), device=numbers.device)
-    return distinct, places[numbers]
+    indices, strides = jagged.inverse_indices_or_none(), jagged.stride_per_key_per_rank()
+    if indices is None or any(len(of_ranks) != 1 for of_ranks in strides):
+        raise DataError(
+            "rows without inverse_indices, or of several ranks: give what one rank made, or use deduplicate"
+        )
+    inverse_of = dict(zip(*indices, strict=True))
+    num_samples, lists = indices[1].shape[1], jagged.to_dict()
+    expanded: dict[str, KeyedJaggedTensor] = {}
+    for feature, (num_rows,) in zip(jagged.keys(), strides, strict=True):
+        if feature in inverse_of:
+            inverse = inverse_of[feature].contiguous()
+            check_inverse(inverse, num_unique=num_rows, num_samples=num_samples, name=f"feature {feature!r}")
+            rows = Deduplicated(jagged_of(lists[feature]), inverse)
+            expanded[feature] = rows.expand_keyed([feature])
+    found = []
+    for group in groups:
+        if not group or any(feature not in expanded for feature in group):
+            raise DataError(
+                f"group {list(group)} of features {', '.join(expanded)}: name some of these, in each group"
+            )
+        parts = [expanded[feature] for feature in group]
+        weighted = parts[0].weights_or_none() is not None
+        together = keyed(
+            group,
+            torch.cat([part.values() for part in parts]),
+            torch.cat([part.lengths() for part in parts]),
+            torch.cat([part.weights() for part in parts]) if weighted else None,
+            num_samples=num_samples,
+        )
+        found.append(deduplicate(together, group))
+    return tuple(found)

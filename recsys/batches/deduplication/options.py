@@ -21,7 +21,7 @@ little. Batches must therefore be measured as well, see `windrow.recsys.batches.
 A batch is cut out of the log, and cuts go through sessions. Of a log whose sessions have S samples on average, a piece
 of m neighbours touches 1 + (m - 1) / S sessions, since each of the m - 1 steps from one sample to the next leaves a
 session with probability 1 / S. A rank's batch has one such piece for each lane that it reads
-(`windrow.recsys.batches.lanes`).
+(`windrow.recsys.batches.batch_reader`).
 """
 
 from dataclasses import dataclass

@@ -49,23 +49,23 @@ class FeatureCost:
     row_bytes: float
 
 
-def lookup_costs(
-    features: Sequence[str], *, dim: int, sequences: Sequence[str] = ()
-) -> dict[str, FeatureCost]:
-    """Costs of features that are looked up in tables of one width.
+def lookup_costs(dims: Mapping[str, int], *, sequences: Sequence[str] = ()) -> dict[str, FeatureCost]:
+    """Costs of features.
 
     Args:
-        features: names.
-        dim: numbers in each embedding.
+        dims: for each feature numbers in each embedding.
         sequences: those of the features whose ids are not pooled.
 
     Returns:
         The cost of each, as the module has it.
     """
-    vector = VALUE_BYTES * dim
-    pooled = FeatureCost(ID_BYTES + vector, LENGTH_BYTES + 2 * vector)
-    unpooled = FeatureCost(ID_BYTES + vector + 2 * vector, LENGTH_BYTES)
-    return {name: unpooled if name in sequences else pooled for name in features}
+    costs = {}
+    for name, dim in dims.items():
+        vector = VALUE_BYTES * dim
+        pooled = FeatureCost(ID_BYTES + vector, LENGTH_BYTES + 2 * vector)
+        unpooled = FeatureCost(ID_BYTES + vector + 2 * vector, LENGTH_BYTES)
+        costs[name] = unpooled if name in sequences else pooled
+    return costs
 
 
 def propose_groups(

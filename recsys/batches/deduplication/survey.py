@@ -15,7 +15,9 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import hash_ids
+from windrow.recsys.batches.arrow_columns import Lists, one_chunk
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.batch_reader import Lanes
 from windrow.recsys.batches.deduplication.options import (
     dedupe_factor,
     distinct_rows,
@@ -31,8 +33,7 @@ from windrow.recsys.batches.deduplication.survey_sample import (
     code_lists,
     read_rows,
 )
-from windrow.recsys.batches.id_lists import IdLists, lists_of_single_ids, one_chunk
-from windrow.recsys.batches.lanes import Lanes
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.log.store import (
     DENSE_COLUMN,
@@ -307,10 +308,10 @@ def survey_log(
             lists, num_stored[feature.name] = _lists(table, feature, changes)
         else:
             assert dense is not None, "a new feature is made of a dense column"
-            lists = lists_of_single_ids(changes.new_ids(feature.name, dense))
+            lists = Jagged.of_single(changes.new_ids(feature.name, dense))
             num_stored[feature.name] = len(dense)
-        codes[feature.name], lengths[feature.name] = code_lists(lists.offsets, lists.ids, lists.weights)
-        ids[feature.name] = _some_ids(lists.ids)
+        codes[feature.name], lengths[feature.name] = code_lists(lists)
+        ids[feature.name] = _some_ids(lists.values)
     for column in [LABEL_COLUMN, SESSION_COLUMN] + [TIME_COLUMN] * store.manifest.has_time:
         scales.add([column])
     sample = CodedSamples(codes, lengths)
@@ -334,18 +335,18 @@ def survey_log(
     )
 
 
-def _lists(table: Any, feature: "FeatureEntry", changes: Transforms) -> tuple[IdLists, int]:
+def _lists(table: Any, feature: "FeatureEntry", changes: Transforms) -> tuple[Lists, int]:
     """The lists of a feature as the reader gives them, and how many ids the store has for them."""
     column = one_chunk(table, feature.name)
     if not feature.multi_hot:
-        return lists_of_single_ids(changes.ids(feature.name, column.to_numpy())), len(column)
+        return Jagged.of_single(changes.ids(feature.name, column.to_numpy())), len(column)
     offsets = column.offsets.to_numpy()
     weights = None
     if feature.weighted:
         # Of the same lengths, though they may begin elsewhere in their memory.
         weights = one_chunk(table, feature.name + WEIGHTS_SUFFIX).flatten().to_numpy()
     ids = column.flatten().to_numpy()
-    return changes.lists(feature.name, IdLists(offsets - offsets[0], ids, weights)), len(ids)
+    return changes.lists(feature.name, Jagged(ids, offsets - offsets[0], weights)), len(ids)
 
 
 def _dense(table: Any) -> npt.NDArray[np.float32]:

@@ -21,8 +21,9 @@ import numpy.typing as npt
 
 from windrow.comm.errors import StoreError
 from windrow.comm.random import hash_ids
+from windrow.recsys.batches.arrow_columns import Lists, filled_in
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
-from windrow.recsys.batches.id_lists import filled_in
+from windrow.recsys.batches.jagged import jagged_of
 from windrow.recsys.log.store import CURE, SESSION_COLUMN, TIME_COLUMN, LogSplit, LogStore
 
 if TYPE_CHECKING:
@@ -299,21 +300,9 @@ class CodedSamples:
         return same
 
 
-def code_lists(
-    offsets: npt.NDArray[np.integer], ids: npt.NDArray[np.int64], weights: npt.NDArray[np.float32] | None
-) -> tuple[Codes, Codes]:
-    """Turn the lists of a feature into numbers.
-
-    Args:
-        offsets: [n + 1] sample i has the ids offsets[i] .. offsets[i + 1] - 1.
-        ids: of all lists.
-        weights: one for each id; None where the feature has none.
-
-    Returns:
-        ``(codes, lengths)``, each [n] int32.
-    """
-    inverse = distinct_lists([offsets], [ids], [weights]).inverse
-    return inverse.astype(np.int32), np.diff(offsets).astype(np.int32)
+def code_lists(lists: Lists) -> tuple[Codes, Codes]:
+    """Turn the lists of a feature into numbers: ``(codes, lengths)``, each [n] int32."""
+    return distinct_lists([lists]).inverse.astype(np.int32), lists.lengths.astype(np.int32)
 
 
 def code_batch(batch: "Batch") -> CodedSamples:
@@ -325,10 +314,5 @@ def code_batch(batch: "Batch") -> CodedSamples:
     assert not batch.deduplicated, "its features stand in groups, where repeats are gone"
     codes, lengths = {}, {}
     for name in batch.sparse.keys():  # noqa: SIM118  # a method of TorchRec's container, which cannot be iterated
-        feature = batch.sparse[name]
-        weights = feature.weights_or_none()
-        # Offsets of a feature are those of the whole batch, less where its first list begins.
-        codes[name], lengths[name] = code_lists(
-            feature.offsets().numpy(), feature.values().numpy(), None if weights is None else weights.numpy()
-        )
+        codes[name], lengths[name] = code_lists(jagged_of(batch.sparse[name]).to_numpy())
     return CodedSamples(codes, lengths)

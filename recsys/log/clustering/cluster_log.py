@@ -19,7 +19,7 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
-from windrow.recsys.log.clustering.external_sort import Ranks, rank_rows, read_buckets, write_runs
+from windrow.recsys.log.clustering.external_sort import rank_rows, sort_rows
 from windrow.recsys.log.clustering.group_writer import GroupWriter
 from windrow.recsys.log.clustering.log_files import (
     DESCRIPTION_NAME,
@@ -29,7 +29,7 @@ from windrow.recsys.log.clustering.log_files import (
     is_utf8,
 )
 
-__all__ = ["LEAST_MEMORY_BYTES", "MOST_FILES", "ClusterOptions", "ClusterSummary", "cluster_log"]
+__all__ = ["ClusterOptions", "ClusterSummary", "cluster_log"]
 
 LEAST_MEMORY_BYTES = 256 << 20
 """Below this, DuckDB cannot sort, and pieces become too small to read and write well."""
@@ -200,8 +200,21 @@ def _cluster(
         row_group_rows=row_group_rows,
         by=options.by if options.sort else "",
     )
+    bucket_bytes = min(MOST_PIECE_BYTES, BUCKET_SHARE * options.memory_bytes)
+    done = 0
     with writer:
-        _sort_rows(log, ranks, writer, work, options.memory_bytes, report)
+        for rows in sort_rows(
+            log.batches(),
+            ranks.ranks,
+            bucket_rows=max(1, int(bucket_bytes / log.row_bytes)),
+            run_bytes=min(MOST_PIECE_BYTES, int(RUN_SHARE * options.memory_bytes)),
+            folder=work,
+            bucket_bytes=int(BUCKET_SLACK * bucket_bytes),
+            advance=lambda rows: report("sorting", rows / log.rows),
+        ):
+            writer.write(rows)
+            done += rows.num_rows
+            report("writing", done / log.rows)
     return ClusterSummary(
         rows=log.rows,
         sessions=ranks.sessions,
@@ -211,34 +224,6 @@ def _cluster(
         bytes_before=log.num_bytes,
         bytes_after=sum(path.stat().st_size for path in writer.files),
     )
-
-
-def _sort_rows(
-    log: LogFiles,
-    ranks: Ranks,
-    writer: GroupWriter,
-    work: Path,
-    memory_bytes: int,
-    report: Callable[[str, float], None],
-) -> None:
-    bucket_bytes = min(MOST_PIECE_BYTES, BUCKET_SHARE * memory_bytes)
-    bucket_rows = max(1, int(bucket_bytes / log.row_bytes))
-    runs = []
-    written = write_runs(
-        log.batches(),
-        ranks.open(),
-        bucket_rows=bucket_rows,
-        run_bytes=min(MOST_PIECE_BYTES, int(RUN_SHARE * memory_bytes)),
-        folder=work,
-    )
-    for path, rows in written:
-        runs.append(path)
-        report("sorting", rows / log.rows)
-    done = 0
-    for rows in read_buckets(runs, -(-log.rows // bucket_rows), int(BUCKET_SLACK * bucket_bytes)):
-        writer.write(rows)
-        done += rows.num_rows
-        report("writing", done / log.rows)
 
 
 def _check_output(options: ClusterOptions) -> None:

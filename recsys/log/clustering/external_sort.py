@@ -1,7 +1,7 @@
 """Rows of a log sorted out of core: DuckDB finds the rank of each row, and a sort in two passes puts whole rows there.
 
-Ranks come from two columns alone, a few dozen bytes a row. Lists of ids are not sorted by DuckDB, since it holds much
-more memory than its limit says while it sorts rows with lists::
+Ranks come from two columns alone, a few dozen bytes a row. Whole rows are not sorted by DuckDB: what it holds while it
+sorts rows with lists grows with the log (2.0 fails with 3 GB of them and a limit of 600 MB), and it lacks some types::
 
     log      session a b a b     ->  hash, time  ->  ranks 0 2 1 3  (file of int64, in the order of the log)
 
@@ -35,7 +35,7 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.log.clustering.log_files import LogFiles, plain_sessions, plain_times
 from windrow.recsys.log.duckdb_sql import open_database, sql_text
 
-__all__ = ["Ranks", "open_ranks", "rank_rows", "read_buckets", "session_hash", "write_ranks", "write_runs"]
+__all__ = ["Ranks", "rank_rows", "session_hash", "sort_rows", "write_ranks"]
 
 DUCKDB_SHARE = 0.5
 """Of the memory: DuckDB takes some more than its limit, for what it reads and hands over."""
@@ -48,16 +48,12 @@ READ_ROWS = 1 << 16
 class Ranks:
     """The order of a clustered log."""
 
-    path: Path
-    """File of int64: the rank of each row, in the order of the log."""
+    ranks: npt.NDArray[np.int64]
+    """[rows] the rank of each row, in the order of the log: a mapped file."""
     shard_rows: tuple[int, ...]
     """Rows of each shard; ranks of a shard follow those of the one before."""
     sessions: int
     """Different sessions, by their 64-bit hashes; rows without a session are sessions of their own."""
-
-    def open(self) -> npt.NDArray[np.int64]:
-        """The ranks, [rows], as a mapped file."""
-        return open_ranks(self.path)
 
 
 def rank_rows(
@@ -110,39 +106,39 @@ def rank_rows(
             sessions = database.execute(
                 f"SELECT count(*) FROM (SELECT hash FROM {scan} GROUP BY hash)"
             ).fetchall()[0][0]
-            path = write_ranks(database, ordered, work)
+            ranks = write_ranks(database, ordered, work)
     except duckdb.Error as error:
         raise _explained(error, failed, log.rows, limit) from error
-    ordered.unlink()
     return Ranks(
-        path=path, shard_rows=tuple(counts.get(shard, 0) for shard in range(shards)), sessions=sessions
+        ranks=ranks, shard_rows=tuple(counts.get(shard, 0) for shard in range(shards)), sessions=sessions
     )
 
 
-def write_ranks(database: Any, ordered: Path, work: Path) -> Path:
+def write_ranks(database: Any, ordered: Path, work: Path) -> npt.NDArray[np.int64]:
     """Turn an order into ranks.
 
     Args:
         database: ``duckdb.DuckDBPyConnection``.
-        ordered: Parquet file whose column ``row`` holds 0, 1, ... in the order wanted.
-        work: folder to write to.
+        ordered: Parquet file whose column ``row`` holds 0, 1, ... in the order wanted; removed.
+        work: folder for the ranks.
 
     Returns:
-        File of int64: the place of row 0, of row 1, ...
+        The place of row 0, of row 1, ...: a mapped file.
     """
+    from pyarrow import parquet
+
     inverse, path = work / "inverse.parquet", work / "ranks"
     database.execute(
         "COPY (SELECT rank FROM (SELECT row, row_number() OVER () - 1 AS rank FROM "
         f"read_parquet({sql_text(ordered)})) ORDER BY row) TO {sql_text(inverse)} "
         "(FORMAT parquet, COMPRESSION lz4_raw)"
     )
-    _write_plain(inverse, path)
+    ordered.unlink()
+    # Plain numbers, of which parts can be read.
+    with parquet.ParquetFile(inverse) as file, path.open("wb") as target:
+        for batch in file.iter_batches(READ_ROWS):
+            target.write(batch.column(0).to_numpy())
     inverse.unlink()
-    return path
-
-
-def open_ranks(path: Path) -> npt.NDArray[np.int64]:
-    """The ranks of a file that `write_ranks` wrote, mapped: [rows] int64."""
     return np.memmap(path, np.int64, "r")
 
 
@@ -194,15 +190,6 @@ def _explained(error: Exception, failed: list[DataError], rows: int, limit_bytes
     return error
 
 
-def _write_plain(column: Path, plain: Path) -> None:
-    """A Parquet file of one column as a file of its numbers, which parts can be read of."""
-    from pyarrow import parquet
-
-    with parquet.ParquetFile(column) as file, plain.open("wb") as target:
-        for batch in file.iter_batches(READ_ROWS):
-            target.write(batch.column(0).to_numpy())
-
-
 def session_hash(session: str, row: str) -> str:
     """An expression for the hash of a row's session.
 
@@ -221,56 +208,46 @@ MOST_PART_BYTES = 1 << 30
 ALL_RANKS = range(np.iinfo(np.int64).max)
 
 
-def write_runs(
+def sort_rows(
     batches: Iterable[Any],
     ranks: npt.NDArray[np.int64],
     *,
     bucket_rows: int,
     run_bytes: int,
     folder: Path,
-) -> Iterator[tuple[Path, int]]:
-    """Write blocks of rows, each sorted by rank and cut into buckets.
+    bucket_bytes: int = MOST_PART_BYTES,
+    advance: Callable[[int], None] | None = None,
+) -> Iterator[Any]:
+    """Put rows in the order of their ranks.
 
     Args:
         batches: ``pyarrow.RecordBatch``, the rows in the order of the log.
         ranks: [rows] of each.
         bucket_rows: rows of a bucket; the last one may have fewer.
-        run_bytes: of a block in memory, unless one batch alone has more. Twice as much is held while one is sorted.
-        folder: to write to.
+        run_bytes: of rows that are sorted at a time, unless one batch alone has more. Twice as much is held.
+        folder: for runs, named ``run-0``, ``run-1``, ...
+        bucket_bytes: of rows that are merged at a time, one row apart. A bucket that has more is read in parts, which
+            takes longer. Three times as much is held.
+        advance: told how many rows the runs have so far.
 
     Yields:
-        File of the run, and rows read so far. In it, record batch k holds what bucket k has of this block, and the
-        last column is the rank.
-
-    Raises:
-        DataError: a block does not fit into Arrow's arrays.
-    """
-    first = 0
-    for place, block in enumerate(_blocks(batches, run_bytes)):
-        stop = first + sum(batch.num_rows for batch in block)
-        path = folder / f"run-{place}"
-        _write_run(path, block, np.array(ranks[first:stop]), -(-len(ranks) // bucket_rows), bucket_rows)
-        yield path, stop
-        first = stop
-
-
-def read_buckets(runs: Sequence[Path], num_buckets: int, most_bytes: int = MOST_PART_BYTES) -> Iterator[Any]:
-    """Read the buckets of all runs in order.
-
-    Args:
-        runs: from `write_runs`.
-        num_buckets: rows over rows of a bucket, rounded up.
-        most_bytes: of rows that are read at a time, one row apart. A bucket that has more is read in parts, which takes
-            longer. Three times as much is held while they are sorted.
-
-    Yields:
-        ``pyarrow.RecordBatch`` of the next ranks, in their order, without the column of ranks.
+        ``pyarrow.RecordBatch`` of the next ranks.
 
     Raises:
         DataError: rows do not fit into Arrow's arrays.
     """
+    num_buckets = -(-len(ranks) // bucket_rows)
+    runs: list[Path] = []
+    first = 0
+    for block in _blocks(batches, run_bytes):
+        stop = first + sum(batch.num_rows for batch in block)
+        runs.append(folder / f"run-{len(runs)}")
+        _write_run(runs[-1], block, np.array(ranks[first:stop]), num_buckets, bucket_rows)
+        if advance is not None:
+            advance(stop)
+        first = stop
     for bucket in range(num_buckets):
-        yield from _read_parts(runs, bucket, ALL_RANKS, most_bytes)
+        yield from _read_parts(runs, bucket, ALL_RANKS, bucket_bytes)
 
 
 def _blocks(batches: Iterable[Any], most_bytes: int) -> Iterator[list[Any]]:
@@ -290,6 +267,7 @@ def _blocks(batches: Iterable[Any], most_bytes: int) -> Iterator[list[Any]]:
 def _write_run(
     path: Path, waiting: list[Any], ranks: npt.NDArray[np.int64], num_buckets: int, bucket_rows: int
 ) -> None:
+    """Write rows sorted by rank: record batch k holds what is of bucket k, and its last column is the rank."""
     import pyarrow as pa
 
     block = _joined(waiting)

@@ -14,7 +14,7 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.log_files import plain_sessions
 
-__all__ = ["GroupWriter", "session_starts", "text_columns"]
+__all__ = ["GroupWriter"]
 
 ZSTD_LEVEL = 3
 """Higher levels take twice the time and more for a twentieth of the bytes; see docs/clustered-logs.md."""
@@ -43,7 +43,7 @@ class GroupWriter:
         self._by = by
         self._shards = [shard for shard in reversed(range(len(shard_rows))) if shard_rows[shard]]
         self._left = [shard_rows[shard] for shard in self._shards]
-        self._dictionary = text_columns(schema)
+        self._dictionary = _text_columns(schema)
         self._waiting: list[Any] = []
         self._writer: Any = None
         self._files: list[Path] = []
@@ -105,7 +105,7 @@ class GroupWriter:
     def _starts(self, waiting: Any) -> npt.NDArray[np.int64]:
         if not self._by:
             return np.arange(waiting.num_rows)
-        return session_starts(waiting.column(self._by))
+        return _session_starts(waiting.column(self._by))
 
     def _end(self, starts: npt.NDArray[np.int64], first: int, rows: int) -> int:
         """Where the row group that begins at row `first` ends."""
@@ -152,15 +152,8 @@ class GroupWriter:
             ) from error
 
 
-def session_starts(sessions: Any) -> npt.NDArray[np.int64]:
-    """Rows at which a session begins, where those of a session stand together.
-
-    Args:
-        sessions: ``pyarrow.ChunkedArray`` or array; each null is a session of its own.
-
-    Returns:
-        Ascending positions; the first one is 0.
-    """
+def _session_starts(sessions: Any) -> npt.NDArray[np.int64]:
+    """Rows at which a session begins, where those of a session stand together; each null is a session of its own."""
     from pyarrow import ChunkedArray, compute
 
     plain = plain_sessions(sessions)
@@ -171,14 +164,11 @@ def session_starts(sessions: Any) -> npt.NDArray[np.int64]:
     return np.concatenate([[0], np.flatnonzero(changes) + 1])
 
 
-def text_columns(schema: Any) -> list[str]:
+def _text_columns(schema: Any) -> list[str]:
     """Columns that gain from a dictionary when rows are clustered: text and bytes of one value a row.
 
     Positions in a dictionary take odd numbers of bits, so equal lists look different to the compressor, which finds
     them where ids are written in full. See docs/clustered-logs.md.
-
-    Args:
-        schema: ``pyarrow.Schema``.
     """
     from pyarrow import types
 

@@ -12,20 +12,16 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import DataError
+from windrow.recsys.log.raw_blocks import matching_files, repeated_files
 
 __all__ = [
     "DESCRIPTION_NAME",
     "LogFiles",
-    "as_schema",
-    "check_alike",
     "check_session_type",
     "check_time_type",
-    "common_schema",
-    "find_files",
     "is_utf8",
     "plain_sessions",
     "plain_times",
-    "without_dictionaries",
 ]
 
 DESCRIPTION_NAME = "_clustered.json"
@@ -64,11 +60,6 @@ class LogFiles:
         """Of all files."""
         return sum(self.file_rows)
 
-    @property
-    def row_schema(self) -> Any:
-        """``pyarrow.Schema`` of the rows as they are read: that of the log, without its dictionaries."""
-        return without_dictionaries(self.schema)
-
     @classmethod
     def open(cls, inputs: Sequence[Path]) -> Self:
         """Find the files of a log and read their footers.
@@ -79,7 +70,7 @@ class LogFiles:
         Raises:
             DataError: there are none, one cannot be read, they differ in their columns, or have no rows.
         """
-        files = find_files(inputs)
+        files = _find_files(inputs)
         file_rows = []
         groups: list[tuple[Path, int]] = []
         schemas: list[Any] = []
@@ -94,14 +85,14 @@ class LogFiles:
                     if footer.row_group(group).num_rows
                 ]
             schemas.append(schema)
-            check_alike(path, schema, files[0], schemas[0])
+            _check_alike(path, schema, files[0], schemas[0])
         if not any(file_rows):
             raise DataError(f"{', '.join(map(str, files[:3]))}: there are no rows in the log")
         row_bytes, packed_row_bytes = _sampled_sizes(groups)
         return cls(
             files=files,
             file_rows=tuple(file_rows),
-            schema=common_schema(schemas[0], schemas[1:]),
+            schema=_common_schema(schemas[0], schemas[1:]),
             num_bytes=sum(path.stat().st_size for path in files),
             row_bytes=row_bytes,
             packed_row_bytes=packed_row_bytes,
@@ -114,7 +105,8 @@ class LogFiles:
             columns: to read; all of them by default, in the order of the first file.
 
         Yields:
-            ``pyarrow.RecordBatch`` of some MB, columns in the order asked for and of the types of `row_schema`.
+            ``pyarrow.RecordBatch`` of some MB, columns in the order asked for and of the types of `schema`, with
+            values in place of dictionaries that are not ordered.
 
         Raises:
             DataError: a file cannot be decoded.
@@ -122,7 +114,7 @@ class LogFiles:
         import pyarrow as pa
 
         wanted = list(self.schema.names if columns is None else columns)
-        types = self.row_schema
+        types = _without_dictionaries(self.schema)
         schema = pa.schema([types.field(name) for name in wanted], metadata=types.metadata)
         # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
         rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
@@ -132,43 +124,15 @@ class LogFiles:
                     # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
                     for group in range(opened.num_row_groups):
                         for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
-                            yield as_schema(batch.select(wanted), schema)
+                            yield _as_schema(batch.select(wanted), schema)
                 except (OSError, pa.ArrowException) as error:
                     raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
 
-    def check_column(self, name: str, option: str) -> Any:
-        """The type of a column.
 
-        Args:
-            name: of the column.
-            option: of the command that names it, for the message.
+def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
+    """The files of a log, those of a pattern or a folder by path.
 
-        Raises:
-            DataError: there is no such column.
-        """
-        if name not in self.schema.names:
-            nearest = difflib.get_close_matches(name, self.schema.names, n=1, cutoff=0.5)
-            meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
-            raise DataError(
-                f"{self.files[0]}: {option} names {name!r}, but there is no such column.{meant} Columns: "
-                f"{', '.join(self.schema.names)}"
-            )
-        return self.schema.field(name).type
-
-
-def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
-    """Turn files, patterns and folders into files.
-
-    Args:
-        inputs: of a folder every ``*.parquet`` below it counts, except where a name on the way begins with a dot or an
-            underscore: other engines keep what is no data under such names.
-
-    Returns:
-        The files in the order of `inputs`; those of a pattern or a folder by path.
-
-    Raises:
-        DataError: one is not there or empty, a pattern or folder has no files or those of a clustered log that was not
-            named itself, a file is named twice, or its path is no UTF-8.
+    Other engines keep what is no data under names that begin with a dot or an underscore.
     """
     found: list[Path] = []
     for path in inputs:
@@ -183,21 +147,18 @@ def find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
                     f"{path}: there is no *.parquet in the folder; name another one, or its files"
                 )
         else:
-            anchor = Path(path.anchor)
-            matches = sorted(file for file in anchor.glob(str(path.relative_to(anchor))) if file.is_file())
+            matches = matching_files(path)
             if not matches:
                 raise DataError(f"{path}: there is no such file, and it matches none; correct the path")
         _check_named(path, matches)
         found += matches
-    once: set[Path] = set()
     for path in found:
         if not is_utf8(path):
             raise DataError(f"the path {os.fsencode(path)!r} is no UTF-8, which Arrow needs: rename it")
         if path.stat().st_size == 0:
             raise DataError(f"{path} is empty: write it again, or leave it out")
-        if path.resolve() in once:
-            raise DataError(f"{path} is named twice: its rows would count twice; name it once")
-        once.add(path.resolve())
+    if twice := repeated_files(found):
+        raise DataError(f"{twice}: a file is named twice, so that its rows would count twice; name it once")
     return tuple(found)
 
 
@@ -235,7 +196,7 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
         try:
             with _open(path) as opened:
                 batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
-                batch = as_schema(batch, without_dictionaries(common_schema(batch.schema, [])))
+                batch = _as_schema(batch, _without_dictionaries(_common_schema(batch.schema, [])))
         except (OSError, pa.ArrowException) as error:
             raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
         sink = pa.BufferOutputStream()
@@ -259,18 +220,8 @@ def _open(path: Path) -> Any:
         ) from error
 
 
-def check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
-    """Refuse a file whose columns are not those of the first one, in any order.
-
-    Args:
-        path: of the file.
-        schema: its ``pyarrow.Schema``.
-        first_path: of the first file.
-        first: its schema.
-
-    Raises:
-        DataError: names the column, both types and the cure.
-    """
+def _check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
+    """Refuse a file whose columns are not those of the first one, in any order."""
     found, wanted = (dict(zip(one.names, one.types, strict=True)) for one in (schema, first))
     if len(found) != len(schema.names):
         raise DataError(f"{path} has two columns of one name: {', '.join(schema.names)}; rename one")
@@ -282,16 +233,11 @@ def check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
             )
 
 
-def common_schema(first: Any, others: Iterable[Any]) -> Any:
-    """The columns of a log.
+def _common_schema(first: Any, others: Iterable[Any]) -> Any:
+    """The columns of a log: those of its first file.
 
-    Args:
-        first: ``pyarrow.Schema`` of the first file.
-        others: of the others, which are alike.
-
-    Returns:
-        The first one's columns. One may hold nulls where it may in any file. Views of text and bytes, which rows cannot
-        be taken from, are text and bytes: in Parquet there is no difference.
+    One may hold nulls where it may in any file. Views of text and bytes, which rows cannot be taken from, are text and
+    bytes: in Parquet there is no difference.
     """
     import pyarrow as pa
 
@@ -302,30 +248,19 @@ def common_schema(first: Any, others: Iterable[Any]) -> Any:
     )
 
 
-def without_dictionaries(schema: Any) -> Any:
+def _without_dictionaries(schema: Any) -> Any:
     """The columns of a log as its rows are moved about: with values in place of positions in a dictionary.
 
     A dictionary belongs to a whole row group, and a few rows of it would take all of its values along. An ordered one
     stays: it is small, and the order of values is known from nothing else.
-
-    Args:
-        schema: ``pyarrow.Schema`` of the log.
     """
     import pyarrow as pa
 
     return pa.schema([_plain(field, keep_dictionaries=False) for field in schema], metadata=schema.metadata)
 
 
-def as_schema(batch: Any, schema: Any) -> Any:
-    """Bring rows of a file to the types of the log.
-
-    Args:
-        batch: ``pyarrow.RecordBatch`` with the columns of `schema`, in its order.
-        schema: of some columns of the log.
-
-    Returns:
-        ``pyarrow.RecordBatch``; columns that are of their type already are not copied.
-    """
+def _as_schema(batch: Any, schema: Any) -> Any:
+    """Rows of a file with the types of the log; columns that have theirs already are not copied."""
     import pyarrow as pa
 
     columns = [
@@ -373,7 +308,7 @@ def check_session_type(log: LogFiles, by: str) -> None:
     """
     from pyarrow import types
 
-    kind = _value_type(log.check_column(by, "--by"))
+    kind = _value_type(_column_type(log, by, "--by"))
     allowed = (
         types.is_integer,
         types.is_string,
@@ -398,7 +333,7 @@ def check_time_type(log: LogFiles, time: str) -> None:
     """
     from pyarrow import types
 
-    kind = log.check_column(time, "--time")
+    kind = _column_type(log, time, "--time")
     # DuckDB, which sorts, has neither floats of 16 bits nor decimals of more than 38 digits.
     allowed = (
         types.is_integer,
@@ -459,3 +394,15 @@ def _value_type(kind: Any) -> Any:
     from pyarrow import types
 
     return kind.value_type if types.is_dictionary(kind) else kind
+
+
+def _column_type(log: LogFiles, name: str, option: str) -> Any:
+    """The type of a column that an option of the command names."""
+    if name not in log.schema.names:
+        nearest = difflib.get_close_matches(name, log.schema.names, n=1, cutoff=0.5)
+        meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
+        raise DataError(
+            f"{log.files[0]}: {option} names {name!r}, but there is no such column.{meant} Columns: "
+            f"{', '.join(log.schema.names)}"
+        )
+    return log.schema.field(name).type

@@ -12,19 +12,7 @@ from windrow.recsys.log.synthetic.options import SampleOrder, SessionLogOptions
 from windrow.recsys.log.synthetic.sessions import Map, Samples, draw_samples, sample_blocks, sessions_for
 from windrow.recsys.log.synthetic.statistics import expected_statistics
 
-__all__ = [
-    "Progress",
-    "generate_log",
-    "log_schema",
-    "recipe_features",
-    "recipe_groups",
-    "rows_per_group",
-    "session_batches",
-    "session_log_recipe",
-]
-
-Progress = Callable[[int], None]
-"""Called with the number of samples that were written since the last call."""
+__all__ = ["generate_log", "recipe_groups", "session_batches", "session_log_recipe"]
 
 ROW_GROUP_BYTES = 1 << 26
 """Of a row group before encoding: half of what engines for large logs usually have (128 MiB), since up to three are
@@ -43,9 +31,8 @@ def generate_log(
     *,
     samples: int,
     order: SampleOrder = "time",
-    row_group_rows: int | None = None,
     threads: int = 2,
-    progress: Progress | None = None,
+    progress: Callable[[int], None] | None = None,
 ) -> None:
     """Write a log of sessions 0, 1, ... as one Parquet file; it appears whole or not at all.
 
@@ -58,9 +45,8 @@ def generate_log(
         options: of the log.
         samples: that it has; the last session loses its last ones.
         order: of the samples.
-        row_group_rows: samples of a row group; None: `rows_per_group(options)`.
         threads: that work out values.
-        progress: told of samples as they are written.
+        progress: told how many samples were written since the last time.
 
     Raises:
         DataError: there are no samples to write.
@@ -71,7 +57,7 @@ def generate_log(
 
     if samples < 1:
         raise DataError(f"a log of {samples} samples: ask for at least 1")
-    rows = row_group_rows or rows_per_group(options)
+    rows = _rows_per_group(options)
     single = [
         "label",
         *(f.name for group in options.groups if group.mean_length is None for f in group.features),
@@ -82,7 +68,7 @@ def generate_log(
         path.parent.mkdir(parents=True, exist_ok=True)
         try:
             with parquet.ParquetWriter(
-                unfinished, log_schema(options), compression="zstd", use_dictionary=single
+                unfinished, _schema(options), compression="zstd", use_dictionary=single
             ) as writer:
                 for batch in session_batches(
                     options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
@@ -117,7 +103,7 @@ def session_batches(
         threads: that work out values, one batch ahead of the one that is given.
 
     Yields:
-        ``pyarrow.RecordBatch`` of `log_schema(options)`.
+        ``pyarrow.RecordBatch`` with the columns that `generate_log` writes.
 
     Raises:
         RecipeError: there is no such order.
@@ -133,13 +119,13 @@ def session_batches(
             yield pending.popleft().result()
 
 
-def rows_per_group(options: SessionLogOptions) -> int:
+def _rows_per_group(options: SessionLogOptions) -> int:
     """Samples of a row group of `ROW_GROUP_BYTES`, a multiple of 1,024 and at most a million."""
     sample_bytes = SINGLE_BYTES + ID_BYTES * options.ids_per_sample() + 4 * len(options.dense)
     return min(max(int(ROW_GROUP_BYTES / sample_bytes) // 1024, 1), 1024) * 1024
 
 
-def log_schema(options: SessionLogOptions) -> Any:
+def _schema(options: SessionLogOptions) -> Any:
     """The ``pyarrow.Schema`` of a log."""
     import pyarrow as pa
 
@@ -167,21 +153,7 @@ def _record_batch(options: SessionLogOptions, samples: Samples, map_over: Map) -
         else:
             columns.append(ids)
     arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
-    return pa.record_batch(arrays, schema=log_schema(options))
-
-
-def recipe_features(options: SessionLogOptions) -> dict[str, dict[str, Any]]:
-    """The recipe's tables ``[log.features.NAME]``: ids are rows of tables already.
-
-    Args:
-        options: of the log.
-    """
-    return {
-        feature.name: {"ids": "rows", "rows": feature.rows}
-        | ({} if group.mean_length is None else {"multi_hot": True})
-        for group in options.groups
-        for feature in group.features
-    }
+    return pa.record_batch(arrays, schema=_schema(options))
 
 
 def recipe_groups(options: SessionLogOptions) -> list[list[str]]:
@@ -221,7 +193,13 @@ def session_log_recipe(options: SessionLogOptions, *, log: str, store: str) -> d
             "dense": list(options.dense),
             "time": "time",
             "session": "session",
-            "features": recipe_features(options),
+            # Ids are rows of tables already.
+            "features": {
+                feature.name: {"ids": "rows", "rows": feature.rows}
+                | ({} if group.mean_length is None else {"multi_hot": True})
+                for group in options.groups
+                for feature in group.features
+            },
         },
         # Whole sessions: a sample of a session tells much of the others.
         "split": {"by": "hash", "column": "session", "fractions": [0.8, 0.1, 0.1]},

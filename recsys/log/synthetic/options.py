@@ -21,21 +21,17 @@ magnitude, and popularity falls with the rank to the power 0.9.
 """
 
 from dataclasses import dataclass
-from typing import Literal, get_args
+from typing import Literal
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.log.options import RESERVED_NAMES
 
 __all__ = [
     "PUBLISHED_BATCH",
-    "PUBLISHED_IDS_PER_FEATURE",
-    "PUBLISHED_REUSE",
-    "PUBLISHED_REUSE_SAMPLES",
     "FeatureGroup",
     "SampleOrder",
     "SessionFeature",
     "SessionLogOptions",
-    "check_order",
     "published_statistics",
     "recd",
 ]
@@ -179,27 +175,8 @@ class SessionLogOptions:
         )
 
 
-def check_order(order: str) -> None:
-    """Refuse an order that there is not.
-
-    Raises:
-        RecipeError: names it and the ones there are.
-    """
-    if order not in get_args(SampleOrder):
-        raise RecipeError(f'order = "{order}": expected one of {", ".join(get_args(SampleOrder))}')
-
-
 PUBLISHED_BATCH = 4096
 """Samples of the batches for which the paper says how many samples of a session they hold."""
-
-PUBLISHED_IDS_PER_FEATURE = 15.8
-"""Ids of a sample in each feature of Meta's traces."""
-
-PUBLISHED_REUSE = 6.9
-"""Times that an id occurs there among `PUBLISHED_REUSE_SAMPLES`, mean over the ids that occur."""
-
-PUBLISHED_REUSE_SAMPLES = 65_536
-"""Samples of a batch of the traces."""
 
 
 def published_statistics() -> dict[str, float]:

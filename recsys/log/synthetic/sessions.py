@@ -18,18 +18,18 @@ anywhere. A feature has versions, and a list moves along one until the next begi
 import math
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
-from typing import Any
+from typing import Any, get_args
 
 import numpy as np
 import numpy.typing as npt
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.log.synthetic.options import (
     FeatureGroup,
     SampleOrder,
     SessionFeature,
     SessionLogOptions,
-    check_order,
 )
 
 __all__ = [
@@ -39,9 +39,7 @@ __all__ = [
     "draw_samples",
     "popularity",
     "sample_blocks",
-    "session_sizes",
     "sessions_for",
-    "uniform",
 ]
 
 BEGINNING_US = 1_700_000_000_000_000
@@ -51,7 +49,7 @@ SESSIONS_PER_CHUNK = 1 << 14
 """Sessions whose samples are ordered at a time: 6 MB at 16.5 samples each."""
 
 SIZES, BEGINNINGS, MOMENTS = range(3)
-"""What random numbers of this module are for."""
+"""What random numbers of samples are for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -79,32 +77,16 @@ class Samples:
         )
 
 
-def uniform(key: int, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
-    """Draw from [0, 1) for each number.
-
-    Args:
-        key: from `windrow.comm.random.stream_key`.
-        numbers: [n] what to draw for.
-
-    Returns:
-        [n]; every entry is a function of key and number alone.
-    """
+def _uniform(key: int, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
+    """Draws from [0, 1), one for each number: a function of key and number alone."""
     return (hash_ids(key, numbers) >> np.uint64(11)).astype(np.float64) * 2.0**-53
 
 
-def session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-    """How many samples sessions have.
-
-    Args:
-        options: of the log.
-        sessions: [n] their numbers.
-
-    Returns:
-        [n], each at least 1, geometric with mean `options.samples_per_session`.
-    """
+def _session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
+    """How many samples sessions have: at least 1, geometric with mean `options.samples_per_session`."""
     if options.samples_per_session == 1:
         return np.ones(sessions.size, np.int64)
-    draws = uniform(stream_key(options.seed, Stream.GENERATE, SIZES), sessions)
+    draws = _uniform(stream_key(options.seed, Stream.GENERATE, SIZES), sessions)
     going_on = np.log1p(-1 / options.samples_per_session)
     sizes: npt.NDArray[np.int64] = 1 + np.floor(np.log1p(-draws) / going_on).astype(np.int64)
     return sizes
@@ -122,7 +104,7 @@ def sessions_for(options: SessionLogOptions, samples: int) -> int:
     """
     found = first = 0
     while True:
-        sizes = session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
+        sizes = _session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
         reached = found + np.cumsum(sizes)
         if reached[-1] >= samples:
             return first + int(np.searchsorted(reached, samples)) + 1
@@ -136,7 +118,6 @@ def sample_blocks(
     order: SampleOrder,
     block_rows: int,
     samples: int | None = None,
-    sessions_per_chunk: int = SESSIONS_PER_CHUNK,
 ) -> Iterator[Samples]:
     """Put the samples of sessions in order, in bounded memory.
 
@@ -146,7 +127,6 @@ def sample_blocks(
         order: of the samples.
         block_rows: samples of each block but the last.
         samples: stop with so many; the last session loses its last ones. None: all.
-        sessions_per_chunk: how many are worked on at a time; does not change the result.
 
     Yields:
         Blocks of samples. Memory: those of a chunk, a block and `options.concurrent_sessions`, 24 bytes each.
@@ -154,10 +134,10 @@ def sample_blocks(
     Raises:
         RecipeError: there is no such order.
     """
-    check_order(order)
+    if order not in get_args(SampleOrder):
+        raise RecipeError(f'order = "{order}": expected one of {", ".join(get_args(SampleOrder))}')
     waiting: list[Samples] = []
-    left = samples
-    for chunk in _ordered_chunks(options, sessions, order, left, sessions_per_chunk):
+    for chunk in _ordered_chunks(options, sessions, order, samples):
         waiting.append(chunk)
         if sum(part.times.size for part in waiting) < block_rows:
             continue
@@ -171,13 +151,13 @@ def sample_blocks(
 
 
 def _ordered_chunks(
-    options: SessionLogOptions, sessions: range, order: SampleOrder, samples: int | None, per_chunk: int
+    options: SessionLogOptions, sessions: range, order: SampleOrder, samples: int | None
 ) -> Iterator[Samples]:
     """Samples in order, in pieces of any size."""
     held: list[Samples] = []
     left = samples
-    for first in range(sessions.start, sessions.stop, per_chunk):
-        stop = min(first + per_chunk, sessions.stop)
+    for first in range(sessions.start, sessions.stop, SESSIONS_PER_CHUNK):
+        stop = min(first + SESSIONS_PER_CHUNK, sessions.stop)
         chunk = _samples_of(options, np.arange(first, stop))
         if left is not None:
             chunk = chunk.take(slice(0, left))
@@ -201,22 +181,22 @@ def _gap_us(options: SessionLogOptions) -> int:
 
 def _samples_of(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> Samples:
     """All samples of some sessions, session by session."""
-    sizes = session_sizes(options, sessions)
+    sizes = _session_sizes(options, sessions)
     gap = _gap_us(options)
     key = stream_key(options.seed, Stream.GENERATE, BEGINNINGS)
-    begins = BEGINNING_US + sessions * gap + (uniform(key, sessions) * gap).astype(np.int64)
+    begins = BEGINNING_US + sessions * gap + (_uniform(key, sessions) * gap).astype(np.int64)
     owners = np.repeat(np.arange(sessions.size), sizes)
     places = np.arange(owners.size) - np.repeat(np.cumsum(sizes) - sizes, sizes)
     lasts = options.session_seconds * 1_000_000
     keys = hash_ids(stream_key(options.seed, Stream.GENERATE, MOMENTS), sessions)[owners]
-    within = uniform(0, (keys + places.astype(np.uint64)).view(np.int64))
+    within = _uniform(0, (keys + places.astype(np.uint64)).view(np.int64))
     sizes = sizes[owners]
     times = begins[owners] + places * lasts // sizes + (within * (lasts // sizes)).astype(np.int64)
     return Samples(sessions=sessions[owners], places=places, times=times)
 
 
 WALK, LENGTHS, IDS, DENSE, EFFECTS, LABELS = range(100, 106)
-"""What random numbers of this module are for; `windrow.recsys.log.synthetic.sessions` has those below."""
+"""What random numbers of columns are for."""
 
 NO_SESSIONS = 1 << 62
 """Session ids are below this: a multiplication by an odd number modulo it gives each session one of its own."""
@@ -273,7 +253,7 @@ def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = m
         logits += drawn.logits
     chances = 1 / (1 + np.exp(-logits))
     keys = hash_ids(stream_key(options.seed, Stream.GENERATE, LABELS), samples.sessions)
-    draws = uniform(0, (keys + samples.places.astype(np.uint64)).view(np.int64))
+    draws = _uniform(0, (keys + samples.places.astype(np.uint64)).view(np.int64))
     return SampleValues(
         labels=(draws < chances).astype(np.int8),
         sessions=(samples.sessions * np.int64(SESSION_MULTIPLIER)) & np.int64(NO_SESSIONS - 1),
@@ -382,10 +362,10 @@ def _lengths(
     if group.mean_length is None:
         return np.ones(samples.sessions.size, np.int64)
     keys = hash_ids(int(_key(options, LENGTHS, group.name)), samples.sessions)
-    filled = uniform(0, keys.view(np.int64)) >= group.empty
+    filled = _uniform(0, keys.view(np.int64)) >= group.empty
     if group.mean_length == 1:
         return filled.astype(np.int64)
-    draws = uniform(1, (keys + versions.astype(np.uint64)).view(np.int64))
+    draws = _uniform(1, (keys + versions.astype(np.uint64)).view(np.int64))
     lengths = 1 + np.floor(np.log1p(-draws) / math.log1p(-1 / group.mean_length)).astype(np.int64)
     return lengths * filled
 

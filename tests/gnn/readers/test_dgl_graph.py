@@ -1,15 +1,13 @@
 """Graphs to and from DGL."""
 
 from dataclasses import replace
-from pathlib import Path
 
 import numpy as np
 import pytest
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.graph import Graph
-from windrow.gnn.readers.dgl_graph import DGLNames, graph_from_dgl, read_dgl, to_dgl
+from windrow.gnn.readers.dgl_graph import graph_from_dgl, read_dgl, to_dgl
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.vertex_data import SplitOptions
@@ -21,19 +19,19 @@ dgl = pytest.importorskip("dgl")
 
 
 @pytest.fixture
-def graph() -> Graph:
+def graph():
     return community_graph(50, 3, seed=2)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-def test_there_and_back_is_the_same_graph(graph: Graph, dtype: torch.dtype) -> None:
+def test_there_and_back_is_the_same_graph(graph, dtype):
     converted = to_dgl(replace(graph, indices=graph.indices.to(dtype)))
     assert converted.idtype == dtype
     assert converted.num_edges() == graph.num_edges
     assert graph_from_dgl(converted).fingerprint() == graph.fingerprint()
 
 
-def test_messages_go_the_same_way(graph: Graph) -> None:
+def test_messages_go_the_same_way(graph):
     converted = to_dgl(graph)
     assert converted.in_degrees().tolist() == graph.in_degrees.tolist()
     assert (
@@ -42,24 +40,21 @@ def test_messages_go_the_same_way(graph: Graph) -> None:
     )
 
 
-def test_repeated_edges_stay_by_default() -> None:
+def test_repeated_edges_stay_by_default():
     source = dgl.graph(([0, 0, 1], [1, 1, 2]), num_nodes=3)
     assert graph_from_dgl(source).num_edges == 3
     assert graph_from_dgl(source, deduplicate=True, symmetrise=True).num_edges == 4
 
 
-def test_other_names() -> None:
+def test_labels_without_masks_get_a_random_split():
     source = dgl.graph(([0], [1]), num_nodes=4)
-    source.ndata["x"] = torch.ones(4, 2)
-    source.ndata["y"] = torch.tensor([0, 1, 2, 0])
-    names = DGLNames(features="x", labels="y")
-    graph = graph_from_dgl(source, names=names, random_split=SplitOptions(kind="fractions"))
-    assert graph.features.shape == (4, 2)
+    source.ndata["label"] = torch.tensor([0, 1, 2, 0])
+    graph = graph_from_dgl(source, random_split=SplitOptions(kind="fractions"))
     assert graph.num_classes == 3
     assert len(graph.train_ids) == 2
 
 
-def test_a_saved_file(graph: Graph, tmp_path: Path) -> None:
+def test_a_saved_file(graph, tmp_path):
     path = str(tmp_path / "graph.dgl")
     dgl.save_graphs(path, [to_dgl(graph)])
     assert read_dgl(GraphOptions(path=path)).fingerprint() == graph.fingerprint()
@@ -71,7 +66,7 @@ def test_a_saved_file(graph: Graph, tmp_path: Path) -> None:
         read_dgl(GraphOptions(path=path))
 
 
-def test_what_does_not_fit_is_refused(graph: Graph) -> None:
+def test_what_does_not_fit_is_refused(graph):
     several = dgl.heterograph({("a", "r", "b"): ([0], [0])})
     with pytest.raises(DataError, match=r"vertex types \['a', 'b'\] .* convert it with dgl\.to_homogeneous"):
         graph_from_dgl(several)
@@ -81,7 +76,7 @@ def test_what_does_not_fit_is_refused(graph: Graph) -> None:
         graph_from_dgl(converted)
 
 
-def test_a_graph_without_data() -> None:
+def test_a_graph_without_data():
     bare = graph_from_dgl(dgl.graph((np.array([0, 1]), np.array([1, 0]))))
     assert bare.features is bare.labels is None
     assert dict(to_dgl(bare).ndata) == {}

@@ -1,53 +1,56 @@
-"""Edge lists in CSV and Parquet."""
-
-from pathlib import Path
-from typing import Any
+"""Edge lists in CSV and Parquet, the vertex file beside them, and vertices known by names."""
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.gnn.build import edges_of
-from windrow.gnn.graph import Graph
-from windrow.gnn.readers.edge_list import read_edge_list, read_edge_list_and_names
+from windrow.gnn.readers.edge_list import (
+    _number_names,
+    _read_vertex_table,
+    read_edge_list_and_names,
+    read_vertex_ids,
+)
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.synthetic import community_graph
 
 pa = pytest.importorskip("pyarrow")
 
 
-def options(folder: Path, text: str, name: str = "edges.csv", **fields: Any) -> GraphOptions:
+def options(folder, text, name="edges.csv", **fields):
     (folder / name).write_text(text)
     return GraphOptions(path=str(folder / name), symmetrise=False, edge_list=EdgeListOptions(**fields))
 
 
-def edge_set(graph: Graph) -> set[tuple[int, int]]:
+def edge_set(graph):
     sources, destinations = edges_of(graph.indptr, graph.indices)
     return set(zip(sources.tolist(), destinations.tolist(), strict=True))
 
 
-def test_first_two_columns_are_the_ends_and_weights_are_passed_over(tmp_path: Path) -> None:
+def test_first_two_columns_are_the_ends_and_weights_are_passed_over(tmp_path):
     graph, names = read_edge_list_and_names(options(tmp_path, "from,to,weight\n0,1,0.5\n3,1,heavy\n"))
     assert edge_set(graph) == {(0, 1), (3, 1)}
     assert names.tolist() == [0, 1, 2, 3]
 
 
-def test_a_tab_separated_file_with_comments(tmp_path: Path) -> None:
+def test_a_tab_separated_file_with_comments(tmp_path):
     text = "# a graph\n# FromNodeId\tToNodeId\n0\t1\n1\t2\n"
-    graph = read_edge_list(options(tmp_path, text, "edges.tsv", has_header=False, skip_rows=2))
+    graph, _ = read_edge_list_and_names(options(tmp_path, text, "edges.tsv", has_header=False, skip_rows=2))
     assert edge_set(graph) == {(0, 1), (1, 2)}
 
 
 @pytest.mark.parametrize(
     ("order", "expected"), [("first-appearance", ["b", "c", "a"]), ("sorted", ["a", "b", "c"])]
 )
-def test_names_are_numbered_and_kept(tmp_path: Path, order: str, expected: list[str]) -> None:
+def test_names_are_numbered_and_kept(tmp_path, order, expected):
     graph, names = read_edge_list_and_names(options(tmp_path, "s,d\nb,c\na,b\n", ids="names", order=order))
     assert names.tolist() == expected
     assert {(names[s], names[d]) for s, d in edge_set(graph)} == {("b", "c"), ("a", "b")}
 
 
-def test_any_integers(tmp_path: Path) -> None:
+def test_any_integers(tmp_path):
     graph, names = read_edge_list_and_names(
         options(tmp_path, "s,d\n900,-5\n7,900\n", ids="integers", order="sorted")
     )
@@ -57,7 +60,7 @@ def test_any_integers(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("ids", ["rows", "names"])
 @pytest.mark.parametrize("ending", ["csv", "parquet"])
-def test_a_whole_graph_with_vertex_file(tmp_path: Path, ids: str, ending: str) -> None:
+def test_a_whole_graph_with_vertex_file(tmp_path, ids, ending):
     from pyarrow import csv, parquet
 
     graph = community_graph(40, 3, seed=6)
@@ -118,22 +121,111 @@ def test_a_whole_graph_with_vertex_file(tmp_path: Path, ids: str, ending: str) -
         ("s,d\n0,1\n", {"source_column": "from"}, "there is no column 'from'; the columns are ['s', 'd']"),
     ],
 )
-def test_broken_edges_are_refused(tmp_path: Path, text: str, fields: dict[str, Any], message: str) -> None:
+def test_broken_edges_are_refused(tmp_path, text, fields, message):
     with pytest.raises(DataError) as caught:
-        read_edge_list(options(tmp_path, text, **fields))
+        read_edge_list_and_names(options(tmp_path, text, **fields))
     assert message in str(caught.value)
 
 
-def test_an_edge_to_a_vertex_that_the_vertex_file_lacks(tmp_path: Path) -> None:
+def test_an_edge_to_a_vertex_that_the_vertex_file_lacks(tmp_path):
     (tmp_path / "v.csv").write_text("id,x\na,1\nb,2\n")
     fields = {"vertex_file": str(tmp_path / "v.csv"), "vertex_id_column": "id", "ids": "names"}
     with pytest.raises(DataError, match=r"edges.csv, column 'd', row 2: 'z' is not in the vertex file"):
-        read_edge_list(options(tmp_path, "s,d\na,b\nb,z\n", **fields))
+        read_edge_list_and_names(options(tmp_path, "s,d\na,b\nb,z\n", **fields))
     (tmp_path / "v.csv").write_text("x\n1\n2\n")
     with pytest.raises(DataError, match=r"row 1: destination 2 is not a vertex; the graph has 2 vertices"):
-        read_edge_list(options(tmp_path, "s,d\n0,2\n", vertex_file=str(tmp_path / "v.csv")))
+        read_edge_list_and_names(options(tmp_path, "s,d\n0,2\n", vertex_file=str(tmp_path / "v.csv")))
 
 
-def test_no_edges(tmp_path: Path) -> None:
+def test_no_edges(tmp_path):
     for ids in ("rows", "names"):
-        assert read_edge_list(options(tmp_path, "s,d\n", ids=ids)).num_edges == 0
+        assert read_edge_list_and_names(options(tmp_path, "s,d\n", ids=ids))[0].num_edges == 0
+
+
+EDGES = st.lists(st.tuples(st.text("abc", max_size=3), st.text("abc", max_size=3)), max_size=30)
+
+
+@given(EDGES, st.integers(1, 7), st.sampled_from(["first-appearance", "sorted"]))
+def test_numbering_equals_a_dictionary(edges, batch, order):
+    starts = range(0, len(edges), batch)
+    sources = [pa.array([edge[0] for edge in edges[start : start + batch]]) for start in starts]
+    destinations = [pa.array([edge[1] for edge in edges[start : start + batch]]) for start in starts]
+    names, source_numbers, destination_numbers = _number_names(sources, destinations, order)
+    met = list(dict.fromkeys(name for edge in edges for name in edge))
+    expected = sorted(met) if order == "sorted" else met
+    assert names.to_pylist() == expected
+    assert source_numbers.tolist() == [expected.index(edge[0]) for edge in edges]
+    assert destination_numbers.tolist() == [expected.index(edge[1]) for edge in edges]
+
+
+pytest.importorskip("pyarrow")
+
+
+def vertex_options(folder, text, **fields):
+    (folder / "v.csv").write_text(text)
+    return EdgeListOptions(vertex_file=str(folder / "v.csv"), **fields)
+
+
+def test_rows_are_sorted_by_id(tmp_path):
+    text = "id,x,y,class,part\n2,0.2,1,0,\n0,0.0,1,1,train\n1,0.1,1,,test\n"
+    table = _read_vertex_table(
+        vertex_options(tmp_path, text, vertex_id_column="id", label_columns=("class",), split_column="part")
+    )
+    assert table.num_vertices == 3
+    assert table.names is None
+    assert np.allclose(table.features, [[0.0, 1], [0.1, 1], [0.2, 1]])
+    assert table.features.dtype == np.float32
+    assert np.array_equal(table.labels, [[1], [np.nan], [0]], equal_nan=True)
+    assert (table.split.train_ids.tolist(), table.split.test_ids.tolist()) == ([0], [1])
+    assert table.split.validation_ids.tolist() == []
+
+
+def test_chosen_columns_only(tmp_path):
+    table = _read_vertex_table(
+        vertex_options(
+            tmp_path, "x,y,z,p\n1,2,0,a\n4,5,1,b\n", feature_columns=("y",), label_columns=("z", "x")
+        )
+    )
+    assert table.features.tolist() == [[2], [5]]
+    assert table.labels.tolist() == [[0, 1], [1, 4]]
+    assert table.split is None
+
+
+@pytest.mark.parametrize("word", ["validation", "valid", "val"])
+def test_three_words_for_validation(tmp_path, word):
+    table = _read_vertex_table(vertex_options(tmp_path, f"x,part\n1,{word}\n", split_column="part"))
+    assert table.split.validation_ids.tolist() == [0]
+
+
+@pytest.mark.parametrize(
+    ("text", "fields", "message"),
+    [
+        ("id,x\n0,1\n0,2\n", {"vertex_id_column": "id"}, "row 2: vertex 0 is in row 1 already; keep one."),
+        (
+            "id,x\n0,1\n5,2\n",
+            {"vertex_id_column": "id"},
+            "row 2: vertex id 5 is not one of 0 to 1, though the file",
+        ),
+        ("id,x\n0,1\n,2\n", {"vertex_id_column": "id"}, "row 2: the vertex's id is empty; fill it in."),
+        (
+            "x,part\n1,train\n1,dev\n",
+            {"split_column": "part"},
+            "row 2: split 'dev' is unknown; use train, validation",
+        ),
+        ("x,y\n1,a\n", {}, "CSV conversion error to float: invalid value 'a'"),
+        ("x\n1\n", {"label_columns": ("class",)}, "there is no column 'class'; the columns are ['x']"),
+    ],
+)
+def test_broken_files_are_refused(tmp_path, text, fields, message):
+    with pytest.raises(DataError) as caught:
+        _read_vertex_table(vertex_options(tmp_path, text, **fields))
+    assert message in str(caught.value)
+    assert "v.csv" in str(caught.value)
+
+
+@pytest.mark.parametrize(("ids", "expected"), [("names", ["7", "3"]), ("integers", [7, 3]), ("rows", None)])
+def test_ids_alone(tmp_path, ids, expected):
+    chosen = vertex_options(tmp_path, "id,x\n7,oops\n3,2\n", ids=ids, vertex_id_column="id")
+    found = read_vertex_ids(chosen)
+    assert (None if found is None else found.to_pylist()) == expected
+    assert read_vertex_ids(EdgeListOptions(ids=ids)) is None

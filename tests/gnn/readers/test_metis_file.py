@@ -1,7 +1,5 @@
 """METIS graph files."""
 
-from pathlib import Path
-
 import numpy as np
 import pytest
 
@@ -14,7 +12,7 @@ from windrow.gnn.synthetic import power_law_graph
 TRIANGLE_AND_TAIL = [[1, 2], [0, 2], [0, 1, 3], [2], []]
 
 
-def options(folder: Path, text: str) -> GraphOptions:
+def options(folder, text):
     (folder / "test.graph").write_text(text, encoding="ascii")
     return GraphOptions(path=str(folder / "test.graph"))
 
@@ -30,7 +28,7 @@ def options(folder: Path, text: str) -> GraphOptions:
         "5 4 111 1\n5 7 2 9 3 9\n5 7 1 9 3 8\n5 7 1 9 2 8 4 1\n5 7 3 1\n5 7\n",
     ],
 )
-def test_weights_and_comments_are_passed_over(tmp_path: Path, text: str) -> None:
+def test_weights_and_comments_are_passed_over(tmp_path, text):
     graph = read_metis(options(tmp_path, text))
     lists = [graph.indices[graph.indptr[v] : graph.indptr[v + 1]].tolist() for v in range(5)]
     assert lists == TRIANGLE_AND_TAIL
@@ -69,20 +67,20 @@ def test_weights_and_comments_are_passed_over(tmp_path: Path, text: str) -> None
         ("2 1\n1 2\n\n", "line 2: vertex 1 lists itself; remove the self-loop."),
     ],
 )
-def test_broken_files_are_refused(tmp_path: Path, text: str, message: str) -> None:
+def test_broken_files_are_refused(tmp_path, text, message):
     with pytest.raises(DataError) as caught:
         read_metis(options(tmp_path, text))
     assert message in str(caught.value)
     assert "test.graph" in str(caught.value)
 
 
-def test_what_is_written_reads_back(tmp_path: Path) -> None:
+def test_what_is_written_reads_back(tmp_path):
     graph = power_law_graph(300, 2_000, seed=1)
     write_metis(tmp_path / "test.graph", graph)
     assert read_metis(GraphOptions(path=str(tmp_path / "test.graph"))).fingerprint() == graph.fingerprint()
 
 
-def test_what_cannot_be_written_is_refused(tmp_path: Path) -> None:
+def test_what_cannot_be_written_is_refused(tmp_path):
     ends = np.array([0, 1]), np.array([1, 2])
     with pytest.raises(
         DataError, match="METIS files hold undirected graphs; build the graph with symmetrise=True"

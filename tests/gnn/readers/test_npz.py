@@ -1,6 +1,5 @@
 """Graphs in npz files."""
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -16,16 +15,16 @@ from windrow.gnn.vertex_data import SplitOptions
 EDGES = np.array([[0, 1], [1, 2], [3, 0]], dtype=np.int32)
 
 
-def save(folder: Path, **arrays: Any) -> GraphOptions:
+def save(folder, **arrays):
     np.savez(folder / "graph.npz", **arrays)
     return GraphOptions(path=str(folder / "graph.npz"), random_split=SplitOptions(kind="fractions"))
 
 
-def masks(*rows: list[int]) -> np.ndarray:
+def masks(*rows):
     return np.array([[vertex in row for vertex in range(4)] for row in rows])
 
 
-def test_masks_of_several_splits(tmp_path: Path) -> None:
+def test_masks_of_several_splits(tmp_path):
     arrays = {
         "edges": EDGES,
         "node_features": np.eye(4),
@@ -44,7 +43,7 @@ def test_masks_of_several_splits(tmp_path: Path) -> None:
         read_npz(GraphOptions(path=options.path, split=2))
 
 
-def test_sparse_features_and_lists_of_ids(tmp_path: Path) -> None:
+def test_sparse_features_and_lists_of_ids(tmp_path):
     sparse = scipy.sparse.csr_matrix(np.array([[0, 2], [1, 0], [0, 0], [3, 4]], dtype=np.int8))
     options = save(
         tmp_path,
@@ -64,13 +63,13 @@ def test_sparse_features_and_lists_of_ids(tmp_path: Path) -> None:
     assert (graph.labels.tolist(), graph.num_classes) == ([0, 1, 2, -1], 3)
 
 
-def test_no_split_gives_a_random_one_by_seed(tmp_path: Path) -> None:
+def test_no_split_gives_a_random_one_by_seed(tmp_path):
     options = save(tmp_path, edges=EDGES, y=np.array([0, 1, 2, 1]))
     graph = read_npz(options)
     assert sorted(torch.cat([graph.train_ids, graph.validation_ids, graph.test_ids]).tolist()) == [0, 1, 2, 3]
 
 
-def test_edges_only_and_ids_from_one(tmp_path: Path) -> None:
+def test_edges_only_and_ids_from_one(tmp_path):
     options = save(tmp_path, edges=EDGES + 1)
     assert read_npz(options).num_vertices == 5
     graph = read_npz(GraphOptions(path=options.path, first_vertex_id=1))
@@ -115,7 +114,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
 
 
 @pytest.mark.parametrize(("arrays", "message"), BROKEN)
-def test_broken_contents_are_refused(tmp_path: Path, arrays: dict[str, Any], message: str) -> None:
+def test_broken_contents_are_refused(tmp_path, arrays, message):
     options = save(tmp_path, **arrays)
     with pytest.raises(DataError) as caught:
         read_npz(options)
@@ -134,21 +133,21 @@ def test_broken_contents_are_refused(tmp_path: Path, arrays: dict[str, Any], mes
     ],
 )
 def test_real_data(
-    shared_data: Path,
-    name: str,
-    vertices: int,
-    edges: int,
-    columns: int,
-    task: str,
-    sizes: tuple[int, int, int],
-) -> None:
+    shared_data,
+    name,
+    vertices,
+    edges,
+    columns,
+    task,
+    sizes,
+):
     graph = read_npz(GraphOptions(path=str(shared_data / "graphs" / f"{name}.npz"), split=0))
     assert (graph.num_vertices, graph.num_edges, graph.task) == (vertices, edges, task)
     assert graph.features.shape == (vertices, columns)
     assert (len(graph.train_ids), len(graph.validation_ids), len(graph.test_ids)) == sizes
 
 
-def test_real_edges_that_count_from_one(shared_data: Path) -> None:
+def test_real_edges_that_count_from_one(shared_data):
     path = str(shared_data / "graphs" / "ego_twitter.npz")
     graph = read_npz(GraphOptions(path=path, first_vertex_id=1))
     assert (graph.num_vertices, graph.num_edges) == (81_306, 2 * 1_342_296)

@@ -1,13 +1,11 @@
 """OGB folders, made as the benchmark lays them out."""
 
 import gzip
-from pathlib import Path
 
 import numpy as np
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.gnn.graph import Graph
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.synthetic import community_graph
@@ -15,13 +13,13 @@ from windrow.gnn.synthetic import community_graph
 pytest.importorskip("pyarrow")
 
 
-def write(path: Path, rows: np.ndarray) -> None:
+def write(path, rows):
     path.parent.mkdir(parents=True, exist_ok=True)
     lines = "".join(",".join(map(repr, row)) + "\n" for row in np.atleast_2d(rows.T).T.tolist())
     path.write_bytes(gzip.compress(lines.encode()))
 
 
-def make(folder: Path, graph: Graph, *, binary: bool = False) -> None:
+def make(folder, graph, *, binary=False):
     destinations = np.repeat(np.arange(graph.num_vertices), graph.in_degrees.numpy())
     edges = np.stack([graph.indices.numpy().astype(np.int64), destinations], axis=1)
     edges = edges[edges[:, 0] < edges[:, 1]]
@@ -47,23 +45,23 @@ def make(folder: Path, graph: Graph, *, binary: bool = False) -> None:
 
 
 @pytest.fixture
-def graph() -> Graph:
+def graph():
     return community_graph(40, 3, seed=8)
 
 
 @pytest.mark.parametrize("binary", [False, True])
-def test_the_same_graph_comes_out(tmp_path: Path, graph: Graph, binary: bool) -> None:
+def test_the_same_graph_comes_out(tmp_path, graph, binary):
     make(tmp_path, graph, binary=binary)
     assert read_ogb_folder(GraphOptions(path=str(tmp_path))).fingerprint() == graph.fingerprint()
 
 
-def test_several_labels_per_vertex(tmp_path: Path) -> None:
+def test_several_labels_per_vertex(tmp_path):
     graph = community_graph(40, 3, seed=8, task="multi-label")
     make(tmp_path, graph)
     assert read_ogb_folder(GraphOptions(path=str(tmp_path))).fingerprint() == graph.fingerprint()
 
 
-def test_plain_csv_splits_and_choice_of_split(tmp_path: Path, graph: Graph) -> None:
+def test_plain_csv_splits_and_choice_of_split(tmp_path, graph):
     make(tmp_path, graph)
     (tmp_path / "split" / "sales").mkdir()
     for name, ids in (("train", "0\n"), ("valid", "1\n"), ("test", "2\n3\n")):
@@ -78,7 +76,7 @@ def test_plain_csv_splits_and_choice_of_split(tmp_path: Path, graph: Graph) -> N
         read_ogb_folder(GraphOptions(path=str(tmp_path), split_name="random"))
 
 
-def test_broken_folders_are_refused(tmp_path: Path, graph: Graph) -> None:
+def test_broken_folders_are_refused(tmp_path, graph):
     with pytest.raises(
         DataError, match=r"edge.csv.gz: no such file; is this the unpacked folder of an OGB data set"
     ):
@@ -101,7 +99,7 @@ def test_broken_folders_are_refused(tmp_path: Path, graph: Graph) -> None:
         read_ogb_folder(options)
 
 
-def test_broken_binary_folders_are_refused(tmp_path: Path) -> None:
+def test_broken_binary_folders_are_refused(tmp_path):
     (tmp_path / "raw").mkdir()
     options = GraphOptions(path=str(tmp_path))
     np.savez(tmp_path / "raw" / "data.npz", edge_index=np.zeros((2, 1), dtype=np.int64))

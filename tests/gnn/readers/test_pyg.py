@@ -1,31 +1,29 @@
 """Graphs from PyTorch Geometric."""
 
 import warnings
-from typing import Any
 
 import pytest
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.gnn.graph import Graph
 from windrow.gnn.readers.pyg import graph_from_pyg
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.vertex_data import SplitOptions
 
 
 @pytest.fixture(scope="module")
-def data_class() -> Any:
+def data_class():
     """The real ``Data``; its import warns about deprecations in torch."""
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", DeprecationWarning)
         return pytest.importorskip("torch_geometric.data").Data
 
 
-def mask(ids: torch.Tensor, num_vertices: int) -> torch.Tensor:
+def mask(ids, num_vertices):
     return torch.isin(torch.arange(num_vertices), ids)
 
 
-def as_data(data_class: Any, graph: Graph) -> Any:
+def as_data(data_class, graph):
     destinations = torch.repeat_interleave(torch.arange(graph.num_vertices), graph.in_degrees)
     return data_class(
         edge_index=torch.stack([graph.indices.long(), destinations]),
@@ -38,12 +36,12 @@ def as_data(data_class: Any, graph: Graph) -> Any:
 
 
 @pytest.mark.parametrize("task", ["single-label", "multi-label"])
-def test_the_same_graph_comes_out(data_class: Any, task: str) -> None:
+def test_the_same_graph_comes_out(data_class, task):
     graph = community_graph(40, 3, seed=1, task=task)
     assert graph_from_pyg(as_data(data_class, graph)).fingerprint() == graph.fingerprint()
 
 
-def test_one_of_several_splits(data_class: Any) -> None:
+def test_one_of_several_splits(data_class):
     graph = community_graph(40, 3, seed=1)
     data = as_data(data_class, graph)
     data.train_mask, data.val_mask = (
@@ -54,19 +52,19 @@ def test_one_of_several_splits(data_class: Any) -> None:
         graph_from_pyg(data, split=2)
 
 
-def test_edges_alone_and_repeats(data_class: Any) -> None:
+def test_edges_alone_and_repeats(data_class):
     data = data_class(edge_index=torch.tensor([[0, 0], [1, 1]]), num_nodes=3)
     assert graph_from_pyg(data).num_edges == 2
     assert graph_from_pyg(data, deduplicate=True, symmetrise=True, self_loops="add").num_edges == 5
 
 
-def test_no_masks_give_a_random_split(data_class: Any) -> None:
+def test_no_masks_give_a_random_split(data_class):
     data = data_class(edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1, 2, 0]), num_nodes=4)
     graph = graph_from_pyg(data, random_split=SplitOptions(kind="fractions"))
     assert len(graph.train_ids) == 2
 
 
-def test_what_does_not_fit_is_refused(data_class: Any) -> None:
+def test_what_does_not_fit_is_refused(data_class):
     with pytest.raises(DataError, match=r"edge_index is missing; windrow reads homogeneous graphs"):
         graph_from_pyg(data_class())
     with pytest.raises(DataError, match=r"edge_index is of shape \(3, 2\)"):
@@ -74,12 +72,12 @@ def test_what_does_not_fit_is_refused(data_class: Any) -> None:
     data = as_data(data_class, community_graph(40, 3, seed=1))
     del data.test_mask
     with pytest.raises(
-        DataError, match=r"data has only .*'train_mask', 'val_mask'.*; give all three or none"
+        DataError, match=r"the graph has only .*'train_mask', 'val_mask'.*; give all three or none"
     ):
         graph_from_pyg(data)
 
 
-def test_an_object_that_only_looks_like_data() -> None:
+def test_an_object_that_only_looks_like_data():
     class Lookalike:
         edge_index = torch.tensor([[0], [1]])
 

@@ -1,6 +1,4 @@
-"""One door for every format."""
-
-from pathlib import Path
+"""One door for every format, and its options."""
 
 import numpy as np
 import pytest
@@ -8,8 +6,8 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.readers.metis_file import write_metis
-from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.readers.read import format_of, read_graph
+from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
+from windrow.gnn.readers.read import _format_of, read_graph
 from windrow.gnn.synthetic import power_law_graph
 from windrow.gnn.vertex_data import SplitOptions
 
@@ -26,27 +24,27 @@ from windrow.gnn.vertex_data import SplitOptions
         ("a.bin", "dgl"),
     ],
 )
-def test_the_ending_tells_the_format(path: str, expected: str) -> None:
-    assert format_of(GraphOptions(path=path)) == expected
-    assert format_of(GraphOptions(path=path, format="npz")) == "npz"
+def test_the_ending_tells_the_format(path, expected):
+    assert _format_of(GraphOptions(path=path)) == expected
+    assert _format_of(GraphOptions(path=path, format="npz")) == "npz"
 
 
-def test_a_folder_is_an_ogb_data_set(tmp_path: Path) -> None:
-    assert format_of(GraphOptions(path=str(tmp_path))) == "ogb"
+def test_a_folder_is_an_ogb_data_set(tmp_path):
+    assert _format_of(GraphOptions(path=str(tmp_path))) == "ogb"
 
 
-def test_unknown_formats_are_refused(tmp_path: Path) -> None:
+def test_unknown_formats_are_refused(tmp_path):
     with pytest.raises(
         RecipeError, match=r"the ending '.xlsx' does not tell the format; set format to 'npz'"
     ):
-        format_of(GraphOptions(path="a.xlsx"))
+        _format_of(GraphOptions(path="a.xlsx"))
     (tmp_path / "a").touch()
     with pytest.raises(RecipeError, match="format is 'graphml'; use 'auto' or one of"):
         read_graph(GraphOptions(path=str(tmp_path / "a"), format="graphml"))
 
 
 @pytest.mark.parametrize("ending", [".pt", ".pkl"])
-def test_a_pickle_is_never_opened(tmp_path: Path, ending: str) -> None:
+def test_a_pickle_is_never_opened(tmp_path, ending):
     path = tmp_path / f"data{ending}"
     torch.save({"edge_index": torch.zeros(2, 1)}, path)
     with pytest.raises(
@@ -55,12 +53,12 @@ def test_a_pickle_is_never_opened(tmp_path: Path, ending: str) -> None:
         read_graph(GraphOptions(path=str(path)))
 
 
-def test_a_missing_file_is_named() -> None:
+def test_a_missing_file_is_named():
     with pytest.raises(DataError, match=r"nowhere.npz: no such file or folder; correct the path"):
         read_graph(GraphOptions(path="nowhere.npz"))
 
 
-def test_each_format_reaches_its_reader(tmp_path: Path) -> None:
+def test_each_format_reaches_its_reader(tmp_path):
     graph = power_law_graph(30, 100, seed=1)
     write_metis(tmp_path / "g.graph", graph)
     assert read_graph(GraphOptions(path=str(tmp_path / "g.graph"))).fingerprint() == graph.fingerprint()
@@ -68,7 +66,7 @@ def test_each_format_reaches_its_reader(tmp_path: Path) -> None:
     assert read_graph(GraphOptions(path=str(tmp_path / "g.csv"))).num_edges == 4
 
 
-def test_features_are_standardised_and_every_error_names_the_file(tmp_path: Path) -> None:
+def test_features_are_standardised_and_every_error_names_the_file(tmp_path):
     path, split = str(tmp_path / "g.npz"), SplitOptions(kind="fractions")
     features = np.array([[1.0, 4.0], [3.0, 2.0], [2.0, 0.0]])
     arrays = {"edges": np.array([[0, 1]]), "y": np.array([0, 1, 0])}
@@ -81,3 +79,40 @@ def test_features_are_standardised_and_every_error_names_the_file(tmp_path: Path
     np.savez(path, x=features, **arrays)
     with pytest.raises(DataError, match=r"g.npz: feature column 1 of vertex 1 is nan"):
         read_graph(GraphOptions(path=path, standardise="standard", random_split=split))
+
+
+def test_paths_are_relative_to_a_folder(tmp_path):
+    options = GraphOptions(path="g/edges.csv", edge_list=EdgeListOptions(vertex_file="v.csv")).resolved(
+        tmp_path
+    )
+    assert options.path == str(tmp_path / "g" / "edges.csv")
+    assert options.edge_list.vertex_file == str(tmp_path / "v.csv")
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"path": ""}, "path of the graph is empty; name a file or folder."),
+        ({"path": "x", "split": -1}, "split is -1 and first_vertex_id 0; use numbers from 0."),
+    ],
+)
+def test_graph_options_out_of_range(fields, message):
+    with pytest.raises(RecipeError) as caught:
+        GraphOptions(**fields)
+    assert message in str(caught.value)
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"ids": "strings"}, "ids is 'strings'; use 'rows', 'integers' or 'names'."),
+        ({"order": "random"}, "order is 'random'; use 'first-appearance' or 'sorted'."),
+        ({"delimiter": "::"}, "delimiter is '::' and skip_rows 0; use one character"),
+        ({"ids": "names", "vertex_file": "v.csv"}, "ids is 'names' and there is a vertex_file, so its ids"),
+        ({"label_columns": ("class",)}, "columns ['class'] belong to a vertex file; set vertex_file."),
+    ],
+)
+def test_edge_list_options_that_contradict(fields, message):
+    with pytest.raises(RecipeError) as caught:
+        EdgeListOptions(**fields)
+    assert message in str(caught.value)

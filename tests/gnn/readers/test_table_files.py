@@ -1,7 +1,6 @@
 """CSV and Parquet in batches."""
 
 import gzip
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,9 +14,7 @@ pa = pytest.importorskip("pyarrow")
 STYLE = TableStyle()
 
 
-def rows(
-    path: Path, columns: dict[str, Any], style: TableStyle = STYLE, **options: bool
-) -> dict[str, list[Any]]:
+def rows(path, columns, style=STYLE, **options):
     result: dict[str, list[Any]] = {name: [] for name in columns}
     for batch in iterate_batches(path, columns, style, **options):
         for name, values in batch.items():
@@ -25,21 +22,21 @@ def rows(
     return result
 
 
-def test_csv_with_header(tmp_path: Path) -> None:
+def test_csv_with_header(tmp_path):
     path = tmp_path / "t.csv"
     path.write_text("a,b,c\n1,x,0.5\n2,y,1\n")
     assert column_names(path, STYLE) == ["a", "b", "c"]
     assert rows(path, {"c": "float32", "a": "int64"}) == {"c": [0.5, 1.0], "a": [1, 2]}
 
 
-def test_tab_gzip_comments_and_no_header(tmp_path: Path) -> None:
+def test_tab_gzip_comments_and_no_header(tmp_path):
     path = tmp_path / "t.tsv.gz"
     path.write_bytes(gzip.compress(b"# comment\n# another\n1\t2\n3\t4\n"))
     style = TableStyle(has_header=False, skip_rows=2)
     assert rows(path, {"f0": "int64", "f1": "string"}, style) == {"f0": [1, 3], "f1": ["2", "4"]}
 
 
-def test_parquet(tmp_path: Path) -> None:
+def test_parquet(tmp_path):
     from pyarrow import parquet
 
     path = tmp_path / "t.parquet"
@@ -55,7 +52,7 @@ def test_parquet(tmp_path: Path) -> None:
         rows(path, {"b": "int64"}, missing_allowed=True)
 
 
-def test_several_blocks_are_one_table(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_several_blocks_are_one_table(tmp_path, monkeypatch):
     monkeypatch.setattr(table_files, "BLOCK_BYTES", 256)
     path = tmp_path / "t.csv"
     path.write_text("a\n" + "".join(f"{number}\n" for number in range(1000)))
@@ -76,7 +73,7 @@ def test_several_blocks_are_one_table(tmp_path: Path, monkeypatch: pytest.Monkey
         ("", "no readable CSV file (Empty CSV file)"),
     ],
 )
-def test_broken_csv_is_refused_with_its_row(tmp_path: Path, text: str, message: str) -> None:
+def test_broken_csv_is_refused_with_its_row(tmp_path, text, message):
     path = tmp_path / "t.csv"
     path.write_text(text)
     with pytest.raises(DataError) as caught:
@@ -86,12 +83,12 @@ def test_broken_csv_is_refused_with_its_row(tmp_path: Path, text: str, message: 
 
 
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
-def test_a_missing_file_is_refused(tmp_path: Path, name: str) -> None:
+def test_a_missing_file_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=r"no readable .* file"):
         column_names(tmp_path / name, STYLE)
 
 
-def test_a_matrix_without_header(tmp_path: Path) -> None:
+def test_a_matrix_without_header(tmp_path):
     path = tmp_path / "m.csv.gz"
     path.write_bytes(gzip.compress(b"1,2\n3,4\n5,6\n"))
     assert np.array_equal(read_matrix(path, "int64"), [[1, 2], [3, 4], [5, 6]])

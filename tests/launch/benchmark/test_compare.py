@@ -1,16 +1,14 @@
-"""windrow.launch.benchmark.compare: order, warm-up, memory; on ranks, the slowest counts for all."""
+"""windrow.launch.benchmark.compare: the order of runs, warm-up, memory; on ranks, the slowest counts for all."""
 
 import mmap
 import time
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.compare import Variant, compare, interleave
 from windrow.launch.benchmark.measurement import Comparison
 
 PAUSE_S = 0.02
@@ -67,12 +65,12 @@ def test_nothing_to_compare_is_refused() -> None:
         compare({"a": int}, baseline="a", repeats=0)
 
 
-def test_ranks_agree_on_the_samples(spmd: Callable[..., list[Any]]) -> None:
+def test_ranks_agree_on_the_samples() -> None:
     def body(world: World) -> Comparison:
         run = Variant(run=lambda: world.barrier(stage="run"), rows=3)
         return compare({"a": run, "b": run}, baseline="a", repeats=2, world=world)
 
-    first, *others = spmd(body)
+    first, *others = Loopback.run(3, body)
     assert all(other == first for other in others)
     assert [len(measured.seconds) for measured in first.variants.values()] == [2, 2]
 
@@ -86,3 +84,17 @@ def test_the_slowest_rank_counts_and_all_start_together() -> None:
 
     for found in Loopback.run(3, body):
         assert min(found.variants["pause"].seconds) >= 2 * PAUSE_S
+
+
+def test_interleaving_rotates_and_keeps_every_timed_sample() -> None:
+    order: list[str] = []
+    variants = {name: (lambda name=name: order.append(name)) for name in "abc"}
+    samples = interleave(variants, repeats=3, warm_up=1)
+    assert "".join(order) == "abc" + "bca" + "cab" + "abc"
+    assert {name: len(seconds) for name, seconds in samples.items()} == {"a": 3, "b": 3, "c": 3}
+    assert all(second >= 0 for seconds in samples.values() for second in seconds)
+
+
+def test_nothing_to_time_is_refused() -> None:
+    with pytest.raises(ValueError, match="at least one variant"):
+        interleave({}, repeats=1)

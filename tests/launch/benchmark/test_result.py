@@ -1,10 +1,28 @@
-"""windrow.launch.benchmark.result: checks, tables, and the closing line."""
+"""windrow.launch.benchmark.result: checks, the closing line; any result comes back equal, a damaged file is named."""
 
 import json
+from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, Findings, Matrix, Table
+from windrow.comm.errors import StoreError
+from windrow.launch.benchmark.measurement import Comparison, Measurement
+from windrow.launch.benchmark.result import (
+    Aim,
+    BenchmarkResult,
+    Findings,
+    Matrix,
+    Table,
+    check_writable,
+    comparison_from_json,
+    comparison_to_json,
+    read_result,
+    result_to_json,
+    write_result,
+)
 
 
 def result(**changes: object) -> BenchmarkResult:
@@ -68,3 +86,157 @@ def test_crooked_tables_and_matrices_are_refused() -> None:
         Matrix(unit="bytes", values=((0.0, float("nan")),))
     with pytest.raises(ValueError, match="not finite"):
         Table(columns=("a",), rows=((float("inf"),),))
+
+
+NAMES = st.text(st.characters(codec="utf-8", exclude_categories=("C",)), min_size=1, max_size=8)
+SECONDS = st.floats(1e-9, 1e4)
+AMOUNTS = st.none() | st.integers(0, 2**50)
+NUMBERS = st.floats(allow_nan=False, allow_infinity=False)
+CELLS = NAMES | st.integers(-(2**40), 2**40) | NUMBERS | st.booleans()
+
+
+@st.composite
+def comparisons(draw: st.DrawFn) -> Comparison:
+    names = draw(st.lists(NAMES, min_size=1, max_size=3, unique=True))
+    count = draw(st.integers(1, 4))
+    samples = st.lists(SECONDS, min_size=count, max_size=count).map(tuple)
+    measured = st.builds(Measurement, seconds=samples, bytes=AMOUNTS, rows=AMOUNTS, peak_memory_bytes=AMOUNTS)
+    return Comparison(
+        baseline=draw(st.sampled_from(names)),
+        variants={name: draw(measured) for name in names},
+        per=draw(st.sampled_from(["run", "edge"])),
+    )
+
+
+@st.composite
+def tables(draw: st.DrawFn) -> Table:
+    columns = tuple(draw(st.lists(NAMES, max_size=3)))
+    row = st.tuples(*[CELLS] * len(columns))
+    return Table(columns=columns, rows=tuple(draw(st.lists(row, max_size=3))))
+
+
+def matrices() -> st.SearchStrategy[Matrix]:
+    square = st.integers(0, 3).flatmap(
+        lambda n: st.lists(st.lists(NUMBERS, min_size=n, max_size=n).map(tuple), max_size=3).map(tuple)
+    )
+    return st.builds(Matrix, unit=st.just("bytes"), values=square)
+
+
+RESULTS = st.builds(
+    BenchmarkResult,
+    figures=st.dictionaries(NAMES, NUMBERS, max_size=3),
+    aims=st.dictionaries(NAMES, st.builds(Aim, NAMES, st.booleans()), max_size=3),
+    comparisons=st.dictionaries(NAMES, comparisons(), max_size=2),
+    tables=st.dictionaries(NAMES, tables(), max_size=2),
+    matrices=st.dictionaries(NAMES, matrices(), max_size=2),
+    benchmark=NAMES,
+    form=st.sampled_from(["short", "full"]),
+    date=st.just("2026-11-21T20:50:48Z"),
+    command=NAMES,
+    commit=NAMES,
+    hardware=NAMES,
+    packages=st.dictionaries(NAMES, NAMES, max_size=2),
+)
+
+
+@given(RESULTS)
+def test_any_result_comes_back_equal(
+    tmp_path_factory: pytest.TempPathFactory, result: BenchmarkResult
+) -> None:
+    path = tmp_path_factory.mktemp("results") / "folder" / "x.json"
+    write_result(result, path)
+    assert read_result(path) == result
+    assert json.loads(path.read_text("utf-8")) == result_to_json(result)
+
+
+@given(comparisons())
+def test_any_comparison_survives_json(comparison: Comparison) -> None:
+    assert comparison_from_json(json.loads(json.dumps(comparison_to_json(comparison)))) == comparison
+
+
+def small_result() -> BenchmarkResult:
+    measured = {"a": Measurement(seconds=(2.0, 4.0, 3.0)), "b": Measurement(seconds=(1.0, 2.0, 1.5), rows=7)}
+    return BenchmarkResult(
+        figures={"x_seconds": 1},
+        aims={"fast": Aim("x <= 2", True)},
+        comparisons={"here": Comparison(baseline="a", variants=measured)},
+        benchmark="x",
+        form="full",
+        date="2026-11-21T20:50:48Z",
+        command="python benchmarks/x.py",
+        commit="c",
+        hardware="h",
+        packages={},
+    )
+
+
+def test_what_follows_from_the_samples_is_written_too() -> None:
+    variants = result_to_json(small_result())["comparisons"]["here"]["variants"]
+    assert variants["a"] == {"seconds": [2.0, 4.0, 3.0], "derived": {"median_s": 3.0, "p90_s": 3.8}}
+    assert variants["b"]["rows"] == 7
+    assert variants["b"]["derived"]["median_s"] == 1.5
+    assert variants["b"]["derived"]["ratio"] == [2.0, 2.0, 2.0]
+
+
+def test_samples_stand_on_one_line(tmp_path: Path) -> None:
+    write_result(small_result(), tmp_path / "x.json")
+    assert '"seconds": [2.0, 4.0, 3.0]' in (tmp_path / "x.json").read_text()
+
+
+def damage(values: dict[str, Any], path: str, value: object) -> dict[str, Any]:
+    *outer, last = path.split("/")
+    place = values
+    for key in outer:
+        place = place[key]
+    place[last] = value
+    return values
+
+
+@pytest.mark.parametrize(
+    ("path", "value", "message"),
+    [
+        ("schema", 2, '"schema" must be 1'),
+        ("comparisons/here/variants/a/seconds", [2.0, 4.0, 9.0], "changed by hand"),
+        ("comparisons/here/variants/a/seconds", "fast", "wrong type"),
+        ("comparisons/here/baseline", "c", "'c' is none of the variants"),
+        ("comparisons/here/variants/a/derived", {}, "a median of None s"),
+        ("comparisons/here/variants", [], "must be a section"),
+        ("comparisons", [], "must be a dictionary"),
+        ("figures/x_seconds", "fast", "wrong type"),
+        ("form", "long", "expected one of 'short', 'full'"),
+        ("surprise", 1, "no key 'surprise'"),
+    ],
+)
+def test_a_damaged_file_is_refused_with_its_name(
+    tmp_path: Path, path: str, value: object, message: str
+) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(json.dumps(damage(result_to_json(small_result()), path, value)))
+    with pytest.raises(StoreError, match=message) as caught:
+        read_result(file)
+    assert str(file) in str(caught.value)
+
+
+@pytest.mark.parametrize("text", ["", "[1]", "{", "null"])
+def test_what_is_no_result_is_refused(tmp_path: Path, text: str) -> None:
+    file = tmp_path / "x.json"
+    file.write_text(text)
+    with pytest.raises(StoreError, match=r"x\.json is not"):
+        read_result(file)
+    with pytest.raises(StoreError, match=r"absent\.json is not"):
+        read_result(tmp_path / "absent.json")
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    (tmp_path / "file").write_text("")
+    with pytest.raises(StoreError, match="--save"):
+        write_result(small_result(), tmp_path / "file" / "x.json")
+
+
+def test_a_place_that_cannot_be_written_is_known_before(tmp_path: Path) -> None:
+    check_writable(tmp_path / "new" / "x.json")
+    assert list((tmp_path / "new").iterdir()) == []
+    (tmp_path / "file").write_text("")
+    for place in (tmp_path / "file" / "x.json", tmp_path / "new"):
+        with pytest.raises(StoreError, match=r"cannot write the result .*--save"):
+            check_writable(place)

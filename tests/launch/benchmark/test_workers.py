@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.workers: what a worker returns arrives; failure and delay have a name."""
+"""windrow.launch.benchmark.workers: what workers return, how they fail, and that nothing is left of them."""
 
 import json
 import os
@@ -12,6 +12,8 @@ import pytest
 from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
 from windrow.launch.benchmark.workers import (
     emulated_cluster,
+    family,
+    is_alive,
     mpirun,
     run_command,
     run_worker,
@@ -125,3 +127,32 @@ def test_interrupting_the_benchmark_ends_its_command(tmp_path: Path) -> None:
     assert job.wait(60) != 0
     with pytest.raises(ProcessLookupError):
         os.kill(int(file.read_text()), 0)
+
+
+pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
+
+GRANDCHILD = "sleep 60 & echo $!; wait"
+
+
+def test_children_and_grandchildren_until_they_end():
+    with subprocess.Popen(["sh", "-c", GRANDCHILD], stdout=subprocess.PIPE, text=True) as child:
+        assert child.stdout is not None
+        grandchild = int(child.stdout.readline())
+        assert family(child.pid) == {child.pid, grandchild}
+        assert family(child.pid) < family(os.getpid())
+        assert is_alive(child.pid)
+        assert is_alive(grandchild)
+        os.kill(grandchild, 9)
+        child.kill()
+    assert family(child.pid) == set()
+    assert not is_alive(child.pid)
+
+
+def test_a_zombie_is_not_alive():
+    child = os.fork()
+    if child == 0:
+        os._exit(0)
+    os.waitid(os.P_PID, child, os.WEXITED | os.WNOWAIT)
+    assert not is_alive(child)
+    assert family(child) == set()
+    os.waitpid(child, 0)

@@ -1,17 +1,97 @@
-"""windrow.launch.cluster.network: what is asked of the kernel, deadlines, missing programs."""
+"""windrow.launch.cluster.network: options from the command line, the commands that make links, and their queues."""
+
+import json
+import re
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.errors import ClusterError
 from windrow.launch.cluster import network
 from windrow.launch.cluster.network import (
+    ClusterOptions,
     SetUp,
     build_network,
+    describe_rates,
+    format_rate,
     host_address,
     interface_commands,
+    link_shape,
     make_options,
+    parse_rate,
     require_tools,
+    shaping_commands,
 )
+
+
+@pytest.mark.parametrize(
+    ("text", "rate", "name"),
+    [
+        ("100mbit", 10**8, "100mbit"),
+        ("1gbit", 10**9, "1gbit"),
+        (" 2.5Gbit", 25 * 10**8, "2500mbit"),
+        ("1000mbit", 10**9, "1gbit"),
+        ("10gbit", 10**10, "10gbit"),
+        ("64kbit", 64000, "64kbit"),
+        ("1001bit", 1001, "1001bit"),
+        ("unlimited", None, "unlimited"),
+    ],
+)
+def test_rates(text, rate, name):
+    assert parse_rate(text) == rate
+    assert format_rate(rate) == name
+
+
+@given(st.integers(1, 10**12))
+def test_a_rate_survives_its_name(rate):
+    assert parse_rate(format_rate(rate)) == rate
+
+
+@pytest.mark.parametrize("text", ["", "fast", "1", "1gb", "-1gbit", "1e3mbit", "gbit", "1 gbit", "nan"])
+def test_no_rates(text):
+    with pytest.raises(ClusterError, match="expected a number with its unit"):
+        parse_rate(text)
+
+
+@given(st.lists(st.sampled_from([None, 10**7, 10**9, 25 * 10**8]), min_size=2, max_size=64))
+def test_hosts_have_names_of_their_own_that_a_resolver_takes(rates):
+    hosts = ClusterOptions(rates=tuple(rates)).hosts
+    assert len(set(hosts)) == len(hosts) == len(rates)
+    assert all(host.replace("-", "").isalnum() and len(host) < 64 for host in hosts)
+
+
+def test_one_rate_for_all_or_one_for_each():
+    assert make_options(3, "1gbit").rates == (10**9,) * 3
+    mixed = make_options(3, "1gbit,unlimited,100mbit")
+    assert mixed.hosts == ("host0-1gbit", "host1-unlimited", "host2-100mbit")
+    told = json.loads(mixed.to_json())
+    assert told == {"hosts": list(mixed.hosts), "rates_bits_per_second": [10**9, None, 10**8]}
+
+
+@pytest.mark.parametrize(
+    ("hosts", "rate", "message"),
+    [
+        (1, "1gbit", r"1 host\(s\) has no network: take --hosts 2 or more, or run .* without"),
+        (0, "1gbit", "no network"),
+        (-4, "1gbit", "no network"),
+        (10**15, "1gbit", "at most 64"),
+        (65, "unlimited", "at most 64"),
+        (3, "1gbit,1gbit", "gives 2 rates for 3 hosts: give one for all, or one for each"),
+        (2, "1mbit", "rate 1mbit: expected 10mbit to 100gbit, or unlimited"),
+        (2, "1gbit,101gbit", "rate 101gbit: expected"),
+        (2, "0gbit", "expected 10mbit"),
+        (2, "1gbit,", "rate '': expected"),
+    ],
+)
+def test_what_makes_no_sense(hosts, rate, message):
+    with pytest.raises(ClusterError, match=message):
+        make_options(hosts, rate)
+
+
+def test_rates_as_people_read_them():
+    assert describe_rates((10**9, 10**9)) == "1 Gbit/s each"
+    assert describe_rates((10**8, 25 * 10**8, None)) == "100 Mbit/s, 2.5 Gbit/s, unlimited"
 
 
 class Recorder(SetUp):
@@ -86,3 +166,46 @@ def test_programs_for_administration_are_found_without_a_path_to_them(monkeypatc
     monkeypatch.setattr(network, "ADMINISTRATION_PATH", f"/nowhere-either:{tmp_path}")
     assert network.find_program("tc") == str(tmp_path / "tc")
     assert network.find_program("no-such-program") is None
+
+
+RATES = st.integers(10**7, 10**11)
+
+
+@pytest.mark.parametrize(
+    ("rate", "burst", "packet"),
+    [(10**7, 17_000, 16_384), (10**9, 17_000, 16_384), (25 * 10**8, 31_250, 16_384), (10**10, 125_000, 65_536),
+     (10**11, 130_000, 65_536)],
+)  # fmt: skip
+def test_known_links(rate, burst, packet):
+    shape = link_shape(rate)
+    assert (shape.rate, shape.burst_bytes, shape.packet_bytes) == (rate, burst, packet)
+
+
+@given(RATES)
+def test_a_packet_fits_into_the_bucket_and_a_bucket_hides_no_message(rate):
+    shape = link_shape(rate)
+    assert shape.packet_bytes < shape.burst_bytes <= 130_000
+
+
+@given(RATES, st.integers(1, 63), st.sampled_from(["src", "dst"]))
+def test_every_peer_has_a_queue_and_guarantees_fill_the_link(rate, num_peers, by):
+    peers = [f"10.77.0.{number + 1}" for number in range(num_peers)]
+    lines = shaping_commands("eth0", link_shape(rate), peers, by=by)
+    classes = [
+        re.search(r"parent (\S+) classid (\S+) htb rate (\d+)bit ceil (\d+)bit", line) for line in lines
+    ]
+    (link, *queues) = [match for match in classes if match]
+    assert (link[1], link[2], int(link[3])) == ("1:", "1:1", rate)
+    assert all(queue[1] == "1:1" for queue in queues)
+    assert all(int(queue[4]) == rate for queue in queues)
+    guaranteed = sum(int(queue[3]) for queue in queues)
+    assert rate - num_peers <= guaranteed <= rate
+    assert len({queue[2] for queue in queues}) == len(queues) == num_peers + 1
+    # Each class has a queue, each peer a filter to its own one, and what no filter names has a class too.
+    for queue in queues:
+        assert sum(f"parent {queue[2]} bfifo" in line for line in lines) == 1
+    filters = [re.search(rf"match ip {by} (\S+)/32 flowid (\S+)", line) for line in lines]
+    assert [match[1] for match in filters if match] == peers
+    assert len({match[2] for match in filters if match}) == num_peers
+    assert any(line == "qdisc add dev eth0 root handle 1: htb default 2" for line in lines)
+    assert "1:2" in {queue[2] for queue in queues} - {match[2] for match in filters if match}

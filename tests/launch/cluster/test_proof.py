@@ -1,6 +1,8 @@
-"""windrow.launch.cluster.proof: what is believed and what is refused, with made-up measurements."""
+"""windrow.launch.cluster.proof: pairs, lengths of messages, and what is judged of them."""
 
 import json
+import subprocess
+import sys
 
 import pytest
 from hypothesis import given
@@ -12,10 +14,33 @@ from windrow.launch.cluster.proof import (
     PairResult,
     expected_seconds,
     judge,
+    main,
     message_bytes,
     prove,
     read_results,
+    ring_pairs,
 )
+
+
+@given(st.integers(2, 64))
+def test_every_host_plays_and_no_pair_twice(num_hosts):
+    pairs = ring_pairs(num_hosts)
+    assert {host for pair in pairs for host in pair} == set(range(num_hosts))
+    assert len({frozenset(pair) for pair in pairs}) == len(pairs)
+    assert all(first != second for first, second in pairs)
+
+
+def test_a_rank_alone_says_so(capsys):
+    assert main(["1000"]) == 0
+    assert capsys.readouterr().out == '{"ranks": 1, "pairs": []}\n'
+
+
+def test_loading_it_loads_no_heavy_library():
+    heavy = "[name for name in ('torch', 'numba', 'numpy') if name in sys.modules]"
+    code = f"import sys, windrow.launch.cluster.proof; print({heavy})"
+    done = subprocess.run([sys.executable, "-P", "-c", code], check=True, capture_output=True, text=True)
+    assert done.stdout.strip() == "[]"
+
 
 OPTIONS = make_options(2, "1gbit,10gbit")
 RATES = st.one_of(st.none(), st.integers(10**7, 10**11))

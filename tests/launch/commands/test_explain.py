@@ -94,9 +94,7 @@ def test_with_a_network_there_are_times_and_a_picture(
 
 
 @pytest.mark.usefixtures("nobody_measured")
-def test_what_cannot_be_explained(
-    recipe: Path, store: str, repository: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tmp_path: Path) -> None:
     network = tmp_path / "network.toml"
     network.write_text("nodes = 5\n")
     with pytest.raises(RecipeError, match=r"network of 5 ranks, but the graph has 3 parts"):
@@ -110,12 +108,8 @@ def test_what_cannot_be_explained(
         explain_with(recipe, "--ranks", 2)
     with pytest.raises(RecipeError, match=r"--alphas says nothing about the recipe of a log"):
         explain_with(repository / "examples" / "parquet_log.toml", "--alphas", 0)
-    with pytest.raises(StoreError, match=r"cannot write what --plot or --json asks for"):
+    with pytest.raises(StoreError, match=r"cannot write .*Choose another --json"):
         explain_with(recipe, "--set", store, "--json", tmp_path / "no" / "folder.json")
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RecipeError, match=r"without mpirun"):
-        explain_with(recipe)
 
 
 @pytest.mark.parametrize("text", ["a", "0,-1", "nan", "0,,1"])

@@ -14,7 +14,7 @@ from windrow.launch.commands import export
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.run_folder import create_run_folder
 from windrow.recsys.tables.shard_files import write_shard_file
-from windrow.recsys.tables.table import LocalTable
+from windrow.recsys.tables.table import LocalTable, StateTensor
 
 
 def save(run: Path, epoch: int, *, best: bool, with_tables: bool = True) -> Path:
@@ -24,9 +24,12 @@ def save(run: Path, epoch: int, *, best: bool, with_tables: bool = True) -> Path
     files = {}
     for rank, rows in enumerate([(0, 4), (4, 10)] if with_tables else []):
         members = [
-            (
-                LocalTable(name=name, rows=rows, columns=(0, 8)),
-                {"weight": torch.full((rows[1] - rows[0], 8), float(epoch))},
+            StateTensor(
+                piece=LocalTable(name=name, rows=rows, columns=(0, 8)),
+                name="weight",
+                tensor=torch.full((rows[1] - rows[0], 8), float(epoch)),
+                axes=("rows", "columns"),
+                replicated=False,
             )
             for name in ("item", "user")
         ]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import StoreError
 from windrow.launch.cli import build_parser, main
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
@@ -43,7 +43,7 @@ def test_what_is_printed_fits_the_recipe(recipe, tmp_path, capsys):
     assert figures["mean_lengths"]["user"] == 1
 
 
-def test_errors_have_a_cure(recipe, planted_store, tmp_path, capsys, monkeypatch):
+def test_errors_have_a_cure(recipe, planted_store, tmp_path, capsys):
     with pytest.raises(StoreError, match=r"cannot write .*--json"):
         groups_with(recipe, "--json", tmp_path / "no" / "file.json")
     planted_store(tmp_path, session=False)
@@ -52,7 +52,3 @@ def test_errors_have_a_cure(recipe, planted_store, tmp_path, capsys, monkeypatch
     shown = capsys.readouterr().err
     assert "has no sessions" in shown
     assert "session = ..." in shown
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RecipeError, match="without mpirun"):
-        groups_with(recipe)

@@ -56,13 +56,6 @@ def test_one_rank_has_no_links(monkeypatch):
         network_with()
 
 
-def test_several_processes_do_not_describe(described, monkeypatch):
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    with pytest.raises(RecipeError, match="without mpirun"):
-        network_with("--describe", described)
-
-
 def test_an_output_that_cannot_be_written_is_said(described, tmp_path):
     with pytest.raises(StoreError, match=r"Choose another --out"):
         network_with("--describe", described, "--out", tmp_path / "no" / "folder.json")

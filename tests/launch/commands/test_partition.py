@@ -123,15 +123,6 @@ def test_vertices_are_ordered_for_the_minibatches_of_the_recipe(tmp_path: Path) 
     assert PartitionStore.open(tmp_path / "b").metadata["order"] == made_for
 
 
-def test_several_processes_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["partition", "r.toml"]) == 2
-    assert "without mpirun" in capsys.readouterr().err
-
-
 def good_arrays() -> dict[str, npt.NDArray[Any]]:
     """A ring of 12 vertices with everything that training needs."""
     ring = np.arange(12)

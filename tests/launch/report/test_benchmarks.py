@@ -6,8 +6,10 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import StoreError
+from windrow.launch.benchmark.measurement import Comparison, Measurement
 from windrow.launch.benchmark.result import BenchmarkResult, write_result
 from windrow.launch.report.benchmarks import benchmark_sections, read_results
+from windrow.launch.report.panel import View
 
 
 def test_files_and_folders(result: BenchmarkResult, tmp_path: Path) -> None:
@@ -72,3 +74,48 @@ def test_results_of_the_same_benchmark_have_anchors_of_their_own(result: Benchma
         "exchange, short form (2)",
     ]
     assert len({section.name for section in sections}) == 3
+
+
+def comparison(*names: str) -> Comparison:
+    variants = {
+        name: Measurement(seconds=(1.0 + place, 1.1 + place, 1.3 + place)) for place, name in enumerate(names)
+    }
+    return Comparison(baseline=names[0], variants=variants)
+
+
+def ratio_view(result: BenchmarkResult, comparisons: dict[str, Comparison]) -> View:
+    (section,) = benchmark_sections([replace(result, comparisons=comparisons)])
+    (panel,) = (panel for panel in section.panels if panel.title == "Ratios to the baseline")
+    return panel.views[0]
+
+
+def test_dots_and_whiskers_are_the_ratios_and_their_intervals(result: BenchmarkResult) -> None:
+    compared = comparison("raw", "one", "two")
+    trace = ratio_view(result, {"setting": compared}).data[0]
+    for place, name in enumerate(("one", "two")):
+        expected = compared.ratio(name)
+        assert trace["x"][place] == expected.median
+        assert trace["x"][place] + trace["error_x"]["array"][place] == pytest.approx(expected.high)
+        assert trace["x"][place] - trace["error_x"]["arrayminus"][place] == pytest.approx(expected.low)
+
+
+def test_settings_head_their_groups_and_baselines_are_not_drawn(result: BenchmarkResult) -> None:
+    view = ratio_view(
+        result, {"<a>": comparison("raw", "one"), "b": comparison("alone"), "c": comparison("raw", "x", "y")}
+    )
+    labels = [note["text"] for note in view.layout["annotations"]]
+    assert labels[0] == "<b>&lt;a&gt;</b>, against raw"
+    assert [label.partition(":")[0] for label in labels] == [
+        labels[0],
+        "one",
+        "<b>c</b>, against raw",
+        "x",
+        "y",
+    ]
+    assert view.data[0]["y"] == [1, 3, 4]
+    assert [note["y"] for note in view.layout["annotations"]] == [0, 1, 2, 3, 4]
+
+
+def test_a_line_marks_what_is_as_fast_as_the_baseline(result: BenchmarkResult) -> None:
+    (line,) = ratio_view(result, {"a": comparison("raw", "one")}).layout["shapes"]
+    assert (line["x0"], line["x1"]) == (1, 1)

@@ -1,16 +1,51 @@
-"""windrow.launch.report.placement: the right picture for each kind of run, and clear words about a damaged file."""
+"""windrow.launch.report.placement: every piece is drawn once, shares add up, a damaged file is named."""
 
-from collections.abc import Callable
-from dataclasses import replace
+from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.launch.report.placement import placement_section
+from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.report.panel import Panel, View
+from windrow.launch.report.placement import MOST_TABLES, placement_section
 from windrow.launch.report.read_run import ReportedRun
 
 RunOf = Callable[..., ReportedRun]
+KEYS = ("vertices", "train_vertices", "edges", "feature_bytes")
+WORLD_SIZE = 3
+
+
+def drawn(placement: dict[str, Any]) -> Panel:
+    """The panel of a run of which nothing else matters."""
+    record = EpochRecord(epoch=1, step=1, loss=1.0, learning_rate=0.1, metric="auc", seconds=1.0)
+    run = ReportedRun(
+        name="one",
+        path=Path("one"),
+        recipe={},
+        starts=[],
+        records=[record],
+        rank_epochs={},
+        placement=placement,
+        finished=True,
+    )
+    (panel,) = placement_section([run]).panels
+    return panel
+
+
+def graph_views(ranks: Sequence[dict[str, int]]) -> Sequence[View]:
+    return drawn({"kind": "graph", "ranks": ranks}).views
+
+
+def of_tables(tables: Sequence[dict[str, Any]], ranks: int) -> Panel:
+    return drawn({"kind": "log", "world_size": ranks, "tables": tables})
+
+
+def table_views(tables: Sequence[dict[str, Any]], ranks: int) -> Sequence[View]:
+    return of_tables(tables, ranks).views
 
 
 def test_each_kind_has_its_picture(run_of: RunOf) -> None:
@@ -24,44 +59,150 @@ def test_an_old_run_says_why_there_is_none(run_of: RunOf) -> None:
     assert "no placement.json" in panel.missing
 
 
+SHARD = {"rank": 5, "first_row": 0, "rows": 1, "first_column": 0, "columns": 1, "bytes": 1}
+TABLE = {"name": "t", "bytes": 1, "plan": "x", "rows": 1, "dim": 1}
+
+
 @pytest.mark.parametrize(
     "damaged",
     [
         {},
-        {"kind": "cube"},
         {"kind": "graph"},
         {"kind": "graph", "ranks": [{"vertices": 1}]},
-        {
-            "kind": "graph",
-            "ranks": [{"vertices": "many", "train_vertices": 1, "edges": 1, "feature_bytes": 1}],
-        },
+        {"kind": "graph", "ranks": [dict.fromkeys(KEYS, "many")]},
         {"kind": "log", "world_size": 2, "tables": [7]},
-        {"kind": "log", "world_size": 2, "tables": [{"name": "t"}]},
-        {
-            "kind": "log",
-            "world_size": 1,
-            "tables": [
-                {
-                    "name": "t",
-                    "bytes": 1,
-                    "plan": "x",
-                    "rows": 1,
-                    "dim": 1,
-                    "shards": [
-                        {"rank": 5, "first_row": 0, "rows": 1, "first_column": 0, "columns": 1, "bytes": 1}
-                    ],
-                }
-            ],
-        },
-        {
-            "kind": "log",
-            "world_size": 1,
-            "tables": [{"name": "t", "bytes": 1, "plan": "x", "rows": 1, "dim": 1, "shards": [{"rank": 5}]}],
-        },
+        {"kind": "log", "world_size": 1, "tables": [{**TABLE, "shards": [SHARD]}]},
+        {"kind": "log", "world_size": 1, "tables": [{**TABLE, "shards": [{"rank": 5}]}]},
     ],
     ids=str,
 )
-def test_a_damaged_file_is_named(run_of: RunOf, damaged: dict[str, Any]) -> None:
-    run = replace(run_of("log", "one"), placement=damaged)
+def test_a_damaged_file_is_named(damaged: dict[str, Any]) -> None:
     with pytest.raises(StoreError, match=r"placement.json: .*Remove the file to go without it"):
-        placement_section([run])
+        drawn(damaged)
+
+
+# ---------------------------------------------------------------------------------------------------------------- graph
+
+ranks = st.lists(
+    st.fixed_dictionaries({key: st.integers(1, 10**12) for key in KEYS}), min_size=1, max_size=20
+)
+
+
+@given(ranks)
+def test_shares_of_all_ranks_are_the_whole(ranks: list[dict[str, int]]) -> None:
+    shares, vertices, *_ = graph_views(ranks)
+    for place in range(4):
+        assert sum(bar["x"][place] for bar in shares.data) == pytest.approx(100)
+    assert vertices.data[0]["y"] == [rank["vertices"] for rank in ranks]
+
+
+def test_a_graph_by_example() -> None:
+    one = {"vertices": 30, "train_vertices": 5, "edges": 9, "feature_bytes": 1 << 20}
+    other = {"vertices": 10, "train_vertices": 5, "edges": 0, "feature_bytes": 0}
+    shares, vertices, *_, features = graph_views([one, other])
+    assert shares.data[0]["x"] == [75, 50, 100, 100]
+    assert shares.data[0]["text"] == ["75.0 %", "50.0 %", "100.0 %", "100.0 %"]
+    assert shares.data[1]["text"][3] == ""
+    assert [line["x0"] for line in shares.layout["shapes"]] == [50]
+    assert vertices.data[0]["customdata"] == ["30 vertices", "10 vertices"]
+    assert features.data[0]["customdata"][0] == "1,048,576 bytes (1.0 MiB)"
+
+
+def test_caches_are_shown_where_there_are_some() -> None:
+    old = dict.fromkeys(KEYS, 1)
+    none = old | {"cached_rows": 0, "cached_bytes": 0}
+    assert len(graph_views([old, old])) == len(graph_views([none, none])) == 5
+    shares, *_, rows, cache = graph_views([none, old | {"cached_rows": 1500, "cached_bytes": 2048}])
+    assert shares.data[0]["y"][-2:] == ["cached rows", "cache"]
+    assert [bar["x"][-2:] for bar in shares.data] == [[0, 0], [100, 100]]
+    assert rows.data[0]["customdata"] == ["0 cached rows", "1,500 cached rows"]
+    assert cache.data[0]["customdata"][1] == "2,048 bytes (2.0 KiB)"
+    assert cache.layout["yaxis"]["title"]["text"] == "cache (bytes)"
+
+
+def test_nothing_at_all_is_no_division_by_zero() -> None:
+    shares = graph_views([dict.fromkeys(KEYS, 0)])[0]
+    assert shares.data[0]["x"] == [0, 0, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("ranks", "legend", "lines"), [(1, False, 0), (4, True, 3), (20, True, 0), (64, False, 0)]
+)
+def test_many_ranks_have_no_legend_and_no_lines(ranks: int, legend: bool, lines: int) -> None:
+    panel = drawn({"kind": "graph", "ranks": [dict.fromkeys(KEYS, 1)] * ranks})
+    layout = panel.views[0].layout
+    assert (layout["showlegend"], len(layout["shapes"])) == (legend, lines)
+    assert bool(panel.note) == (lines > 0)
+
+
+# --------------------------------------------------------------------------------------------------------------- tables
+
+pieces = st.lists(st.tuples(st.integers(0, WORLD_SIZE - 1), st.integers(1, 10**9)), min_size=1, max_size=6)
+
+
+def table(name: str, shards: list[tuple[int, int]], plan: str = "row-wise") -> dict[str, Any]:
+    placed = [
+        {"rank": rank, "first_row": 5, "rows": 10, "first_column": 0, "columns": 4, "bytes": num_bytes}
+        for rank, num_bytes in shards
+    ]
+    once = shards[0][1] if plan == "replicated" else sum(num_bytes for _, num_bytes in shards)
+    return {"name": name, "rows": 1000, "dim": 8, "bytes": once, "plan": plan, "shards": placed}
+
+
+@given(st.lists(pieces, min_size=1, max_size=8))
+def test_bars_are_as_long_as_their_pieces(shards: list[list[tuple[int, int]]]) -> None:
+    tables = [table(f"t{number}", each) for number, each in enumerate(shards)]
+    by_bytes, by_share, by_rank = table_views(tables, WORLD_SIZE)
+    everything = sum(num_bytes for each in shards for _, num_bytes in each)
+    drawn = sum(sum(trace["x"]) for trace in by_bytes.data)
+    held = sum(sum(trace["y"]) for trace in by_rank.data)
+    largest = max(sum(num_bytes for _, num_bytes in each) for each in shards)
+    assert everything / drawn in (pytest.approx(1024.0**power) for power in range(4))
+    assert everything / held in (pytest.approx(1024.0**power) for power in range(4))
+    assert sum(len(trace["x"]) for trace in by_bytes.data) == sum(map(len, shards))
+    for place in range(len(tables)):
+        share = sum(
+            x for trace in by_share.data for y, x in zip(trace["y"], trace["x"], strict=True) if y == place
+        )
+        assert share == pytest.approx(100)
+    assert largest > 0
+
+
+def test_a_piece_says_what_it_is() -> None:
+    view = table_views([table("users <b>", [(1, 2048)])], 2)[0]
+    assert view.data[0]["customdata"] == []
+    (told,) = view.data[1]["customdata"]
+    assert told.split("<br>") == [
+        "<b>users &lt;b&gt;</b> (row-wise)",
+        "rank 1: rows 5 to 14 of 1,000, columns 0 to 3 of 8",
+        "2,048 bytes (2.0 KiB)",
+    ]
+    assert list(view.layout["yaxis"]["ticktext"]) == ["users &lt;b&gt;"]
+
+
+def test_copies_are_pale() -> None:
+    tables = [table("own", [(0, 9)]), table("copied", [(0, 4), (1, 4)], "replicated")]
+    panel = of_tables(tables, 2)
+    own, copied = panel.views[0].data[0]["marker"]["opacity"]
+    assert copied < own == 1
+    assert panel.note == "2 tables, 13 B; 1 of them (pale) copied to every rank, 17 B with all copies."
+
+
+def test_of_many_tables_the_largest_are_drawn() -> None:
+    tables = [table(f"t{size}", [(0, size)]) for size in range(1, MOST_TABLES + 11)]
+    panel = of_tables(tables, 1)
+    names = panel.views[0].layout["yaxis"]["ticktext"]
+    assert len(names) == MOST_TABLES
+    assert (names[0], names[-1]) == (f"t{MOST_TABLES + 10}", "t11")
+    assert f"the {MOST_TABLES} largest" in panel.note
+
+
+def test_a_long_name_is_cut() -> None:
+    (name,) = table_views([table("x" * 99, [(0, 1)])], 1)[0].layout["yaxis"]["ticktext"]
+    assert name == "x" * 23 + "…"
+
+
+@pytest.mark.parametrize(("ranks", "legend"), [(1, False), (8, True), (64, False)])
+def test_tables_of_many_ranks_have_no_legend(ranks: int, legend: bool) -> None:
+    view = table_views([table("t", [(rank, 1) for rank in range(ranks)])], ranks)[0]
+    assert view.layout["showlegend"] is legend

@@ -1,13 +1,17 @@
-"""windrow.launch.report.read_run: whole, old and damaged run folders; names that tell runs apart."""
+"""windrow.launch.report.read_run: whole, old and damaged run folders; names that tell runs apart; sums of traffic."""
 
 import json
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.report.read_run import read_run, read_runs, section
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.report.read_run import mean_traffic, read_run, read_runs, traffic_stages
 
 MakeRun = Callable[..., Path]
 
@@ -27,12 +31,6 @@ def test_an_old_run_has_no_ranks_and_no_placement(make_run: MakeRun) -> None:
     assert (dict(run.rank_epochs), run.placement, run.hosts) == ({}, None, [])
     assert run.num_ranks == 2
     assert read_run(make_run("log", "two", old=True), name="two").num_ranks is None
-
-
-def test_a_section_that_is_none_is_empty() -> None:
-    assert section({"a": {"b": 1}, "c": 3}, "a") == {"b": 1}
-    assert section({"a": {"b": 1}, "c": 3}, "c") == {}
-    assert section({}, "a") == {}
 
 
 @pytest.mark.parametrize("kind", ["graph", "log"])
@@ -120,3 +118,82 @@ def test_starts_that_are_not_objects_are_passed_over(make_run: MakeRun) -> None:
     path = make_run("graph", "one")
     (path / "environment.json").write_text(json.dumps([1, {"commit": "a"}]))
     assert read_run(path, name="one").starts == [{"commit": "a"}]
+
+
+def line(**changes: Any) -> str:
+    rank = {"host": "a", "seconds": 1.0, "stage_seconds": {"s": 0.5}, "bytes_sent": {"rows": [0, 7]}}
+    return json.dumps({"epoch": 1, "ranks": [{**rank, **changes}, rank]})
+
+
+def test_an_unfinished_last_line_is_passed_over(make_run: MakeRun) -> None:
+    path = make_run("graph", "one", epochs=1)
+    (path / "ranks.jsonl").write_text(line() + '\n{"epoch": 2, "ra')
+    assert read_run(path, name="one").rank_epochs[1][0].bytes_sent == {"rows": [0, 7]}
+
+
+@pytest.mark.parametrize(
+    ("damage", "told"),
+    [
+        ({"bytes_sent": {"rows": [1]}}, "has 1 numbers for 2 ranks"),
+        ({"bytes_sent": {"rows": [1, -2]}}, "got -2"),
+        ({"bytes_sent": {"rows": [1, "x"]}}, "got 'x'"),
+        ({"bytes_sent": [1]}, "line 2: "),
+        ({"stage_seconds": {"s": float("nan")}}, "got nan"),
+        ({"stage_seconds": {"s": None}}, "got None"),
+        ({"peak_memory_bytes": True}, "got True"),
+        ({"rows_local": -1}, "got -1"),
+        ({"rows_cached": -3}, "got -3"),
+        ({"peak_gpu_memory_bytes": "8"}, "got '8'"),
+        ({"waiting_seconds": {"rows": -0.5}}, "got -0.5"),
+        ({"waiting_seconds": 3}, "line 2: "),
+        ({"host": ["a"]}, "got ['a']"),
+        ({"surprise": 1}, "not the record"),
+    ],
+)
+def test_a_damaged_line_is_named(make_run: MakeRun, damage: dict[str, Any], told: str) -> None:
+    path = make_run("graph", "one", epochs=1)
+    (path / "ranks.jsonl").write_text(f"{line()}\n{line(**damage)}\n")
+    with pytest.raises(StoreError, match=r"ranks.jsonl, line 2: .*Remove that line") as caught:
+        read_run(path, name="one")
+    assert told in str(caught.value)
+
+
+def test_an_epoch_without_ranks_is_refused(make_run: MakeRun) -> None:
+    path = make_run("graph", "one", epochs=1)
+    (path / "ranks.jsonl").write_text('{"epoch": 1, "ranks": []}\n')
+    with pytest.raises(StoreError, match="line 1: it names no ranks"):
+        read_run(path, name="one")
+
+
+amounts = st.integers(min_value=0, max_value=10**12)
+two_ranks = st.lists(
+    st.dictionaries(st.sampled_from("abc"), st.lists(amounts, min_size=2, max_size=2)), min_size=2, max_size=2
+)
+
+
+@given(st.lists(two_ranks, min_size=1, max_size=4))
+def test_stages_add_up_to_all_and_nothing_is_lost(sent: list[list[dict[str, list[int]]]]) -> None:
+    epochs = {
+        number: [RankCost(bytes_sent=rank) for rank in ranks] for number, ranks in enumerate(sent, start=1)
+    }
+    stages = traffic_stages(epochs)
+    together = mean_traffic(epochs, stages)
+    apart = [mean_traffic(epochs, [stage]) for stage in stages]
+    for sender in range(2):
+        for receiver in range(2):
+            exact = sum(
+                rank.get(s, [0, 0])[receiver] for ranks in sent for s in "abc" for rank in [ranks[sender]]
+            )
+            assert together[sender][receiver] == pytest.approx(exact / len(sent))
+            assert sum(one[sender][receiver] for one in apart) == pytest.approx(exact / len(sent))
+
+
+def test_the_stage_with_most_bytes_comes_first_and_empty_ones_not_at_all() -> None:
+    costs = [RankCost(bytes_sent={"few": [0, 1], "many": [0, 9], "none": [0, 0]})]
+    assert traffic_stages({1: [*costs, RankCost()]}) == ["many", "few"]
+
+
+def test_epochs_on_another_number_of_ranks_are_passed_over() -> None:
+    before = [RankCost(bytes_sent={"rows": [0, 1, 1]})] * 3
+    now = [RankCost(bytes_sent={"rows": [0, 5]}), RankCost(bytes_sent={"rows": [3, 0]})]
+    assert mean_traffic({1: before, 2: now}, ["rows"]) == [[0, 5], [3, 0]]

@@ -8,7 +8,17 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan, rank_bytes
+from windrow.partition.tables.plan import (
+    Cost,
+    Plan,
+    Replica,
+    Shard,
+    TableSpec,
+    check_plan,
+    rank_bytes,
+    rectangle_bytes,
+    specs_by_name,
+)
 
 SPECS = (
     TableSpec(name="user", rows=10, dim=16, features=("user",)),
@@ -21,7 +31,8 @@ ITEM = (
     Shard("item", 1, (4, 7), (0, 4)),
     Shard("item", 1, (4, 7), (4, 6)),
 )
-PLAN = Plan((USER, *ITEM), ("day",))
+DAY = Replica("day", (0, 3))
+PLAN = Plan((USER, *ITEM), (DAY,))
 
 
 def refused(plan: Plan, message: str, **arguments) -> PlanError:
@@ -42,6 +53,28 @@ def test_a_mixed_plan_is_fine_and_says_what_is_where() -> None:
         PLAN.kind_of("other")
 
 
+def test_some_rows_of_a_table_may_be_on_every_rank() -> None:
+    plan = Plan((USER, Shard("item", 1, (2, 7), (0, 6))), (DAY, Replica("item", (0, 2))))
+    check_plan(plan, SPECS, 2)
+    assert plan.kind_of("item") == "partly replicated"
+    copies = 3 * 4 * 4 + 2 * (6 * 4 + 4)
+    assert rank_bytes(plan, SPECS, 2) == [640 + copies, 5 * (6 * 4 + 4) + copies]
+    for rows, message in (
+        ((0, 1), "rows 1, columns 0-5 are on no rank"),
+        ((0, 3), "rows 2, columns 0-5 are covered 2 times, by rank 1, every rank"),
+        ((0, 8), r"rows 0-7 .every rank.: rows \[0, 8\) are not a range inside"),
+    ):
+        refused(Plan(plan.shards, (DAY, Replica("item", rows))), message)
+
+
+def test_costs_add_up_part_by_part() -> None:
+    one = Cost(memory_bytes=8, lookups=1, lookup_bytes=2, id_bytes=3, forward_bytes=4, backward_bytes=5)
+    assert one.total == 14
+    assert (one + one).total == 28
+    assert (one + Cost(memory_bytes=1)).memory_bytes == 9
+    assert Cost() + one == one
+
+
 def test_bytes_by_rank() -> None:
     day = 3 * 4 * 4
     assert rank_bytes(PLAN, SPECS, 3) == [
@@ -56,33 +89,36 @@ def test_bytes_by_rank() -> None:
     [
         (Plan((USER, *ITEM)), "misses table 'day': give it a rank"),
         (
-            Plan((*PLAN.shards, Shard("color", 0, (0, 1), (0, 1))), ("day",)),
+            Plan((*PLAN.shards, Shard("color", 0, (0, 1), (0, 1))), (DAY,)),
             "names a table 'color', but the tables",
         ),
-        (Plan(PLAN.shards, ("day", "user")), "table 'user' is replicated and placed once more"),
-        (Plan(PLAN.shards, ("day", "day")), "table 'day' is replicated and placed once more"),
-        (Plan((USER, *ITEM[:2]), ("day",)), "table 'item': rows 4-6, columns 4-5 are on no rank"),
         (
-            Plan((USER, *ITEM, Shard("item", 0, (3, 5), (0, 4))), ("day",)),
+            Plan(PLAN.shards, (DAY, Replica("user", (0, 10)))),
+            "table 'user': rows 0-9, columns 0-15 are covered 2 times, by rank 0, every rank",
+        ),
+        (Plan(PLAN.shards, (DAY, DAY)), "table 'day': .* covered 2 times, by every rank, every rank"),
+        (Plan((USER, *ITEM[:2]), (DAY,)), "table 'item': rows 4-6, columns 4-5 are on no rank"),
+        (
+            Plan((USER, *ITEM, Shard("item", 0, (3, 5), (0, 4))), (DAY,)),
             "'item': row.* 3, columns 0-3 are covered 2 times, by rank 0, rank 0",
         ),
         (
-            Plan((dataclasses.replace(USER, rank=2), *ITEM), ("day",)),
+            Plan((dataclasses.replace(USER, rank=2), *ITEM), (DAY,)),
             r"'user': rows 0-9, columns 0-15 \(rank 2\): there is no rank 2 among 2",
         ),
-        (Plan((dataclasses.replace(USER, rank=-1), *ITEM), ("day",)), "there is no rank -1"),
+        (Plan((dataclasses.replace(USER, rank=-1), *ITEM), (DAY,)), "there is no rank -1"),
         (
-            Plan((dataclasses.replace(USER, rows=(0, 11)), *ITEM), ("day",)),
+            Plan((dataclasses.replace(USER, rows=(0, 11)), *ITEM), (DAY,)),
             r"rows \[0, 11\) are not a range inside",
         ),
         (
-            Plan((dataclasses.replace(USER, columns=(8, 8)), *ITEM), ("day",)),
+            Plan((dataclasses.replace(USER, columns=(8, 8)), *ITEM), (DAY,)),
             r"columns \[8, 8\) are not a range",
         ),
         (
             Plan(
                 (dataclasses.replace(USER, columns=(0, 6)), Shard("user", 1, (0, 10), (6, 16)), *ITEM),
-                ("day",),
+                (DAY,),
             ),
             "columns are cut at 6, which is no multiple of 4",
         ),
@@ -108,20 +144,20 @@ def test_memory_overflow_states_the_shortfall() -> None:
 
 @given(data=st.data())
 def test_a_random_grid_passes_and_its_mutations_do_not(data: st.DataObject) -> None:
-    spec = TableSpec(
+    one = TableSpec(
         name="t", rows=data.draw(st.integers(2, 30)), dim=data.draw(st.integers(1, 30)), features=()
     )
-    inner_rows = data.draw(st.sets(st.integers(1, spec.rows - 1), max_size=4))
+    inner_rows = data.draw(st.sets(st.integers(1, one.rows - 1), max_size=4))
     inner_columns = data.draw(st.sets(st.integers(1, 7).map(lambda four: 4 * four), max_size=3))
-    rows = sorted({0, spec.rows, *inner_rows})
-    columns = sorted({0, spec.dim, *(column for column in inner_columns if column < spec.dim)})
+    rows = sorted({0, one.rows, *inner_rows})
+    columns = sorted({0, one.dim, *(column for column in inner_columns if column < one.dim)})
     world_size = data.draw(st.integers(1, 4))
     shards = [
         Shard("t", data.draw(st.integers(0, world_size - 1)), (top, bottom), (left, right))
         for top, bottom in itertools.pairwise(rows)
         for left, right in itertools.pairwise(columns)
     ]
-    check_plan(Plan(tuple(shards)), [spec], world_size)
+    check_plan(Plan(tuple(shards)), [one], world_size)
     number = data.draw(st.integers(0, len(shards) - 1))
     shard = shards[number]
     others = [*shards[:number], *shards[number + 1 :]]
@@ -134,4 +170,45 @@ def test_a_random_grid_passes_and_its_mutations_do_not(data: st.DataObject) -> N
     }
     for message, mutation in mutated.items():
         with pytest.raises(PlanError, match=message):
-            check_plan(Plan(tuple(mutation)), [spec], world_size)
+            check_plan(Plan(tuple(mutation)), [one], world_size)
+
+
+def spec(**changes) -> TableSpec:
+    return TableSpec(**{"name": "item", "rows": 10, "dim": 16, "features": ("item",), **changes})
+
+
+def test_weights_and_state_are_counted() -> None:
+    assert spec().num_bytes == 10 * 16 * 4
+    assert spec(bytes_per_value=2, optimizer_bytes_per_row=4).num_bytes == 10 * (16 * 2 + 4)
+    assert spec(optimizer_bytes_per_row=0.25).num_bytes == 10 * 16 * 4 + 3, "rounded up"
+
+
+@pytest.mark.parametrize(
+    ("per_row", "expected"),
+    [(0, 0), (4, 5 * 4), (16 * 4, 5 * 4 * 4), (16 * 8, 5 * 4 * 8)],
+    ids=["sgd", "row-wise adagrad: once for each piece", "adagrad", "adam"],
+)
+def test_state_of_a_piece(per_row: int, expected: int) -> None:
+    assert rectangle_bytes(spec(optimizer_bytes_per_row=per_row), 5, 4) == 5 * 4 * 4 + expected
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"name": ""}, "empty name"),
+        ({"rows": 0}, "table 'item': rows = 0: expected at least 1"),
+        ({"dim": -1}, "dim = -1"),
+        ({"bytes_per_value": 0}, "bytes_per_value = 0"),
+        ({"lookups_per_sample": float("nan")}, "lookups_per_sample = nan"),
+        ({"optimizer_bytes_per_row": -1.0}, "optimizer_bytes_per_row = -1.0: expected 0 or more"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(PlanError, match=message):
+        spec(**changes)
+
+
+def test_names_are_unique() -> None:
+    assert list(specs_by_name([spec(name="b"), spec(name="a")])) == ["b", "a"]
+    with pytest.raises(PlanError, match="two tables are named 'item'"):
+        specs_by_name([spec(), spec()])

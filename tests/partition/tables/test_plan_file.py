@@ -3,12 +3,12 @@
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Shard, TableSpec
-from windrow.partition.tables.plan_file import read_plan, write_plan
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan
+from windrow.partition.tables.plan_file import describe_plan, read_plan, write_plan
 from windrow.partition.tables.planners import plan_with_planner
 
 SPECS = (
@@ -39,13 +39,39 @@ def test_a_plan_written_by_hand(tmp_path: Path) -> None:
             Shard("item_id", 1, (4, 8), (0, 8)),
             Shard("item_id", 0, (4, 8), (8, 16)),
         ),
-        ("country",),
+        (Replica("country", (0, 3)),),
     )
     write_plan(path, plan, SPECS)
     assert read_plan(path, SPECS) == plan
     assert "[item_id]  # 8 rows x 16, grid\nshards = [\n  {rank = 0, rows = [0, 4]},\n" in path.read_text()
 
 
+def test_rows_on_every_rank(tmp_path: Path) -> None:
+    path = tmp_path / "plan.toml"
+    path.write_text("""
+[user_id]
+replicated = [[0, 2], [5, 6]]
+rank = 1
+[item_id]
+replicated = [[0, 4]]
+shards = [{rank=0, rows=[4, 8], columns=[0, 8]}, {rank=1, rows=[4, 8], columns=[8, 16]}]
+""")
+    plan = read_plan(path, SPECS)
+    assert plan == Plan(
+        (
+            Shard("user_id", 1, (2, 5), (0, 16)),
+            Shard("user_id", 1, (6, 10), (0, 16)),
+            Shard("item_id", 0, (4, 8), (0, 8)),
+            Shard("item_id", 1, (4, 8), (8, 16)),
+        ),
+        (Replica("user_id", (0, 2)), Replica("user_id", (5, 6)), Replica("item_id", (0, 4))),
+    )
+    check_plan(plan, SPECS[:2], 2)
+    write_plan(path, plan, SPECS[:2])
+    assert read_plan(path, SPECS) == plan
+
+
+@settings(max_examples=30)
 @given(
     names=st.lists(st.text(min_size=1, max_size=12), min_size=1, max_size=5, unique=True),
     planner=st.sampled_from(["row_wise", "column_wise", "greedy_size"]),
@@ -75,6 +101,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, names: list[str], 
         ("[user_id]\nrank = '0'", r"\[user_id\] rank = '0': expected the number of a rank"),
         ("[user_id]\nrank = true", "rank = True: expected the number"),
         ("[user_id]\nreplicated = false", "replicated = False: expected true"),
+        ("[user_id]\nreplicated = [3]", r"replicated = 3: expected \[first, one after"),
         ("[user_id]\nshards = []", r"shards = \[\]: expected a list"),
         ("[user_id]\nshards = [3]", r"shards\[0\] is 3: expected the keys rank, rows, columns"),
         ("[user_id]\nshards = [{rows=[0, 10]}]", r"shards\[0\] needs a rank, got rows"),
@@ -106,3 +133,37 @@ def test_an_incomplete_plan_is_not_written(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match="does not say where table 'user_id' lives"):
         write_plan(tmp_path / "plan.toml", Plan(()), SPECS)
     assert not list(tmp_path.iterdir())
+
+
+DESCRIBED = (
+    TableSpec(name="user", rows=1 << 16, dim=16, features=("user",)),
+    TableSpec(name="item", rows=1 << 15, dim=16, features=("item", "history"), lookups_per_sample=21),
+    TableSpec(name="day", rows=7, dim=4, features=("day",)),
+)
+EXPECTED = """\
+table    rows  dim      bytes  plan        ranks
+user   65,536   16  4,194,304  table-wise  0
+item   32,768   16  2,097,152  row-wise    0, 1
+day         7    4        112  replicated  all
+
+rank  pieces      bytes  dims  lookups/sample
+   0       3  4,718,704    52            6.75
+   1       2  1,572,976    36           16.25"""
+
+
+def test_a_plan_is_described() -> None:
+    plan = Plan(
+        (
+            Shard("user", 0, (0, 1 << 16), (0, 16)),
+            Shard("item", 0, (0, 1 << 13), (0, 16)),
+            Shard("item", 1, (1 << 13, 1 << 15), (0, 16)),
+        ),
+        (Replica("day", (0, 7)),),
+    )
+    text = describe_plan(plan, DESCRIBED, 2)
+    assert text == EXPECTED
+
+
+def test_many_ranks_are_cut_short() -> None:
+    text = describe_plan(plan_with_planner("row_wise", DESCRIBED[:1], 100), DESCRIBED[:1], 100)
+    assert "0, 1, 2, 3, 4, 5, 6, 7, ... (100)" in text

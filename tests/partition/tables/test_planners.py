@@ -1,18 +1,21 @@
 """windrow.partition.tables.planners: every plan can be carried out, and is balanced as promised."""
 
 from pathlib import Path
-from typing import get_args
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.comm.errors import PlanError
-from windrow.partition.tables.plan import Plan, Shard, TableSpec, check_plan, rank_bytes
+from windrow.comm.errors import PlanError, RecipeError
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan, rank_bytes
 from windrow.partition.tables.plan_file import write_plan
-from windrow.partition.tables.planners import PlannerName, PlanOptions, make_plan, plan_with_planner
-
-PLANNERS = get_args(PlannerName)
+from windrow.partition.tables.planners import (
+    PLANNERS,
+    PlanOptions,
+    make_plan,
+    plan_with_planner,
+    register_planner,
+)
 
 
 def table(number: int, **changes) -> TableSpec:
@@ -33,9 +36,10 @@ tables = st.lists(
 
 
 @pytest.mark.parametrize("planner", PLANNERS)
+@settings(max_examples=30)
 @given(specs=tables, world_size=st.integers(1, 6), replicate_below_bytes=st.sampled_from([0, 1000, 65536]))
 def test_every_plan_is_fine(
-    planner: PlannerName, specs: list[TableSpec], world_size: int, replicate_below_bytes: int
+    planner: str, specs: list[TableSpec], world_size: int, replicate_below_bytes: int
 ) -> None:
     options = PlanOptions(planner=planner, replicate_below_bytes=replicate_below_bytes)
     plan = make_plan(options, specs, world_size)
@@ -45,7 +49,9 @@ def test_every_plan_is_fine(
         spec.name for spec in specs if spec.rows * spec.dim * 4 < replicate_below_bytes and world_size > 1
     }
     everything = {spec.name for spec in specs}
-    assert set(plan.replicated) == (everything if planner == "replicated" else small)
+    assert {replica.table for replica in plan.replicated} == (
+        everything if planner == "replicated" else small
+    )
 
 
 @given(specs=tables, world_size=st.integers(1, 6))
@@ -86,7 +92,7 @@ def test_round_robin() -> None:
 
 
 @pytest.mark.parametrize("planner", ["round_robin", "greedy_size", "greedy_lookups"])
-def test_whole_tables_respect_memory(planner: PlannerName) -> None:
+def test_whole_tables_respect_memory(planner: str) -> None:
     specs = [table(number, rows=rows) for number, rows in enumerate((60, 50, 40, 30, 20))]
     row = 8 * 4
     plan = plan_with_planner(planner, specs, 2, rank_memory_bytes=110 * row)
@@ -96,7 +102,7 @@ def test_whole_tables_respect_memory(planner: PlannerName) -> None:
     ) as caught:
         plan_with_planner(planner, specs, 2, rank_memory_bytes=70 * row)
     assert caught.value.shortfall_bytes > 0
-    with pytest.raises(PlanError, match=f"table 't0' needs {60 * row} bytes.*{59 * row} of its") as caught:
+    with pytest.raises(PlanError, match=f"table 't0' needs {60 * row} bytes.*{59 * row} left") as caught:
         plan_with_planner("greedy_size", specs, 2, rank_memory_bytes=59 * row)
     assert caught.value.shortfall_bytes == row
 
@@ -126,9 +132,10 @@ def test_pieces_are_even_and_odd_ones_go_round() -> None:
 
 def test_half_precision_is_not_replicated_for_being_small() -> None:
     specs = [table(0), table(1, bytes_per_value=2)]
-    assert make_plan(PlanOptions(), specs, 2).replicated == ("t0",)
+    assert make_plan(PlanOptions(), specs, 2).replicated == (Replica("t0", (0, 100)),)
     assert make_plan(PlanOptions(), specs, 1).replicated == ()
-    assert make_plan(PlanOptions(planner="replicated"), specs, 2).replicated == ("t0", "t1")
+    everything = make_plan(PlanOptions(planner="replicated"), specs, 2).replicated
+    assert [replica.table for replica in everything] == ["t0", "t1"]
 
 
 def test_a_plan_file_wins_and_its_errors_name_it(tmp_path: Path) -> None:
@@ -143,3 +150,45 @@ def test_a_plan_file_wins_and_its_errors_name_it(tmp_path: Path) -> None:
     with pytest.raises(PlanError, match=r"plan\.toml: rank 1 needs") as caught:
         make_plan(PlanOptions(file=path, rank_memory_bytes=1), specs, 2)
     assert caught.value.shortfall_bytes == 3199
+
+
+def on_the_last_rank(specs, world_size, memory):
+    """A user's own planner: half of each table on every rank, the other half on the last."""
+    del memory
+    shards = [Shard(spec.name, world_size - 1, (spec.rows // 2, spec.rows), (0, spec.dim)) for spec in specs]
+    return Plan(tuple(shards), tuple(Replica(spec.name, (0, spec.rows // 2)) for spec in specs))
+
+
+def test_ones_own_planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    monkeypatch.setattr("windrow.partition.tables.planners.PLANNERS", dict(PLANNERS))
+    register_planner("mine", on_the_last_rank)
+    specs = [table(0), table(1, rows=2)]
+    plan = make_plan(PlanOptions(planner="mine"), specs, 3)
+    # The second is small enough to be replicated whole.
+    assert plan.shards == ()
+    plan = make_plan(PlanOptions(planner="mine", replicate_below_bytes=0), specs, 3)
+    assert plan == on_the_last_rank(specs, 3, 0)
+    (tmp_path / "my_planners.py").write_text(
+        "from windrow.partition.tables.planners import PLANNERS\nf = PLANNERS['row_wise']\n"
+    )
+    monkeypatch.syspath_prepend(tmp_path)
+    named = PlanOptions(planner="my_planners:f")
+    assert make_plan(named, specs, 2) == make_plan(PlanOptions(planner="row_wise"), specs, 2)
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"planner": "best"}, 'planner = "best": expected one of round_robin, greedy_size'),
+        (
+            {"planner": "no_module:f"},
+            "planner = \"no_module:f\": No module named 'no_module': name a function",
+        ),
+        ({"planner": "math:best"}, "module 'math' has no attribute 'best'"),
+        ({"rank_memory_bytes": -1}, "rank_memory_bytes = -1: expected 0 or more"),
+        ({"replicate_below_bytes": -1}, "replicate_below_bytes = -1: expected 0 or more"),
+    ],
+)
+def test_nonsense_is_refused(changes: dict, message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        PlanOptions(**changes)

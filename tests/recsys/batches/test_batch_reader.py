@@ -12,9 +12,14 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, stream_key
-from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.batches.deduplication.deduplicate import deduplicate
-from windrow.recsys.batches.lanes import Lanes, permutation, shuffled_windows, windows_in_order
+from windrow.recsys.batches.batch_reader import (
+    BatchReader,
+    Lanes,
+    permutation,
+    shuffled_windows,
+    windows_in_order,
+)
+from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 
 NUM_DENSE = 3

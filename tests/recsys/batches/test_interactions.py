@@ -1,4 +1,5 @@
 import dataclasses
+import gzip
 
 import numpy as np
 import pytest
@@ -7,23 +8,25 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.interactions import (
+    InteractionOptions,
     Interactions,
-    ItemLists,
     carve_validation,
     check_interactions,
     item_lists_from_pairs,
+    read_interactions,
 )
+from windrow.recsys.batches.jagged import Jagged
 
 pairs = st.sets(st.tuples(st.integers(0, 9), st.integers(0, 30)), min_size=1)
 
 
-def lists_of(found, num_users=10):
+def lists_of_pairs(found, num_users=10):
     users, items = np.array(sorted(found), dtype=np.int64).reshape(-1, 2).T
     return item_lists_from_pairs(users, items, num_users)
 
 
 def make(train, validation=(), test=()):
-    return Interactions(3, 6, *(lists_of(found, 3) for found in (train, validation, test)))
+    return Interactions(3, 6, *(lists_of_pairs(found, 3) for found in (train, validation, test)))
 
 
 GOOD = make({(0, 2), (0, 5), (2, 0)}, {(0, 1)}, {(1, 4)})
@@ -31,28 +34,28 @@ GOOD = make({(0, 2), (0, 5), (2, 0)}, {(0, 1)}, {(1, 4)})
 
 @given(pairs)
 def test_lists_hold_every_pair_in_order(found):
-    lists = lists_of(found)
-    assert list(zip(lists.users.tolist(), lists.items.tolist(), strict=True)) == sorted(found)
-    assert lists.counts.sum() == len(lists) == len(found)
-    assert lists.num_users == 10
+    lists = lists_of_pairs(found)
+    assert list(zip(lists.rows.tolist(), lists.values.tolist(), strict=True)) == sorted(found)
+    assert lists.lengths.sum() == len(lists.values) == len(found)
+    assert len(lists) == 10
 
 
 @given(pairs, st.floats(0, 0.99), st.integers(0, 5))
 def test_carving_moves_a_share_of_each_user(found, fraction, seed):
-    train = lists_of(found)
+    train = lists_of_pairs(found)
     kept, taken = carve_validation(train, fraction, seed=seed)
-    assert (taken.counts == np.floor(train.counts * fraction)).all()
-    both = [set(zip(part.users.tolist(), part.items.tolist(), strict=True)) for part in (kept, taken)]
+    assert (taken.lengths == np.floor(train.lengths * fraction)).all()
+    both = [set(zip(part.rows.tolist(), part.values.tolist(), strict=True)) for part in (kept, taken)]
     assert both[0] | both[1] == found
     assert not both[0] & both[1]
     again = carve_validation(train, fraction, seed=seed)[1]
-    assert (again.items == taken.items).all()
+    assert (again.values == taken.values).all()
 
 
 def test_another_seed_carves_other_items():
-    train = lists_of({(user, item) for user in range(10) for item in range(30)})
+    train = lists_of_pairs({(user, item) for user in range(10) for item in range(30)})
     first, second = (carve_validation(train, 0.5, seed=seed)[1] for seed in (0, 1))
-    assert not np.array_equal(first.items, second.items)
+    assert not np.array_equal(first.values, second.values)
 
 
 @pytest.mark.parametrize("fraction", [-0.1, 1.0, float("nan")])
@@ -67,17 +70,16 @@ def test_good_interactions_pass():
 
 
 def lists(indptr, items):
-    return ItemLists(np.array(indptr, dtype=np.int64), np.array(items, dtype=np.int64))
+    return Jagged(np.array(items, dtype=np.int64), np.array(indptr, dtype=np.int64))
 
 
 @pytest.mark.parametrize(
     ("train", "message"),
     [
         (lists([1, 2, 2, 3], [2, 5, 0]), "here, train: offsets start at 1"),
-        (lists([0, 2, 1, 3], [2, 5, 0]), "user 1: offsets go down, from 2 to 1"),
+        (lists([0, 2, 1, 3], [2, 5, 0]), "here, train, user 1: offset 1 comes after 2"),
         (lists([0, 2, 2, 4], [2, 5, 0]), "offsets end at 4, but there are 3"),
         (lists([0, 2, 3], [2, 5, 0]), "3 offsets for 3 users"),
-        (lists([[0, 2, 2, 3]], [2, 5, 0]), "1-D"),
         (lists([0, 2, 2, 3], [2, 6, 0]), r"user 0: item 6 is not in 0 \.\. 5"),
         (lists([0, 2, 2, 3], [2, 5, -1]), "user 2: item -1"),
         (lists([0, 2, 2, 3], [5, 5, 0]), "user 0: item 5 occurs twice"),
@@ -98,3 +100,135 @@ def test_the_fingerprint_is_that_of_the_data():
     again = make({(0, 2), (0, 5), (2, 0)}, {(0, 1)}, {(1, 4)})
     assert GOOD.fingerprint() == again.fingerprint()
     assert len({GOOD.fingerprint(), other.fingerprint(), moved.fingerprint()}) == 3
+
+
+def test_what_is_not_given_is_usable():
+    assert InteractionOptions().num_negatives > 0
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("validation_fraction", -0.1),
+        ("validation_fraction", 1.0),
+        ("validation_fraction", float("nan")),
+        ("max_history", -1),
+        ("max_audience", -1),
+        ("num_negatives", 0),
+        ("negative_exponent", -0.5),
+        ("negative_exponent", float("nan")),
+    ],
+)
+def test_values_out_of_range_are_named(name, value):
+    with pytest.raises(RecipeError, match=f"interactions.{name} = "):
+        InteractionOptions(**{name: value})
+
+
+ARRAYS = {
+    "train_indptr": np.array([0, 2, 3, 3], dtype=np.int32),
+    "train_items": np.array([4, 1, 0], dtype=np.int32),
+    "test_indptr": np.array([0, 0, 1, 2], dtype=np.int32),
+    "test_items": np.array([5, 2], dtype=np.int32),
+}
+
+
+def save(path, **changes):
+    arrays = {name: array for name, array in {**ARRAYS, **changes}.items() if array is not None}
+    np.savez(path, **arrays)
+    return path
+
+
+def test_npz(tmp_path):
+    found = read_interactions(save(tmp_path / "data.npz"), seed=0)
+    assert (found.num_users, found.num_items) == (3, 6)
+    assert found.train.values.tolist() == [1, 4, 0]
+    assert found.test.rows.tolist() == [1, 2]
+    assert found.test.values.tolist() == [5, 2]
+    assert len(found.validation.values) == 0
+
+
+def test_validation_is_carved(tmp_path):
+    found = read_interactions(save(tmp_path / "data.npz"), validation_fraction=0.5, seed=0)
+    assert found.train.lengths.tolist() == [1, 1, 0]
+    assert found.validation.lengths.tolist() == [1, 0, 0]
+
+
+@pytest.mark.parametrize(
+    ("changes", "message"),
+    [
+        ({"test_items": None}, "no array 'test_items'"),
+        ({"train_items": np.array([0.5, 1, 0])}, "'train_items' has type float64"),
+        ({"train_items": np.array([4, 4, 0])}, "user 0: item 4 occurs twice"),
+        ({"train_indptr": np.array([0, 2, 1, 3])}, "user 1: offset 1 comes after 2"),
+        ({"train_indptr": np.array([0, 2, 3])}, "test: 4 offsets for 2 users"),
+        ({"test_items": np.array([0, 2])}, "in train and in test"),
+        ({"train_items": np.array([-4, 1, 0])}, "item -4 is not in"),
+    ],
+)
+def test_bad_npz_is_refused(tmp_path, changes, message):
+    with pytest.raises(DataError, match=message):
+        read_interactions(save(tmp_path / "data.npz", **changes), seed=0)
+
+
+def test_damaged_or_absent_files_are_refused(tmp_path):
+    damaged = tmp_path / "damaged.npz"
+    damaged.write_bytes(b"not a zip file")
+    with pytest.raises(DataError, match="no readable npz"):
+        read_interactions(damaged, seed=0)
+    whole = save(tmp_path / "whole.npz")
+    whole.write_bytes(whole.read_bytes()[:-200])
+    with pytest.raises(DataError, match=r"no readable npz|is damaged"):
+        read_interactions(whole, seed=0)
+    for name in ("absent.npz", "absent.csv", "absent.parquet"):
+        with pytest.raises(DataError, match="no such file"):
+            read_interactions(tmp_path / name, seed=0)
+
+
+def write_table(path, text):
+    if path.suffix == ".gz":
+        path.write_bytes(gzip.compress(text.encode()))
+    elif path.suffix == ".parquet":
+        import pyarrow as pa
+        import pyarrow.csv
+        import pyarrow.parquet
+
+        pa.parquet.write_table(pa.csv.read_csv(pa.BufferReader(text.encode())), path)
+    else:
+        path.write_text(text.replace(",", "\t") if path.suffix == ".tsv" else text)
+    return path
+
+
+@pytest.mark.parametrize("suffix", ["csv", "tsv", "csv.gz", "parquet"])
+def test_tables(tmp_path, suffix):
+    train = write_table(tmp_path / f"train.{suffix}", "time,user,item\n1,0,4\n2,1,0\n3,0,1\n")
+    test = write_table(tmp_path / f"test.{suffix}", "user,item\n2,2\n1,5\n")
+    found = read_interactions(train, test, seed=0)
+    expected = read_interactions(save(tmp_path / "data.npz"), seed=0)
+    assert found.fingerprint() == expected.fingerprint()
+    assert len(read_interactions(train, seed=0).test.values) == 0
+
+
+@pytest.mark.parametrize(
+    ("text", "message"),
+    [
+        ("user,thing\n0,1\n", "no column 'item'"),
+        ("user,item\na,1\n", "column 'user' has type string"),
+        ("user,item\n0,1\n0,\n", "row 2: column 'item' is empty"),
+        ("user,item\n0,1\n-1,3\n", "row 2: column 'user' is -1"),
+        ("user,item\n0,1\n0,1\n", "user 0: item 1 occurs twice"),
+        ("user,item\n0,1\n987654321,3\n", "column 'user' has the number 987654321 among 2 interactions"),
+        ("user,item\n0,987654321\n", "column 'item' has the number 987654321"),
+        ("user,item\n0,1,7\n", "no readable table"),
+        ("", "no readable table"),
+    ],
+)
+def test_bad_tables_are_refused(tmp_path, text, message):
+    with pytest.raises(DataError, match=message):
+        read_interactions(write_table(tmp_path / "train.csv", text), seed=0)
+
+
+def test_gowalla(shared_data):
+    found = read_interactions(shared_data / "recsys" / "gowalla.npz", validation_fraction=0.1, seed=0)
+    assert (found.num_users, found.num_items, len(found.test.values)) == (29_858, 40_981, 217_242)
+    assert len(found.train.values) + len(found.validation.values) == 810_128
+    assert found.train.lengths.min() >= 8

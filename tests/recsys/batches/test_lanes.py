@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.lanes import (
+from windrow.recsys.batches.batch_reader import (
     Lanes,
     permutation,
     permutation_of_runs,

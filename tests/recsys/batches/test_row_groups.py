@@ -1,8 +1,13 @@
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
-from windrow.comm.errors import StoreError
-from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups, SharedGroups, decoded, distinct_rows
+from windrow.recsys.batches.transforms import TransformOptions, Transforms, transformed_lists
+from windrow.recsys.log.store import FeatureEntry
 
 pa = pytest.importorskip("pyarrow")
 
@@ -39,7 +44,7 @@ def test_lists_and_weights(store):
     lists = group.lists[0]
     assert (low, high) == (0, 3)
     assert lists.offsets.tolist() == [0, 1, 3, 3]
-    assert lists.ids.tolist() == [4, 5, 5]
+    assert lists.values.tolist() == [4, 5, 5]
     assert lists.weights.tolist() == [0.5, 0.5, 0.5]
     assert group.dense.shape == (3, 0)
 
@@ -91,3 +96,195 @@ def test_a_page_that_was_altered_is_refused(tmp_path, write_log):
     file.write_bytes(content)
     with pytest.raises(StoreError, match="row group 0"):
         open_groups(store).covering(0, 10)
+
+
+def entry(name, *, multi_hot=False, weighted=False):
+    return FeatureEntry(
+        name=name, table=name, rows=100, multi_hot=multi_hot, weighted=weighted, ids="rows", counts={}
+    )
+
+
+FEATURES = (
+    entry("item"),
+    entry("cart", multi_hot=True),
+    entry("basket", multi_hot=True, weighted=True),
+    entry("user"),
+)
+
+
+def table():
+    lists, weights = pa.list_(pa.int64()), pa.list_(pa.float32())
+    return pa.table(
+        {
+            "label": pa.array([0, 1, 0], pa.float32()),
+            "dense": pa.array([[1, 2], [3, 4], [5, 6]], pa.list_(pa.float32(), 2)),
+            "item": pa.array([10, 11, 12]),
+            "cart": pa.array([[1, 2], [1, 2], []], lists),
+            "basket": pa.array([[5], [5], [6]], lists),
+            "basket.weights": pa.array([[0.5], [0.5], [0.5]], weights),
+            "user": pa.array([3, 3, 4]),
+            "session": pa.array([8, 8, 9]),
+        }
+    )
+
+
+def choice(**options):
+    return ColumnChoice(features=FEATURES, num_dense=2, **options)
+
+
+def test_columns_that_are_read():
+    assert choice().columns() == ["label", "dense", "item", "cart", "basket", "basket.weights", "user"]
+    assert ColumnChoice(features=FEATURES[:1], num_dense=0, sessions=True).columns() == [
+        "label",
+        "session",
+        "item",
+    ]
+
+
+def test_without_groups_arrays_are_those_of_arrow():
+    source = table()
+    group = decoded(source, choice(sessions=True))
+    assert [ids.tolist() for ids in group.single] == [[10, 11, 12], [3, 3, 4]]
+    assert [lists.values.tolist() for lists in group.lists] == [[1, 2, 1, 2], [5, 5, 6]]
+    assert group.sessions.tolist() == [8, 8, 9]
+    assert group.groups.inverse.shape == (0, 3)
+    address = source.column("cart").chunk(0).values.buffers()[1].address
+    assert group.lists[0].values.ctypes.data == address
+
+
+def test_groups_leave_the_other_features():
+    group = decoded(table(), choice(groups=(("user", "cart"), ("basket",))))
+    assert [ids.tolist() for ids in group.single] == [[10, 11, 12]]
+    assert group.lists == ()
+    users, baskets = group.groups.rows
+    assert group.groups.inverse.tolist() == [[0, 0, 1], [0, 0, 1]]
+    assert [lists.values.tolist() for lists in users.features] == [[3, 4], [1, 2]]
+    assert [lists.lengths.tolist() for lists in users.features] == [[1, 1], [2, 0]]
+    assert baskets.features[0].weights.tolist() == [0.5, 0.5]
+    whole = decoded(table(), choice())
+    assert group.num_bytes > 0
+    # Labels, dense values, items; all else is held otherwise.
+    assert whole.num_bytes == 12 + 24 + 2 * 24 + (16 + 32) + (16 + 24 + 12)
+
+
+def test_transforms_reach_features_in_groups_and_out_of_them():
+    steps = {
+        "item": TransformOptions(clip=(0, 11)),
+        "user": TransformOptions(clip=(0, 3)),
+        "cart": TransformOptions(keep_last=1),
+        "basket": TransformOptions(clip=(6, 9)),
+        "band": TransformOptions(dense="price", bucketise=(3.0,)),
+        "second": TransformOptions(dense="age", bucketise=(5.5,)),
+    }
+    transforms = Transforms(steps, FEATURES, ("age", "price"))
+    options = choice(groups=(("user", "band"), ("basket",)), transforms=transforms)
+    assert [feature.name for feature in options.plain] == ["item", "cart", "second"]
+    group = decoded(table(), options)
+    assert [ids.tolist() for ids in group.single] == [[10, 11, 11], [0, 0, 0]]
+    assert group.lists[0].values.tolist() == [2, 2]
+    assert group.groups.inverse.tolist() == [[0, 1, 1], [0, 0, 0]]
+    assert [lists.values.tolist() for lists in group.groups.rows[0].features] == [[3, 3], [0, 1]]
+
+
+@pytest.mark.parametrize(
+    ("groups", "message"),
+    [
+        (((),), "empty group"),
+        ((("cart", "hat"),), "'hat', which is no feature"),
+        ((("cart",), ("item", "cart")), "'cart' twice"),
+    ],
+)
+def test_refuses_groups_that_cannot_be(groups, message):
+    with pytest.raises(RecipeError, match=message):
+        choice(groups=groups).check_groups()
+
+
+def test_which_groups_have_weights():
+    options = choice()
+    assert options.is_weighted(("cart", "basket"))
+    assert not options.is_weighted(("cart", "user"))
+
+
+few = st.lists(st.integers(0, 2), max_size=3)
+
+
+def id_lists(lists, weights=None):
+    ids = np.array([number for ids in lists for number in ids], np.int64)
+    return Jagged(ids, np.cumsum([0, *map(len, lists)]), weights)
+
+
+def rows_of_features(found, num_features):
+    """Distinct rows as tuples of lists."""
+    assert len(found.features) == num_features
+    of_features = [
+        [
+            tuple(lists.values[low:][:size].tolist())
+            for low, size in zip(lists.starts, lists.lengths, strict=True)
+        ]
+        for lists in found.features
+    ]
+    return list(zip(*of_features, strict=True))
+
+
+@given(st.lists(st.tuples(few, few), max_size=12))
+def test_rows_are_the_distinct_samples_in_order_of_their_first(samples):
+    features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
+    found, inverse = distinct_rows(features)
+    wanted = list(dict.fromkeys((tuple(one), tuple(other)) for one, other in samples))
+    assert rows_of_features(found, 2) == wanted
+    assert [wanted[row] for row in inverse] == [(tuple(one), tuple(other)) for one, other in samples]
+    other, _ = distinct_rows([lists.select(np.arange(len(samples))[::-1].copy()) for lists in features])
+    hashes = dict(zip(rows_of_features(other, 2), other.hashes.tolist(), strict=True))
+    assert [hashes[row] for row in wanted] == found.hashes.tolist()
+
+
+@given(st.lists(st.tuples(few, few), max_size=12))
+def test_rows_are_the_same_whenever_they_are_transformed(samples):
+    features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
+    steps = TransformOptions(keep_last=1, clip=(1, 2))
+
+    def transform(lists):
+        return [transformed_lists(lists[0], steps, "items"), lists[1]]
+
+    (once, of_once), (each, of_each) = (
+        distinct_rows(features, transform, transform_once=value) for value in (True, False)
+    )
+    assert of_once.tolist() == of_each.tolist()
+    assert rows_of_features(once, 2) == rows_of_features(each, 2)
+    assert once.hashes.tolist() == each.hashes.tolist()
+    direct, _ = distinct_rows(transform(features))
+    assert rows_of_features(once, 2) == rows_of_features(direct, 2)
+
+
+def test_weights_tell_samples_apart():
+    weighted = id_lists([[1], [1], [1]], np.array([0.5, 0.25, 0.5], np.float32))
+    found, inverse = distinct_rows([weighted, id_lists([[7], [7], [7]])])
+    assert inverse.tolist() == [0, 1, 0]
+    assert found.features[0].weights.tolist() == [0.5, 0.25]
+    assert found.features[1].weights is None
+    assert found.hashes[0] != found.hashes[1]
+
+
+def test_lists_are_copied_where_most_repeat_and_else_stay_where_they_are():
+    seldom, often = id_lists([[1], [2], [1], [3], [4]]), id_lists([[1], [1], [2]])
+    (rows, _), (copied, _) = distinct_rows([seldom]), distinct_rows([often])
+    assert rows.features[0].values is seldom.values
+    assert copied.features[0].values.tolist() == [1, 2]
+
+
+def test_no_samples_have_no_rows():
+    found, inverse = distinct_rows([id_lists([]), id_lists([])])
+    assert len(inverse) == len(found.hashes) == 0
+    assert rows_of_features(found, 2) == []
+
+
+def test_the_table_says_where_arrays_are():
+    found, inverse = distinct_rows([id_lists([[1, 2], [1, 2], [3]])])
+    (lists,) = found.features
+    groups = SharedGroups((found,), inverse[None].astype(np.int32))
+    assert groups.table.tolist() == [
+        [lists.starts.ctypes.data, lists.lengths.ctypes.data, lists.values.ctypes.data, 0]
+    ]
+    assert groups.group_table.tolist() == [[found.hashes.ctypes.data, 2]]
+    # Two starts, two lengths, three ids, two hashes, and three numbers of 4 bytes.
+    assert groups.num_bytes == 2 * 8 + 2 * 8 + 3 * 8 + 2 * 8 + 3 * 4

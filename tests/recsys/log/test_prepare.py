@@ -1,13 +1,14 @@
 """windrow.recsys.log.prepare: whole logs against a slow preparation in Python."""
 
 import csv
-import json
+import itertools
 import resource
 from collections import Counter
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
 import pytest
 from hypothesis import given, settings
@@ -15,7 +16,9 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
-from windrow.recsys.log import staging as staged_log
+from windrow.comm.random import hash_ids
+from windrow.recsys.batches.arrow_columns import filled_in
+from windrow.recsys.log import staging
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
@@ -108,6 +111,7 @@ def test_formats_agree(tmp_path: Path) -> None:
         assert [row["time"] for row in samples(store, "train")] == list(range(701, 850))
     assert found[0] == found[1] == found[2]
     assert not list(tmp_path.glob("store.*"))
+    assert store.manifest.origin["log"]["paths"] == [str(tmp_path / "log.parquet")]
 
 
 def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> None:
@@ -175,9 +179,12 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
     with pytest.raises(DataError, match=r"split has no samples \(.* 1\): give it a larger share"):
         prepare_log(tmp_path / "store", log, LogSplitOptions())
-    timed = LogOptions(paths=(path,), format="csv", time="time")
-    with pytest.raises(RecipeError, match="validation must begin before test"):
-        prepare_log(tmp_path / "store", timed, LogSplitOptions(by="time", instants=("9", "8")))
+    with pytest.raises(
+        RecipeError, match=r"cluster = true needs the column of sessions: set session in \[log\]"
+    ):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(), cluster=True)
+    with pytest.raises(RecipeError, match="shard = true needs"):
+        prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
     with pytest.raises(RecipeError, match="needs no preparation"):
         prepare_log(tmp_path / "s", LogOptions(paths=(path,), format="interactions"), LogSplitOptions())
     whole = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
@@ -186,16 +193,6 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
     assert stages == ["reading", "mapping", "checksums"]
     with pytest.raises(StoreError, match="already exists"):
         prepare_log(tmp_path / "store", log, whole)
-
-
-def test_the_same_log_gives_the_same_store(tmp_path: Path) -> None:
-    path = write_csv(tmp_path / "log.csv", [(n % 2, n % 7, f"w{n % 13}") for n in range(500)])
-    log = LogOptions(paths=(path,), format="csv", time="time", features=FEATURES)
-    first = prepare_log(tmp_path / "first", log, LogSplitOptions(by="time"))
-    second = prepare_log(tmp_path / "second", log, LogSplitOptions(by="time"))
-    assert first.fingerprint == second.fingerprint
-    manifest = json.loads((first.path / "manifest.json").read_text())
-    assert manifest["origin"]["log"]["paths"] == [str(path)]
 
 
 def test_only_a_store_is_replaced(tmp_path: Path) -> None:
@@ -218,16 +215,6 @@ def test_samples_of_one_instant_cannot_be_split(tmp_path: Path) -> None:
     log = LogOptions(paths=(path,), format="csv", time="time")
     with pytest.raises(DataError, match="samples of one instant stay together"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
-
-
-def test_sessions_need_their_column(tmp_path: Path) -> None:
-    log = LogOptions(paths=(write_csv(tmp_path / "log.csv", [(0, 1, "a")]),), format="csv")
-    with pytest.raises(
-        RecipeError, match=r"cluster = true needs the column of sessions: set session in \[log\]"
-    ):
-        prepare_log(tmp_path / "store", log, LogSplitOptions(), cluster=True)
-    with pytest.raises(RecipeError, match="shard = true needs"):
-        prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
 
 
 def timed_log(folder: Path) -> LogOptions:
@@ -260,7 +247,151 @@ def test_too_little_memory_is_explained_and_leaves_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     log = timed_log(tmp_path)
-    monkeypatch.setattr(staged_log, "MEMORY_LIMIT", "1MB")
+    monkeypatch.setattr(staging, "MEMORY_LIMIT", "1MB")
     with pytest.raises(StoreError, match=r"cannot write .*store: Out of Memory Error: [^\n]*\. Make room on"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
+
+
+def test_features_that_share_a_table_share_its_rows(tmp_path: Path) -> None:
+    table = pa.table(
+        {
+            "label": [1, 0],
+            "item": [7, 5],
+            "history": [[5, 5, 9], None],
+            "weights": [[0.1, 0.2, 0.3], None],
+            "x": [1.0, 3.0],
+        }
+    )
+    parquet.write_table(table, tmp_path / "log.parquet")
+    features = {
+        "item": FeatureOptions(),
+        "history": FeatureOptions(multi_hot=True, weights="weights", max_length=2, table="item"),
+    }
+    log = LogOptions(
+        paths=(tmp_path / "log.parquet",),
+        format="parquet",
+        features=features,
+        dense=("x",),
+        dense_transform="standard",
+    )
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    store = prepare_log(tmp_path / "store", log, split)
+    assert store.vocabulary("item")["value"].to_pylist() == [5, 7, 9]
+    first, second = samples(store, "train")
+    assert first == {
+        "label": 1.0,
+        "dense": [-1.0],
+        "item": 3,
+        "history": [2, 4],
+        "history.weights": pytest.approx([0.2, 0.3]),
+    }
+    assert second == {"label": 0.0, "dense": [1.0], "item": 2, "history": [], "history.weights": []}
+    assert store.features[1].mean_ids("train", 2) == 1.0
+
+    features = {"item": FeatureOptions(), "x": FeatureOptions(column="names", table="item")}
+    log = LogOptions(paths=log.paths, format="parquet", features=features)
+    parquet.write_table(table.append_column("names", [["a", "b"]]), tmp_path / "log.parquet")
+    with pytest.raises(DataError, match="share table 'item', but hold int64 and string"):
+        prepare_log(tmp_path / "mixed", log, split)
+
+
+def test_repeats_that_are_left_out_are_those_of_the_sample_before(tmp_path: Path) -> None:
+    rows = 3000
+    path = tmp_path / "log.parquet"
+    carts = [[row // 7, row // 7 + 1] for row in range(rows)]
+    table = {"label": [row % 2 for row in range(rows)], "cart": carts, "item": list(range(rows))}
+    parquet.write_table(pa.table({**table, "weight": [[0.5, row // 14] for row in range(rows)]}), path)
+    features = {
+        "cart": FeatureOptions(ids="rows", rows=rows, multi_hot=True, weights="weight"),
+        "item": FeatureOptions(ids="rows", rows=rows),
+    }
+    log = LogOptions(paths=(path,), format="parquet", features=features)
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    full, left_out = (
+        prepare_log(tmp_path / name, log, split, leave_out_repeats=name == "left out")
+        for name in ("full", "left out")
+    )
+    assert [feature.repeats_left_out for feature in full.features] == [False, False]
+    assert [feature.repeats_left_out for feature in left_out.features] == [True, True]
+    (whole,), (held,) = (
+        [parquet.read_table(file) for file in store.split("train").files] for store in (full, left_out)
+    )
+    assert held["cart"].null_count == held["cart.weights"].null_count == rows - len(range(0, rows, 7))
+    assert held["item"].null_count == 0
+    assert filled_in(held).equals(whole)
+
+
+def session_log(path: Path, rows: int = 900) -> Path:
+    """Sessions interleaved, times out of order and often equal."""
+    draws = [hash_ids(key, np.arange(rows)) for key in (1, 2, 3)]
+    text = [
+        (int(draw % 2), int(time % 50), f"s{session % 40}", row)
+        for row, (draw, time, session) in enumerate(zip(*draws, strict=True))
+    ]
+    with path.open("w", newline="") as file:
+        csv.writer(file).writerows([("label", "time", "session", "row"), *text])
+    return path
+
+
+BY_TIME = LogSplitOptions(by="time", fractions=(0.7, 0.1, 0.2))
+BY_HASH = LogSplitOptions(by="hash", fractions=(0.7, 0.0, 0.3))
+
+
+@pytest.mark.parametrize(
+    ("split", "shard", "cluster"),
+    [(BY_TIME, False, True), (BY_TIME, True, False), (BY_HASH, True, False), (BY_HASH, True, True)],
+)
+def test_samples_of_a_session_stand_together(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, split: LogSplitOptions, *, shard: bool, cluster: bool
+) -> None:
+    monkeypatch.setattr("windrow.recsys.log.staging.SHARD_ROWS", 150)
+    monkeypatch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 100)
+    monkeypatch.setattr("windrow.recsys.log.staging.RUN_BYTES", 5000)
+    monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 3000)
+    features = {"row": FeatureOptions(ids="rows", rows=900)}
+    log = LogOptions(
+        paths=(session_log(tmp_path / "log.csv"),),
+        format="csv",
+        time="time",
+        session="session",
+        features=features,
+    )
+    plain = prepare_log(tmp_path / "plain", log, split)
+    store = prepare_log(tmp_path / "store", log, split, shard=shard, cluster=cluster)
+    store.verify()
+    assert plain.manifest.order == "log"
+    assert store.manifest.order == ("sessions" if cluster else "session shards")
+    assert store.manifest.origin["deduplication"] == {"shard": shard, "cluster": cluster}
+    for name in plain.splits:
+        before, after = samples(plain, name), samples(store, name)
+        assert sorted(row["row"] for row in before) == sorted(row["row"] for row in after)
+        if cluster:
+            check_sessions(after)
+        files = store.split(name).files
+        assert len(files) == (-(-len(before) // 150) if shard else 1)
+        if shard:
+            held = [parquet.read_table(file) for file in files]
+            sessions = [set(table["session"].to_pylist()) for table in held]
+            assert sum(map(len, sessions)) == len(set().union(*sessions))
+            if not cluster:
+                place = {row["row"]: number for number, row in enumerate(before)}
+                for table in held:
+                    places = [place[row] for row in table["row"].to_pylist()]
+                    assert places == sorted(places)
+
+
+def check_sessions(rows: list[dict[str, Any]]) -> None:
+    """Each session in one piece, in order of time and then of the log."""
+    pieces = [list(piece) for _, piece in itertools.groupby(rows, key=lambda row: row["session"])]
+    assert len(pieces) == len({row["session"] for row in rows})
+    for piece in pieces:
+        assert piece == sorted(piece, key=lambda row: (row["time"], row["row"]))
+
+
+def test_sessions_without_times_keep_the_order_of_the_log(tmp_path: Path) -> None:
+    path = session_log(tmp_path / "log.csv")
+    features = {"row": FeatureOptions(ids="rows", rows=900)}
+    log = LogOptions(paths=(path,), format="csv", session="session", features=features)
+    store = prepare_log(tmp_path / "store", log, LogSplitOptions(fractions=(1.0, 0.0, 0.0)), cluster=True)
+    check_sessions([{"time": 0, **row} for row in samples(store, "train")])

@@ -1,17 +1,26 @@
-"""windrow.recsys.log.staging: which columns are read as what, and what is checked row by row."""
+"""windrow.recsys.log.staging: what is read as what, what is refused, and DuckDB's answers against Python's."""
 
+import hashlib
+import statistics
+import tempfile
+from collections import Counter
+from collections.abc import Iterator
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
+from windrow.recsys.log.clustering.external_sort import sort_rows
+from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.raw_blocks import RawBlock
-from windrow.recsys.log.staging import StagingWriter, staged_columns, text_types
+from windrow.recsys.log.staging import StagedLog, StagingWriter, staged_columns, text_types
 
 FEATURES = {
     "campaign": FeatureOptions(column="file"),
@@ -75,10 +84,8 @@ def test_rows_are_written_as_they_are_needed(tmp_path: Path) -> None:
         "id.history": ["x"],
         "weights.history": [1.5],
         "split": 0,
-        "row": 0,
     }
     assert [row["split"] for row in rows] == [0, 0, 1, 1]
-    assert [row["row"] for row in rows] == [0, 1, 2, 3]
 
 
 def test_splits_by_hash_of_the_row_and_of_a_column(tmp_path: Path) -> None:
@@ -163,3 +170,176 @@ def test_keys_are_text_everywhere_or_nowhere(tmp_path: Path) -> None:
             *by_session,
             *(block_of(**(GOOD | {"s": keys})) for keys in (first, second)),
         )
+
+
+@pytest.mark.parametrize("odd", ["plain", 'with "quotes"', "it's", "a;b -- c", "größe"])
+def test_names_and_texts_of_any_signs_come_back(tmp_path: Path, odd: str) -> None:
+    with open_database("100MB", tmp_path, threads=1) as database:
+        found = database.execute(f"SELECT {sql_text(odd)} AS {sql_name(odd)}")
+        assert [column[0] for column in found.description] == [odd]
+        assert found.fetchone() == (odd,)
+
+
+ROWS = st.lists(
+    st.tuples(
+        st.integers(0, 5), st.sampled_from(["b", "a", "é", "Z", None]), st.lists(st.sampled_from("abc"))
+    ),
+    min_size=1,
+    max_size=40,
+)
+
+
+def staged_file(folder: Path, rows: list[tuple[int, str | None, list[str]]]) -> Path:
+    times, values, lists = (list(part) for part in zip(*rows, strict=True))
+    columns = {
+        "time": pa.array(times, pa.int64()),
+        "row": pa.array(range(len(rows)), pa.int64()),
+        "id.a": pa.array(values, pa.string()),
+        "id.b": pa.array(lists, pa.list_(pa.string())),
+    }
+    parquet.write_table(pa.table(columns), folder / "it's.parquet")
+    return folder / "it's.parquet"
+
+
+@settings(max_examples=25)
+@given(ROWS, st.integers(1, 3), st.integers(2, 5) | st.none())
+def test_sorting_and_counting(
+    rows: list[tuple[int, str | None, list[str]]], min_count: int, max_rows: int | None
+) -> None:
+    with tempfile.TemporaryDirectory() as name:
+        folder = Path(name)
+        with StagedLog(staged_file(folder, rows), folder) as staged:
+            staged.sort_by_time()
+            found = parquet.read_table(staged.file)
+            ordered = sorted(enumerate(rows), key=lambda item: item[1][0])
+            assert found["row"].to_pylist() == [row for row, _ in ordered]
+            assert [staged.time_of_row(place) for place in range(len(rows))] == sorted(row[0] for row in rows)
+
+            counts = Counter(value for time, value, _ in rows if time < 3 and value is not None)
+            counts.update(value for time, _, values in rows if time < 3 for value in values)
+            kept = sorted(
+                (-count, value.encode(), value) for value, count in counts.items() if count >= min_count
+            )
+            staged.write_vocabulary(
+                folder / "v.parquet",
+                [("id.a", False), ("id.b", True)],
+                "time < 3",
+                min_count=min_count,
+                max_rows=max_rows,
+            )
+            vocabulary = parquet.read_table(folder / "v.parquet").to_pylist()
+            limit = None if max_rows is None else max_rows - 2
+            expected = [
+                {"id": place, "value": value, "count": -count}
+                for place, (count, _, value) in enumerate(kept[:limit], start=2)
+            ]
+            assert vocabulary == expected
+
+
+def test_a_long_vocabulary_keeps_its_order(tmp_path: Path) -> None:
+    """Several threads and row groups: ids are in the order of the counts all the same."""
+    values = [value for value in range(30_000) for _ in range(1 + value % 7)]
+    table = pa.table({"id.a": pa.array(values, pa.int64())})
+    parquet.write_table(table, tmp_path / "s.parquet", row_group_size=10_000)
+    with StagedLog(tmp_path / "s.parquet", tmp_path) as staged:
+        staged.write_vocabulary(tmp_path / "v", [("id.a", False)], "true", min_count=1, max_rows=None)
+    found = parquet.read_table(tmp_path / "v")
+    assert found["id"].to_pylist() == list(range(2, 30_002))
+    assert found["value"].to_pylist() == sorted(range(30_000), key=lambda value: (-(value % 7), value))
+
+
+def test_moments(tmp_path: Path) -> None:
+    columns = {
+        "dense.x": [1.0, 2.0, 6.0, 100.0],
+        "dense.same": [3.0] * 4,
+        "dense.none": [None] * 4,
+        "split": [0, 0, 0, 1],
+    }
+    table = pa.table(columns).cast(
+        pa.schema([(name, pa.int8() if name == "split" else pa.float32()) for name in columns])
+    )
+    parquet.write_table(table, tmp_path / "s.parquet")
+    with StagedLog(tmp_path / "s.parquet", tmp_path) as staged:
+        found = staged.moments(["dense.x", "dense.same", "dense.none"], "split = 0")
+        assert staged.moments([], "split = 0") == {}
+    assert found["dense.x"] == pytest.approx((3.0, statistics.pstdev([1, 2, 6])))
+    assert found["dense.same"] == (3.0, 1.0)
+    assert found["dense.none"] == (0.0, 1.0)
+
+
+def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Histories are short where a log begins, which says nothing of the rest."""
+    monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 400_000)
+    pieces: list[int] = []
+
+    def watched(*arguments: Any, **options: Any) -> Iterator[Any]:
+        for piece in sort_rows(*arguments, **options):
+            pieces.append(piece.nbytes)
+            yield piece
+
+    monkeypatch.setattr("windrow.recsys.log.staging.sort_rows", watched)
+    rows = range(40_000)
+    lists = [[7] * (row // 400) for row in rows]
+    table = pa.table({"time": [-row for row in rows], "row": rows, "ids": lists})
+    parquet.write_table(table, tmp_path / "staged.parquet", row_group_size=1000)
+    with StagedLog(tmp_path / "staged.parquet", tmp_path) as staged:
+        staged.sort_by_time()
+        assert parquet.read_table(staged.file).equals(table.take(list(reversed(rows))))
+    assert max(pieces) < 3 * 400_000
+
+
+def hash_of(session: int) -> int:
+    return int.from_bytes(hashlib.md5(str(session).encode()).digest()[8:], "little")
+
+
+@settings(max_examples=25)
+@given(
+    st.lists(st.tuples(st.integers(-3, 3), st.integers(0, 9)), min_size=1, max_size=60),
+    st.booleans(),
+    st.booleans(),
+    st.booleans(),
+)
+def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: bool, times: bool) -> None:
+    """Rows of each split in order of (shard, hash, session, time, row), in shards of about ten."""
+    sessions, instants = (list(part) for part in zip(*rows, strict=True))
+    splits = [0 if instant < 6 else 1 for instant in instants]
+    shards = {code: -(-splits.count(code) // 10) for code in set(splits)}
+
+    def key(row: int) -> tuple[int, ...]:
+        hashed = hash_of(sessions[row])
+        dealt = (hashed % shards[splits[row]],) if shard else ()
+        within = (hashed, sessions[row]) if cluster else ()
+        return (*dealt, *within, instants[row] if times else 0, row)
+
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        for limit, value in (
+            ("SHARD_ROWS", 10),
+            ("RUN_BYTES", 500),
+            ("BUCKET_BYTES", 300),
+        ):
+            patch.setattr(f"windrow.recsys.log.staging.{limit}", value)
+        patch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 7)
+        folder = Path(name)
+        columns = {"session": sessions, "time": instants, "row": list(range(len(rows)))}
+        parquet.write_table(
+            pa.table({column: pa.array(values, pa.int64()) for column, values in columns.items()}),
+            folder / "staged.parquet",
+        )
+        with StagedLog(folder / "staged.parquet", folder) as staged:
+            assert [staged.time_of_row(place, in_order=False) for place in range(0, len(rows), 5)] == sorted(
+                instants
+            )[::5]
+            found = staged.sort_by_session(
+                "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times
+            )
+            assert parquet.read_table(staged.file)["row"].to_pylist() == sorted(range(len(rows)), key=key)
+        dealt = Counter(
+            (code, hash_of(session) % shards[code]) for code, session in zip(splits, sessions, strict=True)
+        )
+        expected = {
+            code: tuple(dealt[code, number] for number in range(shards[code]) if dealt[code, number])
+            for code in shards
+        }
+        assert found == (expected if shard else {})

@@ -1,18 +1,42 @@
-"""windrow.recsys.log.store: what is opened, and what is refused."""
+"""windrow.recsys.log.store: manifest and files of a store: what is written, what is opened, and what is refused."""
 
-from collections.abc import Callable
+import dataclasses
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import StoreError
+from windrow.partition.manifest import checksum
+from windrow.recsys.log import store as store_module
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.log.store import LogStore
+from windrow.recsys.log.store import (
+    FeatureEntry,
+    LogManifest,
+    LogStore,
+    SplitEntry,
+    SplitWriter,
+    StoreFile,
+    combined_fingerprint,
+    plain_settings,
+)
 
 PART = "train/part-00000.parquet"
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_groups() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(store_module, "ROW_GROUP_ROWS", 4)
+        patch.setattr(store_module, "FILE_ROWS", 12)
+        yield
 
 
 @pytest.fixture
@@ -74,3 +98,167 @@ def test_damage_is_found(store: LogStore, damage: Callable[[Path], None], words:
         LogStore.open(store.path, verify=True)
     if damage is alter:
         assert LogStore.open(store.path).splits == ("train",)
+
+
+FILE = StoreFile(name="train/part-00000.parquet", rows=4, num_bytes=100, sha256="ab")
+WORDS = StoreFile(name="vocabularies/item.parquet", rows=3, num_bytes=10, sha256="cd")
+MANIFEST = LogManifest(
+    windrow_version="1",
+    dense=("x",),
+    dense_missing={"x": 2},
+    has_time=True,
+    has_session=False,
+    features=(
+        FeatureEntry(
+            name="item",
+            table="item",
+            rows=5,
+            multi_hot=True,
+            weighted=False,
+            ids="vocabulary",
+            counts={"train": {"missing": 1, "unseen": 0, "truncated": 0, "ids": 6}},
+        ),
+    ),
+    splits={"train": SplitEntry(rows=4, positives=1, files=(FILE,))},
+    vocabularies=(WORDS,),
+    origin={"log": {"format": "csv"}},
+    fingerprint="ef",
+)
+
+
+def test_round_trip(tmp_path: Path) -> None:
+    MANIFEST.write(tmp_path / "manifest.json")
+    assert LogManifest.read(tmp_path / "manifest.json") == MANIFEST
+    assert MANIFEST.all_files() == (FILE, WORDS)
+    assert MANIFEST.features[0].mean_ids("train", 4) == 1.5
+    assert MANIFEST.features[0].mean_ids("train", 0) == 0
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"format_version": 99}, "format version 99, this windrow reads 1: use a newer windrow"),
+        ({"format_version": None}, "format version None"),
+        ({"splits": None}, "lacks a field"),
+        ({"features": [{"name": "a"}]}, "lacks a field"),
+        ({"colour": "red"}, "one too many"),
+    ],
+)
+def test_other_documents_are_refused(tmp_path: Path, changes: dict[str, Any], words: str) -> None:
+    path = tmp_path / "manifest.json"
+    MANIFEST.write(path)
+    path.write_text(json.dumps(json.loads(path.read_text()) | changes))
+    with pytest.raises(StoreError, match=words):
+        LogManifest.read(path)
+
+
+@pytest.mark.parametrize(("text", "words"), [("{", "is not JSON"), ("[]", "holds a list")])
+def test_other_files_are_refused(tmp_path: Path, text: str, words: str) -> None:
+    (tmp_path / "manifest.json").write_text(text)
+    with pytest.raises(StoreError, match=words):
+        LogManifest.read(tmp_path / "manifest.json")
+    with pytest.raises(StoreError, match=r"is no prepared log: run `windrow prepare`"):
+        LogManifest.read(tmp_path / "none" / "manifest.json")
+
+
+def test_fingerprints_know_names_and_checksums_alone() -> None:
+    assert combined_fingerprint((FILE, WORDS)) == combined_fingerprint((WORDS, FILE))
+    assert combined_fingerprint((FILE, WORDS)) != combined_fingerprint((FILE,))
+    other = dataclasses.replace(WORDS, sha256="ce")
+    assert combined_fingerprint((FILE, other)) != combined_fingerprint((FILE, WORDS))
+
+
+def test_plain_settings_are_what_comes_back_from_json():
+    log = LogOptions(paths=(Path("a.csv"),), format="csv", features={"item": FeatureOptions(multi_hot=True)})
+    plain = plain_settings(log)
+    assert plain["paths"] == ["a.csv"]
+    assert plain["features"]["item"]["max_length"] is None
+    assert json.loads(json.dumps(plain)) == plain
+
+
+def test_manifests_of_before_have_the_order_of_the_log(tmp_path: Path) -> None:
+    path = tmp_path / "manifest.json"
+    dataclasses.replace(MANIFEST, order="sessions").write(path)
+    assert LogManifest.read(path).order == "sessions"
+    document = json.loads(path.read_text())
+    del document["order"]
+    path.write_text(json.dumps(document))
+    assert LogManifest.read(path) == MANIFEST
+    path.write_text(json.dumps(document | {"order": "colour"}))
+    with pytest.raises(StoreError, match="samples in order 'colour', which is unknown"):
+        LogManifest.read(path)
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(0, 9), max_size=12))
+def test_row_groups_are_full(tmp_path_factory: pytest.TempPathFactory, lengths: list[int]) -> None:
+    folder = tmp_path_factory.mktemp("store")
+    total = sum(lengths)
+    with SplitWriter(folder, "train") as writer:
+        start = 0
+        for length in lengths:
+            writer.write(pa.RecordBatch.from_pydict({"a": range(start, start + length)}))
+            start += length
+    files = writer.files()
+    assert [file.rows for file in files] == [12] * (total // 12) + [total % 12] * (total % 12 > 0)
+    values = []
+    for number, file in enumerate(files):
+        assert file.name == f"train/part-{number:05d}.parquet"
+        path = folder / file.name
+        assert (file.num_bytes, file.sha256) == (path.stat().st_size, checksum(path))
+        metadata = parquet.read_metadata(path)
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        assert groups == [4] * (file.rows // 4) + [file.rows % 4] * (file.rows % 4 > 0)
+        values += parquet.read_table(path)["a"].to_pylist()
+    assert values == list(range(total))
+
+
+def test_an_error_leaves_no_open_file(tmp_path: Path) -> None:
+    def broken() -> None:
+        with SplitWriter(tmp_path, "test") as writer:
+            writer.write(pa.RecordBatch.from_pydict({"a": [1, 2, 3, 4, 5]}))
+            raise KeyError
+
+    with pytest.raises(KeyError):
+        broken()
+    assert parquet.read_table(tmp_path / "test" / "part-00000.parquet")["a"].to_pylist() == [1, 2, 3, 4]
+
+
+@settings(max_examples=30)
+@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 10))
+def test_shards_have_files_of_their_own(
+    tmp_path_factory: pytest.TempPathFactory, shards: list[int], batch_rows: int
+) -> None:
+    folder, total = tmp_path_factory.mktemp("store"), sum(shards)
+    with SplitWriter(folder, "train", shard_rows=shards) as writer:
+        for start in range(0, total, batch_rows):
+            writer.write(pa.RecordBatch.from_pydict({"a": range(start, min(start + batch_rows, total))}))
+    files = writer.files()
+    assert [file.rows for file in files] == shards
+    tables = [parquet.read_table(folder / file.name) for file in files]
+    assert pa.concat_tables(tables)["a"].to_pylist() == list(range(total))
+    for file, rows in zip(files, shards, strict=True):
+        metadata = parquet.read_metadata(folder / file.name)
+        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
+        assert groups == [4] * (rows // 4) + [rows % 4] * (rows % 4 > 0)
+
+
+def test_lists_of_clustered_samples_are_written_in_full(tmp_path: Path) -> None:
+    batch = pa.RecordBatch.from_pydict({"item": [1, 1], "ids": [[1, 2], [1, 2]]})
+    found = {}
+    for clustered in (False, True):
+        with SplitWriter(tmp_path, f"{clustered}", clustered=clustered) as writer:
+            writer.write(batch)
+        group = parquet.read_metadata(tmp_path / writer.files()[0].name).row_group(0)
+        found[clustered] = [group.column(place).has_dictionary_page for place in range(2)]
+        assert parquet.read_table(tmp_path / writer.files()[0].name).to_batches() == [batch]
+    assert found == {False: [True, True], True: [True, False]}
+
+
+def test_what_the_sample_before_has_is_left_out_and_a_row_group_begins_anew(tmp_path: Path) -> None:
+    columns = {"item": [1, 1, 1, 2, 2], "other": [5] * 5}
+    with SplitWriter(tmp_path, "train", repeats=[("item", "")]) as writer:
+        writer.write(pa.RecordBatch.from_pydict(columns))
+    written = parquet.read_table(tmp_path / writer.files()[0].name)
+    assert written["item"].to_pylist() == [1, None, None, 2, 2]
+    assert written["other"].to_pylist() == columns["other"]

@@ -1,4 +1,4 @@
-"""windrow.recsys.log.vocabulary: rows of values, against a dictionary."""
+"""windrow.recsys.log.vocabulary: rows of values against a dictionary, hashes against the reference."""
 
 import numpy as np
 import pyarrow as pa
@@ -6,8 +6,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.log import vocabulary as module
-from windrow.recsys.log.vocabulary import Vocabulary
+from windrow.recsys.log.vocabulary import Vocabulary, hash_text, hash_values, hashed_rows, table_key
 
 
 @given(
@@ -46,3 +47,32 @@ def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:
     vocabulary = Vocabulary.of(pa.array(["aa", "ab"]))
     assert len(set(calls)) == 2
     assert vocabulary.rows_of(pa.array(["ab", "ab!", "aa", "b"])).tolist() == [3, 1, 2, 1]
+
+
+@given(st.lists(st.text(max_size=30)), st.integers(0, 2**64 - 1), st.integers(0, 3))
+def test_text_is_hashed_as_the_reference_says(texts: list[str], key: int, start: int) -> None:
+    expected = [hash_text(text.encode(), key) for text in texts[start:]]
+    for kind in (pa.string(), pa.large_string()):
+        array = pa.array(texts, kind).slice(start)
+        assert hash_values(array, key).tolist() == expected
+
+
+@given(st.lists(st.integers(-(2**63), 2**63 - 1)), st.integers(0, 3))
+def test_integers_are_hashed_as_ids(numbers: list[int], start: int) -> None:
+    array = pa.array(numbers, pa.int64()).slice(start)
+    assert np.array_equal(hash_values(array, 5), hash_ids(5, np.array(numbers[start:], np.int64)))
+
+
+def test_hashed_rows_spread_over_all_rows_but_that_of_missing_values() -> None:
+    rows = hashed_rows(pa.array(np.arange(100_000)), "user", 11)
+    counts = np.bincount(rows, minlength=11)
+    assert counts[0] == 0
+    assert counts[1:].min() > 9_500
+    assert (rows != hashed_rows(pa.array(np.arange(100_000)), "item", 11)).any()
+
+
+def test_hashes_stay_what_they_are() -> None:
+    """A store that was prepared earlier goes with a log that is prepared later."""
+    assert table_key("item") == hash_text(b"item", stream_key(0, Stream.HASH_VALUES))
+    assert hash_text(b"", 0) == 0
+    assert len({hash_text(b"\0" * length, 1) for length in range(20)}) == 20

@@ -1,4 +1,4 @@
-"""Models from options, and what deduplication leaves as it is: everything but the work."""
+from typing import Any
 
 import pytest
 import torch
@@ -8,7 +8,8 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
-from windrow.recsys.embeddings import Embeddings, PooledRows, SequenceRows
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.models.click_models import DCN, DLRM
 from windrow.recsys.models.self_attention import SelfAttentionPooling
@@ -142,8 +143,8 @@ class Shared:
             ],
             ("user", "item"),
             {
-                "seen": SequenceRows(self.seen, self.lengths, self.inverse),
-                "bought": SequenceRows(self.bought, self.other_lengths, self.other),
+                "seen": Deduplicated(Jagged.of_lengths(self.seen, self.lengths), self.inverse),
+                "bought": Deduplicated(Jagged.of_lengths(self.bought, self.other_lengths), self.other),
             },
         )
 
@@ -159,10 +160,10 @@ class Shared:
         )
 
 
-def _of_samples(items: Tensor, lengths: Tensor, inverse: Tensor) -> SequenceRows:
+def _of_samples(items: Tensor, lengths: Tensor, inverse: Tensor) -> Deduplicated[Tensor]:
     lists = items.split(lengths.tolist()) if len(lengths) else ()
     chosen = [lists[row] for row in inverse.tolist()]
-    return SequenceRows(torch.cat([items[:0], *chosen]), lengths[inverse], None)
+    return Deduplicated(Jagged.of_lengths(torch.cat([items[:0], *chosen]), lengths[inverse]))
 
 
 @pytest.mark.parametrize("options", SHAPES, ids=lambda options: f"{options.kind}-{SHAPES.index(options)}")
@@ -211,3 +212,50 @@ def test_a_step_in_single_precision_is_equal_up_to_rounding(options: ModelOption
         results.append([logits, *torch.autograd.grad(logits.mean(), [shared.user, *model.parameters()])])
     for mine, slow in zip(*results, strict=True):
         torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("values", "message"),
+    [
+        ({"kind": "fm"}, 'model.kind = "fm": expected one of dlrm, dcn, two_tower'),
+        ({"kind": "dcn", "structure": "both"}, "expected one of stacked, parallel"),
+        ({"dropout": 1.0}, "model.dropout = 1.0"),
+        ({"kind": "dcn", "cross_layers": 0}, "cross_layers = 0: must be at least 1"),
+        ({"kind": "dcn", "low_rank": 0}, 'low_rank = 0: must be at least 1, or "none"'),
+        ({"top": (8, 0)}, r"model.top = \[8, 0\]: each layer"),
+        ({"sequences": ("seen",)}, "give both, or neither"),
+        ({"sequence_query": "item"}, "give both, or neither"),
+        ({"sequence_pooling": "own"}, "expected one of target, self"),
+        ({"sequence_pooling": "self"}, "needs model.sequences"),
+        (
+            {"sequence_pooling": "self", "sequences": ("seen",), "sequence_query": "item"},
+            'sequence_query = "item" is for sequence_pooling = "target"',
+        ),
+        (
+            {"sequences": ("seen",), "sequence_query": "item", "sequence_heads": 2},
+            'model.sequence_heads is for sequence_pooling = "self"',
+        ),
+        (
+            {"sequence_pooling": "self", "sequences": ("seen",), "sequence_layers": 0},
+            "sequence_layers = 0: must be at least 1",
+        ),
+        ({"feature_mlp": (0,)}, r"model.feature_mlp = \[0\]: each layer"),
+        ({"kind": "two_tower", "feature_mlp": (4,)}, 'model.feature_mlp is for kind = "dlrm or dcn"'),
+        ({"kind": "dcn", "top": (8,)}, 'model.top is for kind = "dlrm", but model.kind = "dcn"'),
+        ({"low_rank": 8}, 'model.low_rank is for kind = "dcn", but model.kind = "dlrm"'),
+        ({"kind": "two_tower", "temperature": 0.0}, "temperature = 0.0: must be above 0"),
+        ({"temperature": 0.2}, 'model.temperature is for kind = "two_tower", but model.kind = "dlrm"'),
+        ({"kind": "two_tower", "dropout": 0.5}, 'model.dropout is for kind = "dlrm or dcn"'),
+    ],
+)
+def test_refuses(values: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        ModelOptions(**values)
+
+
+def test_takes_what_belongs_together() -> None:
+    ModelOptions(kind="dcn", low_rank=4, deep=(), sequences=("seen",), sequence_query="item", dropout=0.5)
+    ModelOptions(kind="dlrm", bottom=(), top=(), embeddings_in_top=True)
+    ModelOptions(kind="two_tower", temperature=0.2)
+    ModelOptions(sequences=("seen",), sequence_pooling="self", sequence_layers=2, sequence_heads=1)
+    ModelOptions(feature_mlp=(8, 4))

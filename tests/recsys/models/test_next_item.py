@@ -6,15 +6,15 @@ import torch.nn.functional as F
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.planners import plan_with_planner
-from windrow.recsys.batches.id_lists import IdLists
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.batches.sessions import HISTORY, ITEM, SessionReader, Sessions, make_session_batch
-from windrow.recsys.embeddings import Embeddings, SequenceRows
+from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.retrieval import NextItem, next_item_tables
 from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 from windrow.training.dropout import DropoutContext
@@ -30,14 +30,14 @@ def make_batch(histories, items):
     ids = np.array([item for one in histories for item in one], dtype=np.int64)
     offsets = np.cumsum([0, *map(len, histories)])
     return make_session_batch(
-        IdLists(offsets, ids, None), np.array(items, dtype=np.int64), np.arange(len(histories))
+        Jagged(ids, offsets), np.array(items, dtype=np.int64), np.arange(len(histories))
     )
 
 
 def embeddings_of(batch, table):
     rows = {name: batch.sparse[name] for name in (HISTORY, ITEM)}
     return Embeddings(
-        [], (), {name: SequenceRows(table[ids.values()], ids.lengths(), None) for name, ids in rows.items()}
+        [], (), {name: Deduplicated(Jagged(table[ids.values()], ids.offsets())) for name, ids in rows.items()}
     )
 
 
@@ -115,12 +115,12 @@ def make_sessions():
     steps = generator.choice([5, 7], lengths.sum())
     steps[np.cumsum(lengths) - lengths] = generator.integers(0, NUM_ITEMS, len(lengths))
     items = np.concatenate([np.cumsum(part) for part in np.split(steps, np.cumsum(lengths)[:-1])]) % NUM_ITEMS
-    return Sessions(items, np.cumsum([0, *lengths]))
+    return Sessions(Jagged.of_lengths(items, lengths))
 
 
 def train(world, *, order="sessions", deduplicated=False, planner="row_wise", epochs=6, batch_size=30):
     sessions = make_sessions()
-    negatives = NegativeSampler(np.bincount(sessions.items, minlength=NUM_ITEMS), 12, seed=0)
+    negatives = NegativeSampler(np.bincount(sessions.clicks.values, minlength=NUM_ITEMS), 12, seed=0)
     source = SessionReader(
         sessions,
         rank=world.rank,

@@ -1,9 +1,11 @@
-"""Pooling a list by itself: one list at a time, from its formula."""
-
 import pytest
 import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
-from windrow.recsys.models.self_attention import ListBuckets, SelfAttentionPooling
+from windrow.comm.errors import RecipeError
+from windrow.recsys.models.self_attention import EncoderLayer, ListBuckets, SelfAttentionPooling, bucket_limit
 
 
 def make(layers: int = 2, positions: int = 3) -> SelfAttentionPooling:
@@ -50,3 +52,113 @@ def test_order_and_place_from_the_end_matter() -> None:
 
 def test_no_items_no_vector() -> None:
     assert not make()(torch.empty(0, 8), torch.tensor([0, 0])).any()
+
+
+def test_limits_stand_close():
+    assert [bucket_limit(length) for length in (0, 1, 2, 15, 16, 17, 18, 19, 33, 64, 65, 129)] == [
+        *(0, 1, 2, 15, 16, 18, 18, 20, 36, 64, 72, 144)
+    ]
+    for length in range(1, 3000):
+        limit = bucket_limit(length)
+        assert length <= limit == bucket_limit(limit)
+        assert limit - length <= length / 8
+
+
+@given(lengths=st.lists(st.integers(0, 40), max_size=12))
+def test_every_item_keeps_its_list(lengths):
+    buckets = ListBuckets(torch.tensor(lengths, dtype=torch.int64))
+    assert buckets.lengths.tolist() == sorted(lengths)
+    assert buckets.order[buckets.place_of_list].tolist() == list(range(len(lengths)))
+    assert [lengths[place] for place in buckets.order] == sorted(lengths)
+    assert sum(bucket.num_lists for bucket in buckets.buckets) == len(lengths)
+    names = [(number, item) for number in buckets.order.tolist() for item in range(lengths[number])]
+    items = torch.tensor(names, dtype=torch.float64).view(-1, 2)
+    sizes = [bucket.num_items for bucket in buckets.buckets]
+    parts = items.split(sizes) if sizes else ()
+    numbers = iter(buckets.order.tolist())
+    for bucket, part in zip(buckets.buckets, parts, strict=True):
+        matrix = bucket.padded(part).view(bucket.num_lists, bucket.longest, 2)
+        for row in range(bucket.num_lists):
+            number = next(numbers)
+            length = lengths[number]
+            assert matrix[row, :length].tolist() == [[number, item] for item in range(length)]
+            if bucket.is_item is not None:
+                assert bucket.is_item[row, 0, 0].tolist() == [True] * length + [False] * (
+                    bucket.longest - length
+                )
+        assert torch.equal(bucket.cut(matrix.flatten(0, 1)), part)
+
+
+def test_equal_lengths_are_not_padded():
+    (bucket,) = ListBuckets(torch.tensor([30, 30, 30])).buckets
+    items = torch.ones(90, 2)
+    assert bucket.padded(items) is items
+    assert bucket.is_item is None
+
+
+def padded_reference(layer: EncoderLayer, heads: int, dim: int, hidden: int) -> nn.TransformerEncoderLayer:
+    """PyTorch's layer with the same weights."""
+    with torch.device("meta"):  # So that no numbers are drawn.
+        reference = nn.TransformerEncoderLayer(
+            dim, heads, dim_feedforward=hidden, dropout=0.0, batch_first=True, norm_first=True
+        )
+    own = layer.state_dict()
+    names = {
+        "self_attn.in_proj_weight": "queries_keys_values.weight",
+        "self_attn.in_proj_bias": "queries_keys_values.bias",
+        "self_attn.out_proj.weight": "attended.weight",
+        "self_attn.out_proj.bias": "attended.bias",
+        "linear1.weight": "mlp.layers.0.weight",
+        "linear1.bias": "mlp.layers.0.bias",
+        "linear2.weight": "mlp_output.weight",
+        "linear2.bias": "mlp_output.bias",
+        "norm1.weight": "attention_norm.weight",
+        "norm1.bias": "attention_norm.bias",
+        "norm2.weight": "mlp_norm.weight",
+        "norm2.bias": "mlp_norm.bias",
+    }
+    assert own.keys() == set(names.values())
+    reference.load_state_dict({theirs: own[ours] for theirs, ours in names.items()}, assign=True)
+    return reference
+
+
+@pytest.mark.parametrize("lengths", [[1], [4, 4, 4], [17, 18, 1, 20, 19, 33, 36, 2]])
+@pytest.mark.parametrize("heads", [1, 4])
+def test_against_padding_and_mask(lengths: list[int], heads: int) -> None:
+    dim, hidden = 8, 12
+    generator = torch.Generator().manual_seed(0)
+    layer = EncoderLayer(dim, heads=heads, hidden=(hidden,), generator=generator)
+    with torch.no_grad():
+        for parameter in layer.parameters():
+            parameter.add_(torch.randn(parameter.shape, generator=generator) * 0.1)
+    reference = padded_reference(layer, heads, dim, hidden)
+    buckets = ListBuckets(torch.tensor(lengths))
+    ascending = sorted(lengths)
+    items = torch.randn(sum(lengths), dim, generator=generator).requires_grad_()
+    is_item = torch.arange(max(lengths)) < torch.tensor(ascending).view(-1, 1)
+    matrix = items.new_zeros(*is_item.shape, dim).masked_scatter(is_item.unsqueeze(2), items)
+    expected: Tensor = reference(matrix, src_key_padding_mask=~is_item)[is_item]
+    result = layer(items, buckets)
+    torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
+    upstream = torch.randn(result.shape, generator=generator)
+    (mine,) = torch.autograd.grad(result, items, upstream, retain_graph=True)
+    (slow,) = torch.autograd.grad(expected, items, upstream, retain_graph=True)
+    torch.testing.assert_close(mine, slow, rtol=1e-4, atol=1e-5)
+    weights = (layer.queries_keys_values.weight, reference.self_attn.in_proj_weight)
+    (mine,) = torch.autograd.grad(result, weights[0], upstream)
+    (slow,) = torch.autograd.grad(expected, weights[1], upstream)
+    torch.testing.assert_close(mine, slow, rtol=1e-4, atol=1e-4)
+
+
+@pytest.mark.parametrize("lengths", [[], [0], [0, 0]])
+def test_nothing_has_gradients_of_zero(lengths: list[int]) -> None:
+    layer = EncoderLayer(8, heads=2, hidden=(4,), generator=torch.Generator().manual_seed(0))
+    result = layer(torch.empty(0, 8), ListBuckets(torch.tensor(lengths, dtype=torch.int64)))
+    assert result.shape == (0, 8)
+    result.sum().backward()
+    assert all(p.grad is not None and not p.grad.any() for p in layer.parameters())
+
+
+def test_heads_divide_the_columns() -> None:
+    with pytest.raises(RecipeError, match="sequence_heads = 3 does not divide the 8 columns"):
+        EncoderLayer(8, heads=3, hidden=(4,), generator=torch.Generator().manual_seed(0))

@@ -9,7 +9,7 @@ import torch
 from hypothesis import strategies as st
 from torch import Tensor
 
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Replica, Shard
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType
 
 TABLES = [
@@ -53,6 +53,15 @@ def cut_rows(table, size):
     ]
 
 
+def cut_often(table, size):
+    return [
+        Shard(
+            table.name, first % size, (first, min(first + 2, table.num_embeddings)), (0, table.embedding_dim)
+        )
+        for first in range(0, table.num_embeddings, 2)
+    ]
+
+
 def cut_columns(table, size):
     columns = list(range(0, table.embedding_dim, 4))
     return [
@@ -77,17 +86,38 @@ def whole(table, rank):
     return [Shard(table.name, rank, (0, table.num_embeddings), (0, table.embedding_dim))]
 
 
+def copy(table, rows=None):
+    return Replica(table.name, rows or (0, table.num_embeddings))
+
+
+def partly_replicated(size, tables):
+    """Of each table some rows on every rank; the others whole, in columns, or on two ranks."""
+    user, item, tag, tiny = tables
+    shards = [
+        Shard(user.name, 0, (4, 11), (0, user.embedding_dim)),
+        Shard(item.name, size - 1, (0, 10), (0, 4)),
+        Shard(item.name, 0, (0, 10), (4, item.embedding_dim)),
+        Shard(item.name, size // 2, (20, 37), (0, item.embedding_dim)),
+        Shard(tag.name, size - 1, (5, 14), (0, tag.embedding_dim)),
+        Shard(tag.name, 0, (14, 20), (0, tag.embedding_dim)),
+    ]
+    copies = [copy(user, (0, 4)), copy(item, (10, 20)), copy(tag, (0, 5)), copy(tag, (20, 23)), copy(tiny)]
+    return Plan(tuple(shards), tuple(copies))
+
+
 def make_plan(kind: str, size: int, tables=TABLES) -> Plan:
     if kind == "table":
         return Plan(tuple(s for n, t in enumerate(tables) for s in whole(t, (n + 1) % size)))
     if kind == "one rank":
         return Plan(tuple(s for t in tables for s in whole(t, size - 1)))
     if kind == "replicated":
-        return Plan((), tuple(t.name for t in tables))
+        return Plan((), tuple(copy(t) for t in tables))
+    if kind == "rows on every rank":
+        return partly_replicated(size, tables)
     if kind == "mixed":
         user, item, tag, tiny = tables
-        return Plan((*whole(user, size - 1), *cut_grid(item, size), *cut_rows(tag, size)), (tiny.name,))
-    cut = {"row": cut_rows, "column": cut_columns, "grid": cut_grid}[kind]
+        return Plan((*whole(user, size - 1), *cut_grid(item, size), *cut_rows(tag, size)), (copy(tiny),))
+    cut = {"row": cut_rows, "many pieces": cut_often, "column": cut_columns, "grid": cut_grid}[kind]
     return Plan(tuple(s for t in tables for s in cut(t, size)))
 
 
@@ -178,7 +208,12 @@ def assembled(parts) -> dict[str, Tensor]:
 
 
 def local(collection) -> list:
-    return [(stored.table, stored.weight.clone()) for stored in collection.local_tables()]
+    return [
+        (part.piece, part.tensor.clone())
+        for batch in collection.local_tables()
+        for part in batch.state()
+        if part.name == "weight"
+    ]
 
 
 @st.composite
@@ -186,7 +221,7 @@ def plans(draw):
     """Tables, a plan in which every table is cut into stripes, and those again, number of ranks, and groups."""
     size = draw(st.integers(1, 4))
     names = ["a", "b", "c"]
-    tables, shards, replicated = [], [], []
+    tables, shards, replicated = [], [], []  # Of some stripes every rank holds all columns.
     for name in names[: draw(st.integers(1, 3))]:
         rows, dim = draw(st.integers(1, 9)), 4 * draw(st.integers(1, 4))
         features = draw(st.lists(st.sampled_from("uvwx"), min_size=1, max_size=3, unique=True))
@@ -194,11 +229,14 @@ def plans(draw):
             EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features)
         )
         if draw(st.booleans()) and draw(st.booleans()):
-            replicated.append(name)
+            replicated.append(Replica(name, (0, rows)))
             continue
         between = draw(st.sets(st.integers(1, rows - 1), max_size=2)) if rows > 1 else set()
         row_cuts = [0, *sorted(between), rows]
         for top, bottom in pairwise(row_cuts):
+            if draw(st.integers(0, 3)) == 0:
+                replicated.append(Replica(name, (top, bottom)))
+                continue
             inner = draw(st.sets(st.integers(1, dim // 4 - 1), max_size=2)) if dim > 4 else set()
             cuts = [0, *(4 * cut for cut in sorted(inner)), dim]
             for left, right in pairwise(cuts):

@@ -12,11 +12,11 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
-from windrow.partition.tables.plan import Plan, Shard
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.partition.tables.plan import Plan, Replica, Shard
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 
-KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed"]
+KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
 STEPS = 3
 SAMPLES = [5, 0, 3, 7]
 
@@ -261,11 +261,15 @@ def test_random_plans(small, seed, size):
             for left, right in pairwise(columns):
                 yield Shard(table.name, int(generator.integers(size)), (top, bottom), (left, right))
 
-    chosen = [t for t in small.tables if generator.random() < 0.8]
-    plan = Plan(
-        tuple(shard for t in chosen for shard in pieces(t)),
-        tuple(t.name for t in small.tables if t not in chosen),
-    )
+    shards, replicas = [], []
+    for table in small.tables:
+        for shard in pieces(table):
+            # Now and then a stripe of all columns is on every rank.
+            if shard.columns == (0, table.embedding_dim) and generator.random() < 0.3:
+                replicas.append(Replica(table.name, shard.rows))
+            else:
+                shards.append(shard)
+    plan = Plan(tuple(shards), tuple(replicas))
     features = generator.permutation(small.features).tolist()
     groups = [group for group in (features[:2], features[2:3]) if generator.random() < 0.7]
     results = Loopback.run(size, lambda world: train(world, small, plan, tables=small.tables, groups=groups))

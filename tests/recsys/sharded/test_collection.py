@@ -4,17 +4,19 @@ import pytest
 import torch
 
 from windrow.comm.errors import PlanError, RecipeError
+from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
 from windrow.partition.tables.plan import Plan
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import table_specs
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.tables.options import TableOptions, TableOverrides
 
 
 def test_without_a_plan_tables_go_round(small):
     def body(world):
         collection = EmbeddingBagCollection(small.tables, world=world)
-        return [stored.table.name for stored in collection.local_tables()]
+        return [piece.name for piece, _ in small.local(collection)]
 
     assert Loopback.run(2, body) == [["user", "tag"], ["item", "tiny"]]
 
@@ -34,7 +36,7 @@ def test_replicated_tables_are_parameters_and_sharded_ones_are_not(small):
     def body(world):
         plan = small.make_plan("mixed", world.size)
         collection = EmbeddingBagCollection(small.tables, world=world, plan=plan)
-        held = [(stored.table.name, stored.replicated) for stored in collection.local_tables()]
+        held = [(table.members[0].name, table.replicated) for table in collection.local_tables()]
         assert held[-1] == ("tiny", True)
         assert not any(replicated for _, replicated in held[:-1])
         return [tuple(parameter.shape) for parameter in collection.replicated_parameters()]
@@ -44,7 +46,7 @@ def test_replicated_tables_are_parameters_and_sharded_ones_are_not(small):
 
 def test_a_plan_must_fit(small):
     with pytest.raises(PlanError, match="misses table 'user'"):
-        EmbeddingBagCollection(small.tables, plan=Plan((), ("item", "tag", "tiny")))
+        EmbeddingBagCollection(small.tables, plan=Plan((), small.make_plan("replicated", 1).replicated[1:]))
     with pytest.raises(PlanError, match="no rank 1 among 1"):
         EmbeddingBagCollection(small.tables, plan=small.make_plan("table", 2))
 
@@ -88,3 +90,70 @@ def test_learning_rate(small):
     collection(small.jagged(small.draw(0, 5))).values().sum().backward()
     collection.step()
     assert all(torch.equal(a, b) for a, (_, b) in zip(before, small.local(collection), strict=True))
+
+
+OVERRIDES = {
+    "item": TableOverrides(optimizer="adagrad", learning_rate=0.4),
+    "tag": TableOverrides(optimizer="adam", initial_scale=0.5),
+    "tiny": TableOverrides(eps=1e-3),
+}
+
+
+@pytest.mark.parametrize("pooled", [True, False])
+def test_each_table_learns_by_its_own_options(spmd, small, pooled):
+    """As it does in a collection of its own, bit for bit, also where a schedule halves all rates."""
+    options = TableOptions(optimizer="sgd", learning_rate=0.1, per_table=OVERRIDES)
+    tables = small.tables if pooled else small.equal_dims
+
+    def learnt(world, chosen, options):
+        kind = EmbeddingBagCollection if pooled else EmbeddingCollection
+        plan = small.make_plan("mixed", world.size, tables)
+        names = {table.name for table in chosen}
+        plan = Plan(
+            tuple(shard for shard in plan.shards if shard.table in names),
+            tuple(replica for replica in plan.replicated if replica.table in names),
+        )
+        collection = kind(chosen, world=world, plan=plan, optimizer=options, seed=2)
+        reducer = GradientReducer(world, collection.replicated_parameters())
+        for rate in (0.1, 0.05):
+            collection.set_learning_rate(rate * options.learning_rate / 0.1)
+            reducer.start()
+            found = collection(small.jagged(small.draw(world.rank, 6)))
+            parts = [found.values()] if pooled else [rows.values() for rows in found.values()]
+            sum(part.sum() for part in parts).backward()
+            reducer.finish()
+            collection.step()
+        return dict(small.local(collection))
+
+    def body(world):
+        together = learnt(world, tables, options)
+        alone = {}
+        for table in tables:
+            alone |= learnt(world, [table], options.of(table.name))
+        return together, alone
+
+    for together, alone in spmd(body):
+        assert together.keys() == alone.keys()
+        for piece, weight in alone.items():
+            assert torch.equal(together[piece], weight), piece
+
+
+def test_tables_of_equal_options_share_a_call(small):
+    def calls(**per_table):
+        collection = EmbeddingBagCollection(small.tables, optimizer=TableOptions(per_table=per_table))
+        return [[piece.name for piece in batch.members] for batch in collection.local_tables()]
+
+    assert calls() == [["user", "item", "tag", "tiny"]]
+    assert calls(item=TableOverrides(learning_rate=0.02), tag=TableOverrides(initial_scale=1.0)) == calls()
+    assert calls(user=TableOverrides(precision="fp16"), tag=TableOverrides(precision="fp16")) == [
+        ["user", "tag"],
+        ["item", "tiny"],
+    ]
+
+
+def test_options_of_no_table_are_refused(small):
+    options = TableOptions(per_table={"itme": TableOverrides(dim=8)})
+    with pytest.raises(
+        RecipeError, match=r"tables.itme: there is no such table. Did you mean 'item'\? Tables: user"
+    ):
+        EmbeddingBagCollection(small.tables, optimizer=options)

@@ -5,7 +5,7 @@ import torch
 
 from windrow.comm.errors import PeerFailedError
 from windrow.comm.loopback import Loopback
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
 
 STEPS = 5

@@ -57,5 +57,5 @@ def test_batches_and_bands_cover_lookups_and_columns(small, data):
 def test_a_process_alone_with_whole_tables_needs_no_exchange(small, data):
     tables, plan, size, groups = data.draw(small.plans())
     layout = make_layout(tables, plan, size, groups)
-    whole = all(plan.kind_of(table.name) in {"replicated", "table-wise"} for table in tables)
+    whole = all(len(plan.shards_of(t.name)) + len(plan.replicas_of(t.name)) == 1 for t in tables)
     assert layout.is_direct == (size == 1 and whole and not any(layout.groups))

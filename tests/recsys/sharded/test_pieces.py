@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.pooled_exchange import pieces_of
+from windrow.recsys.sharded.pooled import pieces_of
 from windrow.recsys.tables.options import EmbeddingBagConfig
 
 

@@ -15,7 +15,7 @@ def make(small, kind, rank, *, pooled):
     owner = layout.owners[rank]
     options = TableOptions(optimizer="sgd")
     return owner, RankTables(
-        owner, options, rows=rows, pooled=pooled, device=torch.device("cpu"), fused=True, seed=1
+        owner, options, rows=rows, pooled=pooled, device=torch.device("cpu"), replicated=False, seed=1
     )
 
 
@@ -24,7 +24,7 @@ def test_a_rank_without_tables(small):
     nothing = LookupInput(torch.empty(0), torch.zeros(1), None, (1, 1), np.zeros((2, 0), np.int64))
     assert owner.width == 0
     assert tables.pooled([]) == []
-    assert list(tables.stored(replicated=False)) == []
+    assert tables.batches == []
     assert tables.rows(nothing) == []
 
 
@@ -36,7 +36,7 @@ def test_rows_of_different_lengths_come_in_the_order_of_the_lookups(small):
     ids = [torch.arange(n) % height for n, height in zip(counts.sum(0), heights, strict=True)]
     offsets = torch.tensor([0, *counts.T.reshape(-1).cumsum()])
     wanted = LookupInput(torch.cat(ids), offsets, None, (5, 5), counts)
-    held = {stored.table: stored.weight for stored in tables.stored(replicated=False)}
+    held = {part.piece: part.tensor for batch in tables.batches for part in batch.state()}
     for lookup, chosen, rows in zip(owner.lookups, ids, tables.rows(wanted), strict=True):
         assert torch.equal(rows, held[owner.members[lookup.member]][chosen])
 

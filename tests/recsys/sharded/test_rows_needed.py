@@ -4,13 +4,13 @@ import pytest
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
 from windrow.recsys.sharded.collection import rows_of_whole_tables
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.samples import read_samples
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.packing import read_samples
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 
-KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed"]
+KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
 SAMPLES = [5, 0, 3, 7]
 
 
@@ -23,8 +23,11 @@ def walked(tables, plan, drawn, rank: int) -> RowsFound:
     local = remote = 0
     for table in tables:
         for row in (i for feature in table.feature_names for bag in drawn[feature] for i in bag):
-            if table.name in plan.replicated:
-                local += 1
+            local += sum(
+                start <= row < stop
+                for replica in plan.replicas_of(table.name)
+                for start, stop in [replica.rows]
+            )
             for shard in plan.shards_of(table.name):
                 if shard.rows[0] <= row < shard.rows[1]:
                     local += shard.rank == rank

@@ -7,7 +7,7 @@ from windrow.comm.errors import DataError
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.samples import read_samples
+from windrow.recsys.sharded.packing import read_samples
 from windrow.recsys.tables.options import EmbeddingBagConfig
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 

@@ -5,10 +5,10 @@ import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
-KINDS = ["table", "row", "column", "grid", "replicated", "mixed"]
+KINDS = ["table", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
 STEPS = 3
 DIM = 8
 
@@ -94,8 +94,8 @@ def test_the_same_as_torchrec(small):
         ])  # fmt: skip
     ours = EmbeddingCollection(theirs.embedding_configs())
     with torch.no_grad():
-        for stored in ours.local_tables():
-            theirs.embeddings[stored.table.name].weight.copy_(stored.weight)
+        for piece, weight in small.local(ours):
+            theirs.embeddings[piece.name].weight.copy_(weight)
     batch = small.jagged(small.draw(4, 9))
     expected, found = theirs(batch), ours(batch)
     assert list(found) == list(expected)

@@ -6,11 +6,11 @@ import torch
 
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
-from windrow.partition.tables.plan import Plan, Shard
+from windrow.partition.tables.plan import Plan, Replica, Shard
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.sharded.bag_collection import EmbeddingBagCollection
-from windrow.recsys.sharded.sequence_collection import EmbeddingCollection
-from windrow.recsys.sharded.traffic import FeatureLoad, LookupTraffic, expected_traffic
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
 from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
@@ -33,7 +33,7 @@ STAGES = ("counts", "ids", "vectors", "gradients")
 
 def plan_of(kind: str, size: int) -> Plan:
     shards = PLANS[kind] if size > 1 else [Shard(table, 0, (0, ROWS), (0, DIM)) for table in ("item", "user")]
-    return Plan(tuple(shards), ("day",))
+    return Plan(tuple(shards), (Replica("day", (0, ROWS)),))
 
 
 def lists() -> dict[str, list[list[int]]]:
@@ -107,11 +107,7 @@ def test_what_is_expected_is_what_is_measured(kind, size, groups, pooled):
     expected = expected_traffic(layout, form, loads, share)
     totals = {stage: sum(sent[stage] for sent, _, _, _ in measured) for stage in STAGES}
     assert expected.id_bytes == pytest.approx(totals["counts"] + totals["ids"])
-    assert expected.vector_bytes == pytest.approx(totals["vectors"])
-    assert expected.vector_bytes == pytest.approx(totals["gradients"])
+    assert expected.forward_bytes == pytest.approx(totals["vectors"])
+    assert expected.backward_bytes == pytest.approx(totals["gradients"])
     assert expected.lookups == pytest.approx(sum(rows for _, rows, _, _ in measured))
-    assert (expected.vector_bytes > 0) == (size > 1)
-
-
-def test_collections_add_up():
-    assert LookupTraffic(1, 2, 3) + LookupTraffic(10, 20, 30) == LookupTraffic(11, 22, 33)
+    assert (expected.forward_bytes > 0) == (size > 1)

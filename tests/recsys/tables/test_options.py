@@ -1,10 +1,20 @@
-"""Options of tables: ranges, and what goes together."""
+"""What a user says of tables: options with their ranges, overrides for one table, configurations."""
 
 import pytest
 import torch
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.options import (
+    EmbeddingBagConfig,
+    EmbeddingConfig,
+    PoolingType,
+    TableOptions,
+    TableOverrides,
+    check_configs,
+    embedding_names,
+    features_of,
+    pooling_of,
+)
 
 
 @pytest.mark.parametrize(
@@ -13,6 +23,8 @@ from windrow.recsys.tables.options import TableOptions
         ({"dim": 6}, "tables.dim = 6: must be a multiple of 4"),
         ({"dim": 0}, "tables.dim = 0"),
         ({"optimizer": "lamb"}, 'tables.optimizer = "lamb": expected one of rowwise_adagrad'),
+        ({"form": "robe"}, 'tables.form = "robe": expected one of dense'),
+        ({"per_table": {"a": TableOverrides(dim=6)}}, "table 'a': tables.dim = 6: must be"),
         ({"precision": "fp8"}, 'tables.precision = "fp8": expected one of fp32, fp16'),
         ({"learning_rate": 0.0}, "tables.learning_rate = 0.0: must be above 0"),
         ({"learning_rate": float("nan")}, "tables.learning_rate = nan"),
@@ -32,9 +44,9 @@ def test_refusals_name_field_value_and_cure(values, said):
 def test_what_follows_from_the_options():
     assert TableOptions().dtype == torch.float32
     assert TableOptions(precision="fp16").dtype == torch.float16
-    assert TableOptions().can_fuse
-    assert not TableOptions(optimizer="adam").can_fuse
-    assert not TableOptions(weight_decay=0.1).can_fuse
+    assert not TableOptions().moves_every_row
+    assert TableOptions(optimizer="adam").moves_every_row
+    assert TableOptions(weight_decay=0.1).moves_every_row
 
 
 @pytest.mark.parametrize(
@@ -42,3 +54,76 @@ def test_what_follows_from_the_options():
 )
 def test_optimizer_bytes_per_row(optimizer, expected):
     assert TableOptions(optimizer=optimizer).optimizer_bytes_per_row(8) == expected
+
+
+def test_a_table_takes_what_is_not_said_of_it_from_all():
+    options = TableOptions(
+        dim=16,
+        learning_rate=0.1,
+        per_table={"a": TableOverrides(dim=8, precision="fp16"), "b": TableOverrides(initial_scale=1.0)},
+    )
+    assert options.of("a") == TableOptions(dim=8, learning_rate=0.1, precision="fp16")
+    assert options.of("c") == TableOptions(dim=16, learning_rate=0.1)
+    assert options.of_one_batch("b") == options.of_one_batch("c") != options.of_one_batch("a")
+    assert set(options.only(["b", "c"]).per_table) == {"b"}
+
+
+def table(name="a", rows=5, dim=8, features=(), **options):
+    return EmbeddingBagConfig(
+        name=name, num_embeddings=rows, embedding_dim=dim, feature_names=list(features), **options
+    )
+
+
+def test_a_table_without_features_is_looked_up_by_its_own_name():
+    assert table().feature_names == ["a"]
+    assert features_of(EmbeddingConfig(name="b", num_embeddings=1, embedding_dim=4)) == ["b"]
+
+
+def test_a_feature_of_several_tables_is_named_with_its_table():
+    tables = [table("a", features=["x", "y"]), table("b", features=["y", "z"])]
+    assert embedding_names(tables) == [["x", "y@a"], ["y@b", "z"]]
+
+
+def test_torchrec_objects_are_understood():
+    from torchrec.modules import embedding_configs as theirs
+
+    config = theirs.EmbeddingBagConfig(
+        name="a", num_embeddings=5, embedding_dim=8, feature_names=["x"], pooling=theirs.PoolingType.MEAN
+    )
+    check_configs([config], pooled=True)
+    assert pooling_of(config) == "MEAN" == pooling_of(table(pooling=PoolingType.MEAN))
+    assert pooling_of(EmbeddingConfig(name="b", num_embeddings=1, embedding_dim=4)) == "SUM"
+
+
+@pytest.mark.parametrize(
+    ("field", "value", "message"),
+    [
+        ("weight_init_max", 0.1, "initial_scale"),
+        ("need_pos", True, "weights"),
+        ("data_type", "FP16", "precision"),
+    ],
+)
+def test_torchrec_options_that_mean_something_else_here_are_refused(field, value, message):
+    from torchrec.modules import embedding_configs as theirs
+
+    value = theirs.DataType.FP16 if field == "data_type" else value
+    config = theirs.EmbeddingBagConfig(
+        name="a", num_embeddings=5, embedding_dim=8, feature_names=["x"], **{field: value}
+    )
+    with pytest.raises(RecipeError, match=message):
+        check_configs([config], pooled=True)
+
+
+@pytest.mark.parametrize(
+    ("tables", "message"),
+    [
+        ([], "at least one table"),
+        ([table(), table()], "2 tables are named 'a'"),
+        ([table(rows=0)], "num_embeddings = 0"),
+        ([table(dim=6)], "embedding_dim = 6: must be a multiple of 4"),
+        ([table(features=["x", "x"])], "a feature twice"),
+    ],
+)
+def test_what_no_collection_can_be_made_of(tables, message):
+    with pytest.raises(RecipeError, match=message):
+        check_configs(tables, pooled=True)

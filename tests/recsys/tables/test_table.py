@@ -1,13 +1,26 @@
-"""What every kind of table storage must do, and that all kinds do the same."""
+"""What every kind of table storage must do: values, learning, state, first values; and that all kinds do the same."""
 
+from dataclasses import replace
+from itertools import pairwise
+
+import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
 
+from windrow.comm.errors import RecipeError
+from windrow.comm.gradients import GradientReducer
+from windrow.comm.loopback import Loopback
+from windrow.comm.random import GOLDEN, MASK, hash_ids, mix64
+from windrow.comm.world import World
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.make import make_table_batch
+from windrow.recsys.tables.options import TableOptions, TableOverrides
 from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table_kernels import fill_uniform
 
 MEMBERS = (
     LocalTable(name="a", rows=(0, 30), columns=(0, 8)),
@@ -16,6 +29,7 @@ MEMBERS = (
 )
 LOOKUPS = (0, 1, 1, 2)
 KINDS = [FBGEMMTableBatch, DenseGradientTableBatch]
+FUSED = ["sgd", "adagrad", "rowwise_adagrad"]
 
 
 @pytest.fixture(params=KINDS, ids=lambda kind: kind.__name__)
@@ -24,19 +38,31 @@ def kind(request) -> type[TableBatch]:
     return chosen
 
 
-def make(kind, members=MEMBERS, lookups=LOOKUPS, *, pooled=True, **options) -> TableBatch:
-    batch: TableBatch = kind(members, lookups, TableOptions(**options), pooled=pooled)
+def state(batch: TableBatch, name: str = "weight") -> list[Tensor]:
+    """One content of each member, as a copy."""
+    return [found.tensor.detach().clone() for found in batch.state() if found.name == name]
+
+
+def load(batch: TableBatch, weights: list[Tensor]) -> None:
+    of_weights = [found for found in batch.state() if found.name == "weight"]
+    batch.load_state(replace(found, tensor=given) for found, given in zip(of_weights, weights, strict=True))
+
+
+def make(kind, members=MEMBERS, lookups=LOOKUPS, *, pooled=True, device=None, **options) -> TableBatch:
+    batch: TableBatch = kind(members, lookups, TableOptions(**options), pooled=pooled, device=device)
     generator = torch.Generator().manual_seed(1)
-    for member in range(len(members)):
-        weight = batch.weight(member)
-        weight.copy_(torch.randn(weight.shape, generator=generator))
+    load(batch, [torch.randn(member.num_rows, member.dim, generator=generator) for member in members])
     return batch
 
 
-def random_bags(batch: TableBatch, num_samples: int, seed: int = 0) -> tuple[Tensor, Tensor]:
+def random_bags(
+    batch: TableBatch, num_samples: int, seed: int = 0, longest: int = 4
+) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     rows = torch.tensor([batch.members[member].num_rows for member in batch.lookups])
-    lengths = torch.randint(0, 5, (len(rows), num_samples), generator=generator) * (rows > 0)[:, None]
+    lengths = (
+        torch.randint(0, longest + 1, (len(rows), num_samples), generator=generator) * (rows > 0)[:, None]
+    )
     values = [
         torch.randint(0, max(int(count), 1), (int(total),), generator=generator)
         for count, total in zip(rows, lengths.sum(1), strict=True)
@@ -44,66 +70,70 @@ def random_bags(batch: TableBatch, num_samples: int, seed: int = 0) -> tuple[Ten
     return torch.cat(values), torch.cat([torch.zeros(1, dtype=torch.int64), lengths.flatten().cumsum(0)])
 
 
-def reference(batch: TableBatch, values: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
-    num_samples = (len(offsets) - 1) // len(batch.lookups)
-    sums = [torch.zeros(num_samples, batch.members[member].dim) for member in batch.lookups]
-    for number, member in enumerate(batch.lookups):
-        for sample in range(num_samples):
-            bag = number * num_samples + sample
-            for place in range(int(offsets[bag]), int(offsets[bag + 1])):
-                sums[number][sample] += weights[place] * batch.weight(member)[values[place]]
-    return torch.cat(sums, dim=1)
+def reference(tables: list[Tensor], lookups, values: Tensor, offsets: Tensor, weights: Tensor) -> Tensor:
+    """Bag after bag, differentiable."""
+    num_samples = (len(offsets) - 1) // len(lookups)
+    columns = []
+    for number, member in enumerate(lookups):
+        bounds = offsets[number * num_samples : (number + 1) * num_samples + 1].tolist()
+        bags = [
+            (weights[start:stop, None] * tables[member][values[start:stop]]).sum(0)
+            for start, stop in pairwise(bounds)
+        ]
+        columns.append(torch.stack(bags) if bags else torch.zeros(0, tables[member].shape[1]))
+    return torch.cat(columns, dim=1)
 
 
-@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
-@pytest.mark.parametrize("weighted", [False, True])
-def test_pooled_sums(kind, dtype, weighted):
-    batch = make(kind)
-    values, offsets = random_bags(batch, 7)
-    weights = torch.rand(len(values), generator=torch.Generator().manual_seed(2))
-    found = batch(values.to(dtype), offsets.to(dtype), weights if weighted else None)
-    assert found.dtype == torch.float32
-    assert batch.output_dim == found.shape[1]
-    expected = reference(batch, values, offsets, weights if weighted else torch.ones_like(weights))
-    torch.testing.assert_close(found, expected)
+def loss_of(pooled: Tensor) -> Tensor:
+    return (
+        (pooled * torch.linspace(-1, 1, pooled.numel(), device=pooled.device).view_as(pooled)).square().sum()
+    )
 
 
-def test_unpooled_rows(kind):
-    members = (*MEMBERS[:1], LocalTable(name="d", rows=(0, 4), columns=(0, 8)))
-    batch = make(kind, members, (0, 0, 1), pooled=False)
-    values, offsets = random_bags(batch, 5)
-    found = batch(values, offsets)
-    cut = int(offsets[10])
-    assert torch.equal(found, torch.cat([batch.weight(0)[values[:cut]], batch.weight(1)[values[cut:]]]))
-    found.sum().backward()
+def learn(batch: TableBatch, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> None:
+    loss_of(batch(values, offsets, weights)).backward()
     batch.step()
 
 
-def test_weights_of_values_have_gradients(kind):
+# ------------------------------------------------------------------------------------------------------------ lookups
+
+
+@settings(max_examples=30)
+@given(st.integers(0, 5), st.integers(0, 4), st.integers(0, 1000), st.booleans(), st.booleans())
+@pytest.mark.parametrize("kind", KINDS)
+def test_pooled_sums_and_gradients_of_weights(kind, num_samples, longest, seed, weighted, short):
     batch = make(kind)
-    values, offsets = random_bags(batch, 3)
-    weights = torch.ones(len(values), requires_grad=True)
-    before = [batch.weight(member).clone() for member in range(len(MEMBERS))]
-    found = batch(values, offsets, weights)
+    tables = state(batch)
+    values, offsets = random_bags(batch, num_samples, seed, longest)
+    dtype = torch.int32 if short else torch.int64
+    weights = torch.rand(len(values), generator=torch.Generator().manual_seed(seed), requires_grad=True)
+    found = batch(values.to(dtype), offsets.to(dtype), weights if weighted else None)
+    assert found.dtype == torch.float32
+    assert found.shape == (num_samples, batch.output_dim)
+    scale = weights if weighted else torch.ones(len(values))
+    expected = reference(tables, batch.lookups, values, offsets, scale)
+    torch.testing.assert_close(found, expected)
+    loss_of(found).backward()
+    batch.step()
+    if weighted and num_samples:
+        (wanted,) = torch.autograd.grad(loss_of(expected), weights)
+        torch.testing.assert_close(weights.grad, wanted, rtol=1e-4, atol=1e-5)
+
+
+def test_rows_one_by_one(kind):
+    members = (*MEMBERS[:1], LocalTable(name="d", rows=(0, 4), columns=(0, 8)))
+    batch = make(kind, members, (0, 0, 1), pooled=False, optimizer="sgd", learning_rate=1.0)
+    first, second = state(batch)
+    values, offsets = random_bags(batch, 5)
+    found = batch.rows(values, offsets)
+    cut = int(offsets[10])
+    assert torch.equal(found, torch.cat([first[values[:cut]], second[values[cut:]]]))
     found.sum().backward()
-    cut = int(offsets[3])
-    expected = torch.cat([before[0][values[:cut]].sum(1), before[1][values[cut:]].sum(1)])
-    torch.testing.assert_close(weights.grad, expected)
-
-
-@pytest.mark.parametrize("pooled", [True, False])
-@pytest.mark.parametrize("num_samples", [0, 3])
-def test_nothing_to_look_up(kind, pooled, num_samples):
-    for members, lookups in ((MEMBERS[:1], (0, 0)), (MEMBERS[2:], (0,))):
-        batch = make(kind, members, lookups, pooled=pooled)
-        before = batch.weight(0).clone()
-        offsets = torch.zeros(len(lookups) * num_samples + 1, dtype=torch.int64)
-        found = batch(torch.zeros(0, dtype=torch.int64), offsets)
-        assert found.shape == (num_samples if pooled else 0, batch.output_dim)
-        assert not found.any()
-        found.sum().backward()
-        batch.step()
-        assert torch.equal(batch.weight(0), before)
+    batch.step()
+    expected = first - torch.bincount(values[:cut], minlength=30)[:, None]
+    torch.testing.assert_close(state(batch)[0], expected)
+    nothing = batch.rows(values[:0], torch.zeros(4, dtype=torch.int64))
+    assert nothing.shape == (0, 8)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -116,56 +146,6 @@ def test_without_gradients(kind, mode):
     assert torch.equal(found, batch(values, offsets))
 
 
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-def test_all_kinds_learn_alike(optimizer):
-    fused, dense = (make(kind, optimizer=optimizer, learning_rate=0.1, eps=1e-3) for kind in KINDS)
-    for step in range(5):
-        rate = 0.1 / (1 + step)
-        values, offsets = random_bags(fused, 6, seed=step)
-        weights = torch.rand(len(values), generator=torch.Generator().manual_seed(step))
-        for batch in (fused, dense):
-            batch.set_learning_rate(rate)
-            batch(values, offsets, weights if step % 2 else None).square().sum().backward()
-            batch.step()
-    for member in range(len(MEMBERS)):
-        torch.testing.assert_close(fused.weight(member), dense.weight(member), rtol=1e-5, atol=1e-6)
-        ours, theirs = fused.optimizer_state(member), dense.optimizer_state(member)
-        torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-    assert fused.num_bytes == dense.num_bytes
-
-
-@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad"])
-def test_state_written_from_outside_is_what_learning_goes_on_from(kind, optimizer):
-    first, second = make(kind, optimizer=optimizer), make(kind, optimizer=optimizer)
-    values, offsets = random_bags(first, 6)
-
-    def learn(batch: TableBatch) -> None:
-        batch(values, offsets).square().sum().backward()
-        batch.step()
-
-    learn(first)
-    for member in range(len(MEMBERS)):
-        second.weight(member).copy_(first.weight(member))
-        for name, state in first.optimizer_state(member).items():
-            second.optimizer_state(member)[name].copy_(state)
-    learn(first)
-    learn(second)
-    for member in range(len(MEMBERS)):
-        assert torch.equal(first.weight(member), second.weight(member))
-
-
-def test_a_step_goes_forward_again_before_it_goes_back(kind):
-    """Batches in flight: the second is looked up before the first has learnt."""
-    batch = make(kind, optimizer="sgd", learning_rate=1.0)
-    before = batch.weight(0).clone()
-    values, offsets = torch.tensor([1]), torch.tensor([0, 1, 1, 1, 1])
-    first, second = batch(values, offsets), batch(values, offsets)
-    first.sum().backward()
-    second.sum().backward()
-    batch.step()
-    torch.testing.assert_close(batch.weight(0)[1], before[1] - 2)
-
-
 @pytest.mark.parametrize(
     ("lookups", "said"),
     [((1, 0), "must ascend"), ((0, 1, 0), "must ascend"), ((0,), "each member is looked up")],
@@ -175,6 +155,302 @@ def test_lookups_that_break_the_contract(kind, lookups, said):
         make(kind, MEMBERS[:2], lookups)
 
 
-def test_local_table():
-    member = LocalTable(name="b", rows=(5, 12), columns=(4, 16))
-    assert (member.num_rows, member.dim) == (7, 12)
+# ----------------------------------------------------------------------------------------------------------- learning
+
+
+@pytest.mark.parametrize("weight_decay", [0.0, 0.3])
+@pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
+def test_learns_as_plain_pytorch(kind, optimizer, weight_decay):
+    """Sums in one table after another, and PyTorch's optimisers; row-wise Adagrad by its formula, in float64."""
+    if kind is FBGEMMTableBatch and (optimizer == "adam" or weight_decay):
+        pytest.skip("needs dense gradients")
+    betas = (0.8, 0.99)
+    batch = make(
+        kind, optimizer=optimizer, learning_rate=0.05, eps=1e-2, betas=betas, weight_decay=weight_decay
+    )
+    tables = [nn.Parameter(table) for table in state(batch)]
+    squares = [torch.zeros(len(table), dtype=torch.float64) for table in tables]
+    theirs: torch.optim.Optimizer | None = {
+        "sgd": lambda: torch.optim.SGD(tables, lr=0.05, weight_decay=weight_decay),
+        "adagrad": lambda: torch.optim.Adagrad(tables, lr=0.05, eps=1e-2, weight_decay=weight_decay),
+        "adam": lambda: torch.optim.Adam(tables, lr=0.05, eps=1e-2, betas=betas, weight_decay=weight_decay),
+        "rowwise_adagrad": lambda: None,
+    }[optimizer]()
+    for step in range(4):
+        # A schedule's rate.
+        rate = 0.05 / (1 + step)
+        values, offsets = random_bags(batch, 6, seed=step)
+        batch.set_learning_rate(rate)
+        learn(batch, values, offsets)
+        for table in tables:
+            table.grad = torch.zeros_like(table)
+        loss_of(reference(tables, batch.lookups, values, offsets, torch.ones(len(values)))).backward()
+        if theirs is not None:
+            theirs.param_groups[0]["lr"] = rate
+            theirs.step()
+            continue
+        for table, accumulator in zip(tables, squares, strict=True):
+            gradient = table.grad.double() + weight_decay * table.detach().double()
+            accumulator.add_(gradient.square().mean(dim=1))
+            table.data -= (rate * gradient / (accumulator.sqrt() + 1e-2)[:, None]).float()
+    for found, table in zip(state(batch), tables, strict=True):
+        torch.testing.assert_close(found, table.detach(), rtol=1e-5, atol=1e-5)
+    names = {"sgd": set(), "adam": {"first_moment", "second_moment", "step"}}.get(
+        optimizer, {"sum_of_squares"}
+    )
+    assert {found.name for found in batch.state()} == names | {"weight"}
+    sums = squares if theirs is None else [theirs.state[table].get("sum", torch.zeros(0)) for table in tables]
+    for found, expected in zip(state(batch, "sum_of_squares"), sums, strict=False):
+        torch.testing.assert_close(found, expected.float(), rtol=1e-4, atol=1e-5)
+
+
+@pytest.mark.parametrize("optimizer", FUSED)
+def test_rows_that_are_not_looked_up_stay(kind, optimizer):
+    batch = make(kind, MEMBERS[:1], (0,), optimizer=optimizer)
+    (before,) = state(batch)
+    for _ in range(2):
+        learn(batch, torch.tensor([1, 1, 7]), torch.tensor([0, 2, 3]))
+    assert (state(batch)[0] != before).any(dim=1).nonzero().flatten().tolist() == [1, 7]
+
+
+@pytest.mark.parametrize("optimizer", FUSED)
+def test_state_that_is_loaded_is_what_learning_goes_on_from(kind, optimizer):
+    first, second = make(kind, optimizer=optimizer), make(kind, optimizer=optimizer)
+    values, offsets = random_bags(first, 6)
+    learn(first, values, offsets)
+    second.load_state(first.state())
+    for batch in (first, second):
+        learn(batch, values, offsets)
+    for ours, theirs in zip(first.state(), second.state(), strict=True):
+        assert torch.equal(ours.tensor, theirs.tensor)
+
+
+def test_a_step_goes_forward_again_before_it_goes_back(kind):
+    """Batches in flight: the second is looked up before the first has learnt."""
+    batch = make(kind, optimizer="sgd", learning_rate=1.0)
+    before = state(batch)[0]
+    values, offsets = torch.tensor([1]), torch.tensor([0, 1, 1, 1, 1])
+    first, second = batch(values, offsets), batch(values, offsets)
+    first.sum().backward()
+    second.sum().backward()
+    batch.step()
+    torch.testing.assert_close(state(batch)[0][1], before[1] - 2)
+
+
+def test_gradients_of_any_layout(kind):
+    batch, other = make(kind, optimizer="sgd"), make(kind, optimizer="sgd")
+    values, offsets = random_bags(batch, 6)
+    batch(values, offsets).sum().backward()
+    gradient = torch.ones(batch.output_dim, 6).t()
+    assert not gradient.is_contiguous()
+    other(values, offsets).backward(gradient)
+    for one in (batch, other):
+        one.step()
+    assert torch.equal(state(batch)[0], state(other)[0])
+
+
+@pytest.mark.parametrize("optimizer", FUSED)
+def test_half_precision(optimizer):
+    single = make(FBGEMMTableBatch, optimizer=optimizer)
+    half = make(FBGEMMTableBatch, optimizer=optimizer, precision="fp16")
+    load(single, [table.half() for table in state(single)])
+    values, offsets = random_bags(half, 6)
+    torch.testing.assert_close(half(values, offsets), single(values, offsets), rtol=1e-6, atol=1e-6)
+    for batch in (single, half):
+        learn(batch, values, offsets)
+    for found, expected in zip(state(half), state(single), strict=True):
+        assert found.dtype == torch.float16
+        torch.testing.assert_close(found.float(), expected, rtol=2e-3, atol=2e-3)
+    torch.testing.assert_close(state(half, "sum_of_squares"), state(single, "sum_of_squares"))
+
+
+def test_fused_values_are_nobody_elses_parameters():
+    batch = make(FBGEMMTableBatch)
+    assert list(batch.parameters()) == list(batch.buffers()) == []
+    assert batch.state_dict() == {}
+
+
+def test_adam_moves_on_without_a_gradient():
+    """A rank that had no samples steps as all others do."""
+    batch, other = (make(DenseGradientTableBatch, optimizer="adam") for _ in range(2))
+    batch.step()
+    learn(other, torch.zeros(0, dtype=torch.int64), torch.zeros(1, dtype=torch.int64))
+    assert state(batch, "step")[0] == state(other, "step")[0] == 1
+    for one in (batch, other):
+        learn(one, *random_bags(one, 3))
+    before = state(batch)[0]
+    for one in (batch, other):
+        one.step()
+    assert torch.equal(state(batch)[0], state(other)[0])
+    assert not torch.equal(state(batch)[0], before)
+
+
+def test_gradients_stay_where_they_are():
+    batch = make(DenseGradientTableBatch, optimizer="sgd")
+    bucket = torch.zeros(240)
+    first = next(batch.parameters())
+    first.grad = bucket.view(30, 8)
+    batch(*random_bags(batch, 4)).sum().backward()
+    assert bucket.any()
+    batch.step()
+    assert first.grad.data_ptr() == bucket.data_ptr()
+    assert not bucket.any()
+
+
+@pytest.mark.parametrize("optimizer", [*FUSED, "adam"])
+def test_copies_on_all_ranks_learn_as_one(optimizer):
+    """Two ranks with a sample each are one rank with both; a third rank without samples takes part."""
+
+    def one() -> TableBatch:
+        return make(DenseGradientTableBatch, MEMBERS[:2], (0, 1), optimizer=optimizer, learning_rate=0.1)
+
+    alone = one()
+    for _ in range(3):
+        alone(torch.tensor([1, 1, 7, 3, 0, 0, 5]), torch.tensor([0, 2, 3, 5, 7])).square().sum().backward()
+        alone.step()
+    shares = [
+        (torch.tensor([1, 1, 3, 0]), torch.tensor([0, 2, 4])),
+        (torch.tensor([7, 0, 5]), torch.tensor([0, 1, 3])),
+        (torch.tensor([], dtype=torch.int64), torch.tensor([0])),
+    ]
+
+    def body(world: World) -> list[Tensor]:
+        batch = one()
+        reducer = GradientReducer(world, batch.parameters())
+        for _ in range(3):
+            reducer.start()
+            batch(*shares[world.rank]).square().sum().backward()
+            reducer.finish()
+            batch.step()
+        reducer.close()
+        return state(batch)
+
+    results = Loopback.run(3, body, deadline_s=30)
+    for weights in results:
+        for weight, first, expected in zip(weights, results[0], state(alone), strict=True):
+            assert torch.equal(weight, first)
+            torch.testing.assert_close(weight, expected, rtol=1e-6, atol=1e-6)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+@pytest.mark.parametrize("precision", ["fp32", "fp16"])
+@pytest.mark.parametrize("optimizer", [*FUSED, "adam"])
+def test_cuda_learns_as_the_cpu_does(kind, optimizer, precision):
+    if (precision == "fp16" and kind is not FBGEMMTableBatch) or (
+        optimizer == "adam" and kind is FBGEMMTableBatch
+    ):
+        pytest.skip("not supported")
+    cuda = torch.device("cuda")
+    here, there = (
+        make(kind, device=device, optimizer=optimizer, precision=precision) for device in (None, cuda)
+    )
+    for step in range(3):
+        values, offsets = random_bags(here, 6, seed=step)
+        learn(here, values, offsets)
+        learn(there, values.to(cuda), offsets.to(cuda))
+    tolerance = 1e-5 if precision == "fp32" else 5e-3
+    for found, expected in zip(state(there), state(here), strict=True):
+        torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance)
+
+
+def test_num_bytes():
+    values = 30 * 8 + 7 * 12
+    assert make(FBGEMMTableBatch, optimizer="sgd", precision="fp16").num_bytes == values * 2
+    assert make(FBGEMMTableBatch, optimizer="rowwise_adagrad").num_bytes == values * 4 + 37 * 4
+    assert make(DenseGradientTableBatch, optimizer="adam").num_bytes == values * 12 + 3 * 4
+
+
+# ------------------------------------------------------------------------------------- first values, and what is made
+
+
+def filled(rows=(0, 40), columns=(0, 16), *, name="items", seed=3, scale=0.5, **options) -> Tensor:
+    member = LocalTable(name=name, rows=rows, columns=columns)
+    batch = FBGEMMTableBatch((member,), (0,), TableOptions(**options))
+    batch.initialise(seed=seed, scales=[scale])
+    return state(batch)[0]
+
+
+@settings(max_examples=30)
+@given(
+    rows=st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted),
+    columns=st.tuples(st.integers(0, 3), st.integers(1, 4)).filter(lambda both: both[0] < both[1]),
+)
+def test_a_rectangle_starts_with_the_values_of_the_whole_table(rows, columns):
+    left, right = (4 * column for column in columns)
+    assert torch.equal(filled(tuple(rows), (left, right)), filled()[rows[0] : rows[1], left:right])
+
+
+def test_first_values_are_uniform_and_uncorrelated():
+    values = filled((0, 4000), (0, 64), scale=0.5)
+    assert values.min() >= -0.5
+    assert values.max() < 0.5
+    counts = np.histogram(values, bins=100, range=(-0.5, 0.5))[0]
+    # 99 degrees of freedom: chi square above 180 has a chance of 1e-6.
+    assert ((counts - 2560) ** 2 / 2560).sum() < 180
+    correlations = torch.corrcoef(values.T) - torch.eye(64)
+    assert correlations.abs().max() < 6 / 4000**0.5
+    assert torch.corrcoef(values[:200]).fill_diagonal_(0).abs().max() < 6 / 64**0.5
+
+
+@pytest.mark.parametrize("change", [{"name": "users"}, {"seed": 4}, {"rows": (2**33, 2**33 + 40)}])
+def test_tables_seeds_and_far_rows_differ(change):
+    assert (filled() == filled(**change)).sum() < 5
+
+
+def test_half_precision_starts_rounded(monkeypatch):
+    monkeypatch.setattr("windrow.recsys.tables.table._CHUNK_VALUES", 100)
+    assert torch.equal(filled((5, 90), precision="fp16"), filled((5, 90)).half())
+
+
+def test_first_values_equal_plain_integers():
+    values = np.zeros((7, 12), dtype=np.float32)
+    fill_uniform(values[:, 1:10], np.uint64(123456789), 1000, 3, np.float32(0.25))
+    for row in range(7):
+        start = int(hash_ids(123456789, np.array([1000 + row]))[0])
+        for column in range(3, 12):
+            number = mix64((start + (column // 2) * GOLDEN) & MASK)
+            half = number >> 32 if column % 2 else number & 0xFFFFFFFF
+            expected = (np.float32(half >> 8) * np.float32(2.0**-23) - np.float32(1)) * np.float32(0.25)
+            assert values[row, column - 2] == expected
+    assert not values[:, [0, 10, 11]].any()
+
+
+WHOLE = LocalTable(name="a", rows=(0, 100), columns=(0, 16))
+PART = LocalTable(name="a", rows=(30, 50), columns=(4, 12))
+ROWS = {"a": 100, "b": 400}
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "replicated", "expected"),
+    [
+        ("adagrad", False, FBGEMMTableBatch),
+        ("adam", False, DenseGradientTableBatch),
+        ("sgd", True, DenseGradientTableBatch),
+    ],
+)
+def test_which_storage_is_made(optimizer, replicated, expected):
+    options = TableOptions(optimizer=optimizer)
+    batch = make_table_batch(
+        options, (PART,), (0, 0), table_rows=ROWS, replicated=replicated, pooled=False, seed=5
+    )
+    assert type(batch) is expected
+    assert {found.replicated for found in batch.state()} == {replicated}
+    assert batch.output_dim == 8
+    whole = make_table_batch(TableOptions(), (WHOLE,), (0,), table_rows=ROWS, seed=5)
+    assert torch.equal(state(batch)[0], state(whole)[0][30:50, 4:12])
+    assert 0.09 < state(whole)[0].abs().max() <= 0.1
+    assert not state(whole, "sum_of_squares")[0].any()
+
+
+def test_initial_scale_of_each_table():
+    options = TableOptions(initial_scale=2.0, per_table={"b": TableOverrides(initial_scale=0.5)})
+    members = (WHOLE, replace(WHOLE, name="b"))
+    batch = make_table_batch(options, members, (0, 1), table_rows=ROWS)
+    most = [float(table.abs().max()) for table in state(batch)]
+    assert 1.9 < most[0] <= 2
+    assert 0.45 < most[1] <= 0.5
+
+
+def test_copies_cannot_be_in_half_precision():
+    with pytest.raises(RecipeError, match='"fp16": tables a have dense gradients'):
+        make_table_batch(TableOptions(precision="fp16"), (WHOLE,), (0,), table_rows=ROWS, replicated=True)

@@ -1,12 +1,21 @@
 import itertools
+from unittest.mock import patch
 
 import numpy as np
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists, hash_lists
+from windrow.recsys.batches.deduplication import distinct_lists as module
+from windrow.recsys.batches.deduplication.distinct_lists import (
+    distinct_by_pytorch,
+    distinct_lists,
+    hash_by_pytorch,
+    hash_lists,
+)
+from windrow.recsys.batches.jagged import Jagged
 
 WEIGHTS = st.sampled_from([0.0, -0.0, 1.0, float("nan"), np.float32(np.uint32(0x7FC00001).view(np.float32))])
 
@@ -24,10 +33,9 @@ def reference(samples):
 
 @st.composite
 def groups(draw):
-    """Features of one group: offsets, values, weights; and the samples as comparable tuples."""
+    """Features of one group, and the samples as comparable tuples."""
     num_samples = draw(st.integers(0, 12))
-    offsets, values, weights = [], [], []
-    columns = []
+    features, columns = [], []
     for _ in range(draw(st.integers(1, 3))):
         lists = [draw(st.lists(st.integers(-1, 1), max_size=6)) for _ in range(num_samples)]
         # Samples of a session: some repeat the one before.
@@ -40,16 +48,14 @@ def groups(draw):
         parts = None
         if draw(st.booleans()):
             parts = np.array([draw(WEIGHTS) for _ in ids], np.float32)
-        offsets.append(bounds)
-        values.append(ids)
-        weights.append(parts)
+        features.append(Jagged(ids, bounds, parts))
         columns.append(
             [
                 (ids[a:b].tobytes(), b"" if parts is None else parts[a:b].tobytes())
                 for a, b in itertools.pairwise(bounds)
             ]
         )
-    return offsets, values, weights, list(zip(*columns, strict=True))
+    return features, list(zip(*columns, strict=True))
 
 
 def same_hash_for_all(columns, rows):
@@ -60,15 +66,38 @@ def hash_of_two_bits(columns, rows):
     return hash_lists(columns, rows) & np.uint64(3)
 
 
-@pytest.mark.parametrize("hashing", [hash_lists, same_hash_for_all, hash_of_two_bits])
+def all_hashes_by_pytorch(columns):
+    return torch.full((len(columns[0]),), 3)
+
+
+def one_bit_by_pytorch(columns):
+    return hash_by_pytorch(columns) & 1
+
+
+@pytest.mark.parametrize(
+    "hashing",
+    [
+        hash_lists,
+        same_hash_for_all,
+        hash_of_two_bits,
+        hash_by_pytorch,
+        all_hashes_by_pytorch,
+        one_bit_by_pytorch,
+    ],
+)
 @given(group=groups())
 def test_is_what_comparing_one_sample_after_the_other_gives(hashing, group):
-    offsets, values, weights, samples = group
-    found = distinct_lists(offsets, values, weights, hashing=hashing)
+    features, samples = group
+    by_pytorch = "pytorch" in hashing.__name__
+    with patch.object(module, "hash_by_pytorch" if by_pytorch else "hash_lists", hashing):
+        if by_pytorch:
+            found = distinct_by_pytorch([lists.to_torch() for lists in features])
+        else:
+            found = distinct_lists(features)
     representatives, inverse = reference(samples)
     assert found.representatives.tolist() == representatives
     assert found.inverse.tolist() == inverse
-    assert found.representatives.dtype == found.inverse.dtype == np.int64
+    assert str(found.representatives.dtype)[-5:] == str(found.inverse.dtype)[-5:] == "int64"
 
 
 @pytest.mark.parametrize("length", [1, 63, 64, 65, 200])
@@ -76,7 +105,7 @@ def test_a_difference_in_any_place_is_seen(length):
     rows = np.zeros((length + 2, length), np.int64)
     rows[np.arange(length), np.arange(length)] = 1
     offsets = np.arange(length + 3) * length
-    found = distinct_lists([offsets], [rows.reshape(-1)], [None])
+    found = distinct_lists([Jagged(rows.reshape(-1), offsets)])
     assert found.representatives.tolist() == list(range(length + 1))
     assert found.inverse.tolist() == [*range(length + 1), length]
 
@@ -85,7 +114,7 @@ def test_a_difference_in_any_place_is_seen(length):
 def test_many_lists_of_one_length(length, kinds):
     chance = np.random.default_rng(0)
     rows = chance.integers(0, 2, (kinds, length))[np.repeat(chance.integers(0, kinds, 400), 5)]
-    found = distinct_lists([np.arange(len(rows) + 1) * length], [rows.reshape(-1)], [None])
+    found = distinct_lists([Jagged(rows.reshape(-1), np.arange(len(rows) + 1) * length)])
     representatives, inverse = reference([row.tobytes() for row in rows])
     assert found.representatives.tolist() == representatives
     assert found.inverse.tolist() == inverse
@@ -93,13 +122,13 @@ def test_many_lists_of_one_length(length, kinds):
 
 @pytest.mark.parametrize("num_samples", [0, 1, 1000])
 def test_samples_without_any_id_are_one(num_samples):
-    found = distinct_lists([np.zeros(num_samples + 1, np.int32)], [np.zeros(0, np.int64)], [None])
+    found = distinct_lists([Jagged(np.zeros(0, np.int64), np.zeros(num_samples + 1, np.int32))])
     assert found.representatives.tolist() == [0][:num_samples]
     assert found.inverse.tolist() == [0] * num_samples
 
 
 def test_all_different_are_numbered_as_they_come():
-    found = distinct_lists([np.arange(5001)], [np.arange(5000)[::-1].copy()], [None])
+    found = distinct_lists([Jagged.of_single(np.arange(5000)[::-1].copy())])
     assert np.array_equal(found.representatives, np.arange(5000))
     assert np.array_equal(found.inverse, np.arange(5000))
 
@@ -108,29 +137,32 @@ def test_arrays_that_may_not_be_written_are_read():
     ids = np.array([1, 1, 2])
     bounds = np.arange(4, dtype=np.int32)
     ids.flags.writeable = bounds.flags.writeable = False
-    assert distinct_lists([bounds], [ids], [None]).inverse.tolist() == [0, 0, 1]
+    assert distinct_lists([Jagged(ids, bounds)]).inverse.tolist() == [0, 0, 1]
 
 
 def test_hashes_are_those_of_the_representatives():
     bounds, ids = np.array([0, 2, 4, 4, 6, 7]), np.array([7, 3, 7, 3, 7, 3, 4])
-    found = distinct_lists([bounds], [ids], [None])
+    found = distinct_lists([Jagged(ids, bounds)])
     assert found.representatives.tolist() == [0, 2, 4]
-    assert found.hashes.tolist() == hash_lists([(bounds, ids)], found.representatives).tolist()
+    assert found.hashes.tolist() == hash_lists([Jagged(ids, bounds)], found.representatives).tolist()
 
 
-def test_hashes_of_lists_that_are_alike_differ():
+def test_hashes_of_lists_that_are_alike_differ(lists_from):
     lists = [[], [0], [0, 0], [1], [1, 0], [0, 1], [0, 0, 0, 0], [1 << 62, 1 << 62], [-1], [0] * 5, [0] * 8]
     bounds = np.cumsum([0, *map(len, lists)])
     ids = np.array([number for numbers in lists for number in numbers], np.int64)
-    hashes = hash_lists([(bounds, ids)], np.arange(len(lists)))
+    hashes = hash_lists([Jagged(ids, bounds)], np.arange(len(lists)))
+    assert len(set(hashes.tolist())) == len(lists)
+    lists += [[2, 3], [3, 2]]
+    hashes = hash_by_pytorch([lists_from(lists).to_torch()])
     assert len(set(hashes.tolist())) == len(lists)
 
 
 def test_refuses_a_group_of_nothing_and_features_of_different_samples():
     with pytest.raises(DataError, match="no features"):
-        distinct_lists([], [], [])
+        distinct_lists([])
     with pytest.raises(DataError, match=r"\[3, 2\]"):
-        distinct_lists([np.arange(4), np.arange(3)], [np.arange(3), np.arange(2)], [None, None])
+        distinct_lists([Jagged.of_single(np.arange(3)), Jagged.of_single(np.arange(2))])
 
 
 def test_small_lists_have_hashes_of_their_own():
@@ -140,5 +172,14 @@ def test_small_lists_have_hashes_of_their_own():
     columns = []
     for feature in range(2):
         offsets = np.cumsum([0, *(len(pair[feature]) for pair in pairs)])
-        columns.append((offsets, np.array([i for pair in pairs for i in pair[feature]], np.int64)))
+        columns.append(Jagged(np.array([i for pair in pairs for i in pair[feature]], np.int64), offsets))
     assert len(np.unique(hash_lists(columns, np.arange(len(pairs))))) == len(pairs)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
+def test_gives_the_same_on_a_gpu(lists_from):
+    on_cpu = lists_from([[1, 2], [2, 1], [1, 2], [], [2, 1], []]).to_torch()
+    on_gpu = Jagged(on_cpu.values.cuda(), on_cpu.offsets.cuda())
+    expected, found = distinct_lists([on_cpu]), distinct_lists([on_gpu])
+    assert found.representatives.tolist() == expected.representatives.tolist()
+    assert found.inverse.tolist() == expected.inverse.tolist()

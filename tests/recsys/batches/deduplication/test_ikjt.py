@@ -4,8 +4,12 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.deduplication.deduplicate import deduplicate
-from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor, select_lists
+from windrow.recsys.batches.deduplication.ikjt import (
+    deduplicate,
+    from_variable_batch,
+    to_variable_batch,
+)
+from windrow.recsys.batches.jagged import select_lists
 
 CART = [[7, 3], [7, 3], [], [7, 3], [4]]
 SELLERS = [[1, 1], [1, 1], [], [1, 1], [9]]
@@ -31,23 +35,6 @@ def test_counts_the_bytes_of_what_it_holds(group, jagged_of):
     assert weighted.num_bytes == 2 * 8 + 2 * 4 + 8 + 8
 
 
-@given(data=st.data(), kinds=st.lists(st.lists(st.integers(0, 1), max_size=2), max_size=12))
-def test_a_slice_is_the_slice_deduplicated(data, kinds, jagged_of, lists_of):
-    jagged = jagged_of({"a": kinds, "b": [[sum(ids)] for ids in kinds]})
-    start = data.draw(st.integers(0, len(kinds)))
-    stop = data.draw(st.integers(start, len(kinds)))
-    cut = deduplicate(jagged, ["b", "a"]).slice(start, stop)
-    expected = deduplicate(select_lists(jagged, jagged.keys(), torch.arange(start, stop)), ["b", "a"])
-    assert cut.inverse.tolist() == expected.inverse.tolist()
-    assert lists_of(cut.unique) == lists_of(expected.unique)
-
-
-@pytest.mark.parametrize(("start", "stop"), [(-1, 2), (3, 2), (0, 6)])
-def test_refuses_samples_that_are_not_there(group, start, stop):
-    with pytest.raises(DataError, match=f"samples {start} to {stop} of 5"):
-        group.slice(start, stop)
-
-
 def test_moves_to_a_device(group):
     moved = group.to(torch.device("meta"))
     assert moved.inverse.is_meta
@@ -55,17 +42,123 @@ def test_moves_to_a_device(group):
     assert (moved.keys, moved.num_unique) == (group.keys, 3)
 
 
-def test_pins_every_tensor(group, monkeypatch):
-    pinned = []
+GROUP = ("history", "cart")
 
-    def pin(tensor):
-        pinned.append(tensor.data_ptr())
-        return tensor.clone()
 
-    # Pinning for real needs a GPU.
-    monkeypatch.setattr(torch.Tensor, "pin_memory", pin)
-    again = group.pin_memory()
-    held = [group.inverse, group.unique.values(), group.unique.lengths()]
-    assert {tensor.data_ptr() for tensor in held} <= set(pinned)
-    assert again.inverse.tolist() == group.inverse.tolist()
-    assert isinstance(again, InverseKeyedJaggedTensor)
+def rows_of(lists, group):
+    """Each sample's lists of a group."""
+    return list(zip(*(lists[feature] for feature in group), strict=True))
+
+
+def first_occurrences(rows):
+    kinds = list(dict.fromkeys(rows))
+    return kinds, [kinds.index(row) for row in rows]
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+@given(data=st.data())
+def test_holds_each_distinct_row_once_in_order_of_the_first(dtype, random_groups, jagged_of, lists_of, data):
+    jagged = jagged_of(*data.draw(random_groups), dtype=dtype)
+    found = deduplicate(jagged, GROUP)
+    rows, inverse = first_occurrences(rows_of(lists_of(jagged), GROUP))
+    assert found.keys == GROUP
+    assert found.num_samples == jagged.stride()
+    assert rows_of(lists_of(found.unique), GROUP) == rows
+    assert found.inverse.tolist() == inverse
+
+
+@given(data=st.data())
+def test_expanded_is_the_input_restricted_to_the_group(random_groups, jagged_of, lists_of, data):
+    jagged = jagged_of(*data.draw(random_groups))
+    expanded = deduplicate(jagged, GROUP).expand()
+    given_lists, lists = lists_of(jagged), lists_of(expanded)
+    assert list(lists) == list(GROUP)
+    assert lists == {feature: given_lists[feature] for feature in GROUP}
+
+
+def test_refuses_groups_that_it_cannot_make(jagged_of):
+    jagged = jagged_of({"a": [[1], [2]], "b": [[3], []]})
+    with pytest.raises(DataError, match="no features"):
+        deduplicate(jagged, [])
+    with pytest.raises(DataError, match="'c' is 0 times among the keys a, b"):
+        deduplicate(jagged, ["a", "c"])
+    with pytest.raises(DataError, match="2 times in a, a"):
+        deduplicate(jagged, ["a", "a"])
+
+
+GROUPS = (("history",), ("cart", "sellers"))
+
+
+@given(data=st.data())
+def test_there_and_back(random_groups, jagged_of, lists_of, data):
+    jagged = jagged_of(*data.draw(random_groups))
+    groups = [deduplicate(jagged, group) for group in GROUPS]
+    for found, expected in zip(from_variable_batch(to_variable_batch(groups), GROUPS), groups, strict=True):
+        assert found.inverse.tolist() == expected.inverse.tolist()
+        assert lists_of(found.unique) == lists_of(expected.unique)
+
+
+@given(data=st.data())
+def test_features_of_rows_of_their_own_become_one_group(random_groups, jagged_of, lists_of, data):
+    jagged = jagged_of(*data.draw(random_groups))
+    keys = jagged.keys()
+    alone = to_variable_batch([deduplicate(jagged, [feature]) for feature in keys])
+    (found,) = from_variable_batch(alone, [keys])
+    expected = deduplicate(jagged, keys)
+    assert found.inverse.tolist() == expected.inverse.tolist()
+    assert lists_of(found.unique) == lists_of(expected.unique)
+
+
+def test_the_variable_batch_is_what_the_docstring_draws(jagged_of):
+    jagged = jagged_of(
+        {"cart": [[7, 3], [7, 3], [], [7, 3], [4]], "sellers": [[1, 1], [1, 1], [], [1, 1], [9]]}
+    )
+    variable = to_variable_batch([deduplicate(jagged, ["cart", "sellers"])])
+    assert variable.values().tolist() == [7, 3, 4, 1, 1, 9]
+    assert variable.lengths().tolist() == [2, 0, 1, 2, 0, 1]
+    assert variable.stride_per_key_per_rank() == [[3], [3]]
+    keys, inverse = variable.inverse_indices()
+    assert keys == ["cart", "sellers"]
+    assert inverse.tolist() == [[0, 0, 1, 0, 2]] * 2
+
+
+def test_torchrec_looks_up_the_same_rows(jagged_of):
+    torchrec = pytest.importorskip("torchrec", reason="needs torchrec")
+    jagged = jagged_of({"a": [[1, 2], [1, 2], [], [3]], "b": [[0], [0], [0], [1]]})
+    tables = [
+        torchrec.EmbeddingBagConfig(num_embeddings=4, embedding_dim=4, name=name, feature_names=[name])
+        for name in ("a", "b")
+    ]
+    # Its tables are drawn from the global generator.
+    with torch.random.fork_rng(devices=[]):
+        bags = torchrec.EmbeddingBagCollection(tables=tables)
+    variable = to_variable_batch([deduplicate(jagged, ["a"]), deduplicate(jagged, ["b"])])
+    torch.testing.assert_close(bags(variable).values(), bags(jagged).values(), rtol=0, atol=0)
+
+
+def test_refuses_what_does_not_fit(jagged_of):
+    jagged = jagged_of({"a": [[1], [2]], "b": [[3], []]})
+    weighted = jagged_of({"c": [[1], [2]]}, {"c": [[0.5], [0.5]]})
+    with pytest.raises(DataError, match="no groups"):
+        to_variable_batch([])
+    with pytest.raises(DataError, match="features different"):
+        to_variable_batch([deduplicate(jagged, ["a"])] * 2)
+    with pytest.raises(DataError, match="only some of the groups"):
+        to_variable_batch([deduplicate(jagged, ["a"]), deduplicate(weighted, ["c"])])
+    short = select_lists(jagged, ["b"], torch.tensor([0]))
+    with pytest.raises(DataError, match="samples must be as many"):
+        to_variable_batch([deduplicate(jagged, ["a"]), deduplicate(short, ["b"])])
+    with pytest.raises(DataError, match="without inverse_indices"):
+        from_variable_batch(jagged, [["a"]])
+    with pytest.raises(DataError, match="name some of these"):
+        from_variable_batch(to_variable_batch([deduplicate(jagged, ["a"])]), [["b"]])
+    wrong = to_variable_batch([deduplicate(jagged, ["a"])])
+    wrong.inverse_indices()[1][0, 1] = 2
+    with pytest.raises(DataError, match="feature 'a': inverse holds 2, but there are rows 0 to 1"):
+        from_variable_batch(wrong, [["a"]])
+
+
+def test_samples_of_a_variable_batch_cannot_be_selected(jagged_of):
+    variable = to_variable_batch([deduplicate(jagged_of({"a": [[1], [1], [2]]}), ["a"])])
+    with pytest.raises(DataError, match="from_variable_batch"):
+        select_lists(variable, ["a"], torch.tensor([0]))

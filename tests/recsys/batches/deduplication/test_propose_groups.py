@@ -71,7 +71,7 @@ def test_planted_groups_are_found(planted_store, tmp_path):
     reader = BatchReader(store, "train", rank=0, size=1, batch_size=2048, lanes=2)
     with reader.batches(0) as batches:
         found = survey_log(store, [next(batches)], batch_size=2048, lanes=2, size=1)
-    costs = lookup_costs(found.features, dim=16, sequences=["history"])
+    costs = lookup_costs(dict.fromkeys(found.features, 16), sequences=["history"])
     planted = {("user",), ("cart", "sellers"), ("history",), ("tags",)}
     assert set(propose_groups(found, costs)) == planted
     assert set(propose_groups(found, costs, least_factor=2.5)) == planted - {("tags",)}
@@ -85,7 +85,7 @@ def test_close_to_the_best_of_all_ways(seed):
     alone = 0.02 * (seed % 3)
     changes = {name: together[place % 3] | (draw.random(2000) < alone) for place, name in enumerate("abcde")}
     found = survey_of(changes, {name: int(draw.integers(1, 9)) for name in changes})
-    costs = lookup_costs(tuple(changes), dim=4)
+    costs = lookup_costs(dict.fromkeys(changes, 4))
     proposed = slow_cost(found, costs, propose_groups(found, costs))
     best = min(slow_cost(found, costs, groups) for groups in partitions(list(changes)))
     none = slow_cost(found, costs, [])
@@ -119,7 +119,7 @@ def test_features_that_pay_only_together():
 
 def test_the_order_of_features_is_kept():
     same = np.arange(1600) % 8 == 0
-    costs = lookup_costs("zaby", dim=8)
+    costs = lookup_costs(dict.fromkeys("zaby", 8))
     assert propose_groups(survey_of(dict.fromkeys("zaby", same)), costs) == (("z", "a", "b", "y"),)
 
 
@@ -128,11 +128,11 @@ def test_chance_repeats_in_other_sessions_are_no_reason():
     found = survey_of({"a": np.ones(1600, bool)})
     object.__setattr__(found, "sample", few_values)
     assert found.sample.distinct(["a"]).rows == 3
-    assert propose_groups(found, lookup_costs("a", dim=64)) == ()
+    assert propose_groups(found, lookup_costs({"a": 64})) == ()
 
 
 def test_costs_of_lookups():
-    costs = lookup_costs(["item", "cart"], dim=16, sequences=["cart"])
+    costs = lookup_costs({"item": 16, "cart": 16}, sequences=["cart"])
     assert costs == {"item": FeatureCost(8 + 64, 8 + 128), "cart": FeatureCost(8 + 64 + 128, 8)}
 
 

@@ -1,15 +1,31 @@
-"""windrow.recsys.batches.deduplication.survey: against a slow reader of the log, one sample after another."""
-
-from itertools import pairwise
+from collections import Counter
+from itertools import groupby, pairwise
 
 import numpy as np
 import pyarrow as pa
 import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
 from pyarrow import parquet
 
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.batches.deduplication.survey import survey_log
+from windrow.recsys.batches.deduplication.storage_bytes import StorageScales, stored_bytes
+from windrow.recsys.batches.deduplication.survey import batches_as_read, batches_of_neighbours, survey_log
+from windrow.recsys.batches.deduplication.survey_sample import (
+    CodedSamples,
+    choose_sessions,
+    code_batch,
+    code_lists,
+    read_rows,
+)
+from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
+from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 BATCH, LANES = 256, 2
 
@@ -143,3 +159,289 @@ def test_fewer_samples_of_a_larger_log(stores):
     assert part.num_samples < 1500 < whole.num_samples == part.split_samples
     assert part.samples_per_session == pytest.approx(whole.samples_per_session, rel=0.1)
     assert part.storage.as_logged == pytest.approx(whole.storage.as_logged, rel=0.5)
+
+
+def numbered(count: int) -> CodedSamples:
+    """Samples that differ in "number" and are one of three in "kind", of as many ids."""
+    numbers = np.arange(count, dtype=np.int32)
+    return CodedSamples(
+        {"number": numbers, "kind": numbers % 3}, {"number": np.ones_like(numbers), "kind": numbers % 3}
+    )
+
+
+def test_batches_are_cut_as_the_reader_cuts_a_log(planted_store, tmp_path):
+    store = planted_store(tmp_path, order="sessions")
+    split = store.split("train")
+    reader = BatchReader(store, "train", rank=0, size=2, batch_size=split.rows // 3, lanes=4, shuffle="none")
+    with reader.batches(0) as batches:
+        expected = [batch.row_ids.tolist() for batch in batches][:3]
+    sample = numbered(split.rows)
+    sessions = np.arange(split.rows) // 5
+    found = batches_of_neighbours(sample, sessions, batch_size=split.rows // 3, lanes=4, size=2)
+    assert [batch.codes["number"].tolist() for batch in found.batches] == expected
+    distinct = sum(len({row // 5 for row in rows}) for rows in expected)
+    assert found.samples_per_session == sum(map(len, expected)) / distinct
+
+
+def test_means_over_batches():
+    found = batches_of_neighbours(numbered(40), np.zeros(40, np.int64), batch_size=8, lanes=1, size=1)
+    assert [batch.codes["number"][0] for batch in found.batches] == [0, 8, 16, 24, 32]
+    assert found.num_samples == 8
+    assert found.samples_per_session == 8
+    assert found.num_ids("number") == 8
+    assert found.num_ids("kind") == pytest.approx(np.mean([n % 3 for n in range(40)]) * 8)
+    assert found.longest("kind") == 2
+    assert found.distinct(["kind"]) == (3, {"kind": 3})
+    assert found.factor(["kind"]) == pytest.approx(8 / 3)
+    assert found.factor(["kind", "number"]) == 1
+
+
+def test_a_log_shorter_than_a_batch_is_one():
+    found = batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, lanes=2, size=1)
+    assert [sorted(batch.codes["number"]) for batch in found.batches] == [[0, 1, 2, 3, 4]]
+    with pytest.raises(RecipeError, match="3 ranks share 2 lanes"):
+        batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, lanes=2, size=3)
+
+
+def test_batches_of_the_training_reader(planted_store, tmp_path):
+    store = planted_store(tmp_path)
+    reader = BatchReader(store, "train", rank=1, size=2, batch_size=200, lanes=2, seed=7)
+    with reader.batches(0) as batches:
+        found = batches_as_read(store.split("train"), batches)
+    with reader.batches(0) as batches:
+        read = list(batches)
+    assert len(found.batches) == reader.steps_per_epoch
+    chosen = choose_sessions(store, "train")
+    session_of = dict(zip(chosen.rows.tolist(), chosen.sessions.tolist(), strict=True))
+    distinct = 0
+    for coded, batch in zip(found.batches, read, strict=True):
+        lists = [tuple(one.tolist()) for one in batch.sparse["cart"].to_dense()]
+        assert coded.distinct(["cart"]).rows == len(set(lists))
+        assert coded.num_ids("cart") == sum(map(len, lists))
+        distinct += len({session_of[row] for row in batch.row_ids.tolist()})
+    assert found.samples_per_session == sum(batch.num_samples for batch in read) / distinct
+
+
+NAMES = ("cart", "sellers", "tags")
+
+samples_of_lists = st.lists(st.tuples(*(st.lists(st.integers(0, 2), max_size=3) for _ in NAMES)), max_size=20)
+
+
+def coded(samples: list[tuple[list[int], ...]]) -> CodedSamples:
+    codes, lengths = {}, {}
+    for place, name in enumerate(NAMES):
+        lists = [sample[place] for sample in samples]
+        ids = np.array([one for ids in lists for one in ids], np.int64)
+        codes[name], lengths[name] = code_lists(Jagged(ids, np.cumsum([0, *map(len, lists)])))
+    return CodedSamples(codes, lengths)
+
+
+def slow_distinct(
+    samples: list[tuple[list[int], ...]], group: list[str]
+) -> dict[tuple[tuple[int, ...], ...], int]:
+    kept = [tuple(tuple(sample[NAMES.index(name)]) for name in group) for sample in samples]
+    return {key: kept.index(key) for key in kept}
+
+
+@given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
+def test_distinct_rows_and_their_ids(samples, names, size):
+    group = names[:size]
+    expected = slow_distinct(samples, group)
+    found = coded(samples).distinct(group)
+    assert found.rows == len(expected)
+    assert found.ids == {name: sum(len(key[place]) for key in expected) for place, name in enumerate(group)}
+
+
+@given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
+def test_what_is_unchanged(samples, names, size):
+    places = [NAMES.index(name) for name in names[:size]]
+    expected = [all(before[place] == after[place] for place in places) for before, after in pairwise(samples)]
+    assert coded(samples).unchanged(names[:size]).tolist() == expected
+
+
+@given(samples_of_lists, st.data())
+def test_other_samples(samples, data):
+    places = data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=9) if samples else st.just([]))
+    taken = coded(samples).take(np.array(places, np.int64))
+    assert taken.num_samples == len(places)
+    assert taken.num_ids("cart") == sum(len(samples[place][0]) for place in places)
+    assert taken.distinct(NAMES).rows == len(slow_distinct([samples[place] for place in places], list(NAMES)))
+
+
+def test_many_features_of_many_values_do_not_overflow():
+    draw = np.random.default_rng(0)
+    codes = {name: draw.permutation(100_000).astype(np.int32) for name in "abcdefgh"}
+    found = CodedSamples(codes, {name: np.ones(100_000, np.int32) for name in codes})
+    assert found.distinct("abcdefgh").rows == 100_000
+    assert found.joined("abcdefgh").max() == 99_999
+
+
+def test_a_batch_with_weights():
+    batch = Batch(
+        torch.zeros(4, 0),
+        KeyedJaggedTensor(
+            keys=["item", "cart"],
+            values=torch.tensor([7, 2, 7, 7, 4, 1, 4, 1]),
+            weights=torch.tensor([1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 0.25, 1.0]),
+            lengths=torch.tensor([1, 1, 1, 1, 2, 0, 2, 0]),
+        ),
+        torch.zeros(4),
+        torch.arange(4),
+    )
+    found = code_batch(batch)
+    assert found.codes["item"].tolist() == [0, 1, 0, 0]
+    assert found.codes["cart"].tolist() == [0, 1, 2, 1]
+    assert found.lengths["cart"].tolist() == [2, 0, 2, 0]
+    assert CodedSamples({}, {}).num_samples == 0
+
+
+def column(store, name):
+    return np.concatenate([parquet.read_table(file)[name].to_numpy() for file in store.split("train").files])
+
+
+@pytest.mark.parametrize("order", ["time", "sessions"])
+def test_all_of_a_small_split(stores, order):
+    store = stores[order]
+    chosen = choose_sessions(store, "train")
+    rows = store.split("train").rows
+    assert sorted(chosen.rows) == list(range(rows))
+    assert chosen.is_clustered == (order == "sessions")
+    assert chosen.num_sessions == 400
+    assert np.array_equal(chosen.sessions, column(store, "session")[chosen.rows])
+    assert len(list(groupby(chosen.sessions.tolist()))) == 400, "each session is one run"
+    times = column(store, "time")[chosen.rows]
+    same = np.diff(chosen.sessions) == 0
+    assert (np.diff(times)[same] >= 0).all()
+    logged = column(store, "time")[chosen.as_logged]
+    assert (np.diff(logged) >= 0).all()
+    assert np.array_equal(chosen.sessions_as_logged, column(store, "session")[chosen.as_logged])
+
+
+def test_chosen_sessions_are_whole(stores):
+    for store in stores.values():
+        everything = Counter(column(store, "session").tolist())
+        chosen = choose_sessions(store, "train", max_rows=600)
+        found = Counter(chosen.sessions.tolist())
+        assert 300 < len(chosen.rows) < 900
+        assert all(everything[session] == number for session, number in found.items())
+        assert len(chosen.as_logged) == (600 if not chosen.is_clustered else len(chosen.rows))
+
+
+def test_only_a_span_in_the_middle_is_looked_at(stores):
+    chosen = choose_sessions(stores["time"], "train", max_rows=30)
+    middle = stores["time"].split("train").rows // 2
+    assert chosen.rows.min() >= middle - 15 * 16 - 1
+    assert chosen.rows.max() <= middle + 15 * 16 + 1
+    assert np.array_equal(chosen.as_logged, np.arange(30) + chosen.as_logged[0])
+    assert len(choose_sessions(stores["time"], "train", max_rows=1).rows) >= 1
+
+
+def test_files_of_sessions(stores):
+    chosen = choose_sessions(stores["time"], "train")
+    dealt = column(stores["time"], "session")[chosen.sharded(3)]
+    assert sorted(chosen.sharded(3)) == sorted(chosen.as_logged)
+    places = {session: np.flatnonzero(dealt == session) for session in np.unique(dealt)}
+    times = column(stores["time"], "time")[chosen.sharded(3)]
+    starts = [0, *(np.flatnonzero(np.diff(times) < 0) + 1).tolist(), len(times)]
+    assert len(starts) == 4, "three files, each in order of time"
+    assert all(np.searchsorted(starts, place, "right").std() == 0 for place in places.values())
+    assert np.array_equal(chosen.sharded(1), chosen.as_logged)
+
+
+def test_a_clustered_log_without_times_has_lost_its_order(planted_store, tmp_path):
+    chosen = choose_sessions(planted_store(tmp_path, order="sessions", time=False), "train")
+    assert chosen.is_clustered
+    assert chosen.as_logged is None
+    assert chosen.sharded(2) is None
+    assert np.array_equal(chosen.rows, np.arange(len(chosen.rows)))
+
+
+def test_without_sessions(planted_store, tmp_path):
+    with pytest.raises(StoreError, match=r"no sessions.*session = .*windrow prepare"):
+        choose_sessions(planted_store(tmp_path, session=False), "train")
+
+
+def test_rows_in_any_order(write_log, tmp_path):
+    numbers = np.arange(100)
+    lists = pa.array([list(range(n % 5)) for n in numbers])
+    store = write_log(
+        tmp_path / "store",
+        {"label": pa.array(numbers, pa.float32()), "item": pa.array(numbers * 7), "cart": lists},
+        row_group_rows=8,
+        file_rows=[50, 50],
+    )
+    split = store.split("train")
+    for rows in ([3], [99, 0, 50, 49, 51], [5, 5, 4], list(range(100)), list(range(40, 60)), [7, 8, 9][::-1]):
+        found = read_rows(split, ["item", "cart"], np.array(rows))
+        assert found["item"].to_pylist() == [row * 7 for row in rows]
+        assert found["cart"].to_pylist() == [list(range(row % 5)) for row in rows]
+        assert found["cart"].num_chunks == 1
+    with pytest.raises(StoreError, match="none of the 1 samples"):
+        read_rows(split, ["item"], np.array([100]))
+    split.files[1].write_bytes(b"nothing")
+    with pytest.raises(StoreError, match=r"part.*windrow prepare"):
+        read_rows(split, ["item"], np.array([80]))
+
+
+def test_neighbours_that_repeat_take_less():
+    draw = np.random.default_rng(0)
+    lists = draw.integers(0, 1 << 40, (500, 32))
+    clustered = pa.table({"cart": pa.array(list(lists.repeat(16, 0)))})
+    shuffled = clustered.take(pa.array(draw.permutation(8000)))
+    small, large = stored_bytes(clustered, clustered=True), stored_bytes(shuffled, clustered=False)
+    assert 500 * 32 * 5 < small < large / 2
+    assert stored_bytes(shuffled, clustered=False) == large
+
+
+@pytest.mark.parametrize("order", ["time", "sessions"])
+def test_each_order_is_weighed(planted_store, tmp_path, order):
+    store = planted_store(tmp_path, order=order)
+    chosen = choose_sessions(store, "train")
+    scales = StorageScales(store.split("train"), chosen, 3)
+    table = scales.add(["history"])
+    assert table.num_rows == len(chosen.rows)
+    sizes = scales.sizes()
+    assert sizes.clustered == stored_bytes(table, clustered=True) / len(chosen.rows)
+    assert sizes.clustered < 0.9 * sizes.as_logged
+    assert sizes.sharded != sizes.as_logged
+    scales.add(["user"])
+    assert scales.sizes().clustered > sizes.clustered
+
+
+def test_a_clustered_store_leaves_out_repeats(tmp_path):
+    """As many bytes as windrow prepare makes of the same samples."""
+    rows = 20_000
+    draw = np.random.default_rng(1)
+    cart = list(draw.integers(0, 1 << 40, (rows // 20, 8)).repeat(20, 0))
+    columns = {"label": np.arange(rows) % 2, "session": np.arange(rows) // 20, "cart": cart}
+    parquet.write_table(pa.table({**columns, "weight": [[0.5] * 8] * rows}), tmp_path / "log.parquet")
+    log = LogOptions(
+        paths=(tmp_path / "log.parquet",),
+        format="parquet",
+        session="session",
+        features={"cart": FeatureOptions(ids="rows", rows=1 << 40, multi_hot=True, weights="weight")},
+    )
+    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    store = prepare_log(tmp_path / "store", log, split, cluster=True, leave_out_repeats=True)
+    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 1)
+    for columns_of in (["label"], ["session"]):
+        scales.add(columns_of)
+    scales.add(["cart", "cart.weights"], of_feature=True)
+    written = sum(file.stat().st_size for file in store.split("train").files)
+    assert scales.sizes().clustered * rows == pytest.approx(written, rel=0.02)
+
+
+def test_one_file_is_the_log_as_it_was(planted_store, tmp_path):
+    store = planted_store(tmp_path)
+    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 1)
+    scales.add(["cart"])
+    assert scales.sizes().sharded == scales.sizes().as_logged
+
+
+def test_an_order_that_is_not_known(planted_store, tmp_path):
+    store = planted_store(tmp_path, order="sessions", time=False)
+    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 2)
+    scales.add(["cart"])
+    assert scales.sizes().as_logged is None
+    assert scales.sizes().sharded is None
+    assert scales.sizes().clustered > 0

@@ -214,7 +214,7 @@ def test_row_groups_that_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
     assert cluster_log(options_for(tmp_path, files=1, **settings)).row_groups == 2
 
 
-def a_folder_of_somebody(folder: Path) -> dict[str, Any]:
+def the_folder_of_somebody(folder: Path) -> dict[str, Any]:
     (folder / "out").mkdir()
     (folder / "out" / "mine.txt").touch()
     return {"overwrite": True}
@@ -225,14 +225,6 @@ def a_folder_that_exists(folder: Path) -> dict[str, Any]:
     return {}
 
 
-def inside_the_log(folder: Path) -> dict[str, Any]:
-    return {"output": folder / "log" / "out"}
-
-
-def a_name_that_is_no_text(folder: Path) -> dict[str, Any]:
-    return {"output": folder / os.fsdecode(b"caf\xe9")}
-
-
 def the_log_itself(folder: Path) -> dict[str, Any]:
     cluster_log(options_for(folder))
     return {"inputs": (folder / "out" / "*.parquet",), "overwrite": True}
@@ -241,11 +233,14 @@ def the_log_itself(folder: Path) -> dict[str, Any]:
 @pytest.mark.parametrize(
     ("prepare", "words"),
     [
-        (a_folder_of_somebody, "is no clustered log .* and is not replaced"),
+        (the_folder_of_somebody, "is no clustered log .* and is not replaced"),
         (a_folder_that_exists, "already exists: choose another folder or pass --overwrite"),
-        (inside_the_log, "are one in the other"),
+        (lambda folder: {"output": folder / "log" / "out"}, "are one in the other"),
         (the_log_itself, "are one in the other"),
-        (a_name_that_is_no_text, r"caf\\xe9' is no UTF-8, which Arrow and DuckDB need: choose another"),
+        (
+            lambda folder: {"output": folder / os.fsdecode(b"caf\xe9")},
+            r"caf\\xe9' is no UTF-8, which Arrow and DuckDB need: choose another",
+        ),
     ],
 )
 def test_outputs_that_are_refused(
@@ -259,18 +254,14 @@ def test_outputs_that_are_refused(
     assert sorted(path for path in tmp_path.rglob("*")) == before
 
 
-def test_an_output_beside_the_files_of_a_pattern(tmp_path: Path) -> None:
+def test_an_output_among_the_files_of_a_pattern_does_not_count_twice(tmp_path: Path) -> None:
     write_log(tmp_path / "log", rows=60)
     pattern, output = tmp_path / "log" / "*.parquet", tmp_path / "log" / "out"
     for overwrite in (False, True):
-        summary = cluster_log(options_for(tmp_path, inputs=(pattern,), output=output, overwrite=overwrite))
-        assert summary.rows == 60
-
-
-def test_an_output_in_reach_of_a_pattern_does_not_count_twice(tmp_path: Path) -> None:
-    write_log(tmp_path / "log" / "day", rows=60)
-    pattern = tmp_path / "log" / "*" / "*.parquet"
-    assert cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out")).rows == 60
+        options = options_for(tmp_path, inputs=(pattern,), output=output, files=1, overwrite=overwrite)
+        assert cluster_log(options).rows == 60
+        assert len(read(output)) == 1
+    pattern = tmp_path / "log" / "**" / "*.parquet"
     with pytest.raises(DataError, match=r"takes in the clustered log .*out, whose rows would count twice"):
         cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out2"))
 
@@ -295,13 +286,6 @@ def test_outputs_relative_to_the_working_folder(
     monkeypatch.chdir(tmp_path / "here")
     cluster_log(options_for(tmp_path, output=Path(output), overwrite=True))
     assert (tmp_path / "here" / output / DESCRIPTION_NAME).is_file()
-
-
-def test_a_clustered_log_is_replaced(tmp_path: Path) -> None:
-    write_log(tmp_path / "log", rows=60)
-    cluster_log(options_for(tmp_path))
-    assert cluster_log(options_for(tmp_path, files=1, overwrite=True)).files == 1
-    assert len(read(tmp_path / "out")) == 1
 
 
 def test_a_disk_that_is_too_small_is_told_before(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -376,7 +360,7 @@ def write_large_log(folder: Path, blocks: int) -> None:
 def test_a_log_larger_than_memory_takes_no_more_than_allowed(tmp_path: Path) -> None:
     memory_bytes = 256 << 20
     write_large_log(tmp_path / "small", 1)
-    write_large_log(tmp_path / "large", 32)  # 1 GB: four times what may be held.
+    write_large_log(tmp_path / "large", 20)  # 600 MB: more than twice what may be held.
     arguments = [tmp_path / "small", tmp_path / "large", tmp_path / "out", memory_bytes]
     (tmp_path / "program.py").write_text(MEMORY_PROGRAM)
     done = subprocess.run(
@@ -388,4 +372,22 @@ def test_a_log_larger_than_memory_takes_no_more_than_allowed(tmp_path: Path) -> 
     )
     assert done.returncode == 0, done.stderr
     assert int(done.stdout) < memory_bytes
-    assert parquet.read_metadata(tmp_path / "out" / "large" / "part-00000.parquet").num_rows == 32 * 8000
+    assert parquet.read_metadata(tmp_path / "out" / "large" / "part-00000.parquet").num_rows == 20 * 8000
+
+
+@pytest.mark.parametrize(
+    ("changes", "words"),
+    [
+        ({"inputs": ()}, "no log is named"),
+        ({"by": ""}, "give --by"),
+        ({"time": ""}, "--no-sort"),
+        ({"sort": False}, "--time at orders .*, and --no-sort .*: give one"),
+        ({"files": 0}, "files = 0: expected at least 1"),
+        ({"files": 10**6}, "files = 1000000: expected at most 100000"),
+        ({"row_group_rows": -1}, "row_group_rows = -1: expected at least 1"),
+        ({"memory_bytes": 1 << 20}, "memory_bytes = 1048576: expected at least 268435456"),
+    ],
+)
+def test_contradictions_are_refused(changes: dict[str, Any], words: str) -> None:
+    with pytest.raises(RecipeError, match=words):
+        options_for(Path("log"), **changes)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.group_writer import GroupWriter, session_starts, text_columns
+from windrow.recsys.log.clustering.group_writer import GroupWriter
 
 SHARDS = st.lists(st.lists(st.integers(1, 7), max_size=8), min_size=1, max_size=3)
 
@@ -32,13 +32,20 @@ def expected_groups(sizes: list[int], most: int) -> list[int]:
 
 
 @settings(max_examples=60)
-@given(SHARDS, st.integers(1, 10), st.integers(1, 12))
-def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batch_rows: int) -> None:
+@given(SHARDS, st.integers(1, 10), st.integers(1, 12), st.booleans())
+def test_row_groups_hold_whole_sessions(
+    shards: list[list[int]], most: int, batch_rows: int, by_session: bool
+) -> None:
+    """Without sessions they are full: each row may begin a group."""
     sessions = [number for number, size in enumerate(itertools.chain(*shards)) for _ in range(size)]
     table = pa.table({"s": pa.array(sessions, pa.int64()), "row": list(range(len(sessions)))})
     with tempfile.TemporaryDirectory() as name:
         writer = GroupWriter(
-            Path(name), table.schema, shard_rows=[sum(shard) for shard in shards], row_group_rows=most, by="s"
+            Path(name),
+            table.schema,
+            shard_rows=[sum(shard) for shard in shards],
+            row_group_rows=most,
+            by="s" if by_session else "",
         )
         with writer:
             for start in range(0, len(sessions), batch_rows):
@@ -48,33 +55,36 @@ def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batc
         assert len(writer.files) == len(full)
         names = [f"part-{number:05}.parquet" for number, shard in enumerate(shards) if shard]
         assert [path.name for path in writer.files] == names
-        found = []
+        found, total = [], 0
         for path, shard in zip(writer.files, full, strict=True):
             metadata = parquet.read_metadata(path)
             groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-            assert groups == expected_groups(shard, most)
+            assert groups == expected_groups(shard if by_session else [1] * sum(shard), most)
+            total += len(groups)
             found.append(parquet.read_table(path))
         if found:
             assert pa.concat_tables(found) == table
-        assert writer.cut_sessions == sum(size > most for size in itertools.chain(*shards))
-        assert writer.row_groups == sum(len(expected_groups(shard, most)) for shard in full)
+        assert writer.cut_sessions == by_session * sum(size > most for size in itertools.chain(*shards))
+        assert writer.row_groups == total
 
 
-def test_without_sessions_row_groups_are_full(tmp_path: Path) -> None:
-    table = pa.table({"s": [1] * 10})
-    with GroupWriter(tmp_path, table.schema, shard_rows=[10], row_group_rows=4, by="") as writer:
-        for batch in table.to_batches():
+@pytest.mark.parametrize(
+    ("sessions", "groups"),
+    [
+        (pa.array(["a", "a", "a", "b"]), [3, 1]),
+        (pa.array([None, None, 1, 1, None]), [2, 3]),
+        (pa.array(["x", "y", "y", "y"]).dictionary_encode(), [1, 3]),
+    ],
+)
+def test_sessions_begin_where_a_value_differs(tmp_path: Path, sessions: pa.Array, groups: list[int]) -> None:
+    """Each null is a session of its own."""
+    table = pa.table({"s": sessions})
+    with GroupWriter(tmp_path, table.schema, shard_rows=[len(sessions)], row_group_rows=3, by="s") as writer:
+        for batch in table.to_batches(max_chunksize=2):
             writer.write(batch)
     metadata = parquet.read_metadata(writer.files[0])
-    assert [metadata.row_group(group).num_rows for group in range(3)] == [4, 4, 2]
+    assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == groups
     assert writer.cut_sessions == 0
-
-
-def test_sessions_begin_where_a_value_differs() -> None:
-    assert session_starts(pa.chunked_array([["a", "a"], ["a", "b"]])).tolist() == [0, 3]
-    assert session_starts(pa.array([None, None, 1, 1, None])).tolist() == [0, 1, 2, 4]
-    assert session_starts(pa.array([5])).tolist() == [0]
-    assert session_starts(pa.array(["x", "y", "y"]).dictionary_encode()).tolist() == [0, 1]
 
 
 def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
@@ -95,7 +105,6 @@ def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
 
 def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:
     table = pa.table({"s": [1, 2], "text": ["a", "b"], "ids": [[1], [2]], "words": [["a"], []]})
-    assert text_columns(table.schema) == ["text"]
     with GroupWriter(tmp_path, table.schema, shard_rows=[2], row_group_rows=4, by="s") as writer:
         writer.write(table.to_batches()[0])
     group = parquet.read_metadata(writer.files[0]).row_group(0)

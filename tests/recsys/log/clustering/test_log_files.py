@@ -3,13 +3,22 @@
 import os
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pyarrow as pa
 import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.log_files import DESCRIPTION_NAME, LogFiles, find_files, is_utf8
+from windrow.recsys.log.clustering.log_files import (
+    DESCRIPTION_NAME,
+    LogFiles,
+    check_session_type,
+    check_time_type,
+    is_utf8,
+    plain_sessions,
+    plain_times,
+)
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
 
@@ -26,8 +35,8 @@ def test_files_patterns_and_folders(tmp_path: Path) -> None:
     write(tmp_path / "log" / ".hidden.parquet")
     (tmp_path / "log" / "_SUCCESS").touch()
     other = write(tmp_path / "other.parq")
-    assert find_files([tmp_path / "log"]) == (b, a)
-    assert find_files([other, tmp_path / "log" / "**" / "[ab].parquet"]) == (other, b, a)
+    assert LogFiles.open([tmp_path / "log"]).files == (b, a)
+    assert LogFiles.open([other, tmp_path / "log" / "**" / "[ab].parquet"]).files == (other, b, a)
 
 
 def test_rows_of_all_files_follow_one_another(tmp_path: Path) -> None:
@@ -69,57 +78,11 @@ def test_rows_that_grow_are_seen(tmp_path: Path) -> None:
     assert LogFiles.open([tmp_path / "l.parquet"]).row_bytes == pytest.approx(lists.nbytes / 1000, rel=0.2)
 
 
-def two_types(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet"), write(folder / "2.parquet", pa.table({"a": [1.5], "b": ["x"]}))]
-
-
-def one_column_less(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet"), write(folder / "2.parquet", TABLE.select(["a"]))]
-
-
-def one_column_more(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet", TABLE.select(["a"])), write(folder / "2.parquet")]
-
-
-def no_rows(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet", TABLE.slice(0, 0))]
-
-
-def no_parquet(folder: Path) -> list[Path]:
-    (folder / "1.parquet").write_text("a,b\n1,x\n")
-    return [folder / "1.parquet"]
-
-
-def nothing_in_it(folder: Path) -> list[Path]:
-    (folder / "1.parquet").touch()
-    return [folder / "1.parquet"]
-
-
-def no_files(folder: Path) -> list[Path]:
-    return [folder]
-
-
-def no_match(folder: Path) -> list[Path]:
-    return [folder / "*.parquet"]
-
-
-def twice(folder: Path) -> list[Path]:
-    return [write(folder / "1.parquet"), folder]
-
-
 def clustered_beside(folder: Path) -> Path:
     write(folder / "log" / "day" / "a.parquet")
     write(folder / "log" / "out" / "part-00000.parquet")
     (folder / "log" / "out" / DESCRIPTION_NAME).touch()
     return folder / "log"
-
-
-def clustered_in_a_pattern(folder: Path) -> list[Path]:
-    return [clustered_beside(folder) / "*" / "*.parquet"]
-
-
-def clustered_in_a_folder(folder: Path) -> list[Path]:
-    return [clustered_beside(folder)]
 
 
 def no_utf8(folder: Path) -> list[Path]:
@@ -128,20 +91,42 @@ def no_utf8(folder: Path) -> list[Path]:
     return [path]
 
 
+def touched(path: Path, text: str = "") -> Path:
+    path.write_text(text)
+    return path
+
+
+OTHER_TYPE = pa.table({"a": [1.5], "b": ["x"]})
+TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
+
+
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (two_types, r"2\.parquet and .*1\.parquet differ in column 'a': double and int64"),
-        (one_column_less, "differ in column 'b': there is none and string"),
-        (one_column_more, "differ in column 'b': string and there is none"),
-        (no_rows, "there are no rows in the log"),
-        (no_parquet, "no readable Parquet file"),
-        (nothing_in_it, "is empty: write it again"),
-        (no_files, r"there is no \*\.parquet in the folder"),
-        (no_match, "there is no such file, and it matches none"),
-        (twice, "named twice"),
-        (clustered_in_a_pattern, r"takes in the clustered log .*out, .* name that folder itself"),
-        (clustered_in_a_folder, r"log takes in the clustered log .*out, whose rows would count twice"),
+        (
+            lambda f: [write(f / "1"), write(f / "2", OTHER_TYPE)],
+            "2 and .*1 differ in column 'a': double and int64",
+        ),
+        (
+            lambda f: [write(f / "1"), write(f / "2", TABLE.select(["a"]))],
+            "column 'b': there is none and string",
+        ),
+        (
+            lambda f: [write(f / "1", TABLE.select(["a"])), write(f / "2")],
+            "column 'b': string and there is none",
+        ),
+        (lambda f: [write(f / "1", TWO_OF_ONE_NAME)], "two columns of one name: a, a"),
+        (lambda f: [write(f / "1", TABLE.slice(0, 0))], "there are no rows in the log"),
+        (lambda f: [touched(f / "1", "a,b\n1,x\n")], "no readable Parquet file"),
+        (lambda f: [touched(f / "1")], "is empty: write it again"),
+        (lambda f: [f], r"there is no \*\.parquet in the folder"),
+        (lambda f: [f / "*.parquet"], "there is no such file, and it matches none"),
+        (lambda f: [write(f / "1.parquet"), f], "named twice"),
+        (lambda f: [clustered_beside(f) / "*" / "*.parquet"], "takes in .*out, .* name that folder itself"),
+        (
+            lambda f: [clustered_beside(f)],
+            r"log takes in the clustered log .*out, whose rows would count twice",
+        ),
         (no_utf8, r"caf\\xe9\.parquet' is no UTF-8, which Arrow needs: rename it"),
     ],
 )
@@ -154,9 +139,10 @@ def test_a_clustered_log_that_is_named_is_read(tmp_path: Path) -> None:
     out = clustered_beside(tmp_path) / "out"
     part = out / "part-00000.parquet"
     for named in (out, out / "*.parquet", part):
-        assert find_files([named]) == (part,)
+        assert LogFiles.open([named]).files == (part,)
     (out / DESCRIPTION_NAME).unlink()
-    assert len(find_files([out.parent])) == len(find_files([out.parent / "*" / "*.parquet"])) == 2
+    for named in (out.parent, out.parent / "*" / "*.parquet"):
+        assert len(LogFiles.open([named]).files) == 2
 
 
 def test_paths_are_text() -> None:
@@ -177,8 +163,118 @@ def test_a_damaged_file_is_named(tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     log = LogFiles.open([write(tmp_path / "1.parquet", TABLE.rename_columns(["session", "time"]))])
-    assert log.check_column("time", "--time") == pa.string()
     with pytest.raises(
         DataError, match=r"--by names 'sesion', but there is no such column. Did you mean 'session'"
     ):
-        log.check_column("sesion", "--by")
+        check_session_type(log, "sesion")
+
+
+def test_columns_hold_nulls_where_any_file_has_them(tmp_path: Path) -> None:
+    strict = pa.schema([pa.field("a", pa.int64(), nullable=False), ("b", pa.string())], metadata={"k": "v"})
+    first = write(tmp_path / "1.parquet", pa.table([[1, 2], ["x", "y"]], schema=strict))
+    second = write(tmp_path / "2.parquet", pa.table({"b": ["x", None], "a": [None, 1]}))
+    assert LogFiles.open([first]).schema.equals(strict, check_metadata=True)
+    log = LogFiles.open([first, second])
+    assert log.schema.field("a").nullable
+    assert log.schema.metadata == strict.metadata
+    assert pa.Table.from_batches(log.batches())["a"].to_pylist() == [1, 2, None, 1]
+
+
+WORD, SMALL = pa.dictionary(pa.int16(), pa.string()), pa.dictionary(pa.int8(), pa.binary())
+RANK = pa.dictionary(pa.int8(), pa.string(), ordered=True)
+VIEW = pa.string_view()
+
+
+@pytest.mark.parametrize(
+    ("kind", "of_log", "of_rows", "values"),
+    [
+        (VIEW, pa.string(), pa.string(), ["a", None]),
+        (pa.binary_view(), pa.binary(), pa.binary(), [b"a", None]),
+        (pa.list_(VIEW), pa.list_(pa.string()), pa.list_(pa.string()), [["a", None], None]),
+        (pa.large_list(VIEW), pa.large_list(pa.string()), pa.large_list(pa.string()), [["a"], None]),
+        (pa.list_(VIEW, 1), pa.list_(pa.string(), 1), pa.list_(pa.string(), 1), [["a"], ["b"]]),
+        (pa.struct([("x", VIEW)]), pa.struct([("x", pa.string())]), None, [{"x": "a"}, None]),
+        (WORD, WORD, pa.string(), ["a", None]),
+        (SMALL, SMALL, pa.binary(), [b"a", None]),
+        (pa.list_(WORD), pa.list_(WORD), pa.list_(pa.string()), [["a", None], None]),
+        (
+            pa.struct([("x", WORD)]),
+            pa.struct([("x", WORD)]),
+            pa.struct([("x", pa.string())]),
+            [{"x": "a"}, None],
+        ),
+        (RANK, RANK, RANK, ["a", None]),
+    ],
+    ids=str,
+)
+def test_rows_can_be_taken_from_every_column(
+    tmp_path: Path, kind: Any, of_log: Any, of_rows: Any, values: list[Any]
+) -> None:
+    """Views give way to text; dictionaries do in rows, and come back."""
+    log = LogFiles.open([write(tmp_path / "1.parquet", pa.table({"a": pa.array(values, kind)}))])
+    (batch,) = log.batches()
+    assert (log.schema.field("a").type, batch.schema.field("a").type) == (of_log, of_rows or of_log)
+    assert batch.take(pa.array([1, 0])).column(0).to_pylist() == values[::-1]
+    assert batch.cast(log.schema).column(0).to_pylist() == values
+
+
+@pytest.mark.parametrize(
+    ("column", "kind"),
+    [
+        (pa.array([1, None], pa.int8()), pa.int64()),
+        (pa.array([2**64 - 1, None], pa.uint64()), pa.uint64()),
+        (pa.array(["a", None], pa.string_view()), pa.large_string()),
+        (pa.array(["a", None]).dictionary_encode(), pa.large_string()),
+        (pa.array([b"a", None], pa.binary(1)), pa.large_binary()),
+        (pa.array([b"\xff", None]), pa.large_binary()),
+    ],
+    ids=str,
+)
+def test_sessions_keep_their_values(column: pa.Array, kind: pa.DataType) -> None:
+    plain = plain_sessions(column)
+    assert plain.type == kind
+    assert plain.to_pylist() == column.to_pylist()
+
+
+@pytest.mark.parametrize(
+    "kind",
+    [
+        pa.timestamp("ns", "Europe/Vienna"),
+        pa.timestamp("s"),
+        pa.time64("ns"),
+        pa.time32("ms"),
+        pa.date32(),
+        pa.date64(),
+        pa.uint64(),
+        pa.float32(),
+        pa.decimal128(9, 2),
+    ],
+    ids=str,
+)
+def test_times_are_numbers_whatever_their_unit(kind: pa.DataType) -> None:
+    days = [3 * 86_400_000, None, 2 * 86_400_000] if kind == pa.date64() else [3, None, 2]
+    plain = plain_times(pa.array(days, kind))
+    assert not pa.types.is_temporal(plain.type)
+    assert plain.to_pylist() == days
+
+
+def test_times_and_sessions_without_an_order_are_refused(tmp_path: Path) -> None:
+    columns = {
+        "text": ["a"],
+        "list": [[1]],
+        "real": [1.5],
+        "half": pa.array([1.5], pa.float16()),
+        "at": pa.array([1], pa.timestamp("ns", "UTC")),
+    }
+    log = LogFiles.open([write(tmp_path / "log.parquet", pa.table(columns))])
+    check_session_type(log, "text")
+    check_time_type(log, "at")
+    check_time_type(log, "real")
+    for name, kind in (("text", "string"), ("half", "halffloat")):
+        with pytest.raises(
+            DataError, match=rf"--time names '{name}' of type {kind}, expected numbers, dates or times"
+        ):
+            check_time_type(log, name)
+    for name in ("list", "real", "at"):
+        with pytest.raises(DataError, match="expected whole numbers, text or bytes"):
+            check_session_type(log, name)

@@ -1,14 +1,27 @@
-"""windrow.recsys.log.synthetic.sessions: sizes, times and order, however they are cut into pieces."""
+"""windrow.recsys.log.synthetic.sessions: samples and their values, against slow ones and distributions."""
 
 import dataclasses
+import itertools
+import math
+from concurrent.futures import ThreadPoolExecutor
 
 import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions
-from windrow.recsys.log.synthetic.sessions import Samples, sample_blocks, session_sizes, sessions_for
+from windrow.comm.errors import RecipeError
+from windrow.comm.random import GOLDEN, MASK, mix64
+from windrow.recsys.log.synthetic import sessions as module
+from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions
+from windrow.recsys.log.synthetic.sessions import (
+    Samples,
+    draw_samples,
+    popularity,
+    sample_blocks,
+    sessions_for,
+)
+from windrow.recsys.log.synthetic.values_kernels import draw_dense, draw_ids, id_effects, walk
 
 OPTIONS = SessionLogOptions(groups=(FeatureGroup(name="g", dense=("a",)),), concurrent_sessions=20)
 
@@ -24,29 +37,33 @@ def assert_equal(one, other):
         np.testing.assert_array_equal(getattr(one, name), getattr(other, name))
 
 
+def sizes_of(sessions, options=OPTIONS):
+    blocks = sample_blocks(options, sessions, order="sessions", block_rows=1 << 16)
+    return np.bincount(np.concatenate([block.sessions for block in blocks]) - sessions.start)
+
+
 @pytest.mark.parametrize("mean", [1.0, 2.5, 16.5])
 def test_sizes_have_their_mean(mean):
-    options = dataclasses.replace(OPTIONS, samples_per_session=mean)
-    sizes = session_sizes(options, np.arange(200_000))
+    sizes = sizes_of(range(100_000), dataclasses.replace(OPTIONS, samples_per_session=mean))
     assert sizes.min() == 1
-    assert sizes.mean() == pytest.approx(mean, rel=0.01)
+    assert sizes.mean() == pytest.approx(mean, rel=0.015)
     # Geometric: the variance follows from the mean.
-    assert sizes.var() == pytest.approx(mean * (mean - 1), rel=0.03)
+    assert sizes.var() == pytest.approx(mean * (mean - 1), rel=0.04)
 
 
-@given(samples=st.integers(1, 500_000))
-def test_just_enough_sessions(samples):
-    count = sessions_for(OPTIONS, samples)
-    sizes = session_sizes(OPTIONS, np.arange(count))
-    assert sizes.sum() >= samples > sizes[:-1].sum()
+def test_just_enough_sessions():
+    reached = np.cumsum(sizes_of(range(40_000)))
+    for samples in (1, 2, 17, 5_000, *reached[[0, 9, 16_383, 16_384, 30_000]], reached[20_000] + 1, 500_000):
+        count = sessions_for(OPTIONS, int(samples))
+        assert reached[count - 1] >= samples > (reached[count - 2] if count > 1 else 0)
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
 def test_every_sample_is_there_once_and_in_order(order):
     found = everything(range(5, 505), order=order)
-    sizes = session_sizes(OPTIONS, np.arange(5, 505))
     by_session = found.take(np.lexsort((found.places, found.sessions)))
-    np.testing.assert_array_equal(by_session.sessions, np.repeat(np.arange(5, 505), sizes))
+    sizes = np.bincount(by_session.sessions - 5)
+    assert len(sizes) == 500
     np.testing.assert_array_equal(by_session.places, np.concatenate([np.arange(size) for size in sizes]))
     same = np.diff(by_session.sessions) == 0
     assert (np.diff(by_session.times)[same] > 0).all()
@@ -54,6 +71,8 @@ def test_every_sample_is_there_once_and_in_order(order):
         assert (np.diff(found.times) >= 0).all()
     else:
         assert_equal(found, by_session)
+    with pytest.raises(RecipeError, match='order = "random"'):
+        everything(range(5), order="random")
 
 
 @given(
@@ -66,25 +85,16 @@ def test_pieces_do_not_matter(order, block_rows, per_chunk, samples):
     sessions = range(sessions_for(OPTIONS, samples))
     whole = everything(sessions, order=order, block_rows=10_000, samples=samples)
     assert whole.times.size == samples
-    pieces = everything(
-        sessions, order=order, block_rows=block_rows, samples=samples, sessions_per_chunk=per_chunk
-    )
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(module, "SESSIONS_PER_CHUNK", per_chunk)
+        pieces = everything(sessions, order=order, block_rows=block_rows, samples=samples)
     assert_equal(whole, pieces)
 
 
-def test_ranges_of_sessions_add_up_to_the_whole():
-    whole = everything(range(100), order="sessions")
-    assert_equal(
-        whole,
-        Samples.joined(
-            [everything(range(40), order="sessions"), everything(range(40, 100), order="sessions")]
-        ),
-    )
-
-
-def test_no_more_is_held_than_the_sessions_under_way():
+def test_no_more_is_held_than_the_sessions_under_way(monkeypatch):
     # Samples leave while later sessions have not been looked at yet.
-    first = next(sample_blocks(OPTIONS, range(10**12), order="time", block_rows=50, sessions_per_chunk=10))
+    monkeypatch.setattr(module, "SESSIONS_PER_CHUNK", 10)
+    first = next(sample_blocks(OPTIONS, range(10**12), order="time", block_rows=50))
     assert first.times.size == 50
     assert first.sessions.max() < 60
 
@@ -96,3 +106,216 @@ def test_samples_of_a_batch_are_of_as_many_sessions_as_published():
     starts = range(330_000, 660_000, 4096)
     distinct = sum(np.unique(found.sessions[start : start + 4096]).size for start in starts)
     assert len(starts) * 4096 / distinct == pytest.approx(1.15, abs=0.01)
+
+
+VALUED = SessionLogOptions(
+    groups=(
+        FeatureGroup(
+            name="history",
+            features=(
+                SessionFeature(name="items", rows=1000),
+                SessionFeature(name="shops", rows=100, effect=0.5),
+            ),
+            mean_length=5,
+            unchanged=0.8,
+            shifted=0.5,
+            empty=0.1,
+        ),
+        FeatureGroup(name="user", features=(SessionFeature(name="user", rows=10_000),), unchanged=1.0),
+        FeatureGroup(
+            name="item",
+            features=(SessionFeature(name="item", rows=50, effect=1.0),),
+            dense=("price", "age"),
+            dense_effect=0.5,
+        ),
+    ),
+    samples_per_session=4,
+    concurrent_sessions=10,
+    seed=3,
+)
+
+
+def samples(count=200, order="time"):
+    return Samples.joined(list(sample_blocks(VALUED, range(count), order=order, block_rows=100)))
+
+
+def lists(values, name):
+    offsets = values.offsets[name]
+    return [values.ids[name][a:b].tolist() for a, b in itertools.pairwise(offsets)]
+
+
+def test_a_sample_does_not_depend_on_the_others_or_on_threads():
+    chosen = samples()
+    whole = draw_samples(VALUED, chosen)
+    with ThreadPoolExecutor(3) as pool:
+        backwards = draw_samples(VALUED, chosen.take(np.arange(chosen.times.size)[::-1]), pool.map)
+    np.testing.assert_array_equal(whole.labels, backwards.labels[::-1])
+    np.testing.assert_array_equal(whole.sessions, backwards.sessions[::-1])
+    assert lists(whole, "items") == lists(backwards, "items")[::-1]
+    for name in ("user", "item"):
+        np.testing.assert_array_equal(whole.ids[name], backwards.ids[name][::-1])
+    for name in ("price", "age"):
+        np.testing.assert_array_equal(whole.dense[name], backwards.dense[name][::-1])
+
+
+def test_seeds_give_other_logs():
+    chosen = samples()
+    other = draw_samples(dataclasses.replace(VALUED, seed=4), chosen)
+    assert (draw_samples(VALUED, chosen).ids["user"] != other.ids["user"]).mean() > 0.9
+
+
+def test_features_of_a_group_have_lists_of_one_length_and_change_together():
+    chosen = samples(order="sessions")
+    values = draw_samples(VALUED, chosen)
+    items, shops = lists(values, "items"), lists(values, "shops")
+    assert [len(ids) for ids in items] == [len(ids) for ids in shops]
+    same = np.diff(chosen.sessions) == 0
+    changed = np.array([a != b for a, b in itertools.pairwise(items)])
+    other = np.array([a != b for a, b in itertools.pairwise(shops)])
+    # A new id of a small table may be the old one, never the other way round.
+    assert not (other & ~changed & same).any()
+    assert (other & changed & same).sum() > 0.7 * (changed & same).sum() > 10
+
+
+def test_empty_lists_are_of_whole_sessions():
+    chosen = samples(2000)
+    lengths = np.diff(draw_samples(VALUED, chosen).offsets["items"])
+    empty = np.unique(chosen.sessions[lengths == 0])
+    assert not np.isin(chosen.sessions[lengths > 0], empty).any()
+    assert empty.size / 2000 == pytest.approx(0.1, abs=0.03)
+    assert lengths[lengths > 0].mean() == pytest.approx(5, abs=0.3)
+
+
+def test_session_ids_are_different_and_hide_their_order():
+    chosen = samples(2000, "sessions")
+    ids = draw_samples(VALUED, chosen).sessions
+    firsts = ids[np.unique(chosen.sessions, return_index=True)[1]]
+    assert np.unique(firsts).size == 2000
+    assert (firsts >= 0).all()
+    assert 0.3 < (np.diff(firsts) > 0).mean() < 0.7
+
+
+def test_clicks_depend_on_the_features():
+    chosen = samples(20_000)
+    values = draw_samples(VALUED, chosen)
+    assert values.labels.mean() == pytest.approx(VALUED.click_share, abs=0.015)
+    # Rates of items, learnt from one half, put the other half into order.
+    half = chosen.times.size // 2
+    items, clicked = values.ids["item"], values.labels.astype(float)
+    shown = np.bincount(items[:half], minlength=50) + 1
+    rates = (np.bincount(items[:half], clicked[:half], minlength=50) + 0.2) / shown
+    assert np.corrcoef(rates[items[half:]], clicked[half:])[0, 1] > 0.25
+    assert np.corrcoef(values.dense["price"], clicked)[0, 1] > 0.1
+    assert np.corrcoef(values.dense["age"], clicked)[0, 1] < -0.1
+
+
+@pytest.mark.parametrize("skew", [40.0, 60.0, 300.0])
+def test_an_id_that_is_nearly_all_there_is_says_nothing_about_clicks(skew):
+    feature = SessionFeature(name="item", rows=1000, skew=skew, effect=0.1)
+    options = SessionLogOptions(groups=(FeatureGroup(name="item", features=(feature,)),))
+    assert draw_samples(options, samples(20_000)).labels.mean() == pytest.approx(0.2, abs=0.01)
+
+
+def test_popularity_of_the_head_is_that_of_all():
+    feature = SessionFeature(name="a", rows=500)
+    np.testing.assert_array_equal(popularity(feature)[:20], popularity(feature, 20))
+    assert (np.diff(popularity(feature)) < 0).all()
+
+
+KEY = 12345
+
+
+def hash_id(key, number):
+    return mix64(key ^ mix64((number + GOLDEN) & MASK))
+
+
+def unit(number):
+    return (number >> 11) * 2.0**-53
+
+
+def slow_walk(session, place, unchanged, shifted):
+    version = shift = 0
+    state = hash_id(KEY, session)
+    for _ in range(place):
+        state = (state + GOLDEN) & MASK
+        draw = unit(mix64(state))
+        if draw < unchanged:
+            continue
+        if draw < unchanged + (1 - unchanged) * shifted:
+            shift += 1
+        else:
+            version, shift = version + 1, 0
+    return version, shift
+
+
+@given(
+    samples=st.lists(st.tuples(st.integers(0, 2**40), st.integers(0, 40)), min_size=1, max_size=20),
+    unchanged=st.floats(0, 1),
+    shifted=st.floats(0, 1),
+)
+def test_walk(samples, unchanged, shifted):
+    sessions, places = (np.array(column, np.int64) for column in zip(*samples, strict=True))
+    versions, shifts = np.empty_like(sessions), np.empty_like(sessions)
+    walk(np.uint64(KEY), sessions, places, unchanged, shifted, versions, shifts)
+    expected = [slow_walk(session, place, unchanged, shifted) for session, place in samples]
+    assert list(zip(versions.tolist(), shifts.tolist(), strict=True)) == expected
+
+
+def draw(sessions, versions, shifts, lengths, *, rows=1000, skew=0.9, multiplier=617, effects=0, centre=0.0):
+    offsets = np.concatenate([[0], np.cumsum(lengths)])
+    ids, found = np.empty(offsets[-1], np.int64), np.empty(effects)
+    columns = (np.array(column, np.int64) for column in (sessions, versions, shifts))
+    draw_ids(np.uint64(KEY), *columns, offsets, rows, skew, multiplier, np.uint64(7), centre, ids, found)
+    return [ids[start:stop] for start, stop in itertools.pairwise(offsets)], found
+
+
+def test_a_list_that_moves_on_loses_its_oldest_id_and_gains_a_newest():
+    lists, _ = draw([5, 5, 5, 5, 6], [0, 0, 0, 1, 0], [0, 1, 3, 0, 0], [8, 8, 8, 8, 8])
+    np.testing.assert_array_equal(lists[0][1:], lists[1][:-1])
+    np.testing.assert_array_equal(lists[0][3:], lists[2][:-3])
+    assert not np.array_equal(lists[0], lists[3])
+    assert not np.array_equal(lists[0], lists[4])
+
+
+@pytest.mark.parametrize("skew", [0.0, 0.9, 1.0, 1.2])
+def test_ids_are_as_popular_as_said(skew):
+    rows, count = 50, 400_000
+    (ids,), _ = draw([1], [0], [0], [count], rows=rows, skew=skew, multiplier=31)
+    shares = np.bincount(ids, minlength=rows) / count
+    expected = popularity(SessionFeature(name="a", rows=rows, skew=skew))
+    assert expected.sum() == pytest.approx(1)
+    np.testing.assert_allclose(
+        shares[np.arange(rows) * 31 % rows], expected, atol=5 * math.sqrt(0.25 / count)
+    )
+
+
+@given(rows=st.integers(1, 2**31 - 1), skew=st.floats(0, 3), length=st.integers(0, 50))
+def test_ids_are_rows_of_the_table(rows, skew, length):
+    (ids,), _ = draw([3], [1], [2], [length], rows=rows, skew=skew, multiplier=1)
+    assert ((ids >= 0) & (ids < rows)).all()
+
+
+def test_effects():
+    lists, effects = draw([1, 2, 3], [0, 0, 0], [0, 0, 0], [4, 0, 9], effects=3, centre=0.25)
+    for ids, effect in zip(lists, effects, strict=True):
+        expected = np.array([(unit(mix64(int(number) ^ 7)) - 0.5) * math.sqrt(12) for number in ids])
+        single = np.empty(ids.size)
+        id_effects(np.uint64(7), ids, single)
+        np.testing.assert_allclose(single, expected, rtol=1e-12)
+        total = (expected - 0.25).sum() / math.sqrt(max(ids.size, 1))
+        assert effect == pytest.approx(total, abs=1e-12)
+
+
+def test_dense_values_are_normal_and_change_with_version_and_shift():
+    count = 200_000
+    values = np.empty(count, np.float32)
+    zeros = np.zeros(count, np.int64)
+    draw_dense(np.uint64(KEY), np.arange(count), zeros, zeros, values)
+    assert np.isfinite(values).all()
+    assert values.mean() == pytest.approx(0, abs=0.01)
+    assert values.std() == pytest.approx(1, abs=0.01)
+    assert (np.abs(values) < 1).mean() == pytest.approx(0.6827, abs=0.005)
+    four = np.empty(4, np.float32)
+    draw_dense(np.uint64(KEY), np.full(4, 9), np.array([0, 0, 1, 0]), np.array([0, 1, 0, 0]), four)
+    assert four[0] == four[3]
+    assert len(set(four.tolist())) == 3

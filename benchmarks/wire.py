@@ -1,0 +1,178 @@
+"""What a shorter form of vectors on the wire saves and costs: a DLRM on 4 emulated hosts at 1 Gbit/s.
+
+A DLRM learns clicks from a generated log (`windrow.recsys.log.synthetic`), its tables spread over the hosts, as float32
+on the wire and with ``[wire]`` vectors, gradients of vectors, and then sums of dense gradients too as bfloat16. The
+forms train in turn, epoch by epoch, from the same first weights on the same minibatches; bytes are those that `Meter`
+counts, headers of packets and ids left out; AUC is that of the test split after the last epoch. The step is short
+of computing and long of traffic on purpose, so that the wire shows.
+
+    python benchmarks/wire.py [--short]
+"""
+
+import math
+import tempfile
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import fmean, stdev
+from typing import Any
+
+import torch
+
+from windrow.comm.connect import connect
+from windrow.comm.meter import Meter
+from windrow.comm.world import World
+from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.program import Program, run_benchmark
+from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+from windrow.launch.recommendation_job import click_parts
+from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
+from windrow.recsys.log.synthetic.options import recd
+from windrow.recsys.trainer import RecommendationTrainer
+
+HOSTS, RATE = 4, "1gbit"
+PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
+WIRES: dict[str, dict[str, str]] = {
+    PLAIN: {},
+    SHORT: {"vectors": "bf16", "gradients": "bf16"},
+    SHORTEST: {"vectors": "bf16", "gradients": "bf16", "sums": "bf16"},
+}
+STAGES = ("vectors", "gradients")
+"""What ends the names of stages that the codecs of vectors are for."""
+
+
+@dataclass(frozen=True, kw_only=True)
+class Scale:
+    """How large everything is."""
+
+    samples: int
+    seeds: int
+    epochs: int
+
+
+FULL, BRIEF = Scale(samples=100_000, seeds=3, epochs=4), Scale(samples=10_000, seeds=2, epochs=1)
+
+
+def recipe_of(folder: Path, wire: Mapping[str, str], seed: int) -> RecommendationRecipe:
+    """The recipe of one run."""
+    values = session_log_recipe(recd(length_scale=0.3, rows_scale=0.01), log="log.parquet", store="store")
+    values |= {
+        "name": "wire",
+        "deduplication": {"groups": [], "cluster": False},
+        "tables": {"dim": 64},
+        "model": {"kind": "dlrm", "bottom": [64], "top": [64]},
+        "plan": {"replicate_below_bytes": 0},
+        "training": {"batch_size": 4096, "shuffle": "window"},
+        "wire": dict(wire),
+        "run": {"seed": seed},
+    }
+    return make_recommendation_recipe(values, source="wire.py", base=folder)
+
+
+class Run:
+    """Epoch after epoch of one form from one seed, and what the last has moved."""
+
+    def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
+        self._world = world
+        self._epoch = 0
+        self._parts = click_parts(world, recipe, torch.device("cpu"))
+        self._trainer = RecommendationTrainer(
+            world,
+            self._parts.recommender,
+            self._parts.source,
+            options=recipe.training,
+            table_learning_rate=recipe.tables.learning_rate,
+            wire=recipe.wire,
+            seed=recipe.run.seed,
+        )
+        self.samples = self._trainer.samples_per_epoch
+        self.num_bytes = 0.0
+
+    def __call__(self) -> None:
+        """Train one epoch."""
+        meter = self._world.meter = Meter()
+        self._trainer.train_epoch(self._epoch)
+        self._world.meter = None
+        self._epoch += 1
+        of_vectors = {
+            stage for stage, _ in meter.table() if any(stage == f"embedding bags: {what}" for what in STAGES)
+        }
+        self.num_bytes = float(sum(meter.totals(stage).bytes_sent for stage in of_vectors))
+
+    def finish(self) -> tuple[float, float]:
+        """Test AUC, and bytes of vectors and their gradients in an epoch, over all ranks."""
+        self._trainer.close()
+        self._parts.recommender.eval()
+        auc: float = self._parts.evaluator.evaluate()["test"]["auc"]
+        moved = torch.tensor(self.num_bytes, dtype=torch.float64)
+        return auc, float(self._world.all_reduce(moved, stage="figures"))
+
+
+def work(task: Mapping[str, Any]) -> object:
+    """Be one of the hosts: train all forms from one seed, in turn."""
+    torch.set_num_threads(1)
+    keep_freed_memory()
+    keep_shapes(RECOMMENDATION_SHAPES)
+    with connect("mpi", deadline_s=300) as world:
+        runs = {
+            name: Run(world, recipe_of(Path(task["folder"]), wire, task["seed"]))
+            for name, wire in WIRES.items()
+        }
+        compared = compare(
+            {name: Variant(run=run, rows=run.samples) for name, run in runs.items()},
+            baseline=PLAIN,
+            repeats=task["epochs"],
+            world=world,
+        )
+        return {
+            "comparison": comparison_to_json(compared),
+            "ends": {name: run.finish() for name, run in runs.items()},
+        }
+
+
+def measure(program: Program) -> Findings:
+    """Train all forms from every seed."""
+    scale = BRIEF if program.short else FULL
+    with tempfile.TemporaryDirectory(prefix="wire-") as name:
+        folder = Path(name)
+        generate_log(folder / "log.parquet", recd(length_scale=0.3, rows_scale=0.01), samples=scale.samples)
+        recipe = recipe_of(folder, {}, 0)
+        prepare_log(recipe.store, recipe.log, recipe.split)
+        found = [
+            program.on_ranks(
+                HOSTS, {**asdict(scale), "folder": name, "seed": seed}, rate=RATE, deadline_s=2400
+            )
+            for seed in range(scale.seeds)
+        ]
+    comparisons = {f"seed {seed}": comparison_from_json(one["comparison"]) for seed, one in enumerate(found)}
+    figures: dict[str, float] = {}
+    aims: dict[str, Aim] = {}
+    for form in (SHORT, SHORTEST):
+        key = "bf16" if form == SHORT else "bf16_sums_too"
+        bytes_ratio = fmean(one["ends"][form][1] / one["ends"][PLAIN][1] for one in found)
+        speed = fmean(compared.ratio(form).median for compared in comparisons.values())
+        differences = [one["ends"][form][0] - one["ends"][PLAIN][0] for one in found]
+        error = stdev(differences) / math.sqrt(len(differences))
+        figures |= {
+            f"{key}_bytes_ratio": bytes_ratio,
+            f"{key}_speed_ratio": speed,
+            f"{key}_auc_difference_share": fmean(differences),
+            f"{key}_auc_difference_standard_error_share": error,
+        }
+        if form == SHORT:
+            aims["bytes"] = Aim("0.5 of the bytes of vectors and gradients", bytes_ratio <= 0.5)
+    rows = [
+        {"seed": seed, "form": form, "test AUC": auc, "MB in an epoch": moved / 1e6}
+        for seed, one in enumerate(found)
+        for form, (auc, moved) in one["ends"].items()
+    ]
+    return Findings(
+        figures=figures, aims=aims, comparisons=comparisons, tables={"Runs": Table.from_rows(rows)}
+    )
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure, work=work, ranks=True)

@@ -1,0 +1,116 @@
+"""Rows by id: owners are told which rows are wanted of them, and send them."""
+
+from collections.abc import Sequence
+from itertools import pairwise
+from typing import TYPE_CHECKING
+
+import torch
+from torch import Tensor
+
+from windrow.comm.messages import Wire
+from windrow.comm.route import Route
+from windrow.comm.rows import group_by_owner, offsets_from_counts
+from windrow.comm.world import World
+
+if TYPE_CHECKING:
+    from windrow.comm.transfer import Pending
+
+__all__ = ["IdRequest", "check_ranges", "fetch_rows"]
+
+
+class IdRequest:
+    """Ids on their way to the ranks that own the rows: counts, then ids. Creating it is collective and does not wait.
+
+    Args:
+        wire: of the rows that will be the answer.
+        ids: int64 [sum(counts)] on the CPU, grouped by the rank that owns them; must not change until the answer is
+            here.
+        counts: ids of each rank; none of this one travel.
+    """
+
+    def __init__(self, wire: Wire, ids: Tensor, counts: Sequence[int]) -> None:
+        self._wire = wire
+        self._ids = ids
+        self._counts = list(counts)
+        self._stage = f"{wire.stage}: ids"
+        self._counting = wire.world.start_all_to_all_counts(self._counts, stage=self._stage)
+        self._moving: Pending[None] | None = None
+
+    def send_ids(self) -> None:
+        """Wait for the counts and send the ids. Collective."""
+        counts = self._counting.wait()
+        self._asked = list(torch.empty(sum(counts), dtype=torch.int64).split(counts))
+        wanted = list(self._ids.split(self._counts))
+        rank = self._wire.world.rank
+        self._asked[rank] = wanted[rank]
+        self._moving = self._wire.world.start_exchange(wanted, self._asked, stage=self._stage)
+
+    def wait(self) -> list[Tensor]:
+        """Wait for the ids: int64 [n] that each rank asks this one for, its own included."""
+        assert self._moving is not None, "send_ids comes first"
+        self._moving.wait()
+        return self._asked
+
+
+def fetch_rows(
+    wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *, out: Tensor | None = None
+) -> Tensor:
+    """Gather rows from wherever they live, and wait for them. Collective: every rank calls it, if with no ids.
+
+    ::
+
+        rank 0 asks for ids 7 2 9          rows: ids 0..4 on rank 0, ids 5..9 on rank 1
+          group by owner  2 | 7 9
+          counts          rank 1 learns that 2 ids come
+          ids             7 9     ------------------->  rank 1
+          rows            r7 r9   <-------------------  gathered, encoded, in rounds
+          land            r7 r2 r9
+
+    Args:
+        wire: how rows travel.
+        offsets: [size + 1], rank r holds ids offsets[r] .. offsets[r + 1] - 1; must agree.
+        rows: [offsets[rank + 1] - offsets[rank], ...] this rank's rows.
+        ids: [n] int64, 0 <= id < offsets[-1], in any order; n may differ between ranks and be 0. An id that repeats is
+            fetched as often.
+        out: [n, ...] contiguous memory for the result, of a dtype that rows convert to: a caller that fetches at every
+            step keeps its own. None: new memory of the rows' dtype.
+
+    Returns:
+        [n, ...] rows in the order of `ids`; what came from another rank is as exact as the codec.
+
+    Raises:
+        DataError: an id is out of range.
+        ValueError: `offsets` or `rows` do not fit the world.
+        DeadlineError: a rank did not come in time.
+
+    Cost: 8 + encoded row bytes on the wire for each id of another rank.
+    """
+    world = wire.world
+    check_ranges(world, offsets, rows)
+    ids = ids.cpu()
+    order, counts = group_by_owner(ids, offsets)
+    grouped = ids if order is None else ids[order]
+    if world.meter is not None:
+        own = counts[world.rank]
+        world.meter.record_found(f"{wire.stage}: rows", local=own, remote=sum(counts) - own)
+    request = IdRequest(wire, grouped, counts)
+    request.send_ids()
+    positions = [asked - offsets[world.rank] for asked in request.wait()]
+    bounds = offsets_from_counts(counts)
+    places = [slice(start, stop) if order is None else order[start:stop] for start, stop in pairwise(bounds)]
+    fetched = rows.new_empty((len(ids), *rows.shape[1:])) if out is None else out
+    Route.of_rows(wire, positions, places, rows.shape[1:]).move([rows], [fetched])
+    return fetched
+
+
+def check_ranges(world: World, offsets: Sequence[int], rows: Tensor) -> None:
+    """Refuse id ranges and rows that do not fit each other or the world.
+
+    Raises:
+        ValueError: says what does not.
+    """
+    if len(offsets) != world.size + 1:
+        raise ValueError(f"{len(offsets) - 1} id ranges for {world.size} ranks: there must be one each")
+    held = offsets[world.rank + 1] - offsets[world.rank]
+    if len(rows) != held:
+        raise ValueError(f"rank {world.rank} owns {held} ids but was given {len(rows)} rows")

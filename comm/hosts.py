@@ -1,0 +1,72 @@
+"""Which ranks share a machine, and through whom a rank reaches those of another one."""
+
+import platform
+import socket
+from collections.abc import Sequence
+from pathlib import Path
+
+import numpy as np
+from numpy.typing import NDArray
+
+from windrow.comm.world import World
+
+__all__ = ["gather_hosts", "host_groups", "kernel_id", "relays"]
+
+
+def kernel_id(boot_id: Path = Path("/proc/sys/kernel/random/boot_id")) -> str:
+    """What processes have in common that share cores and memory: the start of a kernel, whatever the host is called.
+
+    Emulated hosts and containers have names of their own and share a machine.
+
+    Args:
+        boot_id: where Linux tells it; where it does not, the host's name must do.
+    """
+    try:
+        return boot_id.read_text(encoding="ascii").strip()
+    except OSError:
+        return platform.node()
+
+
+def gather_hosts(world: World) -> list[str]:
+    """The host of each rank, by its name. Collective.
+
+    Emulated hosts have names of their own; machines that have the same name are told apart by their kernels.
+    """
+    found = world.all_gather_object((socket.gethostname(), kernel_id()), stage="hosts")
+    kernels: dict[str, list[str]] = {}
+    for name, kernel in found:
+        same_name = kernels.setdefault(name, [])
+        if kernel not in same_name:
+            same_name.append(kernel)
+    numbers = [kernels[name].index(kernel) for name, kernel in found]
+    return [f"{name} ({n + 1})" if n else name for (name, _), n in zip(found, numbers, strict=True)]
+
+
+def host_groups(hosts: Sequence[str]) -> list[list[int]]:
+    """The ranks of each host, rising, for `World.split`; hosts in the order of their first rank."""
+    groups: dict[str, list[int]] = {}
+    for rank, host in enumerate(hosts):
+        groups.setdefault(host, []).append(rank)
+    return list(groups.values())
+
+
+def relays(groups: Sequence[Sequence[int]]) -> NDArray[np.int64]:
+    """Who passes on what one rank has for another: the rank of its own host that has the other's place there.
+
+        hosts a: 0 1, b: 2 3      0 has something for 3: 1 passes it on, together with what itself has for 3
+
+    Args:
+        groups: the ranks of each host.
+
+    Returns:
+        [n, n]; entry [p, q] is the relay, on the host of p; q itself where both share a host.
+    """
+    size = sum(map(len, groups))
+    relay = np.empty((size, size), dtype=np.int64)
+    place = np.empty(size, dtype=np.int64)
+    for group in groups:
+        place[group] = np.arange(len(group))
+    for group in groups:
+        relay[group] = np.array(group)[place % len(group)]
+        relay[np.ix_(group, group)] = group
+    return relay

@@ -1,0 +1,542 @@
+"""The one exchange: rows travel from the ranks that hold them to the ranks that need them, and their gradients back.
+
+A route says which rows of its sources go to each rank, and where in its targets the rows from each rank land::
+
+    rank 0                                                        rank 1
+    sources[0], rows 3 1 4    ---- message: [3, columns] ---->    targets[0], rows 0 2 5
+    its gradient, += rows 3 1 4  <------ [3, columns] --------    gradient of targets[0], rows 0 2 5
+
+A message is a list of blocks, each some rows and columns of one source; columns of a block land in some rows and
+columns of a target, copied or added. So a feature fetch is a block of listed rows, a pooled lookup a block of
+neighbouring rows and columns for each kernel call, a sequence lookup a block for each table. What a rank has for
+itself lands without a message. Where a block is memory that can be sent as it stands, nothing is copied.
+
+A route is made for one step (`windrow.comm.fetch.IdRequest` tells owners which rows are wanted) or once for a run.
+`Route.start` posts the messages and waits for nothing, so that several transfers may be under way; `Transfer.finish`
+lands what came. Where a transfer is differentiable these two are nodes of the autograd graph::
+
+    forward     sources --> send -- token --> receive --> targets
+    backward    gradients of sources <-- send <-- token -- receive <-- gradients of targets
+                             waits                           posts
+
+The engine runs the node that was made last first: what was computed between the two stages is differentiated between
+them too, while gradients travel.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
+
+import torch
+from torch import Tensor
+
+from windrow.comm.codec import Codec
+from windrow.comm.messages import Messages, Shape, Wire
+from windrow.comm.rows import move_rows
+
+if TYPE_CHECKING:
+    from windrow.comm.transfer import Pending
+
+__all__ = ["Block", "Landing", "Route", "RowSource", "Transfer"]
+
+ROUND_BYTES = 2 << 20
+"""Bytes to all peers together in a round of `Route.move`: 1 to 4 MiB were fastest of 1 to 64, where a round costs far
+more than starting one and still fits the cache."""
+
+PIECE_ROWS = 1024
+"""Rows that are copied twice are copied so many at a time, so that the copy in between stays in the cache."""
+
+Range: TypeAlias = tuple[int, int]
+Rows: TypeAlias = slice | Tensor
+"""start:stop, or int64 [n] on the CPU."""
+
+
+class RowSource(Protocol):
+    """Rows that are gathered by a method of their own, since they are not all on one device."""
+
+    @property
+    def row_shape(self) -> torch.Size:
+        """Shape of one row."""
+
+    def gather(self, positions: Tensor, *, out: Tensor) -> None:
+        """Copy the rows at `positions` (int64 on the CPU) into `out` (contiguous, maybe of another dtype)."""
+
+    def move(self, positions: Tensor, out: Tensor, places: Tensor) -> None:
+        """Copy row ``positions[i]`` to ``out[places[i]]``; both int64 on the CPU."""
+
+
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Some rows and columns of one matrix of several."""
+
+    matrix: int
+    """Which one."""
+    rows: Rows
+    columns: Range | None = None
+    """First column and the one after the last; None: whole rows, of whatever shape."""
+
+    @property
+    def num_rows(self) -> int:
+        """How many."""
+        rows = self.rows
+        return rows.stop - rows.start if isinstance(rows, slice) else len(rows)
+
+    def part(self, first: int, stop: int) -> "Block":
+        """Rows number `first` to ``stop - 1`` of this block."""
+        rows = self.rows
+        if isinstance(rows, slice):
+            some: Rows = slice(min(rows.start + first, rows.stop), min(rows.start + stop, rows.stop))
+        else:
+            some = rows[first:stop]
+        return Block(self.matrix, some, self.columns)
+
+
+@dataclass(frozen=True, slots=True)
+class Landing:
+    """Where columns of a block that arrives belong."""
+
+    block: int
+    """Place in the message."""
+    target: Block
+    """As many rows as the block has."""
+    columns: Range | None = None
+    """Of the block; None: all."""
+    add: bool = False
+    """Added to what landed there before, from a lower rank, instead of copied."""
+
+
+class Route:
+    """Which rows go to each rank, and where what comes from each rank belongs.
+
+    Args:
+        wire: how they travel.
+        outgoing: for each rank the blocks of the sources that go there, itself included. One more entry, if given:
+            blocks of what `Transfer.finish` gets as ``local``, which land here as well.
+        landings: for each entry of `outgoing` of the other end, where it lands here: rank p's blocks for this rank.
+        arriving: for each rank the shapes of the blocks that come from it; none of this rank's own.
+        shared: whether a row may go to several ranks, so that gradients of it are added, in rank order. Otherwise each
+            element goes to one rank at most, and the gradient of what goes nowhere is undefined.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        outgoing: Sequence[Sequence[Block]],
+        landings: Sequence[Sequence[Landing]],
+        arriving: Sequence[Sequence[Shape]],
+        *,
+        shared: bool = False,
+    ) -> None:
+        self.wire = wire
+        self.outgoing = outgoing
+        self.landings = landings
+        self.arriving = arriving
+        self.shared = shared
+
+    @classmethod
+    def of_rows(
+        cls, wire: Wire, positions: Sequence[Tensor], places: Sequence[Rows], row_shape: Sequence[int]
+    ) -> "Route":
+        """Whole rows of one source, by position, to places of one target.
+
+        Args:
+            wire: how they travel.
+            positions: for each rank, int64 [n] positions among the rows of the source that go there.
+            places: for each rank where its rows belong; no two equal.
+            row_shape: shape of a row.
+        """
+        landings = [[Landing(0, Block(0, rows))] for rows in places]
+        return cls(
+            wire,
+            [[Block(0, rows)] for rows in positions],
+            landings,
+            [[(landing.target.num_rows, *row_shape) for landing in of_rank] for of_rank in landings],
+            shared=True,
+        )
+
+    def start(
+        self,
+        sources: Sequence[Tensor | RowSource],
+        *,
+        into: Sequence[Tensor] = (),
+        key: int = 0,
+        differentiable: bool = False,
+    ) -> "Transfer":
+        """Post the messages. Collective; does not wait.
+
+        Args:
+            sources: matrices of the wire's dtype; must not change until `Transfer.finish`.
+            into: the targets, if they are there already: what can be received in place is.
+            key: what the randomness of a codec is keyed by, such as a hash of (seed, epoch, step).
+            differentiable: whether the backward pass goes through it: then sources are tensors, and every rank runs
+                one backward pass through each transfer, in the same order.
+
+        Returns:
+            The transfer; finish it.
+        """
+        self.wire.wake()
+        transfer = Transfer(self, key)
+        if differentiable and torch.is_grad_enabled():
+            # Nothing that is differentiated need go out: a rank may hold no table.
+            anchor = torch.empty(0, requires_grad=True)
+            transfer.token = _Send.apply(transfer, anchor, *sources)  # type: ignore[no-untyped-call]
+        else:
+            transfer.post(sources, into)
+        return transfer
+
+    def move(self, sources: Sequence[Tensor | RowSource], targets: Sequence[Tensor]) -> None:
+        """Start and finish, in rounds of bounded memory that overlap: for callers that wait. Collective.
+
+        Blocks are of whole rows, and none is added::
+
+            round          0        1        2
+            gather      [=====]  [=====]  [==]              rows of this rank that others asked for
+            wire           [~~~~~]  [~~~~~]  [~~]           while the next round is gathered
+            land                 [=====]  [=====]  [==]
+        """
+        world = self.wire.world
+        others = [peer for peer in range(world.size) if peer != world.rank]
+        shapes = [shape for peer in others for shape in self.arriving[peer]]
+        widest = max((torch.Size(shape[1:]).numel() for shape in shapes), default=1)
+        per_round = max(1, ROUND_BYTES // max(1, widest * self.wire.dtype.itemsize) // max(1, len(others)))
+        lengths = [block.num_rows for peer in others for block in self.outgoing[peer]]
+        longest = max([*lengths, *(shape[0] for shape in shapes)], default=0)
+        rounds = range(0, longest, per_round)
+        under_way = [self._part(0, per_round, others).start(sources, into=targets)] if rounds else []
+        _land_directly(self.outgoing[world.rank], self.landings[world.rank], sources, targets)
+        for first in rounds[1:]:
+            under_way.append(self._part(first, first + per_round, others).start(sources, into=targets))
+            under_way.pop(0).finish(targets)
+        for transfer in under_way:
+            transfer.finish(targets)
+
+    def block_shapes(self, sources: Sequence[Tensor | RowSource]) -> list[list[Shape]]:
+        """Of what goes to each rank."""
+        return [
+            [(block.num_rows, *_row_shape(block, sources[block.matrix])) for block in of_rank]
+            for of_rank in self.outgoing[: self.wire.world.size]
+        ]
+
+    def as_they_stand(self, sources: Sequence[Tensor | RowSource], codec: Codec) -> list[Tensor | None]:
+        """For each rank the memory of its message, where that can be sent or received without a copy."""
+        outgoing = self.outgoing[: self.wire.world.size]
+        return [
+            self._contiguous(blocks[0], sources, codec) if len(blocks) == 1 else None for blocks in outgoing
+        ]
+
+    def receivable(self, targets: Sequence[Tensor], codec: Codec) -> list[Tensor | None]:
+        """For each rank the memory that its message can be received in without a copy."""
+        return [
+            self._contiguous(landings[0].target, targets, codec)
+            if len(landings) == len(shapes) == 1 and landings[0].columns is None and not landings[0].add
+            else None
+            for landings, shapes in zip(self.landings, self.arriving, strict=False)
+        ]
+
+    def _contiguous(
+        self, block: Block, matrices: Sequence[Tensor | RowSource], codec: Codec
+    ) -> Tensor | None:
+        matrix, dtype = matrices[block.matrix], self.wire.dtype
+        if (
+            codec.wire_dtype(dtype) != dtype
+            or not isinstance(block.rows, slice)
+            or not isinstance(matrix, Tensor)
+        ):
+            return None
+        view = _view(matrix, block)
+        fits = matrix.dtype == dtype and view.is_contiguous() and view.device == self.wire.packed_on
+        return view if fits else None
+
+    def _part(self, first: int, stop: int, peers: Sequence[int]) -> "Route":
+        """Rows number `first` to ``stop - 1`` of each block between this rank and `peers`, nothing else."""
+        size = len(self.outgoing)
+        outgoing: list[list[Block]] = [[] for _ in range(size)]
+        landings: list[list[Landing]] = [[] for _ in range(size)]
+        arriving: list[list[Shape]] = [[] for _ in range(size)]
+        for peer in peers:
+            outgoing[peer] = [block.part(first, stop) for block in self.outgoing[peer]]
+            landings[peer] = [
+                Landing(landing.block, landing.target.part(first, stop)) for landing in self.landings[peer]
+            ]
+            arriving[peer] = [
+                (max(0, min(stop, rows) - first), *shape) for rows, *shape in self.arriving[peer]
+            ]
+        return Route(self.wire, outgoing, landings, arriving)
+
+
+class Transfer:
+    """One use of a route; made by `Route.start`."""
+
+    def __init__(self, route: Route, key: int) -> None:
+        self.token: Tensor | None = None
+        """Node of the autograd graph between sending and receiving; None where nothing is differentiated."""
+        self._route = route
+        self._wire = route.wire
+        self._rank = route.wire.world.rank
+        self._key = key
+        self._sources: Sequence[Tensor | RowSource] = ()
+        self._source_shapes: list[torch.Size] = []
+
+    def post(self, sources: Sequence[Tensor | RowSource], into: Sequence[Tensor] = ()) -> None:
+        """Pack and send what goes out, and expect what comes in."""
+        route, codec = self._route, self._wire.codec
+        self._sources = sources
+        self._source_shapes = [source.shape for source in sources if isinstance(source, Tensor)]
+        sent = Messages(self._wire, codec, route.block_shapes(sources), route.as_they_stand(sources, codec))
+        for peer, number, packed in sent.to_fill():
+            block = route.outgoing[peer][number]
+            _copy(sources[block.matrix], block, packed)
+        received = Messages(
+            self._wire, codec, route.arriving, route.receivable(into, codec) if into else None
+        )
+        self._post(sent, received, self._key, stage=self._wire.rows_stage)
+
+    def finish(self, targets: Sequence[Tensor], local: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
+        """Wait for the messages and land them. Collective; once.
+
+        Args:
+            targets: matrices to land in, of a dtype that rows convert to. Where the transfer is differentiable they
+                are new memory that the results take over.
+            local: matrices of this rank that the last entry of the route's `outgoing` takes its blocks from.
+
+        Returns:
+            The targets; differentiable towards sources and `local` where that was asked for.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        if self.token is None:
+            self.land(targets, local)
+            return tuple(targets)
+        landed: tuple[Tensor, ...] = _Receive.apply(  # type: ignore[no-untyped-call]  # torch does not annotate it
+            self, list(targets), self.token, *local
+        )
+        return landed
+
+    def land(self, targets: Sequence[Tensor], local: Sequence[Tensor]) -> None:
+        """Wait for the messages and land them, rank by rank, so that sums do not depend on timing."""
+        received = self._received_after_wait()
+        for peer, landings in enumerate(self._route.landings):
+            if peer in (self._rank, self._wire.world.size):
+                _land_directly(
+                    self._route.outgoing[peer],
+                    landings,
+                    self._sources if peer == self._rank else local,
+                    targets,
+                )
+            elif not received.in_place(peer):
+                for landing in landings:
+                    values = _columns(received.blocks[peer][landing.block], landing.columns)
+                    _write(targets[landing.target.matrix], landing.target, values, add=landing.add)
+        self._sources = ()
+        self._release(read_by=targets[0].device if targets else None)
+
+    def send_back(self, gradients: Sequence[Tensor], local_shapes: Sequence[torch.Size]) -> list[Tensor]:
+        """Post the gradients of the targets to where their rows came from; `finish_back` ends it. Collective.
+
+        Args:
+            gradients: of the targets.
+            local_shapes: of what `finish` got as ``local``.
+
+        Returns:
+            The gradients of that.
+        """
+        route, wire = self._route, self._wire
+        codec = wire.gradient_codec
+        self._gradients = self._gradient_memory()
+        sent = Messages(wire, codec, route.arriving)
+        for peer, landings in enumerate(route.landings[: wire.world.size]):
+            for landing in landings if peer != self._rank else ():
+                packed = _columns(sent.blocks[peer][landing.block], landing.columns)
+                _copy(gradients[landing.target.matrix], landing.target, packed)
+        in_place = None if route.shared else route.as_they_stand(self._gradients, codec)
+        received = Messages(wire, codec, route.block_shapes(self._gradients), in_place)
+        self._post(sent, received, ~self._key, stage="gradients")
+        # While they travel:
+        if route.shared:
+            self._own_gradients = gradients  # Added later, in rank order.
+        else:
+            self._return_directly(self._rank, gradients, self._gradients)
+        local = [torch.empty(shape, device=wire.device) for shape in local_shapes]
+        if local:
+            self._return_directly(wire.world.size, gradients, local)
+        return local
+
+    def finish_back(self) -> list[Tensor]:
+        """Wait for the gradients of the sources.
+
+        Returns:
+            One for each source, in memory that is used again once the backward pass is over.
+
+        Raises:
+            DeadlineError: a rank did not come in time.
+        """
+        route = self._route
+        received = self._received_after_wait()
+        for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
+            if peer == self._rank:
+                if route.shared:
+                    self._return_directly(peer, self._own_gradients, self._gradients)
+            elif not received.in_place(peer):
+                for block, values in zip(blocks, received.blocks[peer], strict=True):
+                    _write(self._gradients[block.matrix], block, values, add=route.shared)
+        self._own_gradients = ()
+        self._release()
+        self._wire.give_after_backward(self._gradient_buffer)
+        return self._gradients
+
+    def _post(self, sent: Messages, received: Messages, key: int, *, stage: str) -> None:
+        sent.encode(key)
+        self._sent, self._received = sent, received
+        self._pending: Pending[None] = self._wire.world.start_exchange(
+            sent.wholes,
+            received.wholes,
+            stage=f"{self._wire.stage}: {stage}",
+            gives_way=self._wire.gives_way,
+            num_rows=(sent.num_rows(), received.num_rows()),
+        )
+
+    def _received_after_wait(self) -> Messages:
+        self._pending.wait()
+        self._received.decode()
+        return self._received
+
+    def _release(self, read_by: torch.device | None = None) -> None:
+        self._sent.release(None)
+        self._received.release(read_by)
+
+    def _return_directly(self, entry: int, gradients: Sequence[Tensor], out: Sequence[Tensor]) -> None:
+        """Gradients of what landed here without a message."""
+        for landing in self._route.landings[entry]:
+            block = self._route.outgoing[entry][landing.block]
+            columns = block.columns
+            if landing.columns is not None:
+                first = 0 if columns is None else columns[0]
+                columns = (first + landing.columns[0], first + landing.columns[1])
+            found = _read(gradients[landing.target.matrix], landing.target)
+            _write(out[block.matrix], Block(block.matrix, block.rows, columns), found, add=self._route.shared)
+
+    def _gradient_memory(self) -> list[Tensor]:
+        dtype, sizes = self._wire.dtype, [shape.numel() for shape in self._source_shapes]
+        num_bytes = sum(sizes) * dtype.itemsize
+        self._gradient_buffer = self._wire.take(num_bytes)
+        flat = self._gradient_buffer[:num_bytes].view(dtype)
+        if self._route.shared:
+            flat.zero_()
+        return [part.view(shape) for part, shape in zip(flat.split(sizes), self._source_shapes, strict=True)]
+
+
+class _Send(torch.autograd.Function):
+    """Rows leave; in the backward pass their gradients have come back."""
+
+    @staticmethod
+    def forward(ctx: Any, transfer: Transfer, anchor: Tensor, *sources: Tensor) -> Tensor:
+        del anchor
+        ctx.transfer = transfer
+        transfer.post(sources)
+        return torch.empty(0)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, _: Tensor) -> tuple[Tensor | None, ...]:
+        return None, None, *ctx.transfer.finish_back()
+
+
+class _Receive(torch.autograd.Function):
+    """Rows arrive; in the backward pass their gradients leave."""
+
+    @staticmethod
+    def forward(
+        ctx: Any, transfer: Transfer, targets: list[Tensor], token: Tensor, *local: Tensor
+    ) -> tuple[Tensor, ...]:
+        ctx.transfer = transfer
+        ctx.token = token
+        ctx.local_shapes = [tensor.shape for tensor in local]
+        transfer.land(targets, local)
+        return tuple(targets)
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        local = ctx.transfer.send_back(gradients, ctx.local_shapes)
+        return None, None, ctx.token, *local
+
+
+def _row_shape(block: Block, source: Tensor | RowSource) -> Sequence[int]:
+    if block.columns is not None:
+        return (block.columns[1] - block.columns[0],)
+    return source.shape[1:] if isinstance(source, Tensor) else source.row_shape
+
+
+def _columns(matrix: Tensor, columns: Range | None) -> Tensor:
+    return matrix if columns is None else matrix[:, columns[0] : columns[1]]
+
+
+def _view(matrix: Tensor, block: Block) -> Tensor:
+    """A block of neighbouring rows, as a view."""
+    return _columns(matrix[block.rows], block.columns)
+
+
+def _read(matrix: Tensor, block: Block) -> Tensor:
+    """A block, as a view where that is possible."""
+    if isinstance(block.rows, slice):
+        return _view(matrix, block)
+    return _columns(matrix, block.columns).index_select(0, block.rows.to(matrix.device))
+
+
+def _copy(source: Tensor | RowSource, block: Block, out: Tensor) -> None:
+    """Copy a block into `out`, converting where dtypes differ."""
+    if isinstance(block.rows, slice):
+        assert isinstance(source, Tensor)
+        out.copy_(_view(source, block))
+    elif not isinstance(source, Tensor):
+        source.gather(block.rows, out=out)
+    elif block.columns is None and out.is_contiguous() and out.device == source.device:
+        move_rows(source, block.rows.to(source.device), out, None)
+    else:
+        out.copy_(_read(source, block))
+
+
+def _write(matrix: Tensor, block: Block, values: Tensor, *, add: bool = False) -> None:
+    """Copy values into a block, or add them."""
+    if values.device != matrix.device:
+        values = values.to(matrix.device, non_blocking=matrix.is_cuda)
+    if isinstance(block.rows, slice):
+        target = _view(matrix, block)
+        if add:
+            target.add_(values)
+        else:
+            target.copy_(values)
+        return
+    places = block.rows.to(matrix.device)
+    if add:
+        _columns(matrix, block.columns).index_add_(0, places, values.to(matrix.dtype))
+    elif block.columns is None and matrix.is_contiguous():
+        move_rows(values, None, matrix, places)
+    else:
+        _columns(matrix, block.columns).index_copy_(0, places, values.to(matrix.dtype))
+
+
+def _land_directly(
+    blocks: Sequence[Block],
+    landings: Sequence[Landing],
+    sources: Sequence[Tensor | RowSource],
+    targets: Sequence[Tensor],
+) -> None:
+    """Land what needs no message; where both ends list their rows, a few at a time through the cache."""
+    for landing in landings:
+        block, target = blocks[landing.block], targets[landing.target.matrix]
+        source, places = sources[block.matrix], landing.target.rows
+        if not isinstance(source, Tensor):
+            assert isinstance(block.rows, Tensor)
+            assert isinstance(places, Tensor)
+            source.move(block.rows, target, places)
+        elif isinstance(block.rows, slice) or landing.columns is not None:
+            values = _columns(_read(source, block), landing.columns)
+            _write(target, landing.target, values, add=landing.add)
+        elif isinstance(places, slice) and not landing.add:
+            _copy(source, block, _view(target, landing.target))
+        else:
+            for first in range(0, block.num_rows, PIECE_ROWS):
+                values = _read(source, block.part(first, first + PIECE_ROWS))
+                _write(target, landing.target.part(first, first + PIECE_ROWS), values, add=landing.add)

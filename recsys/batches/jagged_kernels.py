@@ -1,0 +1,179 @@
+"""Compiled loops of `windrow.recsys.batches.jagged`: lists copied, windows packed, gradients of vectors added up.
+
+Gradients are added in the order of what was copied, whatever runs beside.
+"""
+
+from typing import Any
+
+import numba
+import numpy as np
+import numpy.typing as npt
+
+from windrow.comm.inline_kernels import prefetch
+
+__all__ = ["copy_lists", "copy_vectors", "pack_lists", "selected_lengths", "sum_vectors"]
+
+
+@numba.njit(cache=True, nogil=True)
+def pack_lists(
+    offsets: npt.NDArray[np.integer[Any]],
+    values: npt.NDArray[np.int64],
+    failures: npt.NDArray[np.int64],
+    packed: npt.NDArray[np.int64],
+    starts: npt.NDArray[np.int64],
+) -> int:
+    """Write lists behind one another so that each overlaps with what stands there already; how many values there are.
+
+    `failures` is as long as the longest list, `packed` as all lists together; `starts` [n] gets where each list begins.
+    """
+    end, before, length_before = 0, 0, 0
+    for row in range(starts.size):
+        length = offsets[row + 1] - offsets[row]
+        first = offsets[row]
+        matched = 0
+        if length == length_before:
+            while matched < length and packed[before + matched] == values[first + matched]:
+                matched += 1
+        if matched == length:
+            # The list of the sample before, or an empty one.
+            starts[row] = before
+            length_before = length
+            continue
+        _fill_failures(values, first, length, failures)
+        matched = 0
+        place = max(end - max(length, length_before), 0)
+        while place < end and matched < length:
+            while matched and packed[place] != values[first + matched]:
+                matched = failures[matched - 1]
+            if packed[place] == values[first + matched]:
+                matched += 1
+            place += 1
+        # Found whole, it ends where the search stopped; else what was matched last is the end of what is packed.
+        before = place - matched
+        for index in range(matched, length):
+            packed[end] = values[first + index]
+            end += 1
+        starts[row], length_before = before, length
+    return end
+
+
+@numba.njit(cache=True, nogil=True)
+def _fill_failures(
+    values: npt.NDArray[np.int64], first: int, length: int, failures: npt.NDArray[np.int64]
+) -> None:
+    """For each beginning of a list: how long its longest proper beginning is that is also its end."""
+    failures[0] = 0
+    matched = 0
+    for index in range(1, length):
+        value = values[first + index]
+        while matched and value != values[first + matched]:
+            matched = failures[matched - 1]
+        if value == values[first + matched]:
+            matched += 1
+        failures[index] = matched
+
+
+AHEAD = 8
+"""Lists between asking for one and copying it."""
+
+CHUNK = 8
+"""Values copied without a question in between: as many as a short list has, one or two vector instructions."""
+
+
+@numba.njit(cache=True, nogil=True)
+def selected_lengths(
+    offsets: npt.NDArray[np.integer[Any]],
+    num_rows: int,
+    features: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    lengths: npt.NDArray[np.integer[Any]],
+) -> int:
+    """Lengths [f * n] of chosen lists, and their sum.
+
+    `offsets` are of all features, `num_rows` lists each; `features` [f] and `rows` [n] are in the result's order.
+    """
+    total, target = 0, 0
+    for feature in features:
+        for row in rows:
+            place = feature * num_rows + row
+            length = offsets[place + 1] - offsets[place]
+            lengths[target] = length
+            total += length
+            target += 1
+    return total
+
+
+@numba.njit(cache=True, nogil=True)
+def copy_lists(
+    offsets: npt.NDArray[np.integer[Any]],
+    values: npt.NDArray[Any],
+    num_rows: int,
+    features: npt.NDArray[np.int64],
+    rows: npt.NDArray[np.int64],
+    out: npt.NDArray[Any],
+) -> None:
+    """Copy the lists that `selected_lengths` measures one behind the other, to `out` of the type of `values`."""
+    target, limit = np.uint64(0), np.uint64(min(out.size, values.size))
+    for feature in features:
+        first = feature * num_rows
+        for index in range(rows.size):
+            # Where a list begins is as good as random: ask for it before it is needed.
+            prefetch(values, offsets[first + rows[min(index + AHEAD, rows.size - 1)]])
+            place = first + rows[index]
+            start, length = np.uint64(offsets[place]), np.uint64(offsets[place + 1] - offsets[place])
+            end = target + length
+            if max(target, start) + length + np.uint64(CHUNK) <= limit:
+                # A number of values that the compiler knows: what is too much is overwritten by the next list.
+                while target < end:
+                    for step in range(np.uint64(CHUNK)):
+                        out[target + step] = values[start + step]
+                    target += np.uint64(CHUNK)
+                    start += np.uint64(CHUNK)
+            else:
+                while target < end:
+                    out[target] = values[start]
+                    target += np.uint64(1)
+                    start += np.uint64(1)
+            target = end
+
+
+@numba.njit(nogil=True, cache=True)
+def copy_vectors(
+    items: npt.NDArray[Any],
+    offsets: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    out: npt.NDArray[Any],
+) -> None:
+    """Write the list of vectors [n, d] of each sample behind that of the sample before, to `out` [m, d]."""
+    width = items.shape[1]
+    source, target = items.reshape(-1), out.reshape(-1)
+    place = 0
+    for sample in range(len(inverse)):
+        first = offsets[inverse[sample]] * width
+        size = offsets[inverse[sample] + 1] * width - first
+        own = source[first : first + size]
+        copy = target[place : place + size]
+        for index in range(size):
+            copy[index] = own[index]
+        place += size
+
+
+@numba.njit(nogil=True, cache=True)
+def sum_vectors(
+    upstream: npt.NDArray[Any],
+    offsets: npt.NDArray[np.int64],
+    inverse: npt.NDArray[np.int64],
+    gradient: npt.NDArray[Any],
+) -> None:
+    """The transpose of `copy_vectors`: add each sample's vectors to those of its list in `gradient`, zeros."""
+    width = gradient.shape[1]
+    source, target = upstream.reshape(-1), gradient.reshape(-1)
+    place = 0
+    for sample in range(len(inverse)):
+        first = offsets[inverse[sample]] * width
+        size = offsets[inverse[sample] + 1] * width - first
+        arriving = source[place : place + size]
+        total = target[first : first + size]
+        for index in range(size):
+            total[index] += arriving[index]
+        place += size

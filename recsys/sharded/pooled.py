@@ -1,0 +1,448 @@
+"""TorchRec's EmbeddingBagCollection, spread over the ranks of a world, and the route of its pooled vectors.
+
+An owner looks the bags of all ranks up at once; rows of one rank lie together, so that where nothing is deduplicated
+nothing is copied to send them::
+
+    owner 0's output [rows of all ranks, its columns]           home (rank 1)
+        rank 0's rows                                           a matrix for each group [its rows, all columns]
+        rank 1's rows      ------------------------------------>  columns of owner 0 copied, or added where a table
+                                                                  is cut by rows
+                           <------------------------------------  the same columns of the gradient
+
+A row is a sample, or in a deduplicated group a distinct one. Where an owner has columns of several groups, each group
+has rows of its own number, and a message is one band after the other (`windrow.recsys.sharded.layout.Band`)::
+
+    owner's output   columns of group 0   columns of group 1            message to rank 1
+      rank 0         3 rows               2 rows
+      rank 1         4 rows        ->     1 row, 3 of padding     ->    4 rows of the one, then 1 of the other
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import accumulate, pairwise
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.messages import Wire
+from windrow.comm.route import Block, Landing, Route, Transfer
+from windrow.comm.wire import WireOptions
+from windrow.partition.tables.plan import Plan, Range
+from windrow.recsys.embeddings import Embeddings, PooledRows
+from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
+from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
+from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names, features_of, pooling_of
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
+
+__all__ = ["EmbeddingBagCollection", "Piece", "pieces_of", "pooled_route"]
+
+NO_COUNTS = np.empty((0, 0), np.int64)
+
+Scale = tuple[int, Range, Tensor]
+"""Group, columns of its matrix to multiply, and [rows, 1] what by."""
+
+
+class EmbeddingBagCollection(ShardedTables):
+    """Pooled embeddings: one vector for each sample and feature. Names and results are TorchRec's.
+
+    Collective where it says so; otherwise see `ShardedTables`. Gradients reach the tables, not the weights of ids.
+
+    Args:
+        tables: `EmbeddingBagConfig`, ours or TorchRec's; must agree.
+        is_weighted: rows are multiplied by the weights of their ids; not with mean pooling.
+        device: of the tables; None for the CPU.
+        world: None for this process alone.
+        plan: None for whole tables, one rank after another; must agree.
+        groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
+        by group; may name
+            features of other collections, too. Must agree.
+        optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
+        wire: in which form vectors and their gradients travel; must agree. None: float32.
+        seed: of the first values; must agree. They do not depend on the plan.
+
+    Raises:
+        RecipeError: tables, groups or options are not right.
+        PlanError: the plan does not fit the tables or the world.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableConfig],
+        is_weighted: bool = False,  # noqa: FBT001, FBT002  # TorchRec's signature
+        device: torch.device | None = None,
+        *,
+        world: "World | None" = None,
+        plan: Plan | None = None,
+        groups: Sequence[Sequence[str]] = (),
+        optimizer: TableOptions | None = None,
+        wire: WireOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            tables,
+            pooled=True,
+            is_weighted=is_weighted,
+            device=device,
+            world=world,
+            plan=plan,
+            groups=groups,
+            options=optimizer,
+            wire=wire,
+            seed=seed,
+            stage="embedding bags",
+        )
+        self._tables = list(tables)
+        self._is_weighted = is_weighted
+        self._is_direct = self.layout.is_direct
+        self.embedding_names = [name for names in embedding_names(tables) for name in names]
+        """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
+        self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
+        """Columns of each key."""
+        averaged = [pooling_of(table) == "MEAN" for table in tables]
+        if is_weighted and any(averaged):
+            table = tables[averaged.index(True)]
+            raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
+        self._averaged = [
+            (feature, columns)
+            for (n, feature, _), columns in zip(
+                self.layout.outputs, self.layout.columns_in_group(), strict=True
+            )
+            if averaged[n]
+        ]
+        self._columns: list[tuple[int, tuple[str, ...], tuple[int, ...]]] = []
+        """Each group that has any, and the names and widths of its matrix's columns."""
+        for group in range(self.layout.num_groups):
+            if outputs := self.layout.outputs_of_group(group):
+                names = tuple(self.embedding_names[number] for number in outputs)
+                dims = tuple(self.embedding_dims[number] for number in outputs)
+                self._columns.append((group, names, dims))
+        self._pieces = pieces_of(self.layout)
+        self._widths = [0] * self.layout.num_groups
+        """Columns of each group's matrix."""
+        for (_, feature, _), (_, stop) in zip(
+            self.layout.outputs, self.layout.columns_in_group(), strict=True
+        ):
+            self._widths[self.layout.groups[feature]] = stop
+
+    def forward(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> "KeyedTensor":
+        """Look a minibatch up. Collective: every rank calls it, if with no samples.
+
+        Args:
+            features: ids of this rank's samples, [features, samples, any number]; may hold more features.
+            deduplicated: ids of the groups that the collection was made for, in their order; likewise.
+
+        Returns:
+            [samples, sum of dims] float32, keys `embedding_names`; zeros for a sample without ids. Where gradients
+            are recorded every rank runs one backward pass through it.
+
+        Raises:
+            DataError: ids, lengths, weights or inverses are not lawful.
+            DeadlineError: a rank did not come in time.
+        """
+        from windrow.recsys.torchrec_adapter import KeyedTensor
+
+        rows = self.start_counts(features, deduplicated).finish()
+        pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
+        return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
+
+    def start_counts(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> InFlightLookup[list[PooledRows]]:
+        """Start a lookup; see `InFlightLookup` for its stages. Collective.
+
+        Args:
+            features: as in `forward`; must stay untouched until the lookup is finished.
+            deduplicated: likewise.
+
+        Returns:
+            Ends with the rows of each group of features that the collection has, a row for each sample of features
+            that are in none, else a row for each distinct one.
+
+        Raises:
+            DataError: ids, lengths, weights or inverses are not lawful.
+        """
+        samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
+        if self._is_direct:
+            return _DirectBags(self, features, samples)
+        return InFlightLookup(self, samples)
+
+    def embedding_bag_configs(self) -> list[TableConfig]:
+        """The tables."""
+        return self._tables
+
+    def is_weighted(self) -> bool:
+        """Whether ids have weights."""
+        return self._is_weighted
+
+    def send(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Transfer:
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+        pooled = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
+        num_rows = np.stack([message.num_rows for message in received])
+        route = pooled_route(self.wire, self.layout, self._pieces, num_rows)
+        transfer = route.start(pooled, differentiable=True)
+        self.count_rows(samples, asked)
+        return transfer
+
+    def receive(
+        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
+    ) -> list[PooledRows]:
+        """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
+        matrices = [
+            torch.empty(group.num_rows if width else 0, width, device=self.device)
+            for group, width in zip(samples, self._widths, strict=True)
+        ]
+        landed = transfer.finish(matrices, replicated)
+        if scales := self._scales(samples):
+            landed = _ScaleColumns.apply(scales, *landed)  # type: ignore[no-untyped-call]
+        return self.named(landed, samples)
+
+    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
+        """[rows, columns] of each batch of the tables that every rank holds."""
+        return self._replicated.pooled(self.replicated_input(samples)) if self._replicated.batches else []
+
+    def look_up_alone(self, features: "KeyedJaggedTensor", samples: Sequence[Samples]) -> Tensor:
+        """[samples, sum of dims] where this process holds every table whole."""
+        if self.world.meter is not None:
+            needed = rows_of_whole_tables(self.layout.owners[0], samples)
+            self.world.meter.record_found(f"{self.stage}: rows", local=needed, remote=0)
+        plain = samples[0]  # Other groups have features of other collections only.
+        wanted = [plain.keys[feature] for _, feature, _ in self.layout.outputs]
+        if wanted == list(range(len(plain.starts) - 1)):
+            values = features.values()
+            weights = torch.from_numpy(plain.weights) if self._is_weighted else None
+            offsets = features.offsets().to(values.dtype)
+            held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
+        else:
+            held = unpack(
+                pack(samples, self.layout.owners, self.layout.index, self.form),
+                self.layout.owners[0],
+                self.form,
+            )
+        (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
+        scales = self._scales(samples)
+        if not scales:
+            return pooled
+        factors = torch.ones_like(pooled)
+        for _, (start, stop), scale in scales:
+            factors[:, start:stop] = scale
+        return pooled * factors
+
+    def named(self, matrices: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
+        """Name the columns of each group's matrix, where it has any."""
+        return [
+            PooledRows(names, dims, matrices[group], samples[group].inverse_on(self.device))
+            for group, names, dims in self._columns
+        ]
+
+    def _scales(self, samples: Sequence[Samples]) -> list[Scale]:
+        """Columns of tables with mean pooling, and what each row's sum is multiplied by."""
+        found = []
+        for feature, columns in self._averaged:
+            number = self.layout.groups[feature]
+            group = samples[number]
+            key = group.keys[feature]
+            if not group.one_each[key]:
+                lengths = torch.from_numpy(group.lengths[key]).clamp(min=1).to(self.device, torch.float32)
+                found.append((number, columns, lengths.reciprocal().unsqueeze(1)))
+        return found
+
+
+class _ScaleColumns(torch.autograd.Function):
+    """Multiply columns of new matrices in place: [rows, 1] factors for (group, columns)."""
+
+    @staticmethod
+    def forward(ctx: Any, scales: Sequence[Scale], *matrices: Tensor) -> tuple[Tensor, ...]:
+        ctx.scales = scales
+        ctx.mark_dirty(*matrices)
+        for group, (start, stop), scale in scales:
+            matrices[group][:, start:stop].mul_(scale)
+        return matrices
+
+    @staticmethod
+    @torch.autograd.function.once_differentiable
+    def backward(ctx: Any, *gradients: Tensor) -> tuple[Tensor | None, ...]:
+        scaled = list(gradients)
+        for group in {group for group, _, _ in ctx.scales}:
+            scaled[group] = gradients[group].clone()
+        for group, (start, stop), scale in ctx.scales:
+            scaled[group][:, start:stop].mul_(scale)
+        return None, *scaled
+
+
+class _DirectBags(InFlightLookup[list[PooledRows]]):
+    """Of a process alone that holds every table whole: the batch goes as it is into the kernel."""
+
+    def __init__(
+        self, collection: EmbeddingBagCollection, features: "KeyedJaggedTensor", samples: Sequence[Samples]
+    ) -> None:
+        self._collection = collection
+        self._features = features
+        self._direct_samples = samples
+        self._pooled: Tensor | None = None
+
+    def start_ids(self) -> None:
+        """Nothing travels."""
+
+    def start_lookup(self) -> None:
+        """Look the batch up."""
+        if self._pooled is None:
+            self._pooled = self._collection.look_up_alone(self._features, self._direct_samples)
+
+    def finish(self) -> list[PooledRows]:
+        """Name the columns."""
+        self.start_lookup()
+        assert self._pooled is not None
+        return self._collection.named([self._pooled], self._direct_samples[:1])
+
+
+def pooled_route(
+    wire: Wire, layout: Layout, pieces: Sequence["Piece"], num_rows: npt.NDArray[np.int64]
+) -> Route:
+    """The route of one minibatch.
+
+    Args:
+        wire: how vectors travel.
+        layout: the same on every rank.
+        pieces: of the layout.
+        num_rows: [ranks, groups] rows of each rank.
+
+    Returns:
+        From the outputs of this owner's batches, and locally those of the replicated tables', to a matrix for each
+        group. Rows that pad a batch go nowhere: their bags are empty.
+    """
+    rank, size = wire.world.rank, wire.world.size
+    owner, mine = layout.owners[rank], num_rows[rank]
+    starts = [
+        list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0))
+        for batch in owner.batches
+    ]
+    outgoing = [
+        _bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)
+    ]
+    outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
+    arriving = [[(int(mine[band.group]), band.width) for band in other.bands] for other in layout.owners]
+    landings: list[list[Landing]] = [[] for _ in range(size + 1)]
+    for piece in pieces:
+        target = Block(piece.group, slice(0, int(mine[piece.group])), piece.output)
+        landings[piece.owner].append(Landing(piece.band, target, piece.columns, piece.add))
+    return Route(wire, outgoing, landings, arriving)
+
+
+def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64]) -> list[Block]:
+    """One rank's rows of each group in an owner's outputs, which begin there in each batch, band by band."""
+    found = []
+    for band in owner.bands:
+        start, first = starts[band.batch], owner.batches[band.batch].columns[0]
+        columns = (band.columns[0] - first, band.columns[1] - first)
+        found.append(Block(band.batch, slice(start, start + int(rows[band.group])), columns))
+    return found
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """Columns on their way from a band of an owner to the group's matrix, and their gradient on the way back."""
+
+    owner: int
+    """Place in `Layout.owners`; their number for `Layout.replicated`."""
+    band: int
+    """Place in `OwnerLayout.bands`."""
+    columns: Range
+    """Columns of the band."""
+    group: int
+    """Of the band, and of the matrix."""
+    output: Range
+    """Columns of the group's matrix."""
+    add: bool
+    """Whether an earlier piece filled these columns already, so that this one is added."""
+
+
+def pieces_of(layout: Layout) -> tuple[Piece, ...]:
+    """How owners' bands become one matrix for each group.
+
+    Blocks are cut wherever a piece of the same table begins or ends, so that the first to come to a column can be
+    copied and the later ones added, and joined again where neighbours go the same way.
+
+    Args:
+        layout: of all owners.
+
+    Returns:
+        Pieces in the order in which they must be applied; without ``add`` they fill every column of every group's
+        matrix (`Layout.columns_in_group`) exactly once.
+    """
+    owners = (*layout.owners, layout.replicated)
+    sources = [(number, lookup) for number, owner in enumerate(owners) for lookup in owner.lookups]
+    in_group = layout.columns_in_group()
+    cuts = sorted({column for _, lookup in sources for column in lookup.output})
+    filled: set[int] = set()
+    pieces: list[Piece] = []
+    for number, lookup in sources:
+        band, start_in_band = _place_in_bands(owners[number], lookup)
+        shift, group = _place_in_group(layout, in_group, lookup)
+        inside = [cut for cut in cuts if lookup.output[0] <= cut <= lookup.output[1]]
+        for start, stop in pairwise(inside):
+            first = start_in_band + start - lookup.output[0]
+            piece = Piece(
+                number,
+                band,
+                (first, first + stop - start),
+                group,
+                (start + shift, stop + shift),
+                add=start in filled,
+            )
+            filled.add(start)
+            if pieces and _continues(pieces[-1], piece):
+                last = pieces.pop()
+                piece = Piece(
+                    number,
+                    band,
+                    (last.columns[0], piece.columns[1]),
+                    group,
+                    (last.output[0], piece.output[1]),
+                    add=piece.add,
+                )
+            pieces.append(piece)
+    return tuple(pieces)
+
+
+def _place_in_bands(owner: OwnerLayout, lookup: Lookup) -> tuple[int, int]:
+    """The band of a lookup, and its first column there."""
+    for number, band in enumerate(owner.bands):
+        if lookup.columns[0] < band.columns[1]:
+            return number, lookup.columns[0] - band.columns[0]
+    raise AssertionError("bands cover all columns")
+
+
+def _place_in_group(layout: Layout, in_group: Sequence[Range], lookup: Lookup) -> tuple[int, int]:
+    """What to add to the collection's column to get the group's, and the group."""
+    for (_, feature, columns), (first, _) in zip(layout.outputs, in_group, strict=True):
+        if lookup.output[0] < columns[1]:
+            return first - columns[0], layout.groups[feature]
+    raise AssertionError("outputs cover all columns")
+
+
+def _continues(last: Piece, piece: Piece) -> bool:
+    return (last.owner, last.band, last.columns[1], last.group, last.output[1], last.add) == (
+        piece.owner,
+        piece.band,
+        piece.columns[0],
+        piece.group,
+        piece.output[0],
+        piece.add,
+    )

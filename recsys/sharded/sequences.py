@@ -1,0 +1,265 @@
+"""TorchRec's EmbeddingCollection, spread over the ranks of a world, and the route of its rows.
+
+What an owner found for one rank is one message, lookup after lookup, and in each the rows in the order of the ids that
+this rank asked for. Where a table is cut by rows, home knows which of its ids it asked this owner for, and puts the
+rows in their places.
+"""
+
+from collections.abc import Sequence
+from itertools import accumulate
+from typing import TYPE_CHECKING
+
+import numpy as np
+import numpy.typing as npt
+import torch
+from torch import Tensor
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.messages import Wire
+from windrow.comm.route import Block, Landing, Route, Transfer
+from windrow.comm.wire import WireOptions
+from windrow.partition.tables.plan import Plan, Range
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
+from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
+from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
+from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedJaggedTensor
+
+__all__ = ["EmbeddingCollection", "output_of", "row_route"]
+
+
+class EmbeddingCollection(ShardedTables):
+    """Unpooled embeddings: one vector for each id. Names and results are TorchRec's.
+
+    Args:
+        tables: `EmbeddingConfig`, ours or TorchRec's, all of one dim; must agree.
+        device: of the tables; None for the CPU.
+        world: None for this process alone.
+        plan: None for whole tables, one rank after another; must agree.
+        groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
+        by group; may name
+            features of other collections, too. Must agree.
+        optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
+        wire: in which form vectors and their gradients travel; must agree. None: float32.
+        seed: of the first values; must agree. They do not depend on the plan.
+
+    Raises:
+        RecipeError: tables, groups or options are not right.
+        PlanError: the plan does not fit the tables or the world.
+    """
+
+    def __init__(
+        self,
+        tables: Sequence[TableConfig],
+        device: torch.device | None = None,
+        *,
+        world: "World | None" = None,
+        plan: Plan | None = None,
+        groups: Sequence[Sequence[str]] = (),
+        optimizer: TableOptions | None = None,
+        wire: WireOptions | None = None,
+        seed: int = 0,
+    ) -> None:
+        super().__init__(
+            tables,
+            pooled=False,
+            is_weighted=False,
+            device=device,
+            world=world,
+            plan=plan,
+            groups=groups,
+            options=optimizer,
+            wire=wire,
+            seed=seed,
+            stage="embedding rows",
+        )
+        dims = {table.embedding_dim for table in tables}
+        if len(dims) > 1:
+            raise RecipeError(
+                f"tables of one EmbeddingCollection have one embedding_dim, got {sorted(dims)}: make one for each"
+            )
+        self._tables = list(tables)
+        self.embedding_names = [name for names in embedding_names(tables) for name in names]
+        """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
+        owners = (*self.layout.owners, self.layout.replicated)
+        self._outputs = [output_of(self.layout, owner) for owner in owners]
+
+    def forward(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> "dict[str, JaggedTensor]":
+        """Look a minibatch up. Collective: every rank calls it, if with no samples.
+
+        Args:
+            features: ids of this rank's samples, [features, samples, any number]; may hold more features.
+            deduplicated: ids of the groups that the collection was made for, in their order; likewise.
+
+        Returns:
+            For each key of `embedding_names` [ids of the feature, dim] float32, with the lengths of the batch. Where
+            gradients are recorded every rank runs one backward pass through them.
+
+        Raises:
+            DataError: ids, lengths or inverses are not lawful.
+            DeadlineError: a rank did not come in time.
+        """
+        from windrow.recsys.torchrec_adapter import JaggedTensor
+
+        found = {
+            name: rows.expand() for name, rows in self.start_counts(features, deduplicated).finish().items()
+        }
+        return {name: JaggedTensor(rows.values, lengths=rows.lengths) for name, rows in found.items()}
+
+    def start_counts(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> InFlightLookup[dict[str, Deduplicated[Tensor]]]:
+        """Start a lookup; see `InFlightLookup` for its stages. Collective.
+
+        Args:
+            features: as in `forward`; must stay untouched until the lookup is finished.
+            deduplicated: likewise.
+
+        Returns:
+            Ends with the rows of each feature, a list for each sample, or in a group for each distinct one.
+
+        Raises:
+            DataError: ids, lengths or inverses are not lawful.
+        """
+        return InFlightLookup(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
+
+    def embedding_configs(self) -> list[TableConfig]:
+        """The tables."""
+        return self._tables
+
+    def send(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Transfer:
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+        del received
+        (everything,) = wanted
+        rows = self._sharded.rows(everything.to(self.device))
+        route = row_route(self.wire, self.layout, self._outputs, everything.counts, asked, samples)
+        transfer = route.start(rows, differentiable=True)
+        self.count_rows(samples, asked)
+        return transfer
+
+    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
+        """For each lookup of the tables that every rank holds [ids, dim]."""
+        if not self._replicated.batches:
+            return []
+        (everything,) = self.replicated_input(samples)
+        return self._replicated.rows(everything)
+
+    def receive(
+        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
+    ) -> dict[str, Deduplicated[Tensor]]:
+        """Wait for the rows of this rank's ids, and name them; the end of `start_counts`."""
+        ids = [
+            _lengths(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs
+        ]
+        outputs = [
+            torch.empty(int(lengths.sum()), stop - start, device=self.device)
+            for lengths, (_, _, (start, stop)) in zip(ids, self.layout.outputs, strict=True)
+        ]
+        found = {}
+        for name, (_, feature, _), lengths, items in zip(
+            self.embedding_names,
+            self.layout.outputs,
+            ids,
+            transfer.finish(outputs, replicated),
+            strict=True,
+        ):
+            inverse = samples[self.layout.groups[feature]].inverse_on(self.device)
+            found[name] = Deduplicated(
+                Jagged.of_lengths(items, lengths.to(self.device, torch.int64)), inverse
+            )
+        return found
+
+
+def _lengths(group: Samples, feature: int) -> Tensor:
+    return torch.from_numpy(group.lengths[group.keys[feature]])
+
+
+def row_route(
+    wire: Wire,
+    layout: Layout,
+    outputs: Sequence[Sequence[tuple[int, Range]]],
+    counts: npt.NDArray[np.int64],
+    asked: Sequence[Message],
+    samples: Sequence[Samples],
+) -> Route:
+    """The route of one minibatch.
+
+    Args:
+        wire: how rows travel.
+        layout: the same on every rank.
+        outputs: `output_of` the lookups of each owner, and at the end of the replicated tables.
+        counts: [ranks, lookups] ids that each rank asks this one for.
+        asked: what this rank asks each owner for.
+        samples: likewise, group by group.
+
+    Returns:
+        From the rows that this owner found for each lookup [ids of all ranks, columns], and locally those of the
+        replicated tables', to the rows of each output.
+    """
+    starts = [list(accumulate(of_lookup, initial=0)) for of_lookup in counts.T.tolist()]
+    outgoing = [
+        [Block(lookup, slice(bounds[peer], bounds[peer + 1])) for lookup, bounds in enumerate(starts)]
+        for peer in range(wire.world.size)
+    ]
+    arriving = [
+        [(int(message.counts[lookup.request]), lookup.dim) for lookup in owner.lookups]
+        for owner, message in zip(layout.owners, asked, strict=True)
+    ]
+    landings = [
+        _landings(owner, of_owner, samples)
+        for owner, of_owner in zip((*layout.owners, layout.replicated), outputs, strict=True)
+    ]
+    # Ids of replicated tables, whose order is that of the samples, land as they stand.
+    outgoing.append(
+        [Block(number, slice(0, landing.target.num_rows)) for number, landing in enumerate(landings[-1])]
+    )
+    return Route(wire, outgoing, landings, arriving)
+
+
+def output_of(layout: Layout, owner: OwnerLayout) -> list[tuple[int, Range]]:
+    """For each lookup of an owner its place in `Layout.outputs`, and which columns of that output it gives."""
+    found = []
+    for lookup in owner.lookups:
+        start, stop = lookup.output
+        number = next(number for number, (_, _, columns) in enumerate(layout.outputs) if start < columns[1])
+        first = layout.outputs[number][2][0]
+        found.append((number, (start - first, stop - first)))
+    return found
+
+
+def _landings(
+    owner: OwnerLayout, outputs: Sequence[tuple[int, Range]], samples: Sequence[Samples]
+) -> list[Landing]:
+    rows: dict[int, slice | Tensor] = {}
+    for lookup in owner.lookups:
+        if lookup.request not in rows:
+            rows[lookup.request] = _rows(owner, lookup, samples)
+    return [
+        Landing(block, Block(number, rows[lookup.request], columns))
+        for block, (lookup, (number, columns)) in enumerate(zip(owner.lookups, outputs, strict=True))
+    ]
+
+
+def _rows(owner: OwnerLayout, lookup: Lookup, samples: Sequence[Samples]) -> slice | Tensor:
+    """Which of a feature's ids an owner was asked for."""
+    request = owner.requests[lookup.request]
+    group = samples[owner.request_groups[lookup.request]]
+    key = group.keys[request.feature]
+    start, stop = int(group.starts[key]), int(group.starts[key + 1])
+    if request.whole:
+        return slice(0, stop - start)
+    ids = group.ids[start:stop]
+    return torch.from_numpy(np.flatnonzero((request.rows[0] <= ids) & (ids < request.rows[1])))

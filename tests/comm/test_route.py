@@ -1,0 +1,289 @@
+"""Rows arrive where a plain copy of all blocks would put them, and gradients take the same way back."""
+
+from dataclasses import dataclass
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from windrow.comm.codec import Codec, make_codec
+from windrow.comm.loopback import Loopback
+from windrow.comm.messages import Wire
+from windrow.comm.meter import Meter
+from windrow.comm.route import Block, Landing, Route
+
+COLUMNS = 6
+
+
+@dataclass
+class Travel:
+    """One block on its way, as both ends know it."""
+
+    sender: int
+    receiver: int
+    rows: np.ndarray
+    """Of the sender's source."""
+    listed: bool
+    """Whether the sender names its rows one by one, not as a range."""
+    columns: tuple[int, int]
+    places: np.ndarray
+    """Rows of the receiver's target."""
+
+
+def draw_travels(seed: int, size: int, *, shared: bool) -> list[Travel]:
+    """Blocks between all pairs, of which some are empty. Shared rows go to several ranks, others to one."""
+    generator = np.random.default_rng([seed, size])
+    travels = []
+    for sender in range(size):
+        free = 0
+        for receiver in range(size):
+            count = int(generator.integers(0, 5))
+            rows = np.arange(free, free + count)
+            listed = shared or bool(generator.integers(0, 2))
+            if shared:
+                rows = generator.permutation(8)[:count]
+            free += count
+            start = int(generator.integers(0, COLUMNS - 1))
+            columns = (0, COLUMNS) if shared else (start, int(generator.integers(start + 1, COLUMNS + 1)))
+            places = generator.permutation(30)[:count]
+            travels.append(Travel(sender, receiver, rows, listed, columns, places))
+    return travels
+
+
+def source_of(rank: int) -> torch.Tensor:
+    """Small whole numbers, which every codec keeps."""
+    return torch.from_numpy(np.random.default_rng(rank).integers(-60, 60, (24, COLUMNS)).astype(np.float32))
+
+
+def route_of(wire: Wire, travels: list[Travel], *, shared: bool) -> Route:
+    """What lands is added, so that blocks may overlap in the target."""
+    rank, size = wire.world.rank, wire.world.size
+    outgoing, landings, arriving = ([[] for _ in range(size)] for _ in range(3))
+    for travel in travels:
+        if travel.sender == rank:
+            rows = torch.from_numpy(travel.rows)
+            span = slice(int(travel.rows[0]), int(travel.rows[-1]) + 1) if len(travel.rows) else slice(0, 0)
+            outgoing[travel.receiver].append(Block(0, rows if travel.listed else span, travel.columns))
+        if travel.receiver == rank:
+            target = Block(0, torch.from_numpy(travel.places), travel.columns)
+            landings[travel.sender].append(Landing(len(landings[travel.sender]), target, None, add=True))
+            arriving[travel.sender].append((len(travel.rows), travel.columns[1] - travel.columns[0]))
+    return Route(wire, outgoing, landings, arriving, shared=shared)
+
+
+def expected_target(rank: int, travels: list[Travel]) -> torch.Tensor:
+    target = torch.zeros(30, COLUMNS)
+    for travel in travels:
+        if travel.receiver == rank:
+            part = source_of(travel.sender)[travel.rows, slice(*travel.columns)]
+            target[travel.places, slice(*travel.columns)] += part
+    return target
+
+
+def expected_gradient(rank: int, travels: list[Travel]) -> torch.Tensor:
+    gradient = torch.zeros(24, COLUMNS)
+    for travel in travels:
+        if travel.sender == rank:
+            part = weights_of(travel.receiver)[travel.places, slice(*travel.columns)]
+            for row, values in zip(travel.rows, part, strict=True):
+                gradient[row, slice(*travel.columns)] += values
+    return gradient
+
+
+def weights_of(rank: int) -> torch.Tensor:
+    return torch.from_numpy(np.random.default_rng(rank + 9).integers(-9, 9, (30, COLUMNS)).astype(np.float32))
+
+
+class PaddedBytes(Codec):
+    """Rows as bytes in reverse order and one byte of the key: no conversion of numbers."""
+
+    def encode(self, rows, *, key=0):
+        flat = rows.contiguous().view(len(rows), -1).view(torch.uint8)
+        return torch.cat([flat.flip(1), torch.full((len(rows), 1), key % 251, dtype=torch.uint8)], dim=1)
+
+    def decode(self, wire, out=None):
+        self.seen = {*getattr(self, "seen", ()), *wire[:, -1].tolist()}
+        rows = torch.from_numpy(wire.numpy()[:, -2::-1].copy().view(np.float32))
+        return rows if out is None else out.copy_(rows)
+
+    def wire_row_bytes(self, row_shape, dtype):
+        return torch.Size(row_shape).numel() * dtype.itemsize + 1
+
+    def check(self, rows):
+        pass
+
+
+CODECS = {
+    "fp32": lambda: make_codec("fp32"),
+    "bf16": lambda: make_codec("bf16"),
+    "bytes": PaddedBytes,
+}
+
+
+def check_both_ways(world, seed, codec, *, shared):
+    wire = Wire(world, stage="test", codec=CODECS[codec](), gradient_codec=CODECS[codec]())
+    travels = draw_travels(seed, world.size, shared=shared)
+    route = route_of(wire, travels, shared=shared)
+    for step in range(2):  # The second time in memory that the first has given back.
+        source = source_of(world.rank).requires_grad_()
+        transfer = route.start([source], key=step, differentiable=True)
+        (target,) = transfer.finish([torch.zeros(30, COLUMNS)])
+        assert torch.equal(target.detach(), expected_target(world.rank, travels))
+        (target * weights_of(world.rank)).sum().backward()
+        expected = expected_gradient(world.rank, travels)
+        went = torch.zeros(24, COLUMNS, dtype=torch.bool)
+        for travel in travels:
+            if travel.sender == world.rank:
+                for row in travel.rows:
+                    went[row, slice(*travel.columns)] = True
+        assert torch.equal(source.grad[went], expected[went])
+        if shared:
+            assert torch.equal(source.grad, expected)
+
+
+@pytest.mark.parametrize("shared", [False, True], ids=["once", "shared"])
+@pytest.mark.parametrize("codec", CODECS)
+def test_rows_and_gradients_arrive(spmd, codec, shared):
+    spmd(lambda world: [check_both_ways(world, seed, codec, shared=shared) for seed in range(3)])
+
+
+@settings(max_examples=20)
+@given(st.integers(0, 1 << 30), st.sampled_from([1, 2, 3, 5]), st.booleans())
+def test_rows_and_gradients_arrive_from_anywhere(seed, size, shared):
+    Loopback.run(size, lambda world: check_both_ways(world, seed, "fp32", shared=shared))
+
+
+def test_several_transfers_under_way_do_not_disturb_each_other(spmd):
+    def body(world):
+        wire = Wire(world, stage="test")
+        drawn = [draw_travels(seed, world.size, shared=True) for seed in range(4)]
+        started = [
+            route_of(wire, travels, shared=True).start([source_of(world.rank)], differentiable=True)
+            for travels in drawn
+        ]
+        for transfer, travels in zip(started, drawn, strict=True):
+            (target,) = transfer.finish([torch.zeros(30, COLUMNS)])
+            assert torch.equal(target, expected_target(world.rank, travels))
+
+    spmd(body)
+
+
+def test_what_is_between_start_and_finish_is_differentiated_while_gradients_travel():
+    """The overlap that the two nodes of the graph are for."""
+
+    def body(world):
+        events = []
+        wire = Wire(world, stage="test")
+        travels = draw_travels(1, world.size, shared=True)
+        source = source_of(world.rank).requires_grad_()
+        weight = torch.ones((), requires_grad=True)
+        post = world.start_exchange
+        transfer = route_of(wire, travels, shared=True).start([source], differentiable=True)
+        between = weight * 2
+        between.register_hook(lambda _: events.append("between"))
+        (target,) = transfer.finish([torch.zeros(30, COLUMNS)])
+        source.register_hook(lambda _: events.append("source"))
+
+        def posted(*arguments, **keywords):
+            events.append("posted")
+            return post(*arguments, **keywords)
+
+        world.start_exchange = posted
+        (target.sum() * between).backward()
+        return events
+
+    assert Loopback.run(2, body) == [["posted", "between", "source"]] * 2
+
+
+def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
+    def body(world):
+        values = torch.full((3, 4), 1 + 2**-12)
+        world.meter = Meter()
+        received = {}
+        for name in ("fp32", "bf16"):
+            wire = Wire(world, stage=name, codec=make_codec(name), gradient_codec=make_codec(name))
+            everyone = range(world.size)
+            route = Route.of_rows(
+                wire,
+                [torch.arange(3)] * world.size,
+                [slice(3 * peer, 3 * peer + 3) for peer in everyone],
+                (4,),
+            )
+            source = values.clone().requires_grad_()
+            transfer = route.start([source], differentiable=True)
+            (target,) = transfer.finish([torch.zeros(3 * world.size, 4)])
+            own = target[3 * world.rank : 3 * world.rank + 3].detach()
+            assert torch.equal(own, values)
+            assert (target != 1).sum() == (own.numel() if name == "bf16" else target.numel())
+            target.sum().backward()
+            received[name] = [
+                world.meter.totals(f"{name}: {what}").bytes_received for what in ("rows", "gradients")
+            ]
+        assert received["fp32"] == [48 * (world.size - 1)] * 2
+        assert received["bf16"] == [24 * (world.size - 1)] * 2
+
+    spmd(body)
+
+
+def test_random_codecs_get_a_key_of_their_own_for_each_block_and_transfer():
+    def body(world):
+        codec = PaddedBytes()
+        wire = Wire(world, stage="test", codec=codec)
+        peer = 1 - world.rank
+        rows = [torch.arange(2) if rank == peer else torch.empty(0, dtype=torch.int64) for rank in range(2)]
+        route = Route.of_rows(wire, rows, rows, (COLUMNS,))
+        seen = []
+        for key in (1, 1, 2):
+            codec.seen = set()
+            route.start([source_of(world.rank)], key=key).finish([torch.zeros(2, COLUMNS)])
+            seen.append(codec.seen)
+        assert seen[0] == seen[1] != seen[2]
+
+    Loopback.run(2, body)
+
+
+def test_local_matrices_land_without_a_message():
+    world = Loopback.single()
+    wire = Wire(world, stage="test")
+    local = torch.arange(8.0).view(2, 4).requires_grad_()
+    whole = Block(0, slice(0, 2), (0, 4))
+    route = Route(
+        wire, [[], [whole]], [[], [Landing(0, Block(0, slice(1, 3), (2, 4)), (1, 3), add=True)]], [[]]
+    )
+    (target,) = route.start([], differentiable=True).finish([torch.ones(3, 5)], [local])
+    expected = torch.ones(3, 5)
+    expected[1:3, 2:4] += torch.arange(8.0).view(2, 4)[:, 1:3]
+    assert torch.equal(target.detach(), expected)
+    target.sum().backward()
+    assert torch.equal(local.grad[:, 1:3], torch.ones(2, 2))
+
+
+def test_nothing_is_kept_without_gradients():
+    wire = Wire(Loopback.single(), stage="test")
+    route = Route.of_rows(wire, [torch.arange(2)], [slice(0, 2)], (COLUMNS,))
+    with torch.no_grad():
+        source = source_of(0).requires_grad_()
+        (target,) = route.start([source], differentiable=True).finish([torch.zeros(2, COLUMNS)])
+    assert not target.requires_grad
+
+
+def test_memory_is_used_again_and_does_not_pile_up():
+    wire = Wire(Loopback.single(), stage="test")
+    first = wire.take(100)
+    wire.give(first)
+    assert wire.take(80).data_ptr() == first.data_ptr()
+    wire.give(first)
+    larger = wire.take(1000)  # Takes the place of the small one.
+    wire.give(larger)
+    assert wire.take(10).data_ptr() == larger.data_ptr()
+    wire.give_after_backward(larger)
+    assert wire.take(10).data_ptr() != larger.data_ptr()
+    wire.wake()
+    assert wire.take(500).data_ptr() == larger.data_ptr()
+
+
+def test_a_codec_that_cannot_take_the_rows_is_refused():
+    with pytest.raises(TypeError, match=r"rounds floating-point rows and would spoil torch\.int64"):
+        Wire(Loopback.single(), stage="test", codec=make_codec("bf16"), dtype=torch.int64)

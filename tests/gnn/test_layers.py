@@ -1,0 +1,148 @@
+"""Layers against DGL, against loops and dense formulas, and their independence of the minibatch."""
+
+import pytest
+import torch
+from torch import nn
+from torch.nn import functional
+
+from windrow.comm.errors import RecipeError
+from windrow.gnn import layers
+from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
+from windrow.gnn.message_passing import Block
+from windrow.training.dense import make_linear
+
+IN_AND_OUT = pytest.mark.parametrize(("in_features", "out_features"), [(12, 5), (5, 12)])
+
+
+@IN_AND_OUT
+def test_graphsage_equals_dgl(assert_equals_dgl, generator, in_features, out_features):
+    layer = GraphSAGELayer(in_features, out_features, generator=generator)
+    nn.init.normal_(layer.self_linear.bias, generator=generator)
+    names = [
+        ("self_linear.weight", "fc_self.weight"),
+        ("self_linear.bias", "fc_self.bias"),
+        ("neighbor_linear.weight", "fc_neigh.weight"),
+    ]
+    assert_equals_dgl(layer, ("SAGEConv", (in_features, out_features, "mean"), {}), in_features, names)
+
+
+@pytest.mark.parametrize("normalisation", ["both", "right", "none"])
+@IN_AND_OUT
+def test_gcn_equals_dgl(assert_equals_dgl, generator, normalisation, in_features, out_features):
+    layer = GCNLayer(in_features, out_features, normalisation=normalisation, generator=generator)
+    nn.init.normal_(layer.linear.bias, generator=generator)
+    options = {"norm": normalisation, "allow_zero_in_degree": True}
+    names = [("linear.weight", "weight"), ("linear.bias", "bias")]
+    assert_equals_dgl(layer, ("GraphConv", (in_features, out_features), options), in_features, names)
+
+
+@pytest.mark.parametrize("combine", ["concatenate", "mean"])
+@pytest.mark.parametrize("heads", [1, 3])
+def test_gat_equals_dgl(assert_equals_dgl, generator, combine, heads):
+    layer = GATLayer(8, 6, heads=heads, combine=combine, generator=generator)
+    reference = ("GATConv", (8, layer.head_features, heads), {"allow_zero_in_degree": True, "bias": False})
+    names = [
+        ("linear.weight", "fc.weight"),
+        ("source_attention", "attn_l"),
+        ("destination_attention", "attn_r"),
+    ]
+    concatenated = combine == "concatenate"
+    assert_equals_dgl(
+        layer, reference, 8, names, lambda rows: rows.flatten(1) if concatenated else rows.mean(1)
+    )
+
+
+def test_gin_equals_dgl(assert_equals_dgl, generator):
+    layer = GINLayer(7, 4, generator=generator)
+    nn.init.normal_(layer.hidden_linear.bias, generator=generator)
+    with torch.no_grad():
+        layer.epsilon.fill_(0.3)
+    mlp = nn.Sequential(
+        make_linear(7, 4, generator=generator), nn.ReLU(), make_linear(4, 4, generator=generator)
+    )
+    names = [
+        ("epsilon", "eps"),
+        ("hidden_linear.weight", "apply_func.0.weight"),
+        ("hidden_linear.bias", "apply_func.0.bias"),
+        ("output_linear.weight", "apply_func.2.weight"),
+        ("output_linear.bias", "apply_func.2.bias"),
+    ]
+    assert_equals_dgl(layer, ("GINConv", (mlp, "sum"), {"init_eps": 0.3, "learn_eps": True}), 7, names)
+
+
+def test_gat_equals_a_loop_over_destinations(block, generator):
+    layer = GATLayer(5, 6, heads=2, generator=generator)
+    nn.init.normal_(layer.bias, generator=generator)
+    x = torch.randn(block.num_sources, 5, generator=generator)
+    projected = layer.linear(x).view(-1, 2, 3)
+    expected = []
+    for vertex in range(block.num_destinations):
+        row = torch.zeros(2, 3)
+        for head in range(2):
+            neighbors = block.indices[block.indptr[vertex] : block.indptr[vertex + 1]].long()
+            z = projected[neighbors, head]
+            at_source = z @ layer.source_attention[head]
+            at_destination = projected[vertex, head] @ layer.destination_attention[head]
+            row[head] = functional.leaky_relu(at_source + at_destination, 0.2).softmax(0) @ z
+        expected.append(row.flatten() + layer.bias)
+    torch.testing.assert_close(layer(block, x), torch.stack(expected), rtol=1e-5, atol=1e-6)
+
+
+def test_gin_equals_the_dense_formula(block, generator):
+    layer = GINLayer(3, 4, generator=generator)
+    x = torch.randn(block.num_sources, 3, generator=generator)
+    adjacency = torch.zeros(block.num_destinations, block.num_sources)
+    adjacency.index_put_((block.edge_destinations, block.indices.long()), torch.ones(()), accumulate=True)
+    total = x[: block.num_destinations] + adjacency @ x
+    torch.testing.assert_close(layer(block, x), layer.output_linear(layer.hidden_linear(total).relu()))
+
+
+def symmetric_graph():
+    adjacency = (torch.rand(30, 30, generator=torch.Generator().manual_seed(5)) < 0.2).float()
+    adjacency = ((adjacency + adjacency.T) > 0).float()
+    indptr = torch.zeros(31, dtype=torch.int64)
+    indptr[1:] = adjacency.sum(1).long().cumsum(0)
+    return Block.whole(indptr, adjacency.nonzero()[:, 1]), adjacency
+
+
+@pytest.mark.parametrize("projects_first", [True, False])
+def test_gcn_equals_the_dense_formula_in_both_orders(generator, monkeypatch, projects_first):
+    monkeypatch.setattr(layers, "_projects_first", lambda *shape: projects_first)
+    block, adjacency = symmetric_graph()
+    layer = GCNLayer(6, 4, generator=generator)
+    x = torch.randn(30, 6, generator=generator)
+    scale = adjacency.sum(1).clamp(min=1).rsqrt()
+    expected = layer.linear(scale[:, None] * (adjacency @ (scale[:, None] * x)))
+    torch.testing.assert_close(layer(block, x), expected)
+
+
+def test_projection_comes_first_where_that_costs_less():
+    dense = Block.whole(torch.arange(0, 1001, 100), torch.zeros(1000, dtype=torch.int64))
+    x = torch.zeros(10, 64, requires_grad=True)
+    assert layers._projects_first(dense, x, 8)
+    assert not layers._projects_first(dense, x, 65)
+    one_edge_each = Block(
+        num_sources=1000, num_destinations=10, indptr=torch.arange(11), indices=torch.arange(10)
+    )
+    assert not layers._projects_first(one_edge_each, torch.zeros(1000, 64, requires_grad=True), 8)
+
+
+def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generator):
+    whole, _ = symmetric_graph()
+    layer = GCNLayer(6, 4, generator=generator)
+    x = torch.randn(30, 6, generator=generator)
+    some = Block(
+        num_sources=30,
+        num_destinations=7,
+        indptr=whole.indptr[:8],
+        indices=whole.indices[: int(whole.indptr[7])],
+        source_degrees=whole.degrees,
+    )
+    torch.testing.assert_close(layer(some, x), layer(whole, x)[:7])
+
+
+def test_bad_options_are_refused(generator):
+    with pytest.raises(RecipeError, match="'left' is unknown"):
+        GCNLayer(2, 2, normalisation="left", generator=generator)  # type: ignore[arg-type]
+    with pytest.raises(RecipeError, match="4 attention heads cannot share 6 columns"):
+        GATLayer(2, 6, heads=4, generator=generator)

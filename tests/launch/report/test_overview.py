@@ -1,0 +1,108 @@
+"""windrow.launch.report.overview: the card of a run, what differs between runs, figures side by side."""
+
+from collections.abc import Callable
+from dataclasses import replace
+
+from windrow.launch.epoch_cost import RankCost
+from windrow.launch.report.overview import comparison_section, headline, settings_table
+from windrow.launch.report.read_run import ReportedRun
+
+RunOf = Callable[..., ReportedRun]
+
+
+def test_the_card_of_a_graph(run_of: RunOf) -> None:
+    card = headline(run_of("graph", "one", ranks=5, epochs=3))
+    facts = dict(card.facts)
+    assert (card.name, card.result) == ("one", "0.6300")
+    assert card.result_note == "ROC-AUC (test, validation 0.7300) at epoch 3, the best of 3"
+    assert (facts["recipe"], facts["data"], facts["ranks"]) == ("graph-recipe", "graph.npz", "5")
+    assert facts["hosts"] == "host0, host1, host2, host3 and 1 more"
+    assert facts["epochs"] == "3 in 3.67 s"
+    assert facts["state"] == "finished"
+    assert "cores of" in facts["hardware"]
+
+
+def test_the_card_of_a_log(run_of: RunOf) -> None:
+    facts = dict(headline(run_of("log", "one")).facts)
+    assert facts["data"] == "a.csv, b.csv"
+    assert facts["model"] == "m, embeddings of 8"
+
+
+def test_a_run_of_which_little_is_known(run_of: RunOf) -> None:
+    run = run_of("graph", "one", old=True)
+    blind = [replace(record, validation=None, test=None) for record in run.records]
+    card = headline(replace(run, recipe={}, starts=[], records=blind, finished=False))
+    facts = dict(card.facts)
+    assert card.result == "not evaluated"
+    for what in ("recipe", "data", "model", "ranks", "hosts", "hardware", "commit", "versions"):
+        assert facts[what] == "not recorded"
+    assert facts["state"] == "not finished: still running, or killed"
+
+
+def test_a_resumed_run_tells_its_starts_and_the_last_commit(run_of: RunOf) -> None:
+    run = run_of("graph", "one")
+    starts = [{"commit": "a"}, {"commit": "0123456789abcdef-modified", "packages": {"torch": "2"}}]
+    facts = dict(headline(replace(run, starts=starts)).facts)
+    assert facts["commit"] == "0123456789ab-modified"
+    assert facts["versions"] == "torch 2"
+    assert facts["epochs"].endswith("started 2 times")
+
+
+def test_without_a_test_split_validation_is_the_result(run_of: RunOf) -> None:
+    run = run_of("graph", "one", epochs=1)
+    card = headline(replace(run, records=[replace(run.records[0], test=None)]))
+    assert (card.result, card.result_note) == ("0.7100", "ROC-AUC (validation) at epoch 1, the best of 1")
+
+
+def test_settings_become_lines() -> None:
+    recipe = {"a": 1, "b": {"c": [1, 2], "d": {"e": "x"}}, "f": {}}
+    assert settings_table(recipe).rows == [("a", "1"), ("b.c", "[1, 2]"), ("b.d.e", '"x"')]
+
+
+def test_what_differs_is_shown_and_marked(run_of: RunOf) -> None:
+    runs = [run_of("graph", "one"), run_of("graph", "two", training={"epochs": 9}), run_of("graph", "three")]
+    figures, settings = comparison_section(runs).panels
+    assert settings.table is not None
+    assert settings.table.rows == [["training.epochs", "3", "9", "3"]]
+    assert settings.table.marked == {(0, 2)}
+    assert figures.table is not None
+    assert figures.table.header == ("figure", "one", "two", "three")
+
+
+def test_figures_of_each_run(run_of: RunOf) -> None:
+    runs = [run_of("graph", "new", ranks=2), run_of("graph", "old", old=True)]
+    table = comparison_section(runs).panels[0].table
+    assert table is not None
+    rows = {row[0]: row[1:] for row in table.rows}
+    assert rows["validation at best epoch"] == ["0.73", "0.73"]
+    assert rows["training loss, last epoch"] == ["0.33333", "0.33333"]
+    assert rows["time per epoch (median)"] == ["1.00 s", "1.00 s"]
+    assert rows["bytes between ranks per epoch"] == ["5.9 KiB", "-"]
+    assert rows["rows found at home"] == ["14.3%", "-"]
+    assert "hit rate of the cache" not in rows
+    assert rows["training time in communication"] == ["20.0%", "-"]
+    assert rows["peak memory, largest rank"] == ["512 MiB", "-"]
+
+
+def test_the_hit_rate_is_told_where_there_is_a_cache(run_of: RunOf) -> None:
+    cached = {1: (RankCost(rows_local=5, rows_cached=1, rows_remote=3),)}
+    runs = [replace(run_of("graph", "with"), rank_epochs=cached), run_of("graph", "without")]
+    table = comparison_section(runs).panels[0].table
+    assert table is not None
+    assert ["hit rate of the cache", "25.0%", "-"] in [list(row) for row in table.rows]
+
+
+def test_recipes_of_two_kinds(run_of: RunOf) -> None:
+    _, shared, partial = comparison_section([run_of("graph", "one"), run_of("log", "two")]).panels
+    assert shared.table is not None
+    assert [row[0] for row in shared.table.rows] == ["name"]
+    assert partial.table is not None
+    assert ["graph.path", '"graph.npz"', "-"] in partial.table.rows
+    assert partial.folded == "4 settings"
+
+
+def test_runs_with_the_same_settings_say_so(run_of: RunOf) -> None:
+    run = run_of("graph", "one")
+    _, settings = comparison_section([run, replace(run, name="two")]).panels
+    assert settings.table is None
+    assert "No setting" in settings.missing

@@ -1,0 +1,284 @@
+"""windrow.launch.explain_caches: against each part's own ranking; curves fall, marks stand where they belong."""
+
+import dataclasses
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.synthetic import community_graph
+from windrow.launch.cache_choice import rank_part
+from windrow.launch.epoch_estimate import EpochTime, StepWork, estimate_epoch
+from windrow.launch.explain_caches import (
+    Explanation,
+    SizeEstimate,
+    describe_explanation,
+    explain,
+    survey_caches,
+    write_explanation_plot,
+)
+from windrow.launch.recipe import Recipe, make_recipe
+from windrow.partition.book import PartitionBook
+
+PARTS = 4
+ROW_BYTES = 4 * 6
+WORK = StepWork(processor_s=0.02, device_s=0.0, gradient_bytes=40)
+
+
+@pytest.fixture(scope="module")
+def graph() -> PartitionedGraph:
+    made = community_graph(800, 4, seed=5, num_features=6, homophily=0.6)
+    return PartitionedGraph.from_graph(made, PartitionBook.from_assignment(np.arange(800) % PARTS, PARTS), 0)
+
+
+def recipe(memory_rows: float = 100, **changes: Any) -> Recipe:
+    sections = {
+        "graph": {"path": "g.npz"},
+        "model": {"num_layers": 2},
+        "sampler": {"fanouts": [3, 2]},
+        "training": {"batch_size": 80, "epochs": 5},
+        "cache": {"memory_gib": memory_rows * ROW_BYTES / 2**30},
+    }
+    return make_recipe({"name": "r", "store": "s", **sections, **changes}, source="r.toml", base=Path.cwd())
+
+
+def network(rate: str) -> Links:
+    return described_links(NetworkDescription(nodes=PARTS, rate=rate, latency_us=1.0))
+
+
+def check(found: Explanation) -> None:
+    alphas = [one.alpha for one in found.sizes]
+    assert alphas == sorted(set(alphas))
+    for sizes in (found.sizes, found.curve):
+        assert (np.diff([one.remote_rows for one in sizes]) <= 0).all()
+        assert (np.diff([one.kept_rows for one in sizes]) >= 0).all()
+    assert {found.knee, found.automatic, found.everything, found.chosen} <= set(found.sizes)
+
+
+def test_rows_bytes_and_memory_without_a_network(graph: PartitionedGraph) -> None:
+    found = explain(graph, recipe(), alphas=(0.0, 0.25, 50.0))
+    check(found)
+    assert 50.0 not in [one.alpha for one in found.sizes]
+    quarter = next(one for one in found.sizes if one.alpha == 0.25)
+    expected = sum(rank_part(graph, part, recipe()).expected_rows([50]).sum() for part in range(PARTS))
+    assert quarter.remote_rows == pytest.approx(expected)
+    assert quarter.remote_bytes == pytest.approx(expected * (8 + ROW_BYTES))
+    assert (quarter.kept_rows, quarter.memory_bytes) == (50, 50 * ROW_BYTES)
+    assert all(one.time is None for one in found.sizes)
+    assert (found.everything.alpha, found.everything.remote_rows) == (PARTS - 1, 0)
+    assert found.automatic.kept_rows == 100
+    assert found.chosen is found.automatic
+    assert 0 < found.knee.alpha < found.everything.alpha
+
+
+def test_short_wires_make_short_copies(graph: PartitionedGraph) -> None:
+    found = explain(graph, recipe(sampler={"fanouts": [3, 2]}, wire={"vectors": "fp16"}), alphas=(0.0,))
+    assert (found.row_bytes, found.wire_row_bytes) == (ROW_BYTES, ROW_BYTES // 2)
+    assert (found.automatic.kept_rows, found.automatic.memory_bytes) == (200, 100 * ROW_BYTES)
+    assert found.sizes[0].remote_bytes == pytest.approx(found.sizes[0].remote_rows * (8 + ROW_BYTES // 2))
+
+
+def test_the_recipe_may_have_chosen(graph: PartitionedGraph) -> None:
+    found = explain(graph, recipe(cache={"alpha": 0.77, "policy": "degree"}), alphas=(0.0,))
+    check(found)
+    assert (found.chosen.alpha, found.chosen.kept_rows) == (0.77, 154)
+    assert found.automatic.alpha > 0.77
+
+
+def test_the_knee_is_where_the_network_is_hidden(graph: PartitionedGraph) -> None:
+    asked = recipe()
+    knees = []
+    for rate in ("250kbit", "1mbit", "10gbit"):
+        found = explain(graph, asked, alphas=(0.0,), links=network(rate), work=WORK)
+        check(found)
+        seconds = [one.time.seconds(pipelined=True) for one in found.curve if one.time is not None]
+        assert found.knee.time is not None
+        at_knee = found.knee.time.seconds(pipelined=True)
+        assert at_knee <= 1.01 * min(seconds)
+        assert all(other > 1.01 * min(seconds) for other in seconds[: seconds.index(at_knee)])
+        knees.append(found.knee.alpha)
+    assert knees[0] > knees[1] > knees[2] == 0
+
+
+def test_time_is_that_of_the_rows_of_a_step(graph: PartitionedGraph) -> None:
+    links = network("10mbit")
+    found = explain(graph, recipe(), alphas=(0.0,), links=links, work=WORK)
+    asked = np.stack([rank_part(graph, part, recipe()).expected_rows([0])[0] for part in range(PARTS)])
+    expected = estimate_epoch(WORK, links, asked / found.steps, ROW_BYTES, steps=found.steps)
+    time = found.sizes[0].time
+    assert time is not None
+    assert time.exchange_s == pytest.approx(expected.exchange_s)
+    assert found.everything.time is not None
+    assert found.everything.time.exchange_s == 0
+
+
+def test_without_a_pipeline_every_row_counts(graph: PartitionedGraph) -> None:
+    links = network("4mbit")
+    with_one = explain(graph, recipe(), links=links, work=WORK)
+    without = explain(graph, recipe(pipeline={"depth": 0}), links=links, work=WORK)
+    assert without.knee.alpha > with_one.knee.alpha
+
+
+def test_numbers_go_into_json(graph: PartitionedGraph) -> None:
+    found = explain(graph, recipe(), links=network("4mbit"), work=WORK)
+    back = json.loads(json.dumps(dataclasses.asdict(found)))
+    assert back["sizes"][0]["remote_rows"] == found.sizes[0].remote_rows
+    assert found.knee.time is not None
+    assert back["knee"]["time"]["exchange_s"] == found.knee.time.exchange_s
+
+
+UNEVEN_PARTS = 3
+
+
+@pytest.fixture(scope="module")
+def uneven() -> PartitionedGraph:
+    made = community_graph(900, 3, seed=5, num_features=6)
+    book = PartitionBook.from_assignment(np.arange(900) % 7 // 3, UNEVEN_PARTS)
+    return PartitionedGraph.from_graph(made, book, 0)
+
+
+def surveyed(memory_rows: float = 1e6, epochs: int = 5, **changes: Any) -> Recipe:
+    sections = {"sampler": {"fanouts": [2, 1]}, "training": {"batch_size": 30, "epochs": epochs}}
+    return recipe(memory_rows, **(sections | changes))
+
+
+def test_parts_are_those_of_their_own_ranking(uneven: PartitionedGraph) -> None:
+    survey = survey_caches(uneven, surveyed(), [0.5, 0.0, 9.0])
+    rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
+    assert [size.alpha for size in survey.sizes] == [0.5, 0.0, 9.0]
+    for size, capacity in zip(survey.sizes, (150, 0, 900), strict=True):
+        for part, ranking in enumerate(rankings):
+            assert size.asked[part] == pytest.approx(ranking.expected_rows([capacity])[0])
+            assert size.kept[part] == len(ranking.kept(capacity))
+    assert [size.everything for size in survey.sizes] == [False, False, True]
+    assert survey.steps == rankings[0].steps
+    assert survey.input_rows == pytest.approx(sum(ranking.input_rows for ranking in rankings))
+    assert survey.worthwhile == max(ranking.worthwhile(5) for ranking in rankings)
+
+
+def test_everything_is_every_row_of_the_others(uneven: PartitionedGraph) -> None:
+    everything = survey_caches(uneven, surveyed(), []).everything
+    sizes = [uneven.book.part_size(part) for part in range(UNEVEN_PARTS)]
+    assert len(set(sizes)) > 1
+    assert everything.kept.tolist() == [900 - size for size in sizes]
+    assert everything.everything
+    assert everything.alpha == pytest.approx(UNEVEN_PARTS * (900 - min(sizes)) / 900)
+    assert (everything.asked == 0).all()
+
+
+def test_the_automatic_size(uneven: PartitionedGraph) -> None:
+    plenty = survey_caches(uneven, surveyed(epochs=500), []).automatic
+    assert plenty.everything
+    short = survey_caches(uneven, surveyed(memory_rows=100), []).automatic
+    assert short.kept.tolist() == [100] * UNEVEN_PARTS
+    assert short.alpha == pytest.approx(100 * UNEVEN_PARTS / 900)
+    rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
+    assert short.asked == pytest.approx(np.stack([one.expected_rows([100])[0] for one in rankings]))
+    halved = surveyed(memory_rows=100, sampler={"fanouts": [2, 1]}, wire={"vectors": "fp16"})
+    assert survey_caches(uneven, halved, []).automatic.kept.tolist() == [200] * UNEVEN_PARTS
+    brief = surveyed(epochs=1)
+    worth_it = survey_caches(uneven, brief, []).automatic
+    assert worth_it.kept.tolist() == [one.worthwhile(1) for one in rankings]
+    assert not worth_it.everything
+    assert (
+        survey_caches(uneven, dataclasses.replace(brief, cache=surveyed(0).cache), []).automatic.kept == 0
+    ).all()
+
+
+RECIPE = make_recipe(
+    {
+        "name": "r",
+        "store": "s",
+        "graph": {"path": "g.npz"},
+        "model": {"num_layers": 2},
+        "sampler": {"fanouts": [7, 5]},
+        "cache": {"memory_gib": 0.25},
+    },
+    source="r.toml",
+    base=Path.cwd(),
+)
+
+
+def size(alpha: float, rows: float, *, timed: bool) -> SizeEstimate:
+    time = EpochTime(processor_s=2.0, device_s=1.0, exchange_s=rows / 1e5, reduction_s=0.5) if timed else None
+    return SizeEstimate(
+        alpha=alpha,
+        kept_rows=round(1000 * alpha),
+        memory_bytes=round(40_000 * alpha),
+        remote_rows=rows,
+        remote_bytes=48 * rows,
+        time=time,
+    )
+
+
+def explanation(*, timed: bool, device_s: float = 0.0) -> Explanation:
+    none, some, everything = (size(a, r, timed=timed) for a, r in ((0.0, 4e5), (0.5, 1e5), (3.0, 0.0)))
+    return Explanation(
+        num_vertices=4000,
+        num_parts=4,
+        steps=12,
+        input_rows=6e5,
+        row_bytes=40,
+        wire_row_bytes=20,
+        work=StepWork(processor_s=0.025, device_s=device_s, gradient_bytes=1) if timed else None,
+        pipelined=True,
+        sizes=(none, some, everything),
+        curve=(none, some, everything),
+        knee=some,
+        automatic=everything,
+        everything=everything,
+        chosen=some,
+    )
+
+
+def test_without_a_network_it_says_how_to_get_one() -> None:
+    text = describe_explanation(explanation(timed=False), RECIPE, network="", computed="")
+    assert text.startswith("4,000 vertices in 4 parts; 12 steps an epoch\nfanouts 7, 5; cache policy vip\n")
+    assert "an epoch needs 600k rows; a row takes 40 B at home, 20 B in a cache and on the wire" in text
+    assert "mpirun -n 4 windrow network" in text
+    assert "exchange s" not in text
+    lines = text.splitlines()
+    header = next(index for index, line in enumerate(lines) if line.startswith("alpha"))
+    assert lines[header + 2].split() == ["0", "0", "0", "B", "400k", "100", "%", "18.3", "MiB"]
+    assert lines[header + 3].endswith("knee, recipe")
+    assert "25 %" in lines[header + 3]
+    assert lines[header + 4].endswith("auto, all")
+    assert "cache.memory_gib = 0.25" in text
+    assert "saves less than the average row" in text
+
+
+def test_shares_are_of_alpha_0_whether_it_is_shown_or_not() -> None:
+    found = explanation(timed=False)
+    text = describe_explanation(
+        dataclasses.replace(found, sizes=found.sizes[1:]), RECIPE, network="", computed=""
+    )
+    rows = [line for line in text.splitlines() if line.startswith(("0.5 ", "3 "))]
+    assert ["25 %" in rows[0], "0 %" in rows[1], len(rows)] == [True, True, 2]
+
+
+def test_with_a_network_both_times_are_shown() -> None:
+    text = describe_explanation(explanation(timed=True), RECIPE, network="net.toml", computed="measured here")
+    assert "network: net.toml; a step is 25 ms of work, measured here" in text
+    lines = text.splitlines()
+    header = next(index for index, line in enumerate(lines) if line.startswith("alpha"))
+    assert lines[header + 2].split()[-3:] == ["4", "7.5", "4.5"]
+    assert "within 1 % of the shortest" in text
+
+
+def test_a_gpu_is_told_apart() -> None:
+    text = describe_explanation(
+        explanation(timed=True, device_s=0.003), RECIPE, network="n", computed="measured here"
+    )
+    assert "25 ms of work of the processor and 3 ms of the GPU" in text
+
+
+@pytest.mark.parametrize("timed", [False, True])
+def test_a_picture_is_written(tmp_path: Path, timed: bool) -> None:
+    path = tmp_path / "explain.png"
+    write_explanation_plot(explanation(timed=timed), path, title="tolokers")
+    assert path.read_bytes().startswith(b"\x89PNG")
+    assert path.stat().st_size > 10_000

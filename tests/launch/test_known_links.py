@@ -1,0 +1,235 @@
+"""windrow.launch.known_links: one file per set of hosts, networks from files, tables of links."""
+
+import math
+import os
+import socket
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.link_model import predict_all_reduce, predict_all_reduce_by_exchange
+from windrow.comm.link_probe import ProbeOptions
+from windrow.comm.links import Links, NetworkDescription, described_links, links_from_json, links_to_json
+from windrow.comm.loopback import Loopback
+from windrow.launch import known_links as links_cache
+from windrow.launch.known_links import (
+    PREDICTED_BYTES,
+    KnownLinks,
+    cache_folder,
+    cached_file,
+    kept_links_of_this_machine,
+    known_links,
+    link_rows,
+    prediction_rows,
+    ranks_on_one_host,
+    read_cached_links,
+    read_network,
+    world_of_sums,
+)
+from windrow.launch.terminal import table
+
+HOSTS = ["host0-1gbit", "host1-1gbit"]
+
+
+def made_up(hosts: list[str] = HOSTS, latency_s: float = 0.5) -> Links:
+    ones = np.ones((len(hosts), len(hosts)))
+    return Links(hosts=hosts, latency_s=ones * latency_s, seconds_per_byte=ones, hidden_s=0 * ones)
+
+
+@pytest.fixture
+def probe(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Ranks that measured; what they "measure" is made up."""
+    calls: list[int] = []
+
+    def measure(world, options, *, device):
+        calls.append(world.rank)
+        return made_up(latency_s=0.25)
+
+    monkeypatch.setattr(links_cache, "measure_links", measure)
+    return calls
+
+
+def ask(folder: Path, **changes) -> list[KnownLinks]:
+    return Loopback.run(2, lambda world: known_links(world, hosts=HOSTS, folder=folder, **changes))
+
+
+def test_measured_once_then_known(tmp_path, probe):
+    first = ask(tmp_path / "a" / "b")
+    assert sorted(probe) == [0, 1]
+    assert first[0].age_s == 0
+    assert first[0].problem == ""
+    assert read_cached_links(first[0].file, HOSTS) is not None
+    os.utime(first[0].file, (1e9, 1e9))
+    second = ask(tmp_path / "a" / "b")
+    assert sorted(probe) == [0, 1]
+    for known in second:
+        assert known.age_s > 1e7
+        assert links_to_json(known.links) == links_to_json(first[0].links)
+    ask(tmp_path / "a" / "b", measure=True)
+    assert sorted(probe) == [0, 0, 1, 1]
+
+
+@pytest.mark.parametrize("text", ["", "{", "[]", links_to_json(made_up(["other", "hosts"])), "\udcff"])
+def test_a_damaged_file_is_measured_anew(tmp_path, probe, text):
+    file = ask(tmp_path)[0].file
+    file.write_bytes(text.encode(errors="surrogateescape"))
+    assert ask(tmp_path)[1].links.latency_s[0, 1] == 0.25
+    assert len(probe) == 4
+    assert links_from_json(file.read_text(), source="").hosts == tuple(HOSTS)
+
+
+def test_the_world_of_sums_is_chosen_by_what_is_known(tmp_path, monkeypatch):
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    monkeypatch.setattr(links_cache, "gather_hosts", lambda world: ["a", "b", "a", "b"][: world.size])
+
+    def kinds(topology, size=4):
+        def body(world):
+            chosen = world_of_sums(world, topology, device="cpu")
+            assert chosen.all_reduce(torch.ones(9), stage="test").eq(size).all()
+            return "flat" if chosen is world else "by hosts"
+
+        return set(Loopback.run(size, body))
+
+    assert [kinds(topology) for topology in ("flat", "hierarchical", "auto")] == [
+        {"flat"},
+        {"by hosts"},
+        {"flat"},
+    ]
+    assert kinds("hierarchical", size=2) == {"flat"}
+    hosts = ["a", "b", "a", "b"]
+    file = cached_file(cache_folder(), hosts, backend="Loopback", device="cpu")
+    file.parent.mkdir(parents=True)
+    file.write_text(links_to_json(made_up(hosts)))
+    assert kinds("auto") == {"by hosts"}
+
+
+def test_a_folder_that_cannot_be_written_costs_the_next_measurement_only(tmp_path, probe):
+    (tmp_path / "file").write_text("in the way")
+    known = ask(tmp_path / "file" / "links")
+    assert known[0].links.size == 2
+    assert str(known[0].file) in known[0].problem
+
+
+def test_the_key_holds_all_that_links_depend_on(tmp_path):
+    asked = [
+        (HOSTS, "MPIWorld", "cpu"),
+        (HOSTS[::-1], "MPIWorld", "cpu"),
+        (["host0-10gbit", "host1-10gbit"], "MPIWorld", "cpu"),
+        (HOSTS, "TorchWorld", "cpu"),
+        (HOSTS, "TorchWorld", "cuda"),
+        ([*HOSTS, "host2-1gbit"], "MPIWorld", "cpu"),
+    ]
+    files = {cached_file(tmp_path, hosts, backend=backend, device=device) for hosts, backend, device in asked}
+    assert len(files) == len(asked)
+    again = cached_file(tmp_path, tuple(HOSTS), backend="MPIWorld", device="cpu")
+    assert again in files
+
+
+def test_folder_follows_the_environment(tmp_path, monkeypatch):
+    assert cache_folder({"XDG_CACHE_HOME": str(tmp_path)}) == tmp_path / "windrow" / "links"
+    monkeypatch.setenv("HOME", str(tmp_path))
+    usual = tmp_path / ".cache" / "windrow" / "links"
+    assert cache_folder({}) == cache_folder({"XDG_CACHE_HOME": "relative"}) == usual
+
+
+def test_a_real_measurement_is_kept(tmp_path):
+    quick = ProbeOptions(sizes_bytes=(8, 4096), max_repeats=2, min_repeats=1)
+
+    def body(world):
+        hosts = world.all_gather_object("here", stage="hosts")
+        known = known_links(world, hosts=hosts, folder=tmp_path, options=quick)
+        return known.links.size, known.age_s, known.problem
+
+    assert Loopback.run(3, body, deadline_s=60) == [(3, 0.0, "")] * 3
+
+
+def same(one: Links, other: Links) -> bool:
+    return one.hosts == other.hosts and np.array_equal(one.seconds_per_byte, other.seconds_per_byte)
+
+
+def test_a_description_and_links_that_were_written(tmp_path: Path) -> None:
+    links = described_links(NetworkDescription(nodes=2, ranks_per_node=3, rate="5gbit"))
+    (tmp_path / "network.toml").write_text('nodes = 2\nranks_per_node = 3\nrate = "5gbit"\n')
+    (tmp_path / "links.json").write_text(links_to_json(links))
+    assert same(read_network(tmp_path / "network.toml"), links)
+    assert same(read_network(tmp_path / "links.json"), links)
+    assert ranks_on_one_host(links) == 3
+
+
+def test_what_is_no_network(tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"network.txt: expected a description"):
+        read_network(tmp_path / "network.txt")
+    with pytest.raises(RecipeError, match=r"windrow network --out"):
+        read_network(tmp_path / "links.json")
+    (tmp_path / "links.json").write_text("{}")
+    with pytest.raises(StoreError, match=r"links.json"):
+        read_network(tmp_path / "links.json")
+    (tmp_path / "network.toml").write_text("node = 3")
+    with pytest.raises(RecipeError, match=r"network.toml.*Did you mean 'nodes'"):
+        read_network(tmp_path / "network.toml")
+
+
+def test_links_of_this_machine_are_known_once_measured(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
+    assert kept_links_of_this_machine(2) is None
+    host = socket.gethostname()
+    zeros = np.zeros((2, 2))
+    links = Links(hosts=[host, host], latency_s=zeros + 1e-6, seconds_per_byte=zeros + 1e-9, hidden_s=zeros)
+    file = cached_file(cache_folder(), links.hosts, backend="MPIWorld", device="cpu")
+    file.parent.mkdir(parents=True)
+    file.write_text(links_to_json(links))
+    kept = kept_links_of_this_machine(2)
+    assert kept is not None
+    assert same(kept, links)
+    assert kept_links_of_this_machine(3) is None
+
+
+def test_few_ranks_are_listed_pair_by_pair():
+    rows = link_rows(described_links(NetworkDescription(nodes=3, rate="10gbit", node_rates={"2": "1gbit"})))
+    assert [(row["from"], row["to"]) for row in rows][:3] == [
+        ("0 node0", "1 node1"), ("0 node0", "2 node2"), ("1 node1", "0 node0")
+    ]  # fmt: skip
+    assert [row["Gbit/s"] for row in rows] == pytest.approx([10, 1, 10, 1, 1, 1])
+    assert rows[0]["latency us"] == pytest.approx(20)
+
+
+def test_many_ranks_are_summed_up():
+    links = described_links(
+        NetworkDescription(nodes=8, ranks_per_node=2, rate="10gbit", node_rates={"7": "1gbit"})
+    )
+    between, inside = link_rows(links)
+    assert between["pairs"] == f"{16 * 14} between hosts"
+    assert inside["pairs"] == "16 inside a host"
+    assert between["Gbit/s: least"] == pytest.approx(1)
+    assert between["Gbit/s: median"] == between["Gbit/s: most"] == pytest.approx(10)
+    assert inside["latency us: most"] == pytest.approx(1)
+    assert len(link_rows(described_links(NetworkDescription(nodes=9)))) == 1
+
+
+def test_a_rate_that_never_showed_is_infinite():
+    zeros = [[0, 0], [0, 0]]
+    rows = link_rows(Links(hosts=["a", "b"], latency_s=zeros, seconds_per_byte=zeros, hidden_s=zeros))
+    assert rows[0]["Gbit/s"] == math.inf
+    assert "inf" in table(rows)
+
+
+def test_hosts_of_several_ranks_have_a_second_way():
+    links = described_links(NetworkDescription(nodes=2, ranks_per_node=2))
+    shown = prediction_rows(links)[5]["all-reduce by hosts ms"]
+    groups = [[0, 1], [2, 3]]
+    assert shown == pytest.approx(predict_all_reduce_by_exchange(links, PREDICTED_BYTES[5], groups) * 1e3)
+
+
+def test_predictions_are_those_of_the_model():
+    links = described_links(NetworkDescription(nodes=4))
+    rows = prediction_rows(links)
+    assert [row["all-reduce ms"] for row in rows] == pytest.approx(
+        [predict_all_reduce(links, num_bytes) * 1e3 for num_bytes in PREDICTED_BYTES]
+    )
+    assert rows[3]["all-to-all ms"] == pytest.approx(0.02 + 3 / 4 * (1 << 20) * 8e-10 * 1e3)
+    assert [row["bytes per rank"] for row in rows][:1] == ["1.0 KiB"]

@@ -1,0 +1,144 @@
+"""windrow.launch.rank_process: options of a run, joining a job, what the process keeps in memory."""
+
+import os
+import subprocess
+import sys
+import threading
+
+import pytest
+import torch
+
+from windrow.comm.errors import RecipeError
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
+from windrow.launch import rank_process as joining
+from windrow.launch import rank_process as memory
+from windrow.launch.rank_process import RunOptions, joined_job
+
+
+def test_a_process_alone_is_a_job_of_one_rank() -> None:
+    before = torch.get_num_threads()
+    try:
+        with joined_job(RunOptions(threads=1, backend="loopback")) as (world, device):
+            assert (world.rank, world.size, device.type) == (0, 1, "cpu")
+            assert world.meter is not None
+            assert torch.get_num_threads() == 1
+    finally:
+        torch.set_num_threads(before)
+
+
+def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
+    own = threading.local()
+    monkeypatch.setattr(joining, "kernel_id", lambda: own.kernel)
+
+    def body(world: World) -> int:
+        own.kernel = "abbb"[world.rank]
+        return joining._ranks_on_this_machine(world)
+
+    assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="there is a GPU")
+def test_a_gpu_that_is_not_there() -> None:
+    with pytest.raises(RecipeError, match="finds no GPU"), joined_job(RunOptions(device="cuda")):
+        pass
+
+
+def test_defaults_are_valid() -> None:
+    assert RunOptions().backend == "auto"
+
+
+@pytest.mark.parametrize(
+    ("name", "value"),
+    [
+        ("seed", -1),
+        ("deadline_s", 0.0),
+        ("threads", -1),
+        ("checkpoint_every_epochs", 0),
+        ("checkpoint_every_steps", -1),
+        ("keep_checkpoints", 0),
+    ],
+)
+def test_values_out_of_range_are_named(name: str, value: float) -> None:
+    with pytest.raises(RecipeError, match=f"{name} = {value}"):
+        RunOptions(**{name: value})  # type: ignore[arg-type]
+
+
+SCRIPT = """
+import resource, sys
+import torch
+from windrow.launch.rank_process import keep_freed_memory
+if sys.argv[1] == "keep":
+    assert keep_freed_memory()
+def faults():
+    return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
+torch.ones(9 << 20)
+before = faults()
+for _ in range(6):
+    torch.ones(9 << 20)
+print(faults() - before)
+"""
+
+
+def page_faults(mode: str) -> int:
+    command = [sys.executable, "-P", "-c", SCRIPT, mode]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+
+
+@pytest.mark.skipif(memory.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_large_memory_is_taken_again_without_page_faults() -> None:
+    assert page_faults("keep") < page_faults("leave") / 2
+
+
+def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(memory.platform, "libc_ver", lambda: ("", ""))
+    assert not memory.keep_freed_memory()
+
+
+SHAPES = """
+import ctypes, sys
+import torch
+from windrow.launch.rank_process import keep_freed_memory, keep_shapes
+from windrow.training.dense import linear
+class Counts(ctypes.Structure):
+    names = "arena ordblks smblks hblks hblkhd usmblks fsmblks uordblks fordblks keepcost"
+    _fields_ = [(name, ctypes.c_size_t) for name in names.split()]
+library = ctypes.CDLL(None)
+library.mallinfo2.restype = Counts
+keep_freed_memory()
+if sys.argv[1] != "all":
+    keep_shapes(int(sys.argv[1]))
+weight = torch.randn(64, 64, requires_grad=True)
+def step(rows):
+    linear(torch.randn(rows, 64, requires_grad=True), weight, None).sum().backward()
+step(1000)
+before = library.mallinfo2().uordblks
+for number in range(100):
+    step(1001 + number)
+print(library.mallinfo2().uordblks - before)
+"""
+
+
+def bytes_kept(shapes: str) -> int:
+    command = [sys.executable, "-P", "-c", SHAPES, shapes]
+    # Another test may have trained in this process, which sets them.
+    settings = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
+    return int(done.stdout)
+
+
+@pytest.mark.skipif(memory.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+def test_nothing_is_kept_of_shapes_that_do_not_come_again() -> None:
+    kept = bytes_kept("all")
+    if kept < 1 << 20:
+        pytest.skip("multiplications on this processor keep nothing of their shapes")
+    assert bytes_kept(str(memory.GRAPH_SHAPES)) < kept / 4
+    assert bytes_kept("10") < kept / 2
+
+
+def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
+    environment = {"LRU_CACHE_CAPACITY": "77"}
+    monkeypatch.setattr(memory.os, "environ", environment)
+    memory.keep_shapes(0)
+    assert environment == {"LRU_CACHE_CAPACITY": "77", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"}

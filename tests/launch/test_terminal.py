@@ -1,0 +1,170 @@
+"""windrow.launch.terminal: bars and lines, tables, numbers with units."""
+
+import io
+
+import pytest
+
+from windrow.launch.terminal import (
+    BarProgress,
+    LineProgress,
+    Progress,
+    StageProgress,
+    byte_size,
+    count,
+    duration,
+    make_progress,
+    progress_line,
+    table,
+)
+
+
+class Terminal(io.StringIO):
+    def isatty(self) -> bool:
+        return True
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now = 0.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+def test_the_display_follows_rank_and_stream() -> None:
+    assert isinstance(make_progress(rank=0, stream=Terminal()), BarProgress)
+    assert isinstance(make_progress(rank=0, stream=io.StringIO()), LineProgress)
+    assert type(make_progress(rank=1, stream=Terminal())) is Progress
+    assert isinstance(make_progress(rank=0), LineProgress)
+
+
+def test_lines_come_once_per_interval() -> None:
+    stream, clock = io.StringIO(), Clock()
+    with LineProgress(stream, interval_s=10, clock=clock) as progress:
+        progress.start("epoch 1", 100)
+        for _ in range(100):
+            clock.now += 0.5
+            progress.advance(note="loss 0.5")
+    lines = stream.getvalue().splitlines()
+    assert len(lines) == 5
+    assert lines[0] == "epoch 1: 20/100 (20 %), 2.0/s, 40.00 s left, loss 0.5"
+
+
+def test_the_interval_runs_across_short_pieces_of_work() -> None:
+    stream, clock = io.StringIO(), Clock()
+    progress = LineProgress(stream, interval_s=10, clock=clock)
+    for epoch in range(30):
+        progress.start(f"epoch {epoch}", 1)
+        clock.now += 1
+        progress.advance()
+    assert len(stream.getvalue().splitlines()) == 3
+
+
+def test_a_bar_is_drawn_and_vanishes() -> None:
+    stream = Terminal()
+    with BarProgress(stream) as progress:
+        progress.start("epoch 1", 2)
+        progress.advance(note="loss 0.5")
+        progress.write("a line")
+        progress.advance()
+    text = stream.getvalue()
+    assert "epoch 1" in text
+    assert "a line\n" in text
+    assert text.split("\r")[-1].strip() == ""
+
+
+def test_a_bar_is_removed_when_an_error_passes() -> None:
+    stream = Terminal()
+
+    def fail() -> None:
+        with BarProgress(stream) as progress:
+            progress.start("work", 2)
+            raise RuntimeError("broken")
+
+    with pytest.raises(RuntimeError, match="broken"):
+        fail()
+    assert stream.getvalue().split("\r")[-1].strip() == ""
+
+
+def test_silence() -> None:
+    with Progress() as progress:
+        progress.start("x", 1)
+        progress.advance(1, "note")
+        progress.write("line")
+
+
+def test_progress_line_at_the_edges() -> None:
+    assert progress_line("x", 0, 10, 0.0) == "x: 0/10 (0 %)"
+    assert progress_line("x", 0, 0, 1.0) == "x: 0/0 (100 %)"
+    assert progress_line("x", 10, 10, 5.0) == "x: 10/10 (100 %), 2.0/s, 0.00 s left"
+
+
+class Recorder(Progress):
+    def __init__(self) -> None:
+        self.seen: list[tuple[str, int]] = []
+
+    def start(self, what: str, total: int) -> None:
+        self.seen.append((what, total))
+
+    def advance(self, units: int = 1, note: str = "") -> None:
+        self.seen.append(("", units))
+
+
+def test_stages_follow_one_another() -> None:
+    recorder = Recorder()
+    stages = StageProgress(recorder)
+    for stage, share in (("reading", 0.25), ("reading", 1.0), ("writing", 0.0), ("writing", 0.5)):
+        stages.report(stage, share)
+    assert recorder.seen == [("reading", 1000), ("", 250), ("", 750), ("writing", 1000), ("", 0), ("", 500)]
+
+
+def test_table_aligns_numbers_right_and_text_left() -> None:
+    rows = [{"name": "a", "seconds": 1.23456, "rows": 3}, {"name": "longer", "seconds": 12.5, "rows": 1234}]
+    assert table(rows).splitlines() == [
+        "name    seconds  rows",
+        "------  -------  ----",
+        "a         1.235     3",
+        "longer     12.5  1234",
+    ]
+    assert table([]) == "(no rows)"
+
+
+def test_one_word_makes_a_column_text() -> None:
+    assert table([{"n": 1}, {"n": "none"}]).splitlines() == ["n", "----", "1", "none"]
+
+
+@pytest.mark.parametrize(
+    ("num_bytes", "text"),
+    [
+        (0, "0 B"),
+        (999, "999 B"),
+        (1000, "1.0 KiB"),
+        (1536, "1.5 KiB"),
+        (1 << 20, "1.0 MiB"),
+        (200 << 30, "200 GiB"),
+    ],
+)
+def test_byte_size(num_bytes: int, text: str) -> None:
+    assert byte_size(num_bytes) == text
+
+
+@pytest.mark.parametrize(
+    ("number", "text"), [(0, "0"), (999, "999"), (1000, "1.0k"), (12345, "12.3k"), (5e20, "500000000T")]
+)
+def test_count(number: float, text: str) -> None:
+    assert count(number) == text
+
+
+@pytest.mark.parametrize(
+    ("seconds", "text"),
+    [
+        (0, "0.00 s"),
+        (8.254, "8.25 s"),
+        (59.99, "59.99 s"),
+        (59.999, "1:00"),
+        (187, "3:07"),
+        (7387, "2:03:07"),
+    ],
+)
+def test_duration(seconds: float, text: str) -> None:
+    assert duration(seconds) == text
