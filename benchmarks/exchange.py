@@ -17,7 +17,7 @@ import torch
 
 from windrow.comm.connect import connect
 from windrow.comm.fetch import fetch_rows
-from windrow.comm.messages import Wire
+from windrow.comm.wire import Wire
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
 from windrow.launch.benchmark.program import Program, run_benchmark

@@ -25,12 +25,11 @@ import torch
 from torch import Tensor
 
 from windrow.caching.request import CacheIndex, RowRequest, plan_request
-from windrow.comm.codec import Codec, Fp32Codec
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import IdRequest, check_ranges, fetch_rows
-from windrow.comm.messages import Wire
 from windrow.comm.route import Route, Transfer
 from windrow.comm.rows import move_rows
+from windrow.comm.wire import Codec, Fp32Codec, Wire
 from windrow.comm.world import World
 
 __all__ = ["CachedStore", "LocalRows", "RowGather"]

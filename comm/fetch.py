@@ -7,9 +7,9 @@ from typing import TYPE_CHECKING
 import torch
 from torch import Tensor
 
-from windrow.comm.messages import Wire
 from windrow.comm.route import Route
 from windrow.comm.rows import group_by_owner, offsets_from_counts
+from windrow.comm.wire import Wire
 from windrow.comm.world import World
 
 if TYPE_CHECKING:

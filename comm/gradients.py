@@ -12,8 +12,8 @@ from dataclasses import dataclass, field
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.codec import Codec
 from windrow.comm.transfer import Pending
+from windrow.comm.wire import Codec
 from windrow.comm.world import World
 
 __all__ = ["GradientReducer"]

@@ -18,7 +18,6 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.comm.codec import Codec, Fp32Codec
 from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import gather_hosts, host_groups, relays
 from windrow.comm.link_model import (
@@ -31,6 +30,7 @@ from windrow.comm.links import Links
 from windrow.comm.reduction import ReduceOp, gather_pieces, reduce_in_steps, reduce_pieces
 from windrow.comm.subgroup import DerivedWorld
 from windrow.comm.transfer import Request, Steps, as_bytes
+from windrow.comm.wire import Codec, Fp32Codec
 from windrow.comm.world import World
 
 __all__ = ["hierarchical"]

@@ -14,11 +14,11 @@ from typing import TYPE_CHECKING, Any, Literal
 import torch
 from torch import Tensor
 
-from windrow.comm.codec import Fp32Codec
+from windrow.comm.wire import Fp32Codec
 
 if TYPE_CHECKING:
-    from windrow.comm.codec import Codec
     from windrow.comm.transfer import Request
+    from windrow.comm.wire import Codec
     from windrow.comm.world import World
 
 __all__ = ["ReduceOp", "gather_pieces", "reduce_in_order", "reduce_in_steps", "reduce_pieces"]

@@ -30,9 +30,8 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from windrow.comm.codec import Codec
-from windrow.comm.messages import Messages, Shape, Wire
 from windrow.comm.rows import move_rows
+from windrow.comm.wire import Codec, Messages, Shape, Wire
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending

@@ -24,7 +24,6 @@ from windrow.comm.rows_kernels import Words, find_owners, move, narrow, sort_by_
 from windrow.comm.transfer import as_bytes
 
 __all__ = [
-    "chunk_bounds",
     "group_by_owner",
     "move_rows",
     "near_equal_split",
@@ -142,24 +141,6 @@ def near_equal_split(length: int, parts: int) -> list[int]:
     if parts < 1 or length < 0:
         raise ValueError(f"cannot cut {length} elements into {parts} parts")
     return [length * part // parts for part in range(parts + 1)]
-
-
-def chunk_bounds(length: int, limit: int) -> list[tuple[int, int]]:
-    """Cut a range into the fewest chunks that are not longer than a limit.
-
-    Args:
-        length: of the range, in any unit (bytes, elements).
-        limit: the longest chunk, at least 1, in the same unit.
-
-    Returns:
-        ``(start, stop)`` of each chunk, in order; none for length 0. All but the last have length `limit`.
-
-    Raises:
-        ValueError: the limit is below 1, or the length is negative.
-    """
-    if limit < 1 or length < 0:
-        raise ValueError(f"cannot cut {length} elements into chunks of {limit}")
-    return [(start, min(start + limit, length)) for start in range(0, length, limit)]
 
 
 def group_by_owner(ids: Tensor, offsets: Sequence[int]) -> tuple[Tensor | None, list[int]]:

@@ -11,7 +11,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DeadlineError
 
-__all__ = ["Pending", "Request", "Steps", "as_bytes", "from_transport", "to_transport"]
+__all__ = ["Pending", "Request", "Steps", "as_bytes", "chunk_bounds", "from_transport", "to_transport"]
 
 T = TypeVar("T")
 U = TypeVar("U")
@@ -191,3 +191,21 @@ def as_bytes(tensor: Tensor) -> Tensor:
     """The memory of a contiguous tensor as a vector of uint8, whatever its dtype; nothing is copied."""
     # A tensor of no or one element may have any stride, 0 too, which `view` would refuse.
     return tensor.as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def chunk_bounds(length: int, limit: int) -> list[tuple[int, int]]:
+    """Cut a range into the fewest chunks that are not longer than a limit.
+
+    Args:
+        length: of the range, in any unit (bytes, elements).
+        limit: the longest chunk, at least 1, in the same unit.
+
+    Returns:
+        ``(start, stop)`` of each chunk, in order; none for length 0. All but the last have length `limit`.
+
+    Raises:
+        ValueError: the limit is below 1, or the length is negative.
+    """
+    if limit < 1 or length < 0:
+        raise ValueError(f"cannot cut {length} elements into chunks of {limit}")
+    return [(start, min(start + limit, length)) for start in range(0, length, limit)]

@@ -1,13 +1,241 @@
-"""The section [wire] of a recipe: in which number formats things travel, and by which way sums do."""
+"""In which form and in which memory rows travel: codecs, the recipe section [wire], and the messages of a transfer.
 
+A codec encodes rows for the wire and decodes them on arrival::
+
+    rows float32 [3, 4]  --encode-->  wire float16 [3, 4]  ~~~~~>  wire  --decode-->  rows float32 [3, 4]
+    16 bytes a row                    8 bytes a row
+
+Both ends know the size of a message before it travels: a row of given shape and dtype always takes
+`Codec.wire_row_bytes` bytes. A codec may hold state, and may be random: then draws are a function of a key and of a
+value's place in the message, never of a generator's past.
+"""
+
+import difflib
+from abc import ABC, abstractmethod
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
+from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import torch
+from torch import Tensor
 
-from windrow.comm.codec import Codec, CodecName, make_codec
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.random import mix64
 
-__all__ = ["Topology", "WireOptions"]
+if TYPE_CHECKING:
+    from windrow.comm.world import World
+
+__all__ = [
+    "Bf16Codec",
+    "Codec",
+    "CodecName",
+    "Fp16Codec",
+    "Fp32Codec",
+    "Messages",
+    "Shape",
+    "Topology",
+    "Wire",
+    "WireOptions",
+    "make_codec",
+]
+
+CodecName = Literal["fp32", "fp16", "bf16"]
+"""A codec, by the name that recipes use."""
+
+ROWS_CHECKED_AT_ONCE = 1 << 16
+"""`Codec.check` copies this many rows at a time, so that it never needs a second copy of the matrix."""
+
+
+class Codec(ABC):
+    """How rows become bytes and rows again; the same on every rank."""
+
+    @abstractmethod
+    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
+        """Turn rows into what travels.
+
+        Args:
+            rows: [n, ...] of a dtype that the codec takes, any device.
+            key: what its randomness is keyed by, if it has any; as every codec's state, it is the same on all ranks.
+
+        Returns:
+            The wire: contiguous, n rows of ``wire_row_bytes`` bytes, on the same device. May share the memory
+            of `rows`, so neither may be written to before the message has gone.
+
+        Raises:
+            TypeError: a dtype that the codec cannot encode.
+        """
+
+    @abstractmethod
+    def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
+        """Turn what arrived into rows.
+
+        Args:
+            wire: what `encode` gave.
+            out: [n, ...] to write the rows into, of any dtype they convert to; None: a new tensor of float32.
+
+        Returns:
+            `out`, or the new rows.
+        """
+
+    @abstractmethod
+    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Bytes that one row takes on the wire.
+
+        Args:
+            row_shape: shape of one row, without the leading dimension.
+            dtype: of the rows before encoding.
+
+        Returns:
+            A number that depends on nothing else.
+        """
+
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+        """What numbers become on the wire, where the codec converts each of them and does nothing else.
+
+        Args:
+            dtype: of the rows before encoding.
+
+        Returns:
+            The dtype of the wire, whose shape is that of the rows: a copy of rows may then convert them on its way.
+            None: the codec does more.
+        """
+        del dtype
+        return None
+
+    @abstractmethod
+    def check(self, rows: Tensor) -> None:
+        """Refuse rows that would not survive the wire.
+
+        Call it once, where the rows are loaded: `encode` never does.
+
+        Args:
+            rows: [n, ...].
+
+        Raises:
+            DataError: a finite value would arrive infinite; names the value, its row and the cure.
+
+        Cost:
+            One pass over the rows.
+        """
+
+
+class Fp32Codec(Codec):
+    """Rows travel as they are: float32 as float32, and any other dtype untouched. Copies nothing."""
+
+    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
+        """The rows themselves (a copy only where they are not contiguous)."""
+        del key
+        return rows.contiguous()
+
+    def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
+        """The wire itself; copied into `out` only where that is other memory."""
+        if out is None:
+            return wire
+        if out.data_ptr() == wire.data_ptr() and out.device == wire.device:
+            return out
+        return out.copy_(wire)
+
+    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
+        """As many as in memory."""
+        return _elements(row_shape) * dtype.itemsize
+
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+        """The same."""
+        return dtype
+
+    def check(self, rows: Tensor) -> None:
+        """Nothing is lost, so nothing is refused."""
+
+
+class _RoundingCodec(Codec):
+    """Rows travel in a shorter floating-point type, rounded to nearest, ties to even."""
+
+    _wire_dtype: ClassVar[torch.dtype]
+    _cure: ClassVar[str]
+
+    def encode(self, rows: Tensor, *, key: int = 0) -> Tensor:
+        """Round each value."""
+        del key
+        if not rows.is_floating_point():
+            raise TypeError(f"{type(self).__name__} rounds floating-point rows and would spoil {rows.dtype}")
+        return rows.to(self._wire_dtype).contiguous()
+
+    def decode(self, wire: Tensor, out: Tensor | None = None) -> Tensor:
+        """Widen each value, exactly."""
+        return wire.to(torch.float32) if out is None else out.copy_(wire)
+
+    def wire_row_bytes(self, row_shape: Sequence[int], dtype: torch.dtype) -> int:
+        """Two per element, whatever the dtype of the rows."""
+        del dtype
+        return _elements(row_shape) * self._wire_dtype.itemsize
+
+    def wire_dtype(self, dtype: torch.dtype) -> torch.dtype | None:
+        """The shorter type."""
+        del dtype
+        return self._wire_dtype
+
+    def check(self, rows: Tensor) -> None:
+        """Refuse a finite value that rounds to infinity."""
+        for start in range(0, len(rows), ROWS_CHECKED_AT_ONCE):
+            some = rows[start : start + ROWS_CHECKED_AT_ONCE]
+            some = some.reshape(len(some), _elements(some.shape[1:]))
+            lost = self.encode(some).isinf() & some.isfinite()
+            if bool(lost.any()):
+                row, column = lost.nonzero()[0].tolist()
+                value, largest = some[row, column].item(), torch.finfo(self._wire_dtype).max
+                raise DataError(
+                    f"row {start + row} holds {value:g}, which {self._wire_dtype} cannot: "
+                    f"it ends at {largest:g}. {self._cure}"
+                )
+
+
+class Fp16Codec(_RoundingCodec):
+    """Rows travel as IEEE binary16: half the bytes of float32.
+
+    The error is at most 2**-11 of the value where 2**-14 <= abs(value) <= 65504, and 2**-25 below. Values
+    from 65520 on become infinite, as IEEE 754 has it and as a loss of NaN will show; they are never clipped
+    to a wrong finite number. `check` refuses them where rows are known beforehand.
+    """
+
+    _wire_dtype = torch.float16
+    _cure = "Scale the values down (standardise the columns), or let them travel as bf16 or fp32"
+
+
+class Bf16Codec(_RoundingCodec):
+    """Rows travel as bfloat16, the upper half of float32: half the bytes, the same range.
+
+    The error is at most 2**-8 of the value where abs(value) >= 2**-126, and 2**-134 below. Only values within
+    2**-9 of the largest float32 become infinite.
+    """
+
+    _wire_dtype = torch.bfloat16
+    _cure = "Scale the values down (standardise the columns), or let them travel as fp32"
+
+
+def make_codec(name: CodecName) -> Codec:
+    """Make a codec by name.
+
+    Args:
+        name: "fp32" (nothing is lost), "fp16" or "bf16".
+
+    Returns:
+        A new codec.
+
+    Raises:
+        RecipeError: no codec has this name; tells the nearest one.
+    """
+    codecs: dict[str, type[Codec]] = {"fp32": Fp32Codec, "fp16": Fp16Codec, "bf16": Bf16Codec}
+    if name not in codecs:
+        nearest = difflib.get_close_matches(name, codecs, n=1, cutoff=0.0)[0]
+        raise RecipeError(
+            f"no codec is called {name!r}; did you mean {nearest!r}? There are {', '.join(codecs)}"
+        )
+    return codecs[name]()
+
+
+def _elements(row_shape: Sequence[int]) -> int:
+    return torch.Size(row_shape).numel()
+
 
 Topology: TypeAlias = Literal["flat", "hierarchical", "auto"]
 
@@ -38,3 +266,192 @@ class WireOptions:
     def sums_codec(self) -> Codec | None:
         """How gradients travel that are summed; None: as they are, by the library's own all-reduce."""
         return None if self.sums == "fp32" else make_codec(self.sums)
+
+
+GROWTH = 8
+"""Memory that must grow gets this fraction (1 / 8) on top, so that it grows a few times only."""
+
+Shape: TypeAlias = tuple[int, ...]
+
+
+class Wire:
+    """What routes of one kind have in common: ranks, name of the traffic, codecs, and memory that is used again.
+
+    Large new memory takes the system as long to hand out as to fill, so messages are packed and received in memory that
+    later transfers use again.
+
+    Args:
+        world: all its ranks make the same transfers in the same order.
+        stage: name of the traffic in errors and in the meter; must agree.
+        codec: how rows travel; must agree. None: as they are.
+        gradient_codec: how their gradients travel back; must agree. None: as they are.
+        dtype: of the rows before encoding; must agree.
+        device: where rows are; messages are packed there unless `packed_on` says otherwise.
+        packed_on: where messages are packed and received; page-locked where it is the CPU and rows are not.
+        gives_way: whether messages that are posted later may overtake rows.
+        rows_stage: name of what travels forward, after that of the stage.
+
+    Raises:
+        TypeError: a codec cannot take the dtype.
+    """
+
+    def __init__(
+        self,
+        world: "World",
+        *,
+        stage: str,
+        codec: Codec | None = None,
+        gradient_codec: Codec | None = None,
+        dtype: torch.dtype = torch.float32,
+        device: torch.device | None = None,
+        packed_on: torch.device | None = None,
+        gives_way: bool = False,
+        rows_stage: str = "rows",
+    ) -> None:
+        self.world = world
+        self.stage = stage
+        self.codec = codec or Fp32Codec()
+        self.gradient_codec = gradient_codec or Fp32Codec()
+        self.dtype = dtype
+        self.device = device or torch.device("cpu")
+        self.packed_on = packed_on or self.device
+        self.gives_way = gives_way
+        self.rows_stage = rows_stage
+        for each in (self.codec, self.gradient_codec):
+            each.encode(torch.zeros((1, 1), dtype=dtype))
+        self._free: list[tuple[Tensor, torch.cuda.Event | None]] = []
+        self._resting: list[Tensor] = []
+
+    def take(self, num_bytes: int) -> Tensor:
+        """Borrow memory: uint8 [at least num_bytes], its values undefined."""
+        fitting = [entry for entry in self._free if len(entry[0]) >= num_bytes]
+        if fitting:
+            chosen = min(fitting, key=lambda entry: len(entry[0]))
+            self._free = [entry for entry in self._free if entry is not chosen]
+            if chosen[1] is not None:
+                chosen[1].synchronize()
+            return chosen[0]
+        # It takes the place of one that is too small, so that buffers do not pile up.
+        self._free = sorted(self._free, key=lambda entry: len(entry[0]))[1:]
+        pinned = self.packed_on.type == "cpu" and self.device.type == "cuda"
+        # What is made in inference mode could not be written to outside of it, by the next training step.
+        with torch.inference_mode(mode=False):
+            return torch.empty(
+                num_bytes + num_bytes // GROWTH, dtype=torch.uint8, device=self.packed_on, pin_memory=pinned
+            )
+
+    def give(self, buffer: Tensor, read_by: torch.device | None = None) -> None:
+        """Give borrowed memory back; `read_by` names a GPU that may still be reading it."""
+        reading = read_by is not None and read_by.type == "cuda"
+        event = torch.cuda.current_stream(read_by).record_event() if reading else None
+        self._free.append((buffer, event))
+
+    def give_after_backward(self, buffer: Tensor) -> None:
+        """Give memory back whose values the backward pass that runs now still needs."""
+        self._resting.append(buffer)
+
+    def wake(self) -> None:
+        """A new transfer begins, so the backward pass before it is over."""
+        self._free += [(buffer, None) for buffer in self._resting]
+        self._resting = []
+
+
+class Messages:
+    """What goes to, or comes from, every other rank: one message each, and the blocks in it.
+
+    Args:
+        wire: lends the memory.
+        codec: how blocks travel. Where it converts numbers and does nothing else, blocks are views of the messages.
+        shapes: of the blocks, for each rank.
+        ready: for each rank the memory of a message of one block that needs no packing, or None.
+    """
+
+    def __init__(
+        self,
+        wire: Wire,
+        codec: Codec,
+        shapes: Sequence[Sequence[Shape]],
+        ready: Sequence[Tensor | None] | None = None,
+    ) -> None:
+        self._wire, self._codec = wire, codec
+        size, rank = wire.world.size, wire.world.rank
+        self._ready = list(ready) if ready is not None else [None] * size
+        wire_dtype = codec.wire_dtype(wire.dtype)
+        self._coded = wire_dtype is None
+        self._shapes = [
+            [] if peer == rank or self._ready[peer] is not None else list(shapes[peer])
+            for peer in range(size)
+        ]
+        self.wholes: list[Tensor] = []
+        """What travels, for each rank."""
+        self.blocks: list[list[Tensor]] = []
+        """Rows to pack or to land, for each rank block by block."""
+        self._buffers: list[Tensor] = []
+        sizes = [[torch.Size(shape).numel() for shape in of_rank] for of_rank in self._shapes]
+        flat = self._borrow(sum(map(sum, sizes)), wire_dtype or wire.dtype)
+        for peer, whole in enumerate(flat.split([sum(of_rank) for of_rank in sizes])):
+            view = self._ready[peer]
+            if view is not None and peer != rank:
+                self.wholes.append(view)
+                self.blocks.append([view])
+            else:
+                parts = zip(whole.split(sizes[peer]), self._shapes[peer], strict=True) if sizes[peer] else ()
+                self.wholes.append(whole)
+                self.blocks.append([part.view(shape) for part, shape in parts])
+        if self._coded:
+            self._code_bytes = [
+                [shape[0] * codec.wire_row_bytes(shape[1:], wire.dtype) for shape in of_rank]
+                for of_rank in self._shapes
+            ]
+            totals = [sum(of_rank) for of_rank in self._code_bytes]
+            self.wholes = list(self._borrow(sum(totals), torch.uint8).split(totals))
+
+    def to_fill(self) -> Iterator[tuple[int, int, Tensor]]:
+        """Rank, place in its message, and memory of each block that has to be packed."""
+        for peer, shapes in enumerate(self._shapes):
+            for number in range(len(shapes)):
+                yield peer, number, self.blocks[peer][number]
+
+    def in_place(self, peer: int) -> bool:
+        """Whether the message is where its rows belong."""
+        return self._ready[peer] is not None
+
+    def encode(self, key: int) -> None:
+        """Turn blocks into what travels."""
+        for code, block, number in self._codes():
+            # Errors of several ranks are added up at an owner, so no two draws may be alike.
+            own = mix64(number * self._wire.world.size + self._wire.world.rank)
+            code.copy_(self._codec.encode(block, key=mix64(key ^ own)).reshape(-1))
+
+    def decode(self) -> None:
+        """Turn what travelled into blocks."""
+        for code, block, _ in self._codes():
+            self._codec.decode(code.view(len(block), -1), out=block)
+
+    def num_rows(self) -> list[int]:
+        """Rows of all blocks of each rank."""
+        return [sum(len(block) for block in of_rank) for of_rank in self.blocks]
+
+    def release(self, read_by: torch.device | None) -> None:
+        """Give the memory back."""
+        for buffer in self._buffers:
+            self._wire.give(buffer, read_by)
+        self._buffers = []
+
+    def _codes(self) -> Iterator[tuple[Tensor, Tensor, int]]:
+        if not self._coded:
+            return
+        number = 0
+        for whole, num_bytes, blocks in zip(self.wholes, self._code_bytes, self.blocks, strict=True):
+            for code, block in zip(whole.split(num_bytes) if num_bytes else (), blocks, strict=True):
+                number += 1
+                if len(block):
+                    yield code, block, number
+
+    def _borrow(self, num_elements: int, dtype: torch.dtype) -> Tensor:
+        if not num_elements:
+            return torch.empty(0, dtype=dtype, device=self._wire.packed_on)
+        num_bytes = num_elements * dtype.itemsize
+        self._buffers.append(self._wire.take(num_bytes))
+        flat: Tensor = self._buffers[-1][:num_bytes].view(dtype)
+        return flat

@@ -24,8 +24,8 @@ from windrow.comm.reduction import ReduceOp, reduce_in_steps
 from windrow.comm.transfer import Pending, Request, Steps, from_transport, to_transport
 
 if TYPE_CHECKING:
-    from windrow.comm.codec import Codec
     from windrow.comm.meter import Meter
+    from windrow.comm.wire import Codec
 
 __all__ = ["DEFAULT_DEADLINE_S", "World"]
 

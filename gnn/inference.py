@@ -26,9 +26,10 @@ from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.fetch import fetch_rows
-from windrow.comm.messages import Wire
 from windrow.comm.meter import Stopwatch
-from windrow.comm.rows import chunk_bounds, group_by_owner, near_equal_split
+from windrow.comm.rows import group_by_owner, near_equal_split
+from windrow.comm.transfer import chunk_bounds
+from windrow.comm.wire import Wire
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Block
 from windrow.gnn.models import GNN

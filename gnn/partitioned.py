@@ -15,8 +15,8 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.comm.codec import CodecName, make_codec
 from windrow.comm.errors import DataError
+from windrow.comm.wire import CodecName, make_codec
 from windrow.gnn.graph import Graph, Task
 from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
 from windrow.partition.store import PartitionStore

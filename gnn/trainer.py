@@ -9,11 +9,10 @@ import torch.nn.functional as F
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.codec import CodecName
 from windrow.comm.errors import RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Stopwatch
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import CodecName, WireOptions
 from windrow.comm.world import World
 from windrow.gnn.graph import Task
 from windrow.gnn.models import GNN

@@ -23,8 +23,7 @@ from windrow.caching.selection import (
     rows_worth_keeping,
 )
 from windrow.caching.vip import Demand, Samplers, find_samplers, inclusion_probabilities
-from windrow.comm.codec import make_codec
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import WireOptions, make_codec
 from windrow.comm.world import World
 from windrow.gnn.demand import count_accesses, demand_of
 from windrow.gnn.inference import own_vertices, sampled_steps

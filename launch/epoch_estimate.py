@@ -21,9 +21,9 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.comm.codec import make_codec
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
+from windrow.comm.wire import make_codec
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler

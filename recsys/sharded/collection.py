@@ -14,13 +14,11 @@ import numpy as np
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.codec import make_codec
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.comm.messages import Wire
 from windrow.comm.meter import RowsFound
 from windrow.comm.route import Transfer
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import Wire, WireOptions, make_codec
 from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner

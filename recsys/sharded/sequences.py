@@ -15,9 +15,8 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.messages import Wire
 from windrow.comm.route import Block, Landing, Route, Transfer
-from windrow.comm.wire import WireOptions
+from windrow.comm.wire import Wire, WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables

@@ -7,10 +7,10 @@ import pytest
 import torch
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.codec import make_codec
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
+from windrow.comm.wire import make_codec
 
 ROWS, COLUMNS = 230, 6
 DTYPES = {"fp32": torch.float32, "fp16": torch.float16, "bf16": torch.bfloat16}

@@ -9,8 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
-from windrow.comm.codec import Bf16Codec, Fp16Codec, Fp32Codec, make_codec
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.wire import Bf16Codec, Fp16Codec, Fp32Codec, make_codec
 
 CODECS = [Fp32Codec(), Fp16Codec(), Bf16Codec()]
 ROUNDING = [Fp16Codec(), Bf16Codec()]

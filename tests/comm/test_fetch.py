@@ -5,12 +5,11 @@ import pytest
 import torch
 
 from windrow.comm import route
-from windrow.comm.codec import make_codec
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.loopback import Loopback
-from windrow.comm.messages import Wire
 from windrow.comm.meter import Meter, RowsFound
+from windrow.comm.wire import Wire, make_codec
 
 ROWS, COLUMNS = 37, 5
 

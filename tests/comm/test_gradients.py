@@ -4,10 +4,10 @@ import pytest
 import torch
 from torch import nn
 
-from windrow.comm.codec import make_codec
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
+from windrow.comm.wire import make_codec
 
 
 def make_model() -> nn.Module:

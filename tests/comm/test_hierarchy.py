@@ -12,7 +12,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm import hosts as hosts_module
-from windrow.comm.codec import make_codec
 from windrow.comm.errors import CollectiveMismatchError, RecipeError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.hosts import gather_hosts, host_groups, kernel_id, relays
@@ -23,6 +22,7 @@ from windrow.comm.link_model import (
 )
 from windrow.comm.links import CollectiveCost, NetworkDescription, described_links
 from windrow.comm.loopback import Loopback
+from windrow.comm.wire import make_codec
 
 
 @settings(max_examples=25)

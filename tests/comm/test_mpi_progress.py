@@ -7,7 +7,7 @@ from collections import deque
 import pytest
 import torch
 
-from windrow.comm.mpi_progress import FEWEST, LONGEST_S, BackgroundProgress, PacedSends
+from windrow.comm.mpi_world import FEWEST, LONGEST_S, BackgroundProgress, PacedSends
 
 PATIENCE_S = 60.0
 

@@ -8,11 +8,10 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from windrow.comm.codec import Codec, make_codec
 from windrow.comm.loopback import Loopback
-from windrow.comm.messages import Wire
 from windrow.comm.meter import Meter
 from windrow.comm.route import Block, Landing, Route
+from windrow.comm.wire import Codec, Wire, make_codec
 
 COLUMNS = 6
 

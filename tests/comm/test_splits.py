@@ -10,11 +10,11 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.comm.rows import (
-    chunk_bounds,
     group_by_owner,
     near_equal_split,
     offsets_from_counts,
 )
+from windrow.comm.transfer import chunk_bounds
 
 
 @st.composite

@@ -6,11 +6,11 @@ import pytest
 import torch
 
 from windrow.comm import errors
-from windrow.comm.codec import make_codec
 from windrow.comm.errors import CollectiveMismatchError, DeadlineError, RecipeError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Tracer
+from windrow.comm.wire import make_codec
 
 GROUPS = {1: [[0]], 2: [[1, 0]], 4: [[2, 0], [1, 3]]}
 HOSTS = {1: "a", 2: "aa", 4: "abaa"}
