@@ -9,12 +9,11 @@ of computing and long of traffic on purpose, so that the wire shows.
     python benchmarks/wire.py [--short]
 """
 
-import math
 import tempfile
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from statistics import fmean, stdev
+from statistics import fmean
 from typing import Any
 
 import torch
@@ -23,6 +22,7 @@ from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.benchmark.compare import Variant, compare
+from windrow.launch.benchmark.measurement import mean_and_standard_error
 from windrow.launch.benchmark.program import Program, run_benchmark
 from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
@@ -155,11 +155,11 @@ def measure(program: Program) -> Findings:
         bytes_ratio = fmean(one["ends"][form][1] / one["ends"][PLAIN][1] for one in found)
         speed = fmean(compared.ratio(form).median for compared in comparisons.values())
         differences = [one["ends"][form][0] - one["ends"][PLAIN][0] for one in found]
-        error = stdev(differences) / math.sqrt(len(differences))
+        difference, error = mean_and_standard_error(differences)
         figures |= {
             f"{key}_bytes_ratio": bytes_ratio,
             f"{key}_speed_ratio": speed,
-            f"{key}_auc_difference_share": fmean(differences),
+            f"{key}_auc_difference_share": difference,
             f"{key}_auc_difference_standard_error_share": error,
         }
         if form == SHORT:
