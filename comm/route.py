@@ -392,7 +392,7 @@ class Transfer:
             received.wholes,
             stage=f"{self._wire.stage}: {stage}",
             gives_way=self._wire.gives_way,
-            num_rows=(sent.num_rows(), received.num_rows()),
+            num_rows=(sent.num_rows, received.num_rows),
         )
 
     def _received_after_wait(self) -> Messages:

@@ -11,6 +11,7 @@ value's place in the message, never of a generator's past.
 """
 
 import difflib
+import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -374,30 +375,33 @@ class Messages:
         ready: Sequence[Tensor | None] | None = None,
     ) -> None:
         self._wire, self._codec = wire, codec
-        size, rank = wire.world.size, wire.world.rank
-        self._ready = list(ready) if ready is not None else [None] * size
-        wire_dtype = codec.wire_dtype(wire.dtype)
-        self._coded = wire_dtype is None
-        self._shapes = [
-            [] if peer == rank or self._ready[peer] is not None else list(shapes[peer])
-            for peer in range(size)
-        ]
         self.wholes: list[Tensor] = []
         """What travels, for each rank."""
         self.blocks: list[list[Tensor]] = []
         """Rows to pack or to land, for each rank block by block."""
+        self.num_rows: list[int] = []
+        """Rows of all blocks of each rank."""
         self._buffers: list[Tensor] = []
-        sizes = [[torch.Size(shape).numel() for shape in of_rank] for of_rank in self._shapes]
+        size, rank = wire.world.size, wire.world.rank
+        self._ready = list(ready) if ready is not None else [None] * size
+        wire_dtype = codec.wire_dtype(wire.dtype)
+        self._coded = wire_dtype is None
+        self._shapes: list[Sequence[Shape]] = [
+            () if peer == rank or self._ready[peer] is not None else shapes[peer] for peer in range(size)
+        ]
+        sizes = [[math.prod(shape) for shape in of_rank] for of_rank in self._shapes]
         flat = self._borrow(sum(map(sum, sizes)), wire_dtype or wire.dtype)
-        for peer, whole in enumerate(flat.split([sum(of_rank) for of_rank in sizes])):
-            view = self._ready[peer]
+        start = 0
+        for peer, of_rank in enumerate(self._shapes):
+            view, first, blocks = self._ready[peer], start, list[Tensor]()
+            for shape, length in zip(of_rank, sizes[peer], strict=True):
+                blocks.append(flat[start : start + length].view(shape))
+                start += length
             if view is not None and peer != rank:
-                self.wholes.append(view)
-                self.blocks.append([view])
-            else:
-                parts = zip(whole.split(sizes[peer]), self._shapes[peer], strict=True) if sizes[peer] else ()
-                self.wholes.append(whole)
-                self.blocks.append([part.view(shape) for part, shape in parts])
+                blocks = [view]
+            self.blocks.append(blocks)
+            self.wholes.append(blocks[0] if len(blocks) == 1 else flat[first:start])
+            self.num_rows.append(sum(map(len, blocks)) if view is not None else sum(s[0] for s in of_rank))
         if self._coded:
             self._code_bytes = [
                 [shape[0] * codec.wire_row_bytes(shape[1:], wire.dtype) for shape in of_rank]
@@ -427,10 +431,6 @@ class Messages:
         """Turn what travelled into blocks."""
         for code, block, _ in self._codes():
             self._codec.decode(code.view(len(block), -1), out=block)
-
-    def num_rows(self) -> list[int]:
-        """Rows of all blocks of each rank."""
-        return [sum(len(block) for block in of_rank) for of_rank in self.blocks]
 
     def release(self, read_by: torch.device | None) -> None:
         """Give the memory back."""
