@@ -53,7 +53,7 @@ class Scale:
     epochs: int
 
 
-FULL, BRIEF = Scale(samples=100_000, seeds=3, epochs=4), Scale(samples=10_000, seeds=2, epochs=1)
+FULL, BRIEF = Scale(samples=60_000, seeds=3, epochs=2), Scale(samples=10_000, seeds=2, epochs=1)
 
 
 def recipe_of(folder: Path, wire: Mapping[str, str], seed: int) -> RecommendationRecipe:
