@@ -30,6 +30,7 @@ from windrow.recsys.tables.options import (
     TableOptions,
     check_configs,
     check_names,
+    embedding_names,
     features_of,
 )
 from windrow.recsys.tables.table import TableBatch
@@ -65,6 +66,9 @@ class _Tables(Protocol[Result_co]):
         samples: Sequence[Samples],
     ) -> Transfer:
         """Look up what all ranks want of this one, and send it."""
+
+    def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
+        """Count where the rows of a minibatch are."""
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """Look up what this rank wants of the tables that every rank holds."""
@@ -150,6 +154,7 @@ class InFlightLookup(Generic[Result_co]):
         self._pending.wait()
         wanted = unpack(self._received, self._owner, self._tables.form)
         self._transfer = self._tables.send(wanted, self._received, self._asked, self._samples)
+        self._tables.count_rows(self._samples, self._asked)
         # While the vectors travel:
         self._replicated = self._tables.look_up_replicated(self._samples)
 
@@ -323,6 +328,9 @@ class ShardedTables(nn.Module):
     ) -> None:
         super().__init__()
         check_configs(tables, pooled=pooled)
+        self._tables = list(tables)
+        self.embedding_names = [name for names in embedding_names(tables) for name in names]
+        """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         _check_groups(groups)
         self.world = Loopback.single() if world is None else world
         self.options = options or TableOptions()

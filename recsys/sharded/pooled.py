@@ -35,7 +35,7 @@ from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
-from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names, features_of, pooling_of
+from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -62,8 +62,7 @@ class EmbeddingBagCollection(ShardedTables):
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
-        by group; may name
-            features of other collections, too. Must agree.
+            by group; may name features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree. They do not depend on the plan.
@@ -99,11 +98,8 @@ class EmbeddingBagCollection(ShardedTables):
             seed=seed,
             stage="embedding bags",
         )
-        self._tables = list(tables)
         self._is_weighted = is_weighted
         self._is_direct = self.layout.is_direct
-        self.embedding_names = [name for names in embedding_names(tables) for name in names]
-        """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         self.embedding_dims = [table.embedding_dim for table in tables for _ in features_of(table)]
         """Columns of each key."""
         averaged = [pooling_of(table) == "MEAN" for table in tables]
@@ -192,12 +188,11 @@ class EmbeddingBagCollection(ShardedTables):
         samples: Sequence[Samples],
     ) -> Transfer:
         """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`."""
+        del asked, samples
         pooled = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
         num_rows = np.stack([message.num_rows for message in received])
         route = pooled_route(self.wire, self.layout, self._pieces, num_rows)
-        transfer = route.start(pooled, differentiable=True)
-        self.count_rows(samples, asked)
-        return transfer
+        return route.start(pooled, differentiable=True)
 
     def receive(
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]

@@ -22,7 +22,7 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
-from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
+from windrow.recsys.tables.options import TableConfig, TableOptions
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -41,8 +41,7 @@ class EmbeddingCollection(ShardedTables):
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
-        by group; may name
-            features of other collections, too. Must agree.
+            by group; may name features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
         wire: in which form vectors and their gradients travel; must agree. None: float32.
         seed: of the first values; must agree. They do not depend on the plan.
@@ -82,9 +81,6 @@ class EmbeddingCollection(ShardedTables):
             raise RecipeError(
                 f"tables of one EmbeddingCollection have one embedding_dim, got {sorted(dims)}: make one for each"
             )
-        self._tables = list(tables)
-        self.embedding_names = [name for names in embedding_names(tables) for name in names]
-        """Keys of the result: ``feature``, or ``feature@table`` where several tables share it."""
         owners = (*self.layout.owners, self.layout.replicated)
         self._outputs = [output_of(self.layout, owner) for owner in owners]
 
@@ -145,9 +141,7 @@ class EmbeddingCollection(ShardedTables):
         (everything,) = wanted
         rows = self._sharded.rows(everything.to(self.device))
         route = row_route(self.wire, self.layout, self._outputs, everything.counts, asked, samples)
-        transfer = route.start(rows, differentiable=True)
-        self.count_rows(samples, asked)
-        return transfer
+        return route.start(rows, differentiable=True)
 
     def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
         """For each lookup of the tables that every rank holds [ids, dim]."""
