@@ -7,8 +7,9 @@ A row that several ids name counts as often, since bags are looked up without a 
 several samples of a deduplicated group have counts once.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, Protocol, TypeVar
+from typing import TYPE_CHECKING, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -19,7 +20,6 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import RowsFound
 from windrow.comm.route import Transfer
 from windrow.comm.wire import Wire, WireOptions, make_codec
-from windrow.comm.world import World
 from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
@@ -37,6 +37,7 @@ from windrow.recsys.tables.table import TableBatch
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
+    from windrow.comm.world import World
 
 __all__ = [
     "InFlightLookup",
@@ -47,39 +48,10 @@ __all__ = [
     "table_specs",
 ]
 
-Result_co = TypeVar("Result_co", covariant=True)
+Result = TypeVar("Result")
 
 
-class _Tables(Protocol[Result_co]):
-    """What a lookup needs of its collection."""
-
-    world: World
-    layout: Layout
-    form: MessageFormat
-    stage: str
-
-    def send(
-        self,
-        wanted: Sequence[LookupInput],
-        received: Sequence[Message],
-        asked: Sequence[Message],
-        samples: Sequence[Samples],
-    ) -> Transfer:
-        """Look up what all ranks want of this one, and send it."""
-
-    def count_rows(self, samples: Sequence[Samples], messages: Sequence[Message]) -> None:
-        """Count where the rows of a minibatch are."""
-
-    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
-        """Look up what this rank wants of the tables that every rank holds."""
-
-    def receive(
-        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
-    ) -> Result_co:
-        """Wait for what was found for this rank's samples, and put it together."""
-
-
-class InFlightLookup(Generic[Result_co]):
+class InFlightLookup(Generic[Result]):
     """A minibatch on its way through a collection; made by `start_counts` of the collection.
 
     Every stage is collective: every rank starts the stages of all its minibatches in the same order. A stage that was
@@ -103,7 +75,7 @@ class InFlightLookup(Generic[Result_co]):
         samples: each group of this rank.
     """
 
-    def __init__(self, tables: _Tables[Result_co], samples: Sequence[Samples]) -> None:
+    def __init__(self, tables: "ShardedTables[Result]", samples: Sequence[Samples]) -> None:
         self._tables = tables
         self._samples = samples
         layout, world = tables.layout, tables.world
@@ -158,7 +130,7 @@ class InFlightLookup(Generic[Result_co]):
         # While the vectors travel:
         self._replicated = self._tables.look_up_replicated(self._samples)
 
-    def finish(self) -> Result_co:
+    def finish(self) -> Result:
         """Wait for what was found for this rank's samples. Collective; once.
 
         Raises:
@@ -281,7 +253,7 @@ def _look_up_rows(batch: TableBatch, wanted: LookupInput) -> list[Tensor]:
     return list(batch.rows(wanted.values, wanted.offsets).split(counts))
 
 
-class ShardedTables(nn.Module):
+class ShardedTables(nn.Module, ABC, Generic[Result]):
     """Embedding tables spread over the ranks of a world by a plan.
 
     A step, on every rank::
@@ -376,6 +348,31 @@ class ShardedTables(nn.Module):
             replicated=True,
             seed=seed,
         )
+
+    @abstractmethod
+    def send(
+        self,
+        wanted: Sequence[LookupInput],
+        received: Sequence[Message],
+        asked: Sequence[Message],
+        samples: Sequence[Samples],
+    ) -> Transfer:
+        """Look up what all ranks want of this one, and send it to them; a stage of `start_counts`. Collective.
+
+        Args:
+            wanted: input of this rank's tables.
+            received: what each rank asks this one for.
+            asked: what this rank asks each owner for.
+            samples: likewise, group by group.
+        """
+
+    @abstractmethod
+    def look_up_replicated(self, samples: Sequence[Samples]) -> list[Tensor]:
+        """Look up what this rank wants of the tables that every rank holds."""
+
+    @abstractmethod
+    def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> Result:
+        """Wait for what was found for this rank's samples, and put it together; the end of `start_counts`."""
 
     def replicated_parameters(self) -> list[nn.Parameter]:
         """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`."""

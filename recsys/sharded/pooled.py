@@ -50,7 +50,7 @@ Scale = tuple[int, Range, Tensor]
 """Group, columns of its matrix to multiply, and [rows, 1] what by."""
 
 
-class EmbeddingBagCollection(ShardedTables):
+class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     """Pooled embeddings: one vector for each sample and feature. Names and results are TorchRec's.
 
     Collective where it says so; otherwise see `ShardedTables`. Gradients reach the tables, not the weights of ids.

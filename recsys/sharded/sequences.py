@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 __all__ = ["EmbeddingCollection", "output_of", "row_route"]
 
 
-class EmbeddingCollection(ShardedTables):
+class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
     """Unpooled embeddings: one vector for each id. Names and results are TorchRec's.
 
     Args:
