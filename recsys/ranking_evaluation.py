@@ -106,8 +106,7 @@ class RankingEvaluator:
     Args:
         world: all its ranks make the same evaluator.
         vectors: collective: from a minibatch of `windrow.recsys.batches.interaction_reader` to the vectors of its
-        rows, such
-            as a `Recommender` of a `TwoTower` gives.
+            rows, such as a `Recommender` of a `TwoTower` gives.
         interactions: the same on every rank.
         neighbourhoods: give histories and audiences.
         k: length of the lists of recommendations.
