@@ -30,7 +30,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias
 import torch
 from torch import Tensor
 
-from windrow.comm.rows import move_rows
+from windrow.comm.rows import Runs, move_columns, move_rows
 from windrow.comm.wire import Codec, Messages, Shape, Wire
 
 if TYPE_CHECKING:
@@ -92,16 +92,17 @@ class Block:
 
 @dataclass(frozen=True, slots=True)
 class Landing:
-    """Where columns of a block that arrives belong."""
+    """Where a block that arrives belongs."""
 
     block: int
     """Place in the message."""
     target: Block
-    """As many rows as the block has."""
-    columns: Range | None = None
-    """Of the block; None: all."""
+    """As many rows as the block has, and, without `runs`, columns."""
+    runs: Runs | None = None
+    """Which columns of the block are copied or added to which of the target; rows are neighbours then. None: all, as
+    they stand."""
     add: bool = False
-    """Added to what landed there before, from a lower rank, instead of copied."""
+    """Without `runs`: added to what landed there before, from a lower rank, instead of copied."""
 
 
 class Route:
@@ -227,7 +228,7 @@ class Route:
         """For each rank the memory that its message can be received in without a copy."""
         return [
             self._contiguous(landings[0].target, targets, codec)
-            if len(landings) == len(shapes) == 1 and landings[0].columns is None and not landings[0].add
+            if len(landings) == len(shapes) == 1 and landings[0].runs is None and not landings[0].add
             else None
             for landings, shapes in zip(self.landings, self.arriving, strict=False)
         ]
@@ -325,8 +326,7 @@ class Transfer:
                 )
             elif not received.in_place(peer):
                 for landing in landings:
-                    values = _columns(received.blocks[peer][landing.block], landing.columns)
-                    _write(targets[landing.target.matrix], landing.target, values, add=landing.add)
+                    _land(received.blocks[peer][landing.block], landing, targets[landing.target.matrix])
         self._sources = ()
         self._release(read_by=targets[0].device if targets else None)
 
@@ -346,8 +346,11 @@ class Transfer:
         sent = Messages(wire, codec, route.arriving)
         for peer, landings in enumerate(route.landings[: wire.world.size]):
             for landing in landings if peer != self._rank else ():
-                packed = _columns(sent.blocks[peer][landing.block], landing.columns)
-                _copy(gradients[landing.target.matrix], landing.target, packed)
+                packed, found = sent.blocks[peer][landing.block], gradients[landing.target.matrix]
+                if landing.runs is None:
+                    _copy(found, landing.target, packed)
+                else:
+                    move_columns(_view(found, landing.target), packed, landing.runs, back=True)
         in_place = None if route.shared else route.as_they_stand(self._gradients, codec)
         received = Messages(wire, codec, route.block_shapes(self._gradients), in_place)
         self._post(sent, received, ~self._key, stage="gradients")
@@ -408,12 +411,12 @@ class Transfer:
         """Gradients of what landed here without a message."""
         for landing in self._route.landings[entry]:
             block = self._route.outgoing[entry][landing.block]
-            columns = block.columns
-            if landing.columns is not None:
-                first = 0 if columns is None else columns[0]
-                columns = (first + landing.columns[0], first + landing.columns[1])
             found = _read(gradients[landing.target.matrix], landing.target)
-            _write(out[block.matrix], Block(block.matrix, block.rows, columns), found, add=self._route.shared)
+            if landing.runs is None:
+                _write(out[block.matrix], block, found, add=self._route.shared)
+            else:
+                back = _view(out[block.matrix], block)
+                move_columns(found, back, landing.runs, back=True, add=self._route.shared)
 
     def _gradient_memory(self) -> list[Tensor]:
         dtype, sizes = self._wire.dtype, [shape.numel() for shape in self._source_shapes]
@@ -473,7 +476,9 @@ def _columns(matrix: Tensor, columns: Range | None) -> Tensor:
 
 def _view(matrix: Tensor, block: Block) -> Tensor:
     """A block of neighbouring rows, as a view."""
-    return _columns(matrix[block.rows], block.columns)
+    rows = block.rows
+    whole = isinstance(rows, slice) and rows.start == 0 and rows.stop == len(matrix)
+    return _columns(matrix if whole else matrix[rows], block.columns)
 
 
 def _read(matrix: Tensor, block: Block) -> Tensor:
@@ -516,6 +521,14 @@ def _write(matrix: Tensor, block: Block, values: Tensor, *, add: bool = False) -
         _columns(matrix, block.columns).index_copy_(0, places, values.to(matrix.dtype))
 
 
+def _land(values: Tensor, landing: Landing, target: Tensor) -> None:
+    """Copy or add a block."""
+    if landing.runs is None:
+        _write(target, landing.target, values, add=landing.add)
+    else:
+        move_columns(values.to(target.device), _view(target, landing.target), landing.runs)
+
+
 def _land_directly(
     blocks: Sequence[Block],
     landings: Sequence[Landing],
@@ -530,9 +543,8 @@ def _land_directly(
             assert isinstance(block.rows, Tensor)
             assert isinstance(places, Tensor)
             source.move(block.rows, target, places)
-        elif isinstance(block.rows, slice) or landing.columns is not None:
-            values = _columns(_read(source, block), landing.columns)
-            _write(target, landing.target, values, add=landing.add)
+        elif isinstance(block.rows, slice):
+            _land(_view(source, block), landing, target)
         elif isinstance(places, slice) and not landing.add:
             _copy(source, block, _view(target, landing.target))
         else:

@@ -12,7 +12,7 @@ Offsets say which ids each rank owns. A rank may own none::
 
 from collections.abc import Sequence
 from itertools import accumulate, pairwise
-from typing import Any
+from typing import Any, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -21,10 +21,13 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.comm.rows_kernels import Words, find_owners, move, narrow, sort_by_owner, widen
+from windrow.comm.rows_kernels import move_columns as move_columns_kernel
 from windrow.comm.transfer import as_bytes
 
 __all__ = [
+    "Runs",
     "group_by_owner",
+    "move_columns",
     "move_rows",
     "near_equal_split",
     "offsets_from_counts",
@@ -34,6 +37,10 @@ CONVERTED_BYTES = 256 << 10
 """Rows that change between rare dtypes are converted so many bytes at a time, and stay in the cache meanwhile."""
 
 SHORT = (torch.float16, torch.bfloat16)
+
+Runs: TypeAlias = npt.NDArray[np.int64]
+"""[n, 4] columns that stay next to one another: the first of the source, the first of the target, how many, and 1 where
+they are added to what is there."""
 
 
 def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:
@@ -64,6 +71,55 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
         narrow(_floats(rows), _order(positions), _bits(out), _order(places), brain)
     else:
         _move_in_pieces(rows, positions, out, places)
+
+
+def move_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool = False, add: bool = False) -> None:
+    """Copy or add runs of columns, in one pass, converting where dtypes differ.
+
+    Args:
+        rows: [n, width] floating, any device.
+        out: [n, other width] floating; its columns are neighbours in memory.
+        runs: from `rows` to `out`.
+        back: the same runs from their targets to their sources; what they say of adding does not count then.
+        add: whether `back` adds.
+    """
+    if not len(rows) or not len(runs):
+        return
+    on_cpu = rows.device.type == out.device.type == "cpu"
+    if on_cpu and rows.dtype == out.dtype == torch.float32:
+        if rows.stride(1) != 1:
+            rows = rows.contiguous()
+        move_columns_kernel(
+            _memory(rows), rows.stride(0), _memory(out), out.stride(0), len(rows), runs, back, add
+        )
+    elif on_cpu and torch.float32 in (rows.dtype, out.dtype):
+        _convert_columns(rows, out, runs, back=back, add=add)
+    else:
+        for there, here, width, added in runs.tolist():
+            source, target = (here, there) if back else (there, here)
+            values, place = rows[:, source : source + width], out[:, target : target + width]
+            if add if back else added:
+                place.add_(values)
+            else:
+                place.copy_(values)
+
+
+def _convert_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool, add: bool) -> None:
+    """A few rows at a time, so that the copy in between stays in the cache."""
+    some = max(1, CONVERTED_BYTES // (4 * max(rows.shape[1], out.shape[1])))
+    for start in range(0, len(rows), some):
+        taken, place = rows[start : start + some].float(), out[start : start + some]
+        put = place.float()
+        move_columns(taken, put, runs, back=back, add=add)
+        if put is not place:
+            place.copy_(put)
+
+
+def _memory(rows: Tensor) -> npt.NDArray[Any]:
+    """Rows as a vector from their first element to their last."""
+    length = (len(rows) - 1) * rows.stride(0) + rows.shape[1]
+    memory: npt.NDArray[Any] = rows.detach().as_strided((length,), (1,)).numpy()
+    return memory
 
 
 def _move_with_torch(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:

@@ -31,6 +31,7 @@ __all__ = [
     "from_bfloat16",
     "from_float16",
     "move",
+    "move_columns",
     "narrow",
     "sort_by_owner",
     "to_bfloat16",
@@ -67,6 +68,42 @@ def move(rows: Words, positions: Positions, out: Words, places: Positions) -> No
                 prefetch(flat_out, going + column)
         for column in range(width):
             out[place, column] = rows[position, column]
+
+
+@numba.njit(nogil=True, cache=True)
+def move_columns(
+    rows: npt.NDArray[np.float32],
+    row_stride: int,
+    out: npt.NDArray[np.float32],
+    out_stride: int,
+    count: int,
+    runs: npt.NDArray[np.int64],
+    back: bool,  # noqa: FBT001
+    add: bool,  # noqa: FBT001
+) -> None:
+    """Copy or add runs of columns, all runs of a row before the next row.
+
+    Args:
+        rows: memory from the first element on; a row begins every `row_stride` elements.
+        row_stride: elements.
+        out: likewise; written.
+        out_stride: elements.
+        count: rows.
+        runs: [n, 4] first column there, first column here, width, whether it is added.
+        back: columns here go there, and `add` says for all whether they are added.
+        add: see `back`.
+    """
+    for row in range(count):
+        for run in range(runs.shape[0]):
+            width = runs[run, 2]
+            first = row * row_stride + runs[run, 1 if back else 0]
+            place = row * out_stride + runs[run, 0 if back else 1]
+            if add if back else runs[run, 3] != 0:
+                for column in range(width):
+                    out[place + column] += rows[first + column]
+            else:
+                for column in range(width):
+                    out[place + column] = rows[first + column]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -18,7 +18,6 @@ has rows of its own number, and a message is one band after the other (`windrow.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING, Any
 
@@ -29,6 +28,7 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
+from windrow.comm.rows import Runs
 from windrow.comm.wire import Wire, WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
@@ -42,7 +42,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor, KeyedTensor
 
-__all__ = ["EmbeddingBagCollection", "Piece", "pieces_of", "pooled_route"]
+__all__ = ["EmbeddingBagCollection", "band_runs", "pooled_route"]
 
 NO_COUNTS = np.empty((0, 0), np.int64)
 
@@ -120,7 +120,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
                 names = tuple(self.embedding_names[number] for number in outputs)
                 dims = tuple(self.embedding_dims[number] for number in outputs)
                 self._columns.append((group, names, dims))
-        self._pieces = pieces_of(self.layout)
+        self._runs = band_runs(self.layout)
         self._widths = [0] * self.layout.num_groups
         """Columns of each group's matrix."""
         for (_, feature, _), (_, stop) in zip(
@@ -191,7 +191,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         del asked, samples
         pooled = self._sharded.pooled([of_batch.to(self.device) for of_batch in wanted])
         num_rows = np.stack([message.num_rows for message in received])
-        route = pooled_route(self.wire, self.layout, self._pieces, num_rows)
+        route = pooled_route(self.wire, self.layout, self._runs, num_rows)
         return route.start(pooled, differentiable=True)
 
     def receive(
@@ -307,14 +307,14 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
 
 
 def pooled_route(
-    wire: Wire, layout: Layout, pieces: Sequence["Piece"], num_rows: npt.NDArray[np.int64]
+    wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num_rows: npt.NDArray[np.int64]
 ) -> Route:
     """The route of one minibatch.
 
     Args:
         wire: how vectors travel.
         layout: the same on every rank.
-        pieces: of the layout.
+        runs: `band_runs` of the layout.
         num_rows: [ranks, groups] rows of each rank.
 
     Returns:
@@ -332,10 +332,14 @@ def pooled_route(
     ]
     outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
     arriving = [[(int(mine[band.group]), band.width) for band in other.bands] for other in layout.owners]
-    landings: list[list[Landing]] = [[] for _ in range(size + 1)]
-    for piece in pieces:
-        target = Block(piece.group, slice(0, int(mine[piece.group])), piece.output)
-        landings[piece.owner].append(Landing(piece.band, target, piece.columns, piece.add))
+    targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]
+    landings = [
+        [
+            Landing(number, targets[band.group], of_band)
+            for number, (band, of_band) in enumerate(zip(other.bands, of_owner, strict=True))
+        ]
+        for other, of_owner in zip((*layout.owners, layout.replicated), runs, strict=True)
+    ]
     return Route(wire, outgoing, landings, arriving)
 
 
@@ -349,70 +353,42 @@ def _bands(owner: OwnerLayout, starts: Sequence[int], rows: npt.NDArray[np.int64
     return found
 
 
-@dataclass(frozen=True, slots=True)
-class Piece:
-    """Columns on their way from a band of an owner to the group's matrix, and their gradient on the way back."""
-
-    owner: int
-    """Place in `Layout.owners`; their number for `Layout.replicated`."""
-    band: int
-    """Place in `OwnerLayout.bands`."""
-    columns: Range
-    """Columns of the band."""
-    group: int
-    """Of the band, and of the matrix."""
-    output: Range
-    """Columns of the group's matrix."""
-    add: bool
-    """Whether an earlier piece filled these columns already, so that this one is added."""
-
-
-def pieces_of(layout: Layout) -> tuple[Piece, ...]:
+def band_runs(layout: Layout) -> list[list[Runs]]:
     """How owners' bands become one matrix for each group.
 
-    Blocks are cut wherever a piece of the same table begins or ends, so that the first to come to a column can be
-    copied and the later ones added, and joined again where neighbours go the same way.
+    Runs are cut wherever one of the same table begins or ends, so that the first to come to a column can be copied and
+    the later ones added, and joined again where neighbours go the same way.
 
     Args:
         layout: of all owners.
 
     Returns:
-        Pieces in the order in which they must be applied; without ``add`` they fill every column of every group's
-        matrix (`Layout.columns_in_group`) exactly once.
+        For each owner, the replicated tables last, and each of its bands the runs from its columns to those of the
+        group's matrix (`Layout.columns_in_group`), to be applied in this order: what is copied fills every column of
+        every matrix exactly once, before anything is added to it.
     """
     owners = (*layout.owners, layout.replicated)
-    sources = [(number, lookup) for number, owner in enumerate(owners) for lookup in owner.lookups]
     in_group = layout.columns_in_group()
-    cuts = sorted({column for _, lookup in sources for column in lookup.output})
+    cuts = sorted({column for owner in owners for lookup in owner.lookups for column in lookup.output})
     filled: set[int] = set()
-    pieces: list[Piece] = []
-    for number, lookup in sources:
-        band, start_in_band = _place_in_bands(owners[number], lookup)
-        shift, group = _place_in_group(layout, in_group, lookup)
-        inside = [cut for cut in cuts if lookup.output[0] <= cut <= lookup.output[1]]
-        for start, stop in pairwise(inside):
-            first = start_in_band + start - lookup.output[0]
-            piece = Piece(
-                number,
-                band,
-                (first, first + stop - start),
-                group,
-                (start + shift, stop + shift),
-                add=start in filled,
-            )
-            filled.add(start)
-            if pieces and _continues(pieces[-1], piece):
-                last = pieces.pop()
-                piece = Piece(
-                    number,
-                    band,
-                    (last.columns[0], piece.columns[1]),
-                    group,
-                    (last.output[0], piece.output[1]),
-                    add=piece.add,
-                )
-            pieces.append(piece)
-    return tuple(pieces)
+    found = []
+    for owner in owners:
+        of_bands: list[list[list[int]]] = [[] for _ in owner.bands]
+        for lookup in owner.lookups:
+            band, start_in_band = _place_in_bands(owner, lookup)
+            shift = _shift_in_group(layout, in_group, lookup)
+            inside = [cut for cut in cuts if lookup.output[0] <= cut <= lookup.output[1]]
+            for start, stop in pairwise(inside):
+                source, target = start_in_band + start - lookup.output[0], start + shift
+                add = int(start in filled)
+                filled.add(start)
+                runs = of_bands[band]
+                if runs and runs[-1] == [source - runs[-1][2], target - runs[-1][2], runs[-1][2], add]:
+                    runs[-1][2] += stop - start
+                else:
+                    runs.append([source, target, stop - start, add])
+        found.append([np.array(runs, dtype=np.int64).reshape(-1, 4) for runs in of_bands])
+    return found
 
 
 def _place_in_bands(owner: OwnerLayout, lookup: Lookup) -> tuple[int, int]:
@@ -423,20 +399,9 @@ def _place_in_bands(owner: OwnerLayout, lookup: Lookup) -> tuple[int, int]:
     raise AssertionError("bands cover all columns")
 
 
-def _place_in_group(layout: Layout, in_group: Sequence[Range], lookup: Lookup) -> tuple[int, int]:
-    """What to add to the collection's column to get the group's, and the group."""
-    for (_, feature, columns), (first, _) in zip(layout.outputs, in_group, strict=True):
+def _shift_in_group(layout: Layout, in_group: Sequence[Range], lookup: Lookup) -> int:
+    """What to add to a column of the collection to get that of the group's matrix."""
+    for (_, _, columns), (first, _) in zip(layout.outputs, in_group, strict=True):
         if lookup.output[0] < columns[1]:
-            return first - columns[0], layout.groups[feature]
+            return first - columns[0]
     raise AssertionError("outputs cover all columns")
-
-
-def _continues(last: Piece, piece: Piece) -> bool:
-    return (last.owner, last.band, last.columns[1], last.group, last.output[1], last.add) == (
-        piece.owner,
-        piece.band,
-        piece.columns[0],
-        piece.group,
-        piece.output[0],
-        piece.add,
-    )

@@ -67,7 +67,7 @@ def route_of(wire: Wire, travels: list[Travel], *, shared: bool) -> Route:
             outgoing[travel.receiver].append(Block(0, rows if travel.listed else span, travel.columns))
         if travel.receiver == rank:
             target = Block(0, torch.from_numpy(travel.places), travel.columns)
-            landings[travel.sender].append(Landing(len(landings[travel.sender]), target, None, add=True))
+            landings[travel.sender].append(Landing(len(landings[travel.sender]), target, add=True))
             arriving[travel.sender].append((len(travel.rows), travel.columns[1] - travel.columns[0]))
     return Route(wire, outgoing, landings, arriving, shared=shared)
 
@@ -243,14 +243,42 @@ def test_random_codecs_get_a_key_of_their_own_for_each_block_and_transfer():
     Loopback.run(2, body)
 
 
+@pytest.mark.parametrize("codec", ["fp32", "bf16"])
+def test_columns_of_a_block_are_copied_or_added_where_they_belong(spmd, codec):
+    """Runs of columns: what a pooled lookup lands."""
+
+    def body(world):
+        wire = Wire(world, stage="test", codec=make_codec(codec), gradient_codec=make_codec(codec))
+        size, rank = world.size, world.rank
+        runs = [np.array([[0, 4, 2, rank > 0], [3, 0, 3, rank > 0]]) for rank in range(size)]
+        blocks = [[Block(0, slice(3 * peer, 3 * peer + 3), (0, COLUMNS))] for peer in range(size)]
+        landings = [[Landing(0, Block(0, slice(1, 4)), runs[peer])] for peer in range(size)]
+        route = Route(wire, blocks, landings, [[(3, COLUMNS)]] * size)
+        sources = [torch.arange(18.0 * size).view(-1, COLUMNS) + owner for owner in range(size)]
+        source = sources[rank].clone().requires_grad_()
+        (target,) = route.start([source], differentiable=True).finish([torch.zeros(5, 7)])
+        expected = torch.zeros(5, 7)
+        for owner in range(size):
+            expected[1:4, 4:6] += sources[owner][3 * rank : 3 * rank + 3, 0:2]
+            expected[1:4, 0:3] += sources[owner][3 * rank : 3 * rank + 3, 3:6]
+        assert torch.equal(target.detach(), expected)
+        weights = torch.arange(35.0).view(5, 7)
+        (target * weights).sum().backward()
+        for peer in range(size):
+            of_peer = source.grad[3 * peer : 3 * peer + 3]
+            assert torch.equal(of_peer[:, 0:2], weights[1:4, 4:6])
+            assert torch.equal(of_peer[:, 3:6], weights[1:4, 0:3])
+
+    spmd(body)
+
+
 def test_local_matrices_land_without_a_message():
     world = Loopback.single()
     wire = Wire(world, stage="test")
     local = torch.arange(8.0).view(2, 4).requires_grad_()
     whole = Block(0, slice(0, 2), (0, 4))
-    route = Route(
-        wire, [[], [whole]], [[], [Landing(0, Block(0, slice(1, 3), (2, 4)), (1, 3), add=True)]], [[]]
-    )
+    landing = Landing(0, Block(0, slice(1, 3)), np.array([[1, 2, 2, 1]]))
+    route = Route(wire, [[], [whole]], [[], [landing]], [[]])
     (target,) = route.start([], differentiable=True).finish([torch.ones(3, 5)], [local])
     expected = torch.ones(3, 5)
     expected[1:3, 2:4] += torch.arange(8.0).view(2, 4)[:, 1:3]

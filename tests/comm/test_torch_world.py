@@ -113,12 +113,14 @@ def test_worlds_that_are_closed_leave_the_threads_of_one_behind_at_most():
         names = [(task / "comm").read_text() for task in Path("/proc/self/task").iterdir()]
         return sum(name.startswith("gloo") for name in names)
 
-    counts = []
     for _ in range(4):
         meeting = Rendezvous(rank=0, size=1, host="127.0.0.1", port=free_port("127.0.0.1"))
         world = TorchWorld("gloo", meeting, deadline_s=10)
         world.all_reduce(torch.ones(2), stage="test")
         world.close()
         del world
-        counts.append(count())
-    assert counts[1:] == counts[:-1]
+    # A group's threads end when they next wake up, some time after it was let go of.
+    patience = time.monotonic() + 60
+    while count() > 1 and time.monotonic() < patience:
+        time.sleep(0.01)
+    assert count() <= 1
