@@ -249,13 +249,12 @@ class CachedStore:
         """
         asked = None
         if not self.holds_everything:
-            asked = IdRequest(self._wire, request.remote, request.remote_counts)
+            first = self.offsets[self.world.rank]
+            asked = IdRequest(self._wire, request.remote, request.remote_counts, first)
         return RowGather(self, request, asked)
 
-    def answer(self, asked: Sequence[Tensor], request: RowRequest) -> Transfer:
+    def answer(self, positions: Sequence[Tensor], request: RowRequest) -> Transfer:
         """Send the rows that other ranks asked for; a stage of `RowGather`."""
-        first = self.offsets[self.world.rank]
-        positions = [ids - first for ids in asked]
         places = request.remote_places.split(request.remote_counts)
         return Route.of_rows(self._wire, positions, places, self.row_shape).start([self.local])
 

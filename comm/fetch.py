@@ -13,9 +13,14 @@ from windrow.comm.wire import Wire
 from windrow.comm.world import World
 
 if TYPE_CHECKING:
+    from windrow.comm.route import Transfer
     from windrow.comm.transfer import Pending
 
 __all__ = ["IdRequest", "check_ranges", "fetch_rows"]
+
+ROUND_BYTES = 2 << 20
+"""Bytes to all peers together in a round: 1 to 4 MiB were fastest of 1 to 64, where a round costs far more than
+starting one and still fits the cache."""
 
 
 class IdRequest:
@@ -26,10 +31,12 @@ class IdRequest:
         ids: int64 [sum(counts)] on the CPU, grouped by the rank that owns them; must not change until the answer is
             here.
         counts: ids of each rank; none of this one travel.
+        first: the first id that this rank owns.
     """
 
-    def __init__(self, wire: Wire, ids: Tensor, counts: Sequence[int]) -> None:
+    def __init__(self, wire: Wire, ids: Tensor, counts: Sequence[int], first: int) -> None:
         self._wire = wire
+        self._first = first
         self._ids = ids
         self._counts = list(counts)
         self._stage = f"{wire.stage}: ids"
@@ -46,10 +53,10 @@ class IdRequest:
         self._moving = self._wire.world.start_exchange(wanted, self._asked, stage=self._stage)
 
     def wait(self) -> list[Tensor]:
-        """Wait for the ids: int64 [n] that each rank asks this one for, its own included."""
+        """Wait for the ids: int64 [n] positions of the rows that each rank asks this one for, its own included."""
         assert self._moving is not None, "send_ids comes first"
         self._moving.wait()
-        return self._asked
+        return [asked - self._first for asked in self._asked]
 
 
 def fetch_rows(
@@ -57,14 +64,19 @@ def fetch_rows(
 ) -> Tensor:
     """Gather rows from wherever they live, and wait for them. Collective: every rank calls it, if with no ids.
 
-    ::
+    Rows travel in rounds of bounded memory that overlap::
 
         rank 0 asks for ids 7 2 9          rows: ids 0..4 on rank 0, ids 5..9 on rank 1
           group by owner  2 | 7 9
           counts          rank 1 learns that 2 ids come
           ids             7 9     ------------------->  rank 1
-          rows            r7 r9   <-------------------  gathered, encoded, in rounds
+          rows            r7 r9   <-------------------  gathered, encoded
           land            r7 r2 r9
+
+        round          0        1        2
+        gather      [=====]  [=====]  [==]              rows of this rank that others asked for
+        wire           [~~~~~]  [~~~~~]  [~~]           while the next round is gathered
+        land                 [=====]  [=====]  [==]
 
     Args:
         wire: how rows travel.
@@ -93,13 +105,37 @@ def fetch_rows(
     if world.meter is not None:
         own = counts[world.rank]
         world.meter.record_found(f"{wire.stage}: rows", local=own, remote=sum(counts) - own)
-    request = IdRequest(wire, grouped, counts)
+    request = IdRequest(wire, grouped, counts, offsets[world.rank])
     request.send_ids()
-    positions = [asked - offsets[world.rank] for asked in request.wait()]
+    positions = request.wait()
     bounds = offsets_from_counts(counts)
-    places = [slice(start, stop) if order is None else order[start:stop] for start, stop in pairwise(bounds)]
     fetched = rows.new_empty((len(ids), *rows.shape[1:])) if out is None else out
-    Route.of_rows(wire, positions, places, rows.shape[1:]).move([rows], [fetched])
+
+    # The memory of a round is used again two rounds later, and still in the cache.
+    others = [peer for peer in range(world.size) if peer != world.rank]
+    longest = max((max(len(positions[peer]), counts[peer]) for peer in others), default=0)
+    row_bytes = max(1, rows.shape[1:].numel() * wire.dtype.itemsize)
+    per_round = max(1, ROUND_BYTES // row_bytes // max(1, len(others)))
+    under_way: list[Transfer] = []
+    for first in range(0, max(longest, 1), per_round):
+        spans = [(first, first + per_round)] * world.size
+        spans[world.rank] = (0, 0) if first else (0, counts[world.rank])
+        places = [
+            slice(min(start + low, stop), min(start + high, stop))
+            for (low, high), (start, stop) in zip(spans, pairwise(bounds), strict=True)
+        ]
+        route = Route.of_rows(
+            wire,
+            [of_rank[low:high] for (low, high), of_rank in zip(spans, positions, strict=True)],
+            places if order is None else [order[place] for place in places],
+            rows.shape[1:],
+        )
+        under_way.append(route.start([rows], into=[fetched]))
+        if first:
+            under_way.pop(0).finish([fetched])
+        else:
+            under_way[0].land_own([fetched])
+    under_way.pop().finish([fetched])
     return fetched
 
 

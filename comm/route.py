@@ -38,10 +38,6 @@ if TYPE_CHECKING:
 
 __all__ = ["Block", "Landing", "Route", "RowSource", "Transfer"]
 
-ROUND_BYTES = 2 << 20
-"""Bytes to all peers together in a round of `Route.move`: 1 to 4 MiB were fastest of 1 to 64, where a round costs far
-more than starting one and still fits the cache."""
-
 PIECE_ROWS = 1024
 """Rows that are copied twice are copied so many at a time, so that the copy in between stays in the cache."""
 
@@ -184,32 +180,6 @@ class Route:
             transfer.post(sources, into)
         return transfer
 
-    def move(self, sources: Sequence[Tensor | RowSource], targets: Sequence[Tensor]) -> None:
-        """Start and finish, in rounds of bounded memory that overlap: for callers that wait. Collective.
-
-        Blocks are of whole rows, and none is added::
-
-            round          0        1        2
-            gather      [=====]  [=====]  [==]              rows of this rank that others asked for
-            wire           [~~~~~]  [~~~~~]  [~~]           while the next round is gathered
-            land                 [=====]  [=====]  [==]
-        """
-        world = self.wire.world
-        others = [peer for peer in range(world.size) if peer != world.rank]
-        shapes = [shape for peer in others for shape in self.arriving[peer]]
-        widest = max((torch.Size(shape[1:]).numel() for shape in shapes), default=1)
-        per_round = max(1, ROUND_BYTES // max(1, widest * self.wire.dtype.itemsize) // max(1, len(others)))
-        lengths = [block.num_rows for peer in others for block in self.outgoing[peer]]
-        longest = max([*lengths, *(shape[0] for shape in shapes)], default=0)
-        rounds = range(0, longest, per_round)
-        under_way = [self._part(0, per_round, others).start(sources, into=targets)] if rounds else []
-        _land_directly(self.outgoing[world.rank], self.landings[world.rank], sources, targets)
-        for first in rounds[1:]:
-            under_way.append(self._part(first, first + per_round, others).start(sources, into=targets))
-            under_way.pop(0).finish(targets)
-        for transfer in under_way:
-            transfer.finish(targets)
-
     def block_shapes(self, sources: Sequence[Tensor | RowSource]) -> list[list[Shape]]:
         """Of what goes to each rank."""
         return [
@@ -247,22 +217,6 @@ class Route:
         fits = matrix.dtype == dtype and view.is_contiguous() and view.device == self.wire.packed_on
         return view if fits else None
 
-    def _part(self, first: int, stop: int, peers: Sequence[int]) -> "Route":
-        """Rows number `first` to ``stop - 1`` of each block between this rank and `peers`, nothing else."""
-        size = len(self.outgoing)
-        outgoing: list[list[Block]] = [[] for _ in range(size)]
-        landings: list[list[Landing]] = [[] for _ in range(size)]
-        arriving: list[list[Shape]] = [[] for _ in range(size)]
-        for peer in peers:
-            outgoing[peer] = [block.part(first, stop) for block in self.outgoing[peer]]
-            landings[peer] = [
-                Landing(landing.block, landing.target.part(first, stop)) for landing in self.landings[peer]
-            ]
-            arriving[peer] = [
-                (max(0, min(stop, rows) - first), *shape) for rows, *shape in self.arriving[peer]
-            ]
-        return Route(self.wire, outgoing, landings, arriving)
-
 
 class Transfer:
     """One use of a route; made by `Route.start`."""
@@ -276,6 +230,7 @@ class Transfer:
         self._key = key
         self._sources: Sequence[Tensor | RowSource] = ()
         self._source_shapes: list[torch.Size] = []
+        self._own_landed = False
 
     def post(self, sources: Sequence[Tensor | RowSource], into: Sequence[Tensor] = ()) -> None:
         """Pack and send what goes out, and expect what comes in."""
@@ -290,6 +245,12 @@ class Transfer:
             self._wire, codec, route.arriving, route.receivable(into, codec) if into else None
         )
         self._post(sent, received, self._key, stage=self._wire.rows_stage)
+
+    def land_own(self, targets: Sequence[Tensor]) -> None:
+        """Land what this rank has for itself before `finish`, while messages travel, where nothing is added."""
+        rank = self._rank
+        _land_directly(self._route.outgoing[rank], self._route.landings[rank], self._sources, targets)
+        self._own_landed = True
 
     def finish(self, targets: Sequence[Tensor], local: Sequence[Tensor] = ()) -> tuple[Tensor, ...]:
         """Wait for the messages and land them. Collective; once.
@@ -317,13 +278,11 @@ class Transfer:
         """Wait for the messages and land them, rank by rank, so that sums do not depend on timing."""
         received = self._received_after_wait()
         for peer, landings in enumerate(self._route.landings):
-            if peer in (self._rank, self._wire.world.size):
-                _land_directly(
-                    self._route.outgoing[peer],
-                    landings,
-                    self._sources if peer == self._rank else local,
-                    targets,
-                )
+            if peer == self._wire.world.size:
+                _land_directly(self._route.outgoing[peer], landings, local, targets)
+            elif peer == self._rank:
+                if not self._own_landed:
+                    self.land_own(targets)
             elif not received.in_place(peer):
                 for landing in landings:
                     _land(received.blocks[peer][landing.block], landing, targets[landing.target.matrix])

@@ -4,7 +4,6 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.comm import route
 from windrow.comm.errors import DataError
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.loopback import Loopback
@@ -39,7 +38,7 @@ def fetch(world, ids, codec="fp32", out=None):
 
 @pytest.mark.parametrize("round_bytes", [1, 3 * COLUMNS * 4, 1 << 20])
 def test_fetch_equals_indexing_the_whole_matrix(spmd, monkeypatch, round_bytes):
-    monkeypatch.setattr(route, "ROUND_BYTES", round_bytes)
+    monkeypatch.setattr("windrow.comm.fetch.ROUND_BYTES", round_bytes)
 
     def body(world):
         ids = ids_of(world.rank)
