@@ -6,7 +6,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups, SharedGroups, decoded, distinct_rows
-from windrow.recsys.batches.transforms import TransformOptions, Transforms, transformed_lists
+from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.log.store import FeatureEntry
 
 pa = pytest.importorskip("pyarrow")
@@ -241,10 +241,10 @@ def test_rows_are_the_distinct_samples_in_order_of_their_first(samples):
 @given(st.lists(st.tuples(few, few), max_size=12))
 def test_rows_are_the_same_whenever_they_are_transformed(samples):
     features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
-    steps = TransformOptions(keep_last=1, clip=(1, 2))
+    steps = Transforms({"cart": TransformOptions(keep_last=1, clip=(1, 2))}, FEATURES, ())
 
     def transform(lists):
-        return [transformed_lists(lists[0], steps, "items"), lists[1]]
+        return [steps.lists("cart", lists[0]), lists[1]]
 
     (once, of_once), (each, of_each) = (
         distinct_rows(features, transform, transform_once=value) for value in (True, False)
