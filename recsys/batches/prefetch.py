@@ -6,7 +6,7 @@ producer thread:   next(items) -> [ queue of at most `depth` items ] -> consumer
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -31,7 +31,9 @@ class _End:
     """Marks the end of the items."""
 
 
-def prefetch(items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0) -> Iterator[Item]:
+def prefetch(
+    items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0
+) -> Generator[Item, None, None]:
     """Take items from an iterator in a thread of its own, up to `depth` ahead of their consumer.
 
     The order stays the same. What the iterator raises is raised here, after the items before it. The thread

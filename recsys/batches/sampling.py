@@ -7,7 +7,6 @@ step): every rank draws the same list, without a message.
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import AbstractContextManager, closing
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -76,9 +75,7 @@ class ShuffledSource(ABC):
         Returns:
             A context that ends the thread when it is left.
         """
-        steps = range(first_step, self._steps)
-        ahead = prefetch(self.read(epoch, step) for step in steps)
-        return closing(cast("Generator[Batch, None, None]", ahead))
+        return closing(prefetch(self.read(epoch, step) for step in range(first_step, self._steps)))
 
     @abstractmethod
     def read(self, epoch: int, step: int) -> Batch:

@@ -1,5 +1,7 @@
 """Compiled loops of `windrow.recsys.batches.transforms`."""
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -28,10 +30,10 @@ def transform_ids(
 
 
 @numba.njit(inline="always")
-def _changed(number: int, low: int, high: int, hash_rows: int, key: np.uint64) -> int:
+def _changed(number: Any, low: int, high: int, hash_rows: int, key: np.uint64) -> Any:
     number = min(max(number, low), high)
     if hash_rows > 0 and number != 0:
-        return np.int64(hash_id(key, np.uint64(number)) % np.uint64(hash_rows - 1)) + 1
+        number = np.int64(hash_id(key, np.uint64(number)) % np.uint64(hash_rows - 1)) + 1
     return number
 
 
@@ -54,7 +56,8 @@ def transform_lists(
     `offsets` may start past 0; `weights` are empty where there are none. `dropped` are the sorted ids that are left
     out, `clip_and_hash` low, high, rows and key of `transform_ids`, `keep` the most ids of a list that stay, first ones
     and last ones or `NO_LIMIT`. Of equal ids the first alone stays where there are `slots`: a power of two, at least
-    twice the longest list. `switches` say whether to sort, and whether to turn round. Written: `out_offsets` [n + 1], `out_ids` and `out_weights`, as long as all lists together at least.
+    twice the longest list. `switches` say whether to sort, and whether to turn round. Written: `out_offsets` [n + 1],
+    `out_ids` and `out_weights`, as long as all lists together at least.
     """
     low, high, hash_rows, key = clip_and_hash
     keep_first, keep_last = keep

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, stream_key
-from windrow.recsys.log.raw_blocks import RawBlock
+from windrow.recsys.log.clustering.log_files import is_text
+from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
 
-__all__ = ["Column", "ColumnKind", "conform", "is_text", "list_lengths"]
+__all__ = ["Column", "ColumnKind", "conform", "list_lengths"]
 
 ColumnKind = Literal["label", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
@@ -284,17 +285,6 @@ def _blank_to_null(text: Any) -> Any:
     if not compute.any(blank).as_py():
         return text
     return compute.if_else(blank, pa.scalar(None, text.type), text)
-
-
-def is_text(kind: Any) -> bool:
-    """Whether values of a type are text.
-
-    Args:
-        kind: ``pyarrow.DataType``.
-    """
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _is_number(kind: Any) -> bool:

@@ -19,6 +19,7 @@ from typing import Any
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.files import file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
     SPLITS,
     LogOptions,
@@ -27,7 +28,6 @@ from windrow.recsys.log.options import (
     parse_instant,
     split_by_time,
 )
-from windrow.recsys.log.raw_blocks import file_labels, repeated_files, resolve_files
 from windrow.recsys.log.readers import read_log
 from windrow.recsys.log.samples import SampleMapper
 from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types

@@ -19,11 +19,11 @@ import numpy as np
 
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
-from windrow.recsys.log.clustering.log_files import LogFiles
-from windrow.recsys.log.conform import Column, ColumnKind, conform, is_text, list_lengths
+from windrow.recsys.log.clustering.log_files import LogFiles, is_text
+from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
-from windrow.recsys.log.raw_blocks import RawBlock, TextType
+from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
 __all__ = ["StagedColumn", "StagedLog", "StagingWriter", "staged_columns", "text_types"]

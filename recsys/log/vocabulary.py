@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import MASK, Stream, hash_ids, mix64, stream_key
-from windrow.recsys.log.vocabulary_kernels import fill_slots, find_in_slots, hash_texts
+from windrow.recsys.batches.deduplication.distinct_lists_kernels import find_leaders
+from windrow.recsys.log.vocabulary_kernels import find_in_slots, hash_texts
 
 __all__ = [
     "FIRST_VALUE_ROW",
@@ -56,12 +57,14 @@ class Vocabulary:
         """
         # 2n slots or more, so that a search ends after a few of them.
         slots = np.empty(1 << max(2 * len(values), 2).bit_length(), np.int64)
+        leaders = np.empty(len(values), np.int64)
         attempt = 0
         while True:
             key = stream_key(attempt, Stream.HASH_VALUES)
             hashes = hash_values(values, key)
             slots.fill(-1)
-            if fill_slots(hashes, slots) < 0:
+            find_leaders(hashes, slots, leaders)
+            if (leaders == np.arange(len(values))).all():
                 return cls(values=values, key=key, hashes=hashes, slots=slots)
             attempt += 1
 

@@ -12,13 +12,14 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.raw_blocks import matching_files, repeated_files
+from windrow.recsys.log.files import resolve_files
 
 __all__ = [
     "DESCRIPTION_NAME",
     "LogFiles",
     "check_session_type",
     "check_time_type",
+    "is_text",
     "is_utf8",
     "plain_sessions",
     "plain_times",
@@ -136,30 +137,25 @@ def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
     """
     found: list[Path] = []
     for path in inputs:
-        if path.is_file():
-            matches = [path]
-        elif path.is_dir():
+        matches = [path]
+        if path.is_dir():
             matches = [
-                file for file in sorted(path.rglob("*.parquet")) if file.is_file() and _is_data(file, path)
+                file
+                for file in sorted(path.rglob("*.parquet"))
+                if file.is_file()
+                and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
             ]
             if not matches:
                 raise DataError(
                     f"{path}: there is no *.parquet in the folder; name another one, or its files"
                 )
-        else:
-            matches = matching_files(path)
-            if not matches:
-                raise DataError(f"{path}: there is no such file, and it matches none; correct the path")
+        matches = list(resolve_files(matches))
         _check_named(path, matches)
         found += matches
     for path in found:
         if not is_utf8(path):
             raise DataError(f"the path {os.fsencode(path)!r} is no UTF-8, which Arrow needs: rename it")
-        if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty: write it again, or leave it out")
-    if twice := repeated_files(found):
-        raise DataError(f"{twice}: a file is named twice, so that its rows would count twice; name it once")
-    return tuple(found)
+    return resolve_files(found)
 
 
 def is_utf8(path: Path) -> bool:
@@ -180,10 +176,6 @@ def _check_named(path: Path, matches: Sequence[Path]) -> None:
                 f"{path} takes in the clustered log {folder}, whose rows would count twice if they come from files "
                 "beside it: name that folder itself, or choose a pattern or folder without it"
             )
-
-
-def _is_data(file: Path, folder: Path) -> bool:
-    return not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
 
 
 def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
@@ -309,16 +301,7 @@ def check_session_type(log: LogFiles, by: str) -> None:
     from pyarrow import types
 
     kind = _value_type(_column_type(log, by, "--by"))
-    allowed = (
-        types.is_integer,
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_fixed_size_binary,
-    )
-    if not any(is_kind(kind) for is_kind in allowed):
+    if not (types.is_integer(kind) or _is_text_or_bytes(kind) or types.is_fixed_size_binary(kind)):
         raise DataError(
             f"{log.files[0]}: --by names {by!r} of type {kind}, expected whole numbers, text or bytes: convert the "
             "column, or name another one"
@@ -335,19 +318,26 @@ def check_time_type(log: LogFiles, time: str) -> None:
 
     kind = _column_type(log, time, "--time")
     # DuckDB, which sorts, has neither floats of 16 bits nor decimals of more than 38 digits.
-    allowed = (
-        types.is_integer,
-        types.is_float32,
-        types.is_float64,
-        types.is_decimal128,
-        types.is_date,
-        types.is_time,
-    )
-    if not (types.is_timestamp(kind) or any(is_kind(kind) for is_kind in allowed)):
+    is_number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+    is_instant = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    if not (is_number or is_instant or types.is_decimal128(kind)):
         raise DataError(
             f"{log.files[0]}: --time names {time!r} of type {kind}, expected numbers, dates or times: convert the "
             "column, name another one, or leave rows in their order with --no-sort"
         )
+
+
+def is_text(kind: Any) -> bool:
+    """Whether values of a ``pyarrow.DataType`` are text."""
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def _is_text_or_bytes(kind: Any) -> bool:
+    from pyarrow import types
+
+    return is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)
 
 
 def plain_sessions(column: Any) -> Any:
@@ -365,10 +355,9 @@ def plain_sessions(column: Any) -> Any:
     kind = _value_type(column.type)
     if types.is_integer(kind):
         return column.cast(pa.uint64() if types.is_unsigned_integer(kind) else pa.int64())
-    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     if types.is_dictionary(column.type):
         column = column.cast(kind)
-    return column.cast(pa.large_string() if is_text else pa.large_binary())
+    return column.cast(pa.large_string() if is_text(kind) else pa.large_binary())
 
 
 def plain_times(column: Any) -> Any:

@@ -12,13 +12,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, stream_key
-from windrow.recsys.batches.batch_reader import (
-    BatchReader,
-    Lanes,
-    permutation,
-    shuffled_windows,
-    windows_in_order,
-)
+from windrow.recsys.batches.batch_reader import BatchReader, Lanes, permutation, windows_of
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 
@@ -83,12 +77,12 @@ class Expected:
 
 def order_of_lane(lanes, lane, window_rows, seed, epoch):
     """Rows of a lane in the order of an epoch, or of the log where there is no seed."""
+    windows = windows_of(lane, lanes.rows(lane), window_rows, seed=seed, epoch=epoch)
     if seed is None:
-        windows = windows_in_order(lane, lanes.rows(lane), window_rows)
         return [row for window in windows for row in range(window.start, window.stop)]
     return [
         window.start + place
-        for window in shuffled_windows(lane, lanes.rows(lane), window_rows, seed=seed, epoch=epoch)
+        for window in windows
         for place in permutation(
             stream_key(seed, Stream.SHUFFLE, epoch, lane, window.start), len(window)
         ).tolist()

@@ -19,7 +19,7 @@ from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import sort_rows
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions, split_by_hash
-from windrow.recsys.log.raw_blocks import RawBlock
+from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.staging import StagedLog, StagingWriter, staged_columns, text_types
 
 FEATURES = {

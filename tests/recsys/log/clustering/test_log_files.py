@@ -120,7 +120,7 @@ TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
         (lambda f: [touched(f / "1", "a,b\n1,x\n")], "no readable Parquet file"),
         (lambda f: [touched(f / "1")], "is empty: write it again"),
         (lambda f: [f], r"there is no \*\.parquet in the folder"),
-        (lambda f: [f / "*.parquet"], "there is no such file, and it matches none"),
+        (lambda f: [f / "*.parquet"], r"\*\.parquet: no file matches; correct the path"),
         (lambda f: [write(f / "1.parquet"), f], "named twice"),
         (lambda f: [clustered_beside(f) / "*" / "*.parquet"], "takes in .*out, .* name that folder itself"),
         (
