@@ -21,7 +21,7 @@ from windrow.recsys.log.clustering.log_files import is_text
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
 
-__all__ = ["Column", "ColumnKind", "conform", "list_lengths"]
+__all__ = ["Column", "ColumnKind", "conform", "list_lengths", "row_of"]
 
 ColumnKind = Literal["label", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
@@ -176,7 +176,7 @@ def _list(column: Column, inner: str) -> Any:
         elements = elements.cast("float32", safe=False)
         finite = compute.is_finite(elements).fill_null(fill_value=False)
         if not compute.all(finite, min_count=0).as_py():
-            row = _row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
+            row = row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
             raise column.refuse(row, f"is {lists[row].as_py()}: a weight must be a finite number")
     else:
         elements = _id(column, elements, whole_numbers=inner == "int64", lists=lists)
@@ -195,11 +195,7 @@ def _list_array(lists: Any, elements: Any) -> Any:
 
 
 def list_lengths(lists: Any) -> npt.NDArray[np.int64]:
-    """How long each list is; a null list has length 0.
-
-    Args:
-        lists: ``pyarrow.ListArray``.
-    """
+    """How long each list of a ``pyarrow.ListArray`` is; a null list has length 0."""
     from pyarrow import compute
 
     lengths: npt.NDArray[np.int64] = (
@@ -208,7 +204,7 @@ def list_lengths(lists: Any) -> npt.NDArray[np.int64]:
     return lengths
 
 
-def _row_of(lists: Any, element: int) -> int:
+def row_of(lists: Any, element: int) -> int:
     """The row whose list holds an element."""
     return int(np.searchsorted(np.cumsum(list_lengths(lists)), element, side="right"))
 
@@ -258,7 +254,7 @@ def _parsed(column: Column, text: Any, kind: str, expected: str, lists: Any = No
         return text.cast(kind)
     except pa.ArrowInvalid as error:
         element = _first_refused(text, kind)
-        row = element if lists is None else _row_of(lists, element)
+        row = element if lists is None else row_of(lists, element)
         raise column.refuse(row, f"has {text[element].as_py()!r}, expected {expected}") from error
 
 

@@ -1,12 +1,12 @@
-"""The files that a log is made of: paths and patterns resolved, each file once."""
+"""The files that a log is made of, each once, and the folders that are made of it."""
 
 from collections import Counter
 from collections.abc import Sequence
 from pathlib import Path
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, StoreError
 
-__all__ = ["file_labels", "repeated_files", "resolve_files"]
+__all__ = ["check_replaceable", "file_labels", "repeated_files", "resolve_files"]
 
 
 def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
@@ -52,29 +52,41 @@ def _matches(pattern: Path) -> list[Path]:
 
 
 def repeated_files(files: Sequence[Path]) -> str:
-    """Find files that are named more than once, by whatever names: a link is the file that it leads to.
-
-    Args:
-        files: that exist.
-
-    Returns:
-        All their names with commas between them, as they are spelled; empty where there are none.
-    """
+    """Names of files that are named more than once, commas between them; a link counts as the file that it leads to."""
     places = {file: file.resolve() for file in files}
     counts = Counter(places[file] for file in files)
     return ", ".join(sorted(str(file) for file, place in places.items() if counts[place] > 1))
 
 
 def file_labels(files: Sequence[Path]) -> dict[Path, str]:
-    """What the virtual column ``file`` holds: the name of each file without its endings.
+    """What the virtual column ``file`` holds: the name of each file of a log without its endings.
 
-    Args:
-        files: of one log.
-
-    Returns:
-        Label of each file; ``folder/name`` for all of them where two files have the same name.
+    ``folder/name`` for all of them where two files have the same name.
     """
     stems = {path: path.name.split(".")[0] for path in files}
     if len(set(stems.values())) == len(stems):
         return stems
     return {path: f"{path.parent.name}/{stem}" for path, stem in stems.items()}
+
+
+def check_replaceable(folder: Path, *, overwrite: bool, what: str, marker: str) -> None:
+    """Refuse to write where something else is: a mistaken path must not cost a folder of the user's own.
+
+    Args:
+        folder: to write.
+        overwrite: whether what is there may be replaced.
+        what: is written, for messages: "prepared log".
+        marker: name of a file that every such folder has.
+
+    Raises:
+        StoreError: it exists and is not to be overwritten, or is neither empty nor what is written.
+    """
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise StoreError(f"{folder} already exists: choose another folder or pass --overwrite")
+    if not (folder / marker).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise StoreError(
+            f"{folder} is no {what} (there is no {marker} in it) and is not replaced: choose another folder, or remove "
+            "it yourself"
+        )

@@ -19,7 +19,7 @@ from typing import Any
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
-from windrow.recsys.log.files import file_labels, repeated_files, resolve_files
+from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
     SPLITS,
     LogOptions,
@@ -106,10 +106,8 @@ def prepare_log(
         raise RecipeError(
             '[log] format = "interactions" needs no preparation: training reads such files as they are'
         )
-    if store.exists() and not overwrite:
-        raise StoreError(f"{store} already exists: choose another folder or pass --overwrite")
-    _check_replaceable(store)
-    report = progress or _silent
+    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
+    report = progress or (lambda *_: None)
     columns = staged_columns(log, split)
     with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
@@ -199,20 +197,6 @@ def _failures_explained(store: Path) -> Iterator[None]:
             f"cannot write {store}: {reason}. Make room on the disk of {store.parent}, where what does not fit into "
             "memory goes too, or choose another store"
         ) from error
-
-
-def _check_replaceable(store: Path) -> None:
-    """Only what this function once wrote is replaced: a mistaken path must not cost a folder of the user's own."""
-    if (
-        not store.exists()
-        or (store / MANIFEST_NAME).is_file()
-        or (store.is_dir() and not any(store.iterdir()))
-    ):
-        return
-    raise StoreError(
-        f"{store} is no prepared log (there is no {MANIFEST_NAME} in it) and is not replaced: choose another store, or "
-        "remove it yourself"
-    )
 
 
 def _stage(
@@ -353,10 +337,6 @@ def _write_manifest(
         order=order,
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
-
-
-def _silent(stage: str, share: float) -> None:
-    """Tell nobody."""
 
 
 def _write_vocabularies(

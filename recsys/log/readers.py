@@ -32,6 +32,7 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.arrow_columns import one_chunk
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.clustering.log_files import open_parquet
 from windrow.recsys.log.options import LogFormat
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
 
@@ -59,11 +60,7 @@ class RawBlock:
     """How much of the file is read once this block is, 0 to 1."""
 
     def where(self, row: int) -> str:
-        """The place of a row, for messages.
-
-        Args:
-            row: position in the batch, from 0.
-        """
+        """The place of a row, for messages, from its position in the batch."""
         return f"{self.file}, {self.unit} {self.first + row}"
 
 
@@ -298,11 +295,11 @@ def _read_parquet(files: Sequence[Path], columns: Mapping[str, TextType]) -> Ite
     import pyarrow as pa
 
     for file in files:
-        with _open(file) as opened:
+        with open_parquet(file) as opened:
             if opened.metadata.num_rows == 0:
                 raise DataError(f"{file} has no rows: write it again, or leave it out of paths")
     for file in files:
-        with _open(file) as opened:
+        with open_parquet(file) as opened:
             names = tuple(opened.schema_arrow.names)
             wanted = [name for name in columns if name in names]
             for group in range(opened.num_row_groups):
@@ -323,18 +320,6 @@ def _read_parquet(files: Sequence[Path], columns: Mapping[str, TextType]) -> Ite
                         f"{file}, row group {group}, at or after row {first}: cannot be read ({error}): write the "
                         "file again"
                     ) from error
-
-
-def _open(file: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    try:
-        return parquet.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(
-            f"{file}: no readable Parquet file ({error}): correct the path or write it again"
-        ) from error
 
 
 BLOCK_BYTES = 8 << 20

@@ -101,11 +101,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def table_key(table: str) -> int:
-    """The key that a table's values are hashed with, so that no two tables have the same collisions.
-
-    Args:
-        table: its name.
-    """
+    """The key that the values of a table are hashed with, from its name: so no two tables have the same collisions."""
     return hash_text(table.encode(), stream_key(0, Stream.HASH_VALUES))
 
 
@@ -154,15 +150,12 @@ def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
 
 
 def hashed_rows(values: Any, table: str, rows: int) -> npt.NDArray[np.int64]:
-    """Rows of a table whose values are hashed: 1 + hash mod (rows - 1).
+    """Rows [n] of a table whose values are hashed: 1 + hash mod (rows - 1); row 0 is for missing values.
 
     Args:
         values: ``pyarrow.Array`` of int64 or string without nulls.
         table: name of the table.
         rows: of the table, at least 2.
-
-    Returns:
-        [n] in 1 .. rows - 1; row 0 is for missing values.
     """
     return (hash_values(values, table_key(table)) % np.uint64(rows - 1)).astype(np.int64) + 1
 

@@ -20,7 +20,9 @@ __all__ = [
     "check_session_type",
     "check_time_type",
     "is_text",
+    "is_text_or_bytes",
     "is_utf8",
+    "open_parquet",
     "plain_sessions",
     "plain_times",
 ]
@@ -35,8 +37,8 @@ SAMPLED_GROUPS = 8
 """Row groups, spread over the log, that the size of a row is estimated from: rows often grow as a log goes on."""
 SAMPLED_ROWS = 1024
 """Rows of each."""
-READ_BUFFER_BYTES = 1 << 20
-"""Of each column that is being read. Without a buffer, Arrow reads the whole column of a row group at once."""
+BUFFERED = {"pre_buffer": False, "buffer_size": 1 << 20}
+"""How files are read: without a buffer for each column, Arrow reads the whole column of a row group at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -76,7 +78,7 @@ class LogFiles:
         groups: list[tuple[Path, int]] = []
         schemas: list[Any] = []
         for path in files:
-            with _open(path) as opened:
+            with open_parquet(path, **BUFFERED) as opened:
                 schema = opened.schema_arrow
                 footer = opened.metadata
                 file_rows.append(footer.num_rows)
@@ -120,7 +122,7 @@ class LogFiles:
         # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
         rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
         for path in self.files:
-            with _open(path) as opened:
+            with open_parquet(path, **BUFFERED) as opened:
                 try:
                     # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
                     for group in range(opened.num_row_groups):
@@ -186,7 +188,7 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     for place in range(min(SAMPLED_GROUPS, len(groups))):
         path, group = groups[place * len(groups) // min(SAMPLED_GROUPS, len(groups))]
         try:
-            with _open(path) as opened:
+            with open_parquet(path, **BUFFERED) as opened:
                 batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
                 batch = _as_schema(batch, _without_dictionaries(_common_schema(batch.schema, [])))
         except (OSError, pa.ArrowException) as error:
@@ -200,12 +202,17 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     return max(1.0, plain / rows), packed / rows
 
 
-def _open(path: Path) -> Any:
+def open_parquet(path: Path, **options: Any) -> Any:
+    """Open a ``pyarrow.parquet.ParquetFile``, with its options.
+
+    Raises:
+        DataError: it is none.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER_BYTES)
+        return parquet.ParquetFile(path, **options)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{path}: no readable Parquet file ({error}): correct the path or write it again"
@@ -301,7 +308,7 @@ def check_session_type(log: LogFiles, by: str) -> None:
     from pyarrow import types
 
     kind = _value_type(_column_type(log, by, "--by"))
-    if not (types.is_integer(kind) or _is_text_or_bytes(kind) or types.is_fixed_size_binary(kind)):
+    if not (types.is_integer(kind) or is_text_or_bytes(kind) or types.is_fixed_size_binary(kind)):
         raise DataError(
             f"{log.files[0]}: --by names {by!r} of type {kind}, expected whole numbers, text or bytes: convert the "
             "column, or name another one"
@@ -334,7 +341,8 @@ def is_text(kind: Any) -> bool:
     return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
 
 
-def _is_text_or_bytes(kind: Any) -> bool:
+def is_text_or_bytes(kind: Any) -> bool:
+    """Whether values of a ``pyarrow.DataType`` are text or bytes of any length."""
     from pyarrow import types
 
     return is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)

@@ -16,9 +16,9 @@ anywhere. A feature has versions, and a list moves along one until the next begi
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -52,8 +52,7 @@ SIZES, BEGINNINGS, MOMENTS = range(3)
 """What random numbers of samples are for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """Samples of a log, one behind the other."""
 
     sessions: npt.NDArray[np.int64]
@@ -65,16 +64,12 @@ class Samples:
 
     def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice) -> "Samples":
         """Some of them, in the order asked for."""
-        return Samples(sessions=self.sessions[chosen], places=self.places[chosen], times=self.times[chosen])
+        return Samples(*(column[chosen] for column in self))
 
     @staticmethod
-    def joined(parts: "list[Samples]") -> "Samples":
+    def joined(parts: "Sequence[Samples]") -> "Samples":
         """One behind the other."""
-        return Samples(
-            sessions=np.concatenate([part.sessions for part in parts]),
-            places=np.concatenate([part.places for part in parts]),
-            times=np.concatenate([part.times for part in parts]),
-        )
+        return Samples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _uniform(key: int, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
@@ -192,7 +187,7 @@ def _samples_of(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> 
     within = _uniform(0, (keys + places.astype(np.uint64)).view(np.int64))
     sizes = sizes[owners]
     times = begins[owners] + places * lasts // sizes + (within * (lasts // sizes)).astype(np.int64)
-    return Samples(sessions=sessions[owners], places=places, times=times)
+    return Samples(sessions[owners], places, times)
 
 
 WALK, LENGTHS, IDS, DENSE, EFFECTS, LABELS = range(100, 106)

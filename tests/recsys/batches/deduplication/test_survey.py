@@ -12,14 +12,15 @@ from pyarrow import parquet
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.batches.deduplication.storage_bytes import StorageScales, stored_bytes
 from windrow.recsys.batches.deduplication.survey import batches_as_read, batches_of_neighbours, survey_log
 from windrow.recsys.batches.deduplication.survey_sample import (
     CodedSamples,
+    StorageScales,
     choose_sessions,
     code_batch,
     code_lists,
     read_rows,
+    stored_bytes,
 )
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
@@ -216,7 +217,7 @@ def test_batches_of_the_training_reader(planted_store, tmp_path):
     distinct = 0
     for coded, batch in zip(found.batches, read, strict=True):
         lists = [tuple(one.tolist()) for one in batch.sparse["cart"].to_dense()]
-        assert coded.distinct(["cart"]).rows == len(set(lists))
+        assert coded.distinct(["cart"])[0] == len(set(lists))
         assert coded.num_ids("cart") == sum(map(len, lists))
         distinct += len({session_of[row] for row in batch.row_ids.tolist()})
     assert found.samples_per_session == sum(batch.num_samples for batch in read) / distinct
@@ -247,9 +248,8 @@ def slow_distinct(
 def test_distinct_rows_and_their_ids(samples, names, size):
     group = names[:size]
     expected = slow_distinct(samples, group)
-    found = coded(samples).distinct(group)
-    assert found.rows == len(expected)
-    assert found.ids == {name: sum(len(key[place]) for key in expected) for place, name in enumerate(group)}
+    ids = {name: sum(len(key[place]) for key in expected) for place, name in enumerate(group)}
+    assert coded(samples).distinct(group) == (len(expected), ids)
 
 
 @given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
@@ -265,14 +265,14 @@ def test_other_samples(samples, data):
     taken = coded(samples).take(np.array(places, np.int64))
     assert taken.num_samples == len(places)
     assert taken.num_ids("cart") == sum(len(samples[place][0]) for place in places)
-    assert taken.distinct(NAMES).rows == len(slow_distinct([samples[place] for place in places], list(NAMES)))
+    assert taken.distinct(NAMES)[0] == len(slow_distinct([samples[place] for place in places], list(NAMES)))
 
 
 def test_many_features_of_many_values_do_not_overflow():
     draw = np.random.default_rng(0)
     codes = {name: draw.permutation(100_000).astype(np.int32) for name in "abcdefgh"}
     found = CodedSamples(codes, {name: np.ones(100_000, np.int32) for name in codes})
-    assert found.distinct("abcdefgh").rows == 100_000
+    assert found.distinct("abcdefgh")[0] == 100_000
     assert found.joined("abcdefgh").max() == 99_999
 
 

@@ -196,6 +196,34 @@ def test_dictionaries_are_written_again(tmp_path: Path) -> None:
     assert [words[row] for row in after["row"].to_pylist()] == after["session"].to_pylist()
 
 
+def test_a_dictionary_that_is_too_small_for_a_row_group_is_told(tmp_path: Path) -> None:
+    """Each file's own row groups were small enough."""
+    words = pa.array([f"w{row:03}" for row in range(300)])
+    schema = pa.schema([("session", pa.dictionary(pa.int8(), pa.string())), ("at", pa.int64())])
+    (tmp_path / "log").mkdir()
+    with parquet.ParquetWriter(tmp_path / "log" / "a.parquet", schema) as writer:
+        for start in range(0, 300, 100):
+            columns = [words.slice(start, 100), pa.array(range(100))]
+            writer.write_table(pa.table(columns, names=["session", "at"]).cast(schema))
+    cluster_log(options_for(tmp_path, files=1, row_group_rows=100))
+    after = read(tmp_path / "out")[0]
+    assert after.schema.field("session").type == schema.field("session").type
+    assert sorted(after["session"].to_pylist()) == words.to_pylist()
+    with pytest.raises(DataError, match=r"300 rows has too many different values .* lower --row-group-rows"):
+        cluster_log(options_for(tmp_path, files=1, row_group_rows=300, overwrite=True))
+
+
+def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:
+    columns = {"session": [1, 2], "at": [1, 2], "text": ["a", "b"], "ids": [[1], [2]], "words": [["a"], []]}
+    (tmp_path / "log").mkdir()
+    parquet.write_table(pa.table(columns), tmp_path / "log" / "a.parquet")
+    cluster_log(options_for(tmp_path, files=1))
+    group = parquet.read_metadata(tmp_path / "out" / "part-00000.parquet").row_group(0)
+    found = [group.column(place) for place in range(group.num_columns)]
+    assert [column.path_in_schema for column in found if column.has_dictionary_page] == ["text"]
+    assert {column.compression for column in found} == {"ZSTD"}
+
+
 def test_row_groups_that_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
     log = tmp_path / "log"
     log.mkdir()
