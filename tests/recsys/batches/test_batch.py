@@ -3,8 +3,6 @@ import re
 
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.batch import Batch, check_jagged
@@ -144,22 +142,3 @@ def test_accepts_what_keeps_the_laws(good):
 def test_refuses_each_broken_law(bad, message):
     with pytest.raises(DataError, match=re.escape(message)):
         check_jagged(bad, ROWS)
-
-
-@given(st.data())
-def test_names_the_first_bad_id_of_the_first_bad_feature(data):
-    samples = data.draw(st.integers(1, 6))
-    lengths = data.draw(st.lists(st.integers(0, 3), min_size=2 * samples, max_size=2 * samples))
-    values = data.draw(st.lists(st.integers(-1, 10), min_size=sum(lengths), max_size=sum(lengths)))
-    batch = jagged(values, lengths=lengths)
-    left = list(values)
-    for place, length in enumerate(lengths):
-        feature = ("item", "history")[place // samples]
-        for _ in range(length):
-            number = left.pop(0)
-            if not 0 <= number < ROWS[feature]:
-                expected = re.escape(f"feature {feature!r}, sample {place % samples}: id {number},")
-                with pytest.raises(DataError, match=expected):
-                    check_jagged(batch, ROWS)
-                return
-    check_jagged(batch, ROWS)

@@ -35,13 +35,6 @@ def test_counts_the_bytes_of_what_it_holds(group, jagged_of):
     assert weighted.num_bytes == 2 * 8 + 2 * 4 + 8 + 8
 
 
-def test_moves_to_a_device(group):
-    moved = group.to(torch.device("meta"))
-    assert moved.inverse.is_meta
-    assert moved.unique.values().is_meta
-    assert (moved.keys, moved.num_unique) == (group.keys, 3)
-
-
 GROUP = ("history", "cart")
 
 

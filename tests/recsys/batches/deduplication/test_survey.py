@@ -252,22 +252,6 @@ def test_distinct_rows_and_their_ids(samples, names, size):
     assert coded(samples).distinct(group) == (len(expected), ids)
 
 
-@given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
-def test_what_is_unchanged(samples, names, size):
-    places = [NAMES.index(name) for name in names[:size]]
-    expected = [all(before[place] == after[place] for place in places) for before, after in pairwise(samples)]
-    assert coded(samples).unchanged(names[:size]).tolist() == expected
-
-
-@given(samples_of_lists, st.data())
-def test_other_samples(samples, data):
-    places = data.draw(st.lists(st.integers(0, len(samples) - 1), max_size=9) if samples else st.just([]))
-    taken = coded(samples).take(np.array(places, np.int64))
-    assert taken.num_samples == len(places)
-    assert taken.num_ids("cart") == sum(len(samples[place][0]) for place in places)
-    assert taken.distinct(NAMES)[0] == len(slow_distinct([samples[place] for place in places], list(NAMES)))
-
-
 def test_many_features_of_many_values_do_not_overflow():
     draw = np.random.default_rng(0)
     codes = {name: draw.permutation(100_000).astype(np.int32) for name in "abcdefgh"}
