@@ -159,20 +159,11 @@ class Window:
 def windows_of(
     lane: int, rows: tuple[int, int], window_rows: int, *, seed: int | None = None, epoch: int = 0
 ) -> list[Window]:
-    """Cut a lane into windows, at multiples of a row number.
+    """Cut a lane of rows ``(start, stop)`` into windows of `window_rows` at most, in the order in which they are read.
 
-    Not at multiples counted from the lane's start: so a window is a whole row group of a file, where lanes begin in
-    the middle of one.
-
-    Args:
-        lane: number of the lane.
-        rows: ``(start, stop)`` of the lane.
-        window_rows: the most rows in a window, at least 1.
-        seed: the run's seed, to draw an order of windows; None for the order of rows.
-        epoch: from 0; each has an order of its own.
-
-    Returns:
-        The windows in the order in which they are read; none for an empty lane.
+    Cut is at multiples of the row number, not at multiples counted from the lane's start: so a window is a whole row
+    group of a file, where lanes begin in the middle of one. With a `seed` the order of windows is drawn anew for every
+    epoch.
     """
     start, stop = rows
     cuts = [start, *range((start // window_rows + 1) * window_rows, stop, window_rows), stop]
@@ -185,17 +176,11 @@ def windows_of(
 
 
 def permutation(key: int, length: int) -> npt.NDArray[np.int64]:
-    """A random order of ``0 .. length - 1``, a pure function of the key.
+    """A random order of ``0 .. length - 1``, [length] int64, a pure function of the key. Cost: one sort.
 
     Args:
         key: from `windrow.comm.random.stream_key`.
         length: how many, below 2**32.
-
-    Returns:
-        [length] int64.
-
-    Cost:
-        One sort of `length` integers.
     """
     # Numbers and their positions in one integer: sorting that is several times faster than argsort.
     bits = np.uint64(max(length - 1, 0).bit_length())
@@ -213,10 +198,8 @@ def permutation_of_runs(key: int, sessions: npt.NDArray[np.int64]) -> npt.NDArra
         sessions: [n] int64; a run is a longest stretch of one number, so one number may have several.
 
     Returns:
-        [n] int64 positions: of 7 7 5 5 5 7, when the second run comes first and the last second, 2 3 4 5 0 1.
-
-    Cost:
-        One sort of as many integers as there are runs, and a few passes over n.
+        [n] int64 positions: of 7 7 5 5 5 7, when the second run comes first and the last second, 2 3 4 5 0 1. Cost: a
+        sort of as many integers as there are runs, and a few passes over n.
     """
     starts = np.flatnonzero(np.concatenate([[True], sessions[1:] != sessions[:-1]]))
     lengths = np.diff(np.append(starts, len(sessions)))

@@ -68,13 +68,10 @@ class NeighbourSampler:
         self._columns = lists.values[np.lexsort((keys, lists.rows))]
 
     def sample(self, rows: IntArray, draws: npt.NDArray[np.uint64]) -> tuple[IntArray, IntArray, FloatArray]:
-        """Draw a sample for each row.
+        """Draw a sample for each of `rows` [n], any row any number of times.
 
-        A row's columns stand in a circle, in a seeded order; a sample is some consecutive ones.
-
-        Args:
-            rows: [n], any row any number of times.
-            draws: [n] random numbers that say where to begin.
+        A row's columns stand in a circle, in a seeded order; a sample is some consecutive ones, from where the random
+        number in `draws` [n] says.
 
         Returns:
             Columns of all samples, [n] the length of each, and the weight of each column. Cost: proportional to the

@@ -363,7 +363,7 @@ def select_by_pytorch(
     places: Sequence[int],
     rows: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Copy chosen lists with PyTorch's operations, on any device.
+    """Copy chosen lists with PyTorch's operations, on any device: values, weights and lengths, differentiable.
 
     Args:
         offsets: [F * num_rows + 1] where lists begin.
@@ -372,9 +372,6 @@ def select_by_pytorch(
         num_rows: lists of a feature.
         places: f features.
         rows: [n] int64, which list of each feature comes first, second and so on.
-
-    Returns:
-        Values, weights and lengths of the f * n lists; differentiable.
     """
     chosen = torch.cat([rows + place * num_rows for place in places])
     starts = offsets[:-1].index_select(0, chosen)
@@ -412,14 +409,11 @@ class _SelectVectors(torch.autograd.Function):
 
 
 def list_positions(starts: Array, lengths: Array) -> Array:
-    """Positions of the values of lists, list after list.
+    """Positions of the values of lists, list after list: int64, on the same device.
 
     Args:
         starts: [n] integers where each begins.
         lengths: [n] integers.
-
-    Returns:
-        [sum of lengths] int64, on the same device.
     """
     if not isinstance(lengths, Tensor):
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)

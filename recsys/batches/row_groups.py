@@ -243,14 +243,9 @@ class RowGroup:
 
 
 def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
-    """Take the arrays out of a decoded row group.
+    """Take the arrays out of a decoded row group, a ``pyarrow.Table`` of ``choice.columns()``.
 
-    Args:
-        table: ``pyarrow.Table`` of ``choice.columns()``.
-        choice: what is read, and what is done to it.
-
-    Returns:
-        Samples; what needs no work lies in the memory that Arrow decoded it to.
+    What needs no work lies in the memory that Arrow decoded it to.
 
     Raises:
         ValueError: lists and their weights have different lengths, or a row group begins with a null.
@@ -399,11 +394,7 @@ class RowGroups:
         self._lock = threading.Lock()
 
     def covering(self, start: int, stop: int) -> list[tuple[RowGroup, int, int]]:
-        """The row groups that hold some rows.
-
-        Args:
-            start: first row, number in the split.
-            stop: first row after; more than `start`.
+        """The row groups that hold the rows from `start` to before `stop`, numbers in the split.
 
         Returns:
             ``(row group, first row in it, first row after)``, in order.

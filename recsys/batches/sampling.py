@@ -66,11 +66,7 @@ class ShuffledSource(ABC):
     def batches(
         self, epoch: int, first_step: int = 0
     ) -> AbstractContextManager[Generator[Batch, None, None]]:
-        """This rank's minibatches of an epoch, made in a thread of their own two steps ahead.
-
-        Args:
-            epoch: from 0.
-            first_step: where to begin.
+        """This rank's minibatches of an epoch from a step on, made in a thread of their own two steps ahead.
 
         Returns:
             A context that ends the thread when it is left.
@@ -128,11 +124,7 @@ class NegativeSampler:
         self._cumulative[-1] = 1.0  # Every number below 1 must find an item.
 
     def sample(self, epoch: int, step: int) -> npt.NDArray[np.int64]:
-        """Draw the negatives of one step.
-
-        Args:
-            epoch: from 0.
-            step: of the epoch.
+        """Draw the negatives of a step of an epoch.
 
         Returns:
             [num_negatives] int64 item ids, the same on every rank. Cost: a binary search for each.

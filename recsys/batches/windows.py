@@ -225,9 +225,6 @@ def read_window(
         groups: ``(row group, start, stop)``, whose rows one after the other are the window's.
         first_row: number in the split of the first of them.
         order: [n] which row comes first, second and so on; None for the order of rows.
-
-    Returns:
-        The columns.
     """
     num_rows = sum(stop - start for _, start, stop in groups)
     single = np.empty((len(groups[0][0].single), num_rows), np.int64)
@@ -247,27 +244,14 @@ def read_window(
 
 
 def sessions_of(groups: Sequence[tuple[RowGroup, int, int]]) -> npt.NDArray[np.int64]:
-    """Session ids of a window's rows.
-
-    Args:
-        groups: as `read_window` takes them; their sessions were read.
-
-    Returns:
-        [n] int64.
-    """
+    """[n] int64 session ids of a window's rows, given as `read_window` takes them; their sessions were read."""
     parts = [group.sessions[start:stop] for group, start, stop in groups if group.sessions is not None]
     assert len(parts) == len(groups), "sessions were not read"
     return _one(parts)
 
 
 def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: int = 0) -> Piece:
-    """What a batch of no samples is made of.
-
-    Args:
-        features: that are in no group.
-        num_dense: dense values of a sample.
-        num_groups: groups of features whose lists are held once.
-    """
+    """What a batch of no samples is made of: of features that are in no group, dense values and groups."""
     none = np.zeros(0, np.float32)
     lists: tuple[Lists, ...] = tuple(
         Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64), none if feature.weighted else None)
@@ -286,16 +270,12 @@ def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: 
 
 
 def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], groups: GroupBatches) -> Batch:
-    """Put the samples of a step one after the other.
+    """Put the samples of a step one after the other, in memory of their own.
 
     Args:
         pieces: in the order of lanes, at least one; any of them may be empty.
-        features: that are in no group, in their order.
+        features: that are in no group, in their order. Where any of them has weights, the ids of those without weigh 1.
         groups: what puts groups of features together.
-
-    Returns:
-        The batch, in memory of its own. Where any feature that is in no group has weights, the ids of those without
-        weigh 1.
     """
     single = np.concatenate([piece.window.single[:, piece.start : piece.stop] for piece in pieces], axis=1)
     if len(single) == len(features):

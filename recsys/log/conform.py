@@ -54,14 +54,11 @@ class Column:
         )
 
     def refuse_first(self, bad: Any, message: str) -> None:
-        """Raise for the first row that is marked, if any is.
+        """Raise a DataError for the first row that is marked, if any is.
 
         Args:
             bad: [n] truth values, Arrow (null counts as false) or NumPy.
             message: about the value, with ``{}`` where it goes.
-
-        Raises:
-            DataError: a row is marked.
         """
         marked = (
             bad
@@ -74,14 +71,7 @@ class Column:
 
 
 def conform(column: Column, kind: ColumnKind) -> Any:
-    """Turn a column into what it is needed as.
-
-    Args:
-        column: as it is in the file.
-        kind: what it is needed as.
-
-    Returns:
-        ``pyarrow.Array`` of the type above.
+    """Turn a column into what it is needed as: ``pyarrow.Array`` of the type above.
 
     Raises:
         DataError: the type does not fit, or a value does not; the message names file and row.

@@ -129,10 +129,10 @@ class StagingWriter:
             self._writer.close()
 
     def write(self, block: RawBlock, label: str, code: int) -> None:
-        """Add a block.
+        """Add a block of the log.
 
         Args:
-            block: rows of the log.
+            block: its rows.
             label: the virtual column ``file`` in all of them.
             code: of the split, where files decide.
 
@@ -353,14 +353,9 @@ class StagedLog:
         return int(found[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation of columns, over values that are not missing.
+        """Mean and standard deviation of float32 columns, over values that are not missing, of chosen rows (SQL).
 
-        Args:
-            columns: of float32.
-            chosen: condition on the rows, in SQL.
-
-        Returns:
-            ``(mean, deviation)`` by column; (0, 1) without values, and deviation 1 where all are equal.
+        By column; (0, 1) without values, and deviation 1 where all are equal.
         """
         if not columns:
             return {}

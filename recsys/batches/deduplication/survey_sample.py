@@ -50,7 +50,6 @@ __all__ = [
     "code_batch",
     "code_lists",
     "read_rows",
-    "stored_bytes",
 ]
 
 Rows = npt.NDArray[np.int64]
@@ -215,15 +214,12 @@ class StorageScales:
         self._bytes = dict.fromkeys(self._orders, 0)
 
     def add(self, columns: list[str], *, of_feature: bool = False) -> Any:
-        """Weigh columns.
+        """Weigh columns, and return a ``pyarrow.Table`` of them in clustered order.
 
         Args:
             columns: names.
             of_feature: whether they are the ids of a feature, and their weights where it has any: of those a clustered
                 store leaves out what repeats.
-
-        Returns:
-            ``pyarrow.Table`` of them in clustered order.
 
         Raises:
             StoreError: a file cannot be read.
@@ -232,7 +228,7 @@ class StorageScales:
         for name, rows in reversed(self._orders.items()):
             table = read_rows(self._split, columns, rows)
             clustered = name == "clustered"
-            self._bytes[name] += stored_bytes(
+            self._bytes[name] += _stored_bytes(
                 table, clustered=clustered, repeats=repeats if clustered else ()
             )
         return table
@@ -246,14 +242,8 @@ class StorageScales:
         )
 
 
-def stored_bytes(columns: Any, *, clustered: bool, repeats: Sequence[tuple[str, str]] = ()) -> int:
-    """Write samples as a prepared store does, and see how large the files are, footers included.
-
-    Args:
-        columns: ``pyarrow.Table``: some columns of a prepared log, in the order of samples.
-        clustered: whether the samples of a session are neighbours: they are compressed otherwise then.
-        repeats: see `windrow.recsys.log.store.SplitWriter`.
-    """
+def _stored_bytes(columns: Any, *, clustered: bool, repeats: Sequence[tuple[str, str]] = ()) -> int:
+    """Bytes of the files, footers included, of samples that are written as in a prepared store."""
     with TemporaryDirectory(prefix="windrow-sizes-") as folder:
         with SplitWriter(Path(folder), "sample", clustered=clustered, repeats=repeats) as writer:
             for batch in columns.to_batches(max_chunksize=ROW_GROUP_ROWS):

@@ -4,6 +4,7 @@ A log's files must have the same columns, of types that can be brought to one. T
 the order of a clustered log: here is what they may hold, and how they are compared.
 """
 
+import contextlib
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -78,7 +79,7 @@ class LogFiles:
         groups: list[tuple[Path, int]] = []
         schemas: list[Any] = []
         for path in files:
-            with open_parquet(path, **BUFFERED) as opened:
+            with _opened(path) as opened:
                 schema = opened.schema_arrow
                 footer = opened.metadata
                 file_rows.append(footer.num_rows)
@@ -122,14 +123,11 @@ class LogFiles:
         # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
         rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
         for path in self.files:
-            with open_parquet(path, **BUFFERED) as opened:
-                try:
-                    # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
-                    for group in range(opened.num_row_groups):
-                        for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
-                            yield _as_schema(batch.select(wanted), schema)
-                except (OSError, pa.ArrowException) as error:
-                    raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
+            with _opened(path) as opened:
+                # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
+                for group in range(opened.num_row_groups):
+                    for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
+                        yield _as_schema(batch.select(wanted), schema)
 
 
 def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
@@ -187,12 +185,9 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     rows = plain = packed = 0
     for place in range(min(SAMPLED_GROUPS, len(groups))):
         path, group = groups[place * len(groups) // min(SAMPLED_GROUPS, len(groups))]
-        try:
-            with open_parquet(path, **BUFFERED) as opened:
-                batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
-                batch = _as_schema(batch, _without_dictionaries(_common_schema(batch.schema, [])))
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
+        with _opened(path) as opened:
+            batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
+            batch = _as_schema(batch, _without_dictionaries(_common_schema(batch.schema, [])))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
             writer.write_batch(batch)
@@ -217,6 +212,18 @@ def open_parquet(path: Path, **options: Any) -> Any:
         raise DataError(
             f"{path}: no readable Parquet file ({error}): correct the path or write it again"
         ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A Parquet file that may turn out to be damaged."""
+    import pyarrow as pa
+
+    with open_parquet(path, **BUFFERED) as opened:
+        try:
+            yield opened
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
 
 
 def _check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
@@ -349,14 +356,7 @@ def is_text_or_bytes(kind: Any) -> bool:
 
 
 def plain_sessions(column: Any) -> Any:
-    """A column of sessions, as whole numbers, text or bytes of one kind.
-
-    Args:
-        column: ``pyarrow.Array``, perhaps with a dictionary or of fixed size.
-
-    Returns:
-        The same values as int64, uint64, large_string or large_binary.
-    """
+    """Sessions, perhaps with a dictionary or of fixed size, as int64, uint64, large_string or large_binary."""
     import pyarrow as pa
     from pyarrow import types
 
@@ -369,15 +369,9 @@ def plain_sessions(column: Any) -> Any:
 
 
 def plain_times(column: Any) -> Any:
-    """A column of times, as numbers of the same order.
+    """Times as numbers of the same order: dates and times as int32 or int64, in their unit; numbers as they are.
 
     DuckDB 1.1 cuts nanoseconds off times of the day and off those with a zone; newer ones do not.
-
-    Args:
-        column: ``pyarrow.Array`` of numbers, dates or times.
-
-    Returns:
-        Dates and times as int32 or int64, in their unit; numbers as they are.
     """
     import pyarrow as pa
     from pyarrow import types

@@ -88,15 +88,7 @@ def _session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) 
 
 
 def sessions_for(options: SessionLogOptions, samples: int) -> int:
-    """How many sessions, from number 0 on, a log of so many samples needs.
-
-    Args:
-        options: of the log.
-        samples: at least 1.
-
-    Returns:
-        The smallest number of sessions that together have as many.
-    """
+    """The smallest number of sessions, from number 0 on, that a log of so many samples, at least 1, needs."""
     found = first = 0
     while True:
         sizes = _session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
@@ -260,14 +252,9 @@ def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = m
 
 
 def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[np.float64]:
-    """How often each id of a feature is drawn, the most frequent one first.
+    """How often each id of a feature is drawn, the most frequent one first: shares, all of which add up to 1.
 
-    Args:
-        feature: whose ids.
-        head: only so many; None: all.
-
-    Returns:
-        [rows or head] shares; all add up to 1.
+    Only the first ones where `head` says how many.
     """
     edges = np.arange(1, min(head or feature.rows, feature.rows) + 2, dtype=np.float64)
     end = feature.rows + 1.0

@@ -27,26 +27,6 @@ def open_groups(store, memory_bytes=1 << 20):
     )
 
 
-def test_covers_any_range(store):
-    groups = open_groups(store)
-    for start in range(10):
-        for stop in range(start + 1, 11):
-            found = groups.covering(start, stop)
-            ids = [number for group, low, high in found for number in group.single[0][low:high].tolist()]
-            assert ids == list(range(start, stop))
-            assert all(low < high for _, low, high in found)
-
-
-def test_lists_and_weights(store):
-    [(group, low, high)] = open_groups(store).covering(4, 7)
-    lists = group.lists[0]
-    assert (low, high) == (0, 3)
-    assert lists.offsets.tolist() == [0, 1, 3, 3]
-    assert lists.values.tolist() == [4, 5, 5]
-    assert lists.weights.tolist() == [0.5, 0.5, 0.5]
-    assert group.dense.shape == (3, 0)
-
-
 def test_keeps_what_was_used_last_within_its_memory(store):
     size = open_groups(store).covering(0, 1)[0][0].num_bytes
     groups = open_groups(store, memory_bytes=2 * size + size // 2)
@@ -162,7 +142,7 @@ def test_groups_leave_the_other_features():
     whole = decoded(table(), choice())
     # Starts and lengths of two lists of two rows and of one, their ids and weights, hashes, and numbers of 4 bytes.
     of_rows = [lists.num_bytes for rows in (users, baskets) for lists in rows.features]
-    assert of_rows == [32 + 2 * 8, 32 + 6 * 8, 32 + 2 * 8 + 2 * 4]
+    assert of_rows == [32 + 2 * 8, 32 + 2 * 8, 32 + 2 * 8 + 2 * 4]
     assert group.groups.num_bytes == sum(of_rows) + 4 * 8 + 6 * 4
     # Labels, dense values, items; all else is held otherwise.
     assert whole.num_bytes == 12 + 24 + 2 * 24 + (16 + 32) + (16 + 24 + 12)

@@ -234,12 +234,3 @@ def test_lists_of_clustered_samples_are_written_in_full(tmp_path: Path) -> None:
         found[clustered] = [group.column(place).has_dictionary_page for place in range(2)]
         assert parquet.read_table(tmp_path / writer.files()[0].name).to_batches() == [batch]
     assert found == {False: [True, True], True: [True, False]}
-
-
-def test_what_the_sample_before_has_is_left_out_and_a_row_group_begins_anew(tmp_path: Path) -> None:
-    columns = {"item": [1, 1, 1, 2, 2], "other": [5] * 5}
-    with SplitWriter(tmp_path, "train", repeats=[("item", "")]) as writer:
-        writer.write(pa.RecordBatch.from_pydict(columns))
-    written = parquet.read_table(tmp_path / writer.files()[0].name)
-    assert written["item"].to_pylist() == [1, None, None, 2, 2]
-    assert written["other"].to_pylist() == columns["other"]

@@ -20,7 +20,6 @@ from windrow.recsys.batches.deduplication.survey_sample import (
     code_batch,
     code_lists,
     read_rows,
-    stored_bytes,
 )
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
@@ -367,16 +366,6 @@ def test_rows_in_any_order(write_log, tmp_path):
         read_rows(split, ["item"], np.array([80]))
 
 
-def test_neighbours_that_repeat_take_less():
-    draw = np.random.default_rng(0)
-    lists = draw.integers(0, 1 << 40, (500, 32))
-    clustered = pa.table({"cart": pa.array(list(lists.repeat(16, 0)))})
-    shuffled = clustered.take(pa.array(draw.permutation(8000)))
-    small, large = stored_bytes(clustered, clustered=True), stored_bytes(shuffled, clustered=False)
-    assert 500 * 32 * 5 < small < large / 2
-    assert stored_bytes(shuffled, clustered=False) == large
-
-
 @pytest.mark.parametrize("order", ["time", "sessions"])
 def test_each_order_is_weighed(planted_store, tmp_path, order):
     store = planted_store(tmp_path, order=order)
@@ -385,7 +374,6 @@ def test_each_order_is_weighed(planted_store, tmp_path, order):
     table = scales.add(["history"])
     assert table.num_rows == len(chosen.rows)
     sizes = scales.sizes()
-    assert sizes.clustered == stored_bytes(table, clustered=True) / len(chosen.rows)
     assert sizes.clustered < 0.9 * sizes.as_logged
     assert sizes.sharded != sizes.as_logged
     scales.add(["user"])
