@@ -379,6 +379,18 @@ def check_group(wanted, found):
         assert found.unique.weights_or_none() is None
 
 
+def test_equal_ids_of_other_weights_stay_apart(tmp_path, write_log, monkeypatch):
+    """In two row groups, and under one hash."""
+    pa = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(distinct_lists, "hash_lists", same_hash_for_all)
+    ids, weights = pa.array([[7], [7]]), pa.array([[0.5], [0.25]], pa.list_(pa.float32()))
+    log = {"label": columns(2)["label"], "basket": ids, "basket.weights": weights}
+    store = write_log(tmp_path / "log", log, row_group_rows=1)
+    (batch,) = read(reader_of(store, groups=[["basket"]], shuffle="none", lanes=1), 0)
+    assert batch.deduplicated[0].inverse.tolist() == [0, 1]
+    assert batch.deduplicated[0].unique.weights().tolist() == [0.5, 0.25]
+
+
 def test_sessions_stay_together_and_come_in_another_order_in_every_epoch(tmp_path, write_log):
     sessions = [row // 5 for row in range(60)]
     store = write_log(tmp_path / "log", repeating_columns(sessions), num_dense=1, row_group_rows=30)
