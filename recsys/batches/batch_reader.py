@@ -48,14 +48,7 @@ from windrow.recsys.batches.windows import (
 )
 from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, FeatureEntry, LogStore
 
-__all__ = [
-    "BatchReader",
-    "Lanes",
-    "Window",
-    "permutation",
-    "permutation_of_runs",
-    "windows_of",
-]
+__all__ = ["BatchReader", "Lanes", "Window", "permutation", "permutation_of_runs", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True)

@@ -130,10 +130,7 @@ class Transforms:
     """
 
     def __init__(
-        self,
-        options: Mapping[str, TransformOptions],
-        features: Sequence[FeatureEntry],
-        dense: Sequence[str],
+        self, options: Mapping[str, TransformOptions], features: Sequence[FeatureEntry], dense: Sequence[str]
     ) -> None:
         self._options = dict(options)
         self._table = {feature.name: feature.table for feature in features}

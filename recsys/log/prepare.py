@@ -209,11 +209,7 @@ def _failures_explained(store: Path) -> Iterator[None]:
 
 
 def _stage(
-    path: Path,
-    columns: tuple[StagedColumn, ...],
-    log: LogOptions,
-    split: LogSplitOptions,
-    report: Progress,
+    path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions, report: Progress
 ) -> tuple[int, bool]:
     """Read the log and write the staged file; how many rows, and whether they are in order of time."""
     groups = [resolve_files(log.paths)]

@@ -23,10 +23,7 @@ def _digits(data: npt.NDArray[np.uint8], position: int, number: Any) -> tuple[An
 
 @numba.njit(cache=True, nogil=True)
 def parse_criteo(
-    data: npt.NDArray[np.uint8],
-    num_dense: int,
-    values: npt.NDArray[np.int64],
-    valid: npt.NDArray[np.uint8],
+    data: npt.NDArray[np.uint8], num_dense: int, values: npt.NDArray[np.int64], valid: npt.NDArray[np.uint8]
 ) -> tuple[int, int]:
     """Parse lines of a label, `num_dense` decimal fields and hexadecimal ones, with tabs between them.
 

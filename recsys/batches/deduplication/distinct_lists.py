@@ -109,9 +109,7 @@ def _distinct_by_loops(features: Sequence[Jagged[npt.NDArray[Any]]]) -> Distinct
 
 
 def _leaders(
-    columns: Sequence[Jagged[npt.NDArray[Any]]],
-    rows: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
+    columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """[m] position of the first row that equals each."""
     leaders = _first_of_hash(hashes)
@@ -125,9 +123,7 @@ def _leaders(
 
 
 def _unequal(
-    columns: Sequence[Jagged[npt.NDArray[Any]]],
-    rows: npt.NDArray[np.int64],
-    leaders: npt.NDArray[np.int64],
+    columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     unequal = np.zeros(len(rows), np.bool_)
     for column in columns:

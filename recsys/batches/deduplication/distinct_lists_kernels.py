@@ -13,13 +13,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import mix64, prefetch
 from windrow.comm.random import mix64 as python_mix64
 
-__all__ = [
-    "find_leaders",
-    "mark_other_values",
-    "mark_unequal",
-    "mix_lists",
-    "number_runs",
-]
+__all__ = ["find_leaders", "mark_other_values", "mark_unequal", "mix_lists", "number_runs"]
 
 CHUNK = 64
 """Values compared without a question in between: several vector instructions, few enough to stop early."""

@@ -25,22 +25,9 @@ import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.recsys.log.synthetic.options import (
-    FeatureGroup,
-    SampleOrder,
-    SessionFeature,
-    SessionLogOptions,
-)
+from windrow.recsys.log.synthetic.options import FeatureGroup, SampleOrder, SessionFeature, SessionLogOptions
 
-__all__ = [
-    "Map",
-    "SampleValues",
-    "Samples",
-    "draw_samples",
-    "popularity",
-    "sample_blocks",
-    "sessions_for",
-]
+__all__ = ["Map", "SampleValues", "Samples", "draw_samples", "popularity", "sample_blocks", "sessions_for"]
 
 BEGINNING_US = 1_700_000_000_000_000
 """Time of the first session: an instant of November 2023, in microseconds since 1970."""

@@ -2,11 +2,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.batches.arrow_columns import (
-    filled_in,
-    leave_out_repeats,
-    runs_of_column,
-)
+from windrow.recsys.batches.arrow_columns import filled_in, leave_out_repeats, runs_of_column
 
 pa = pytest.importorskip("pyarrow")
 

@@ -113,10 +113,7 @@ def test_accepts_what_keeps_the_laws(good):
         (jagged(keys=("item", "shop")), "feature 'shop' looks into no table: known are 'item', 'history'"),
         (jagged(keys=("item", "item")), "feature 'item' comes twice"),
         (jagged(lengths=(1, 1, 1, 2, 1)), "5 lengths for 2 features of 2 samples: must be 4"),
-        (
-            jagged(offsets=(0, 1, 2, 3, 6), stride=3),
-            "5 offsets for 2 features of 3 samples: must be 7",
-        ),
+        (jagged(offsets=(0, 1, 2, 3, 6), stride=3), "5 offsets for 2 features of 3 samples: must be 7"),
         (jagged(lengths=(3, 3), stride_per_key_per_rank=[[1], [1]]), "different numbers of samples"),
         (jagged(offsets=(1, 2, 3, 4, 6, 6, 7)), "offsets start at 1: must start at 0"),
         (jagged(offsets=(0, 1, 2, 3, 5, 4, 6)), "'history', sample 1: offset 4 comes after 5"),

@@ -310,10 +310,7 @@ def test_groups_hold_what_plain_batches_hold(write_log, case, transformed, colli
     rank = data.draw(st.integers(0, 1))
     with tempfile.TemporaryDirectory() as folder:
         store = write_log(
-            Path(folder) / "log",
-            repeating_columns(sessions),
-            num_dense=1,
-            row_group_rows=case.row_group_rows,
+            Path(folder) / "log", repeating_columns(sessions), num_dense=1, row_group_rows=case.row_group_rows
         )
         steps = {
             "history": TransformOptions(keep_last=1, clip=(1, 4)),

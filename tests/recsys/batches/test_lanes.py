@@ -6,18 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.batch_reader import (
-    Lanes,
-    permutation,
-    permutation_of_runs,
-    windows_of,
-)
+from windrow.recsys.batches.batch_reader import Lanes, permutation, permutation_of_runs, windows_of
 
 dealings = st.builds(
-    Lanes,
-    num_rows=st.integers(0, 200),
-    batch_size=st.integers(1, 40),
-    num_lanes=st.integers(1, 12),
+    Lanes, num_rows=st.integers(0, 200), batch_size=st.integers(1, 40), num_lanes=st.integers(1, 12)
 )
 sizes = st.integers(1, 6)
 

@@ -62,10 +62,7 @@ def test_refuses_another_number_of_rows(store, tmp_path):
 
 
 def test_a_page_that_was_altered_is_refused(tmp_path, write_log):
-    columns = {
-        "label": pa.array(np.zeros(5000, np.float32)),
-        "item": pa.array(np.arange(5000) * 7919 % 5003),
-    }
+    columns = {"label": pa.array(np.zeros(5000, np.float32)), "item": pa.array(np.arange(5000) * 7919 % 5003)}
     store = write_log(tmp_path / "log", columns)
     file = store.split("train").files[0]
     content = bytearray(file.read_bytes())

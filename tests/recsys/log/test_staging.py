@@ -284,11 +284,7 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
         return (*dealt, *within, instants[row] if times else 0, row)
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        for limit, value in (
-            ("SHARD_ROWS", 10),
-            ("RUN_BYTES", 500),
-            ("BUCKET_BYTES", 300),
-        ):
+        for limit, value in (("SHARD_ROWS", 10), ("RUN_BYTES", 500), ("BUCKET_BYTES", 300)):
             patch.setattr(f"windrow.recsys.log.staging.{limit}", value)
         patch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 7)
         folder = Path(name)

@@ -4,11 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.deduplication.ikjt import (
-    deduplicate,
-    from_variable_batch,
-    to_variable_batch,
-)
+from windrow.recsys.batches.deduplication.ikjt import deduplicate, from_variable_batch, to_variable_batch
 from windrow.recsys.batches.jagged import select_lists
 
 CART = [[7, 3], [7, 3], [], [7, 3], [4]]
