@@ -77,12 +77,6 @@ class InverseKeyedJaggedTensor:
         """U; 0 where there are no samples."""
         return int(self.unique.stride())
 
-    @property
-    def num_bytes(self) -> int:
-        """Of values, weights, lengths and the inverse."""
-        tensors = (self.unique.values(), self.unique.weights_or_none(), self.unique.lengths(), self.inverse)
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
-
     def expand(self) -> "KeyedJaggedTensor":
         """Give each sample its lists.
 

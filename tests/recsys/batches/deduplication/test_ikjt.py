@@ -24,13 +24,6 @@ def test_is_what_the_docstring_draws(group, lists_of, jagged_of):
     assert lists_of(group.expand()) == lists_of(jagged_of({"cart": CART, "sellers": SELLERS}))
 
 
-def test_counts_the_bytes_of_what_it_holds(group, jagged_of):
-    # 6 ids, 6 lengths and 5 numbers of 8 bytes.
-    assert group.num_bytes == 17 * 8
-    weighted = deduplicate(jagged_of({"a": [[1, 2]]}, {"a": [[0.5, 1.0]]}), ["a"])
-    assert weighted.num_bytes == 2 * 8 + 2 * 4 + 8 + 8
-
-
 GROUP = ("history", "cart")
 
 
