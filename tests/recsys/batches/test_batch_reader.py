@@ -187,7 +187,7 @@ def test_every_row_once_and_in_another_order_in_every_epoch(store):
     assert len({tuple(rows) for rows in epochs}) == 3
 
 
-@pytest.mark.parametrize("groups", [(), (("history",), ("basket",), ("item", "user"))])
+@pytest.mark.parametrize("groups", [(), (("history",), ("item", "user")), (("basket",), ("item",))])
 def test_batches_have_memory_of_their_own(store, groups):
     """Row groups are kept, and give the same once more."""
     reader = reader_of(store, shuffle="none", groups=groups)
