@@ -24,8 +24,7 @@ from windrow.launch.benchmark.result import Aim, Findings
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.log.options import FeatureOptions, LogFormat, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.log.raw_blocks import TextType
-from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
+from windrow.recsys.log.readers import CRITEO_COLUMNS, TextType, read_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import ModelOptions, build_model
 from windrow.recsys.recommender import Recommender

@@ -22,9 +22,9 @@ from collections.abc import Generator, Iterator, Sequence
 from contextlib import closing, contextmanager
 from dataclasses import dataclass
 from functools import partial
-from itertools import pairwise
+from itertools import accumulate, pairwise
 from time import perf_counter
-from typing import Literal, TypeVar, cast
+from typing import Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -33,6 +33,7 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.jagged import list_positions
 from windrow.recsys.batches.prefetch import prefetch
 from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups
 from windrow.recsys.batches.transforms import Transforms
@@ -47,15 +48,7 @@ from windrow.recsys.batches.windows import (
 )
 from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, FeatureEntry, LogStore
 
-__all__ = [
-    "BatchReader",
-    "Lanes",
-    "Window",
-    "permutation",
-    "permutation_of_runs",
-    "shuffled_windows",
-    "windows_in_order",
-]
+__all__ = ["BatchReader", "Lanes", "Window", "permutation", "permutation_of_runs", "windows_of"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -87,11 +80,7 @@ class Lanes:
         return -(-self.num_rows // self.batch_size)
 
     def global_batch_size(self, step: int) -> int:
-        """Samples of one step over all ranks, at least 1.
-
-        Args:
-            step: of an epoch, 0 <= step < steps_per_epoch.
-        """
+        """Samples of one step over all ranks, at least 1."""
         assert 0 <= step < self.steps_per_epoch, f"step {step} of an epoch of {self.steps_per_epoch}"
         return self._dealt_before(step + 1) - self._dealt_before(step)
 
@@ -102,15 +91,7 @@ class Lanes:
         return start, start + each + (lane < longer)
 
     def places(self, lane: int, step: int) -> tuple[int, int]:
-        """Which samples of a lane are in a step.
-
-        Args:
-            lane: 0 <= lane < num_lanes.
-            step: of an epoch, 0 <= step < steps_per_epoch.
-
-        Returns:
-            ``(start, stop)``, counted from 0 in the order in which the lane is read.
-        """
+        """Which samples of a lane are in a step: ``(start, stop)``, counted in the order in which the lane is read."""
         return self.places_before(lane, step), self.places_before(lane, step + 1)
 
     def places_before(self, lane: int, step: int) -> int:
@@ -168,55 +149,31 @@ class Window:
         return self.first_place + len(self)
 
 
-def windows_in_order(lane: int, rows: tuple[int, int], window_rows: int) -> list[Window]:
-    """Cut a lane at multiples of a row number.
-
-    Not at multiples counted from the lane's start: so a window is a whole row group of a file, where lanes begin in
-    the middle of one.
-
-    Args:
-        lane: number of the lane.
-        rows: ``(start, stop)`` of the lane.
-        window_rows: the most rows in a window, at least 1.
-
-    Returns:
-        The windows in the order of rows; none for an empty lane.
-    """
-    return _placed(lane, _cuts(rows, window_rows))
-
-
-def shuffled_windows(
-    lane: int, rows: tuple[int, int], window_rows: int, *, seed: int, epoch: int
+def windows_of(
+    lane: int, rows: tuple[int, int], window_rows: int, *, seed: int | None = None, epoch: int = 0
 ) -> list[Window]:
-    """Cut a lane as `windows_in_order` does, and draw the order of windows for an epoch.
+    """Cut a lane of rows ``(start, stop)`` into windows of `window_rows` at most, in the order in which they are read.
 
-    Args:
-        lane: number of the lane.
-        rows: ``(start, stop)`` of the lane.
-        window_rows: the most rows in a window, at least 1.
-        seed: the run's seed.
-        epoch: from 0.
-
-    Returns:
-        The windows in the order in which they are read.
+    Cut is at multiples of the row number, not at multiples counted from the lane's start: so a window is a whole row
+    group of a file, where lanes begin in the middle of one. With a `seed` the order of windows is drawn anew for every
+    epoch.
     """
-    cuts = _cuts(rows, window_rows)
-    order = permutation(stream_key(seed, Stream.SHUFFLE, epoch, lane), len(cuts))
-    return _placed(lane, [cuts[index] for index in order.tolist()])
+    start, stop = rows
+    cuts = [start, *range((start // window_rows + 1) * window_rows, stop, window_rows), stop]
+    bounds = [(low, high) for low, high in pairwise(cuts) if low < high]
+    if seed is not None:
+        order = permutation(stream_key(seed, Stream.SHUFFLE, epoch, lane), len(bounds))
+        bounds = [bounds[index] for index in order]
+    places = accumulate((high - low for low, high in bounds), initial=0)
+    return [Window(lane, low, high, place) for (low, high), place in zip(bounds, places, strict=False)]
 
 
 def permutation(key: int, length: int) -> npt.NDArray[np.int64]:
-    """A random order of ``0 .. length - 1``, a pure function of the key.
+    """A random order of ``0 .. length - 1``, [length] int64, a pure function of the key. Cost: one sort.
 
     Args:
         key: from `windrow.comm.random.stream_key`.
         length: how many, below 2**32.
-
-    Returns:
-        [length] int64.
-
-    Cost:
-        One sort of `length` integers.
     """
     # Numbers and their positions in one integer: sorting that is several times faster than argsort.
     bits = np.uint64(max(length - 1, 0).bit_length())
@@ -234,39 +191,13 @@ def permutation_of_runs(key: int, sessions: npt.NDArray[np.int64]) -> npt.NDArra
         sessions: [n] int64; a run is a longest stretch of one number, so one number may have several.
 
     Returns:
-        [n] int64 positions: of 7 7 5 5 5 7, when the second run comes first and the last second, 2 3 4 5 0 1.
-
-    Cost:
-        One sort of as many integers as there are runs, and a few passes over n.
+        [n] int64 positions: of 7 7 5 5 5 7, when the second run comes first and the last second, 2 3 4 5 0 1. Cost: a
+        sort of as many integers as there are runs, and a few passes over n.
     """
-    if not len(sessions):
-        return np.zeros(0, np.int64)
     starts = np.flatnonzero(np.concatenate([[True], sessions[1:] != sessions[:-1]]))
     lengths = np.diff(np.append(starts, len(sessions)))
     drawn = permutation(key, len(starts))
-    lengths = lengths[drawn]
-    # Where a run goes, less where it is: added to each of its places.
-    shifts = starts[drawn] - (np.cumsum(lengths) - lengths)
-    order: npt.NDArray[np.int64] = np.arange(len(sessions)) + np.repeat(shifts, lengths)
-    return order
-
-
-def _cuts(rows: tuple[int, int], window_rows: int) -> list[tuple[int, int]]:
-    start, stop = rows
-    first_cut = (start // window_rows + 1) * window_rows
-    bounds = [start, *range(first_cut, stop, window_rows), stop]
-    return [(low, high) for low, high in pairwise(bounds) if low < high]
-
-
-def _placed(lane: int, cuts: list[tuple[int, int]]) -> list[Window]:
-    windows, place = [], 0
-    for start, stop in cuts:
-        windows.append(Window(lane, start, stop, place))
-        place = windows[-1].end_place
-    return windows
-
-
-Item = TypeVar("Item")
+    return list_positions(starts[drawn], lengths[drawn])
 
 
 class BatchReader:
@@ -355,7 +286,8 @@ class BatchReader:
         self._groups = RowGroups(of_split, choice, memory_bytes=memory_bytes)
         self._none = no_samples(choice.plain, choice.num_dense, num_groups=len(choice.groups))
         self._shuffle = shuffle
-        self._shuffle_rows = shuffle_rows
+        self._window_rows = ROW_GROUP_ROWS if shuffle == "none" else shuffle_rows
+        self._window_seed = None if shuffle == "none" else seed
         self._seed = seed
         self._prefetch_steps = prefetch_steps
 
@@ -375,15 +307,7 @@ class BatchReader:
         return self._lanes.num_rows
 
     def global_batch_size(self, epoch: int, step: int) -> int:
-        """Samples of a step, over all ranks.
-
-        Args:
-            epoch: from 0; all epochs are cut alike.
-            step: of the epoch, 0 <= step < steps_per_epoch.
-
-        Returns:
-            The batch size; in the last step what is left.
-        """
+        """Samples of a step, over all ranks: the batch size, in the last step what is left."""
         del epoch
         return self._lanes.global_batch_size(step)
 
@@ -408,7 +332,7 @@ class BatchReader:
             yield batches
 
     def _timed(self, epoch: int, first_step: int) -> Generator[Batch, None, None]:
-        with closing(_ahead(self._steps(epoch, first_step), self._prefetch_steps)) as ready:
+        with closing(prefetch(self._steps(epoch, first_step), depth=self._prefetch_steps)) as ready:
             while True:
                 began = perf_counter()
                 batch = next(ready, None)
@@ -423,7 +347,7 @@ class BatchReader:
         features = self._choice.plain
         # Not the reader's own: an epoch that was left early may still be reading when the next one begins.
         groups = GroupBatches(self._choice.groups, list(map(self._choice.is_weighted, self._choice.groups)))
-        with closing(_ahead(map(partial(self._load, epoch), needed), len(self._mine))) as loaded:
+        with closing(prefetch(map(partial(self._load, epoch), needed), depth=len(self._mine))) as loaded:
             for step in range(first_step, self.steps_per_epoch):
                 pieces = [self._none]
                 for lane in self._mine:
@@ -442,11 +366,9 @@ class BatchReader:
         """The windows that this rank still reads in an epoch, in the order in which `_steps` asks for them."""
         found = []
         for lane in self._mine:
-            rows = self._lanes.rows(lane)
-            if self._shuffle == "none":
-                windows = windows_in_order(lane, rows, ROW_GROUP_ROWS)
-            else:
-                windows = shuffled_windows(lane, rows, self._shuffle_rows, seed=self._seed, epoch=epoch)
+            windows = windows_of(
+                lane, self._lanes.rows(lane), self._window_rows, seed=self._window_seed, epoch=epoch
+            )
             begun = self._lanes.places_before(lane, first_step)
             found += [
                 (self._lanes.step_of(lane, max(window.first_place, begun)), lane, window.first_place, window)
@@ -465,7 +387,3 @@ class BatchReader:
             else:
                 order = permutation(key, len(window))
         return window, read_window(groups, window.start, order)
-
-
-def _ahead(items: Iterator[Item], depth: int) -> Generator[Item, None, None]:
-    return cast("Generator[Item, None, None]", prefetch(items, depth=depth))

@@ -27,6 +27,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
+from windrow.recsys.batches.jagged import keyed, list_positions
 from windrow.recsys.batches.sampling import NegativeSampler, ShuffledSource
 
 if TYPE_CHECKING:
@@ -67,13 +68,10 @@ class NeighbourSampler:
         self._columns = lists.values[np.lexsort((keys, lists.rows))]
 
     def sample(self, rows: IntArray, draws: npt.NDArray[np.uint64]) -> tuple[IntArray, IntArray, FloatArray]:
-        """Draw a sample for each row.
+        """Draw a sample for each of `rows` [n], any row any number of times.
 
-        A row's columns stand in a circle, in a seeded order; a sample is some consecutive ones.
-
-        Args:
-            rows: [n], any row any number of times.
-            draws: [n] random numbers that say where to begin.
+        A row's columns stand in a circle, in a seeded order; a sample is some consecutive ones, from where the random
+        number in `draws` [n] says.
 
         Returns:
             Columns of all samples, [n] the length of each, and the weight of each column. Cost: proportional to the
@@ -82,8 +80,7 @@ class NeighbourSampler:
         counts = self._counts[rows]
         lengths = np.minimum(counts, self._limit)
         starts = (draws % np.maximum(counts, 1).astype(np.uint64)).astype(np.int64)
-        within = np.arange(lengths.sum()) - np.repeat(np.cumsum(lengths) - lengths, lengths)
-        places = within + np.repeat(starts, lengths)
+        places = list_positions(starts, lengths)
         circles = np.repeat(counts, lengths)
         places -= np.where(places >= circles, circles, 0)
         columns = self._columns[places + np.repeat(self._indptr[rows], lengths)]
@@ -146,8 +143,6 @@ class Neighbourhoods:
             `FEATURES` with ``max(B, N)`` rows: row i has user i and the history, item i and the audience. Weighted;
             users and items themselves weigh 1.
         """
-        from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
         history, history_lengths, history_weights = self.histories.sample(users, user_draws)
         audience, audience_lengths, audience_weights = self.audiences.sample(items, item_draws)
         rows = max(len(users), len(items))
@@ -156,14 +151,14 @@ class Neighbourhoods:
         lengths[1, : len(items)] = audience_lengths
         lengths[2, : len(users)] = history_lengths
         lengths[3, : len(items)] = 1
-        ones = np.ones(max(len(users), len(items)), dtype=np.float32)
+        ones = np.ones(rows, dtype=np.float32)
         weights = [ones[: len(users)], audience_weights, history_weights, ones[: len(items)]]
-        return KeyedJaggedTensor(
-            keys=list(FEATURES),
-            values=torch.from_numpy(np.concatenate([users, audience, history, items])),
-            weights=torch.from_numpy(np.concatenate(weights)),
-            lengths=torch.from_numpy(lengths.ravel()),
-            stride=rows,
+        return keyed(
+            FEATURES,
+            torch.from_numpy(np.concatenate([users, audience, history, items])),
+            torch.from_numpy(lengths.ravel()),
+            torch.from_numpy(np.concatenate(weights)),
+            num_samples=rows,
         )
 
 

@@ -29,6 +29,9 @@ from windrow.comm.npz_file import integer_row, load_arrays
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.jagged import Jagged, check_lists
+from windrow.recsys.log.conform import Column, conform
+from windrow.recsys.log.files import resolve_files
+from windrow.recsys.log.readers import read_log
 
 __all__ = [
     "InteractionOptions",
@@ -125,30 +128,19 @@ class Interactions:
 
 
 def item_lists_from_pairs(users: IntArray, items: IntArray, num_users: int) -> Lists:
-    """Sort pairs into lists.
+    """Sort pairs of users, in [0, num_users), and items [n] into a list for each user, by item.
 
-    Args:
-        users: [n] in [0, num_users), in any order.
-        items: [n].
-        num_users: rows of the result.
-
-    Returns:
-        Every pair, by user and then by item; pairs that occur twice still do. Cost: one sort.
+    Pairs that occur twice still do. Cost: one sort.
     """
     order = np.lexsort((items, users))
     return Jagged.of_lengths(items[order], np.bincount(users, minlength=num_users))
 
 
 def carve_validation(train: Lists, fraction: float, *, seed: int) -> tuple[Lists, Lists]:
-    """Move a share of each user's training items to a validation split.
+    """Move a share in [0, 1) of each user's training items to a validation split.
 
     Of n items a user gives up ``floor(fraction * n)``, those with the smallest hash of (seed, user, item): the
     choice depends on nothing else.
-
-    Args:
-        train: items to choose from.
-        fraction: in [0, 1).
-        seed: of the choice.
 
     Returns:
         What is left to train on, and the validation split, empty where `fraction` is 0.
@@ -318,49 +310,25 @@ def _read_npz(path: Path) -> tuple[Lists, Lists]:
 
 
 def _read_pairs(path: Path, user_column: str, item_column: str) -> tuple[IntArray, IntArray]:
-    import pyarrow as pa
-    import pyarrow.csv
-    from pyarrow import parquet
+    from pyarrow import compute
 
-    wanted = [user_column, item_column]
-    try:
-        if path.suffix == ".parquet":
-            present = parquet.read_schema(path).names
-            _check_columns(path, wanted, present)
-            table = parquet.read_table(path, columns=wanted)
-        else:
-            delimiter = "\t" if ".tsv" in path.suffixes else ","
-            table = pa.csv.read_csv(path, parse_options=pa.csv.ParseOptions(delimiter=delimiter))
-            _check_columns(path, wanted, table.column_names)
-    except FileNotFoundError as error:
-        raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
-    except (pa.ArrowException, OSError) as error:
-        raise DataError(f"{path}: no readable table ({error}); fetch or write it again") from error
-    users, items = (_ids(path, name, table.column(name)) for name in wanted)
-    return users, items
-
-
-def _check_columns(path: Path, wanted: list[str], present: list[str]) -> None:
-    for name in wanted:
-        if name not in present:
-            raise DataError(
-                f"{path}: there is no column {name!r}; the columns are {present}. Correct the name"
-            )
-
-
-def _ids(path: Path, name: str, column: "object") -> IntArray:
-    import pyarrow as pa
-
-    assert isinstance(column, pa.ChunkedArray)
-    if not pa.types.is_integer(column.type):
-        raise DataError(f"{path}: column {name!r} has type {column.type}; number users and items from 0")
-    if column.null_count:
-        row = int(np.flatnonzero(column.is_null().to_numpy())[0])
-        raise DataError(f"{path}, row {row + 1}: column {name!r} is empty; fill it in")
-    ids: IntArray = column.to_numpy().astype(np.int64)
-    if len(ids) and ids.min() < 0:
-        row = int(np.flatnonzero(ids < 0)[0])
-        raise DataError(
-            f"{path}, row {row + 1}: column {name!r} is {ids[row]}; number users and items from 0"
-        )
-    return ids
+    users: list[IntArray] = []
+    items: list[IntArray] = []
+    blocks = read_log(
+        "parquet" if path.suffix == ".parquet" else "csv",
+        resolve_files([path]),
+        {user_column: "int64", item_column: "int64"},
+    )
+    for block in blocks:
+        for name, found in ((user_column, users), (item_column, items)):
+            if name not in block.columns_in_file:
+                raise DataError(
+                    f"{path}: there is no column {name!r}; the columns are {', '.join(block.columns_in_file)}. "
+                    "Correct the name"
+                )
+            column = Column(block.batch.column(name), name, block)
+            ids = conform(column, "row")
+            column.refuse_first(ids.is_null(), "is empty ({}): fill it in")
+            column.refuse_first(compute.less(ids, 0), "is {}: number users and items from 0")
+            found.append(ids.to_numpy())
+    return np.concatenate(users), np.concatenate(items)

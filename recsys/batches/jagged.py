@@ -136,8 +136,7 @@ class Jagged(Generic[Array]):
         Cost:
             One pass over what is copied: compiled loops for CPU arrays, PyTorch's operations elsewhere.
         """
-        values, weights, lengths = _selected(self, len(self), (0,), rows)
-        return Jagged.of_lengths(values, lengths, weights)
+        return _selected(self, len(self), (0,), rows)
 
     def to_numpy(self) -> "Jagged[npt.NDArray[Any]]":
         """The same arrays in NumPy's hands; no copy of what is contiguous in CPU memory."""
@@ -187,17 +186,7 @@ class Deduplicated(Generic[Array]):
         """A list for each sample: F * B lists, as `Jagged.select` gives them; what is held where it has them."""
         if self.inverse is None:
             return self.jagged
-        values, weights, lengths = self._expanded(self.inverse)
-        return Jagged.of_lengths(values, lengths, weights)
-
-    def expand_keyed(self: "Deduplicated[Tensor]", keys: Sequence[str]) -> "KeyedJaggedTensor":
-        """The same as TorchRec's container of F keys; there is an inverse."""
-        assert self.inverse is not None, "nothing is held once"
-        values, weights, lengths = self._expanded(self.inverse)
-        return keyed(keys, values, lengths, weights, num_samples=len(self.inverse))
-
-    def _expanded(self, inverse: Array) -> tuple[Any, Any, Any]:
-        return _selected(self.jagged, self.num_rows, range(self.num_features), inverse)
+        return _selected(self.jagged, self.num_rows, range(self.num_features), self.inverse)
 
 
 @dataclass(frozen=True, eq=False, slots=True)
@@ -302,8 +291,8 @@ def select_lists(
         DataError: as `places_of`.
     """
     places, num_rows = places_of(container, features), int(container.stride())
-    values, weights, lengths = _selected(jagged_of(container), num_rows, places, rows)
-    return keyed(features, values, lengths, weights, num_samples=len(rows))
+    lists = _selected(jagged_of(container), num_rows, places, rows)
+    return keyed(features, lists.values, lists.lengths, lists.weights, num_samples=len(rows))
 
 
 def places_of(container: "KeyedJaggedTensor", features: Sequence[str]) -> list[int]:
@@ -331,28 +320,26 @@ def is_compiled(rows: Tensor) -> bool:
     return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
 
 
-def _selected(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: Any) -> tuple[Any, Any, Any]:
-    """Values, weights and lengths of the chosen rows of the features at some places, `num_rows` of each feature."""
+def _selected(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: Any) -> Jagged[Any]:
+    """The chosen rows of the features at some places, `num_rows` of each feature."""
     if not isinstance(lists.values, Tensor):
         return _selected_by_loops(lists, num_rows, places, rows)
     if lists.values.dim() > 1 and is_compiled(lists.values) and len(places) == 1:
         lengths = lists.lengths.long().index_select(0, rows)
         total = int(lengths.sum())
         vectors = _SelectVectors.apply(lists.values, lists.offsets.long(), rows, total)  # type: ignore[no-untyped-call]
-        return vectors, None, lengths
+        return Jagged.of_lengths(vectors, lengths)
     if lists.values.dim() > 1 or lists.values.device.type != "cpu":
-        return select_by_pytorch(lists.offsets, lists.values, lists.weights, num_rows, places, rows)
-    values, weights, lengths = _selected_by_loops(lists.to_numpy(), num_rows, places, rows.numpy())
-    return (
-        torch.from_numpy(values),
-        None if weights is None else torch.from_numpy(weights),
-        torch.from_numpy(lengths),
-    )
+        values, weights, lengths = select_by_pytorch(
+            lists.offsets, lists.values, lists.weights, num_rows, places, rows
+        )
+        return Jagged.of_lengths(values, lengths, weights)
+    return _selected_by_loops(lists.to_numpy(), num_rows, places, rows.numpy()).to_torch()
 
 
 def _selected_by_loops(
     lists: Jagged[npt.NDArray[Any]], num_rows: int, places: Sequence[int], rows: npt.NDArray[np.int64]
-) -> tuple[npt.NDArray[Any], npt.NDArray[Any] | None, npt.NDArray[Any]]:
+) -> Jagged[npt.NDArray[Any]]:
     from windrow.recsys.batches.jagged_kernels import copy_lists, selected_lengths
 
     features = np.array(places, np.int64)
@@ -364,7 +351,8 @@ def _selected_by_loops(
         copy_lists(lists.offsets, column, num_rows, features, rows, out)
         return out
 
-    return copied(lists.values), None if lists.weights is None else copied(lists.weights), lengths
+    weights = None if lists.weights is None else copied(lists.weights)
+    return Jagged.of_lengths(copied(lists.values), lengths, weights)
 
 
 def select_by_pytorch(
@@ -375,7 +363,7 @@ def select_by_pytorch(
     places: Sequence[int],
     rows: Tensor,
 ) -> tuple[Tensor, Tensor | None, Tensor]:
-    """Copy chosen lists with PyTorch's operations, on any device.
+    """Copy chosen lists with PyTorch's operations, on any device: values, weights and lengths, differentiable.
 
     Args:
         offsets: [F * num_rows + 1] where lists begin.
@@ -384,9 +372,6 @@ def select_by_pytorch(
         num_rows: lists of a feature.
         places: f features.
         rows: [n] int64, which list of each feature comes first, second and so on.
-
-    Returns:
-        Values, weights and lengths of the f * n lists; differentiable.
     """
     chosen = torch.cat([rows + place * num_rows for place in places])
     starts = offsets[:-1].index_select(0, chosen)
@@ -402,34 +387,33 @@ def select_by_pytorch(
 class _SelectVectors(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, vectors: Tensor, offsets: Tensor, rows: Tensor, total: int) -> Tensor:
-        from windrow.recsys.batches.jagged_kernels import copy_vectors
+        from windrow.recsys.batches.jagged_kernels import move_vectors
 
         ctx.save_for_backward(offsets, rows)
         ctx.shape = vectors.shape
         out = vectors.new_empty(total, vectors.shape[1])
-        copy_vectors(vectors.detach().contiguous().numpy(), offsets.numpy(), rows.numpy(), out.numpy())
+        lists = vectors.detach().contiguous().numpy()
+        move_vectors(lists, offsets.numpy(), rows.numpy(), out.numpy(), back=False)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        from windrow.recsys.batches.jagged_kernels import sum_vectors
+        from windrow.recsys.batches.jagged_kernels import move_vectors
 
         offsets, rows = ctx.saved_tensors
         gradient = upstream.new_zeros(ctx.shape)
-        sum_vectors(upstream.contiguous().numpy(), offsets.numpy(), rows.numpy(), gradient.numpy())
+        samples = upstream.contiguous().numpy()
+        move_vectors(gradient.numpy(), offsets.numpy(), rows.numpy(), samples, back=True)
         return gradient, None, None, None
 
 
 def list_positions(starts: Array, lengths: Array) -> Array:
-    """Positions of the values of lists, list after list.
+    """Positions of the values of lists, list after list: int64, on the same device.
 
     Args:
         starts: [n] integers where each begins.
         lengths: [n] integers.
-
-    Returns:
-        [sum of lengths] int64, on the same device.
     """
     if not isinstance(lengths, Tensor):
         places = np.repeat(starts - (np.cumsum(lengths) - lengths), lengths)
@@ -484,12 +468,12 @@ def check_lists(lists: Jagged[Any], source: str, where: Callable[[int], str]) ->
         DataError: an array is no vector, or of another type; offsets that do not start at 0, go down, or do not end at
             the number of values; weights of another length or type. Names the list, the value and the cure.
     """
-    for check in (_check_types, _check_start, _check_order, _check_end, _check_weights):
-        check(lists, source, where)
+    _check_types(lists, source)
+    _check_offsets(lists, source, where)
+    _check_weights(lists, source)
 
 
-def _check_types(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
-    del where
+def _check_types(lists: Jagged[Any], source: str) -> None:
     for name, array in (("ids", lists.values), ("offsets", lists.offsets)):
         if array.ndim != 1 or str(array.dtype).removeprefix("torch.") not in ("int32", "int64"):
             raise DataError(
@@ -500,16 +484,12 @@ def _check_types(lists: Jagged[Any], source: str, where: Callable[[int], str]) -
         raise DataError(f"{source}: there are no offsets: there is one more of them than lists")
 
 
-def _check_start(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
-    del where
-    first = int(lists.offsets[0])
+def _check_offsets(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
+    first, last = int(lists.offsets[0]), int(lists.offsets[-1])
     if first != 0:
         raise DataError(
             f"{source}: offsets start at {first}: must start at 0; subtract {first} from all of them"
         )
-
-
-def _check_order(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
     falls = lists.lengths < 0
     if falls.any():
         place = int(falls.nonzero()[0][0])
@@ -517,11 +497,6 @@ def _check_order(lists: Jagged[Any], source: str, where: Callable[[int], str]) -
             f"{source}, {where(place)}: offset {int(lists.offsets[place + 1])} comes after "
             f"{int(lists.offsets[place])}: offsets must never go down"
         )
-
-
-def _check_end(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
-    del where
-    last = int(lists.offsets[-1])
     if last != len(lists.values):
         raise DataError(
             f"{source}: offsets end at {last}, but there are {len(lists.values)} ids: the last offset must be their "
@@ -529,8 +504,7 @@ def _check_end(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> 
         )
 
 
-def _check_weights(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
-    del where
+def _check_weights(lists: Jagged[Any], source: str) -> None:
     weights = lists.weights
     if weights is None:
         return

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import prefetch
 
-__all__ = ["copy_lists", "copy_vectors", "pack_lists", "selected_lengths", "sum_vectors"]
+__all__ = ["copy_lists", "move_vectors", "pack_lists", "selected_lengths"]
 
 
 @numba.njit(cache=True, nogil=True)
@@ -138,42 +138,29 @@ def copy_lists(
 
 
 @numba.njit(nogil=True, cache=True)
-def copy_vectors(
-    items: npt.NDArray[Any],
+def move_vectors(
+    lists: npt.NDArray[Any],
     offsets: npt.NDArray[np.int64],
     inverse: npt.NDArray[np.int64],
-    out: npt.NDArray[Any],
+    samples: npt.NDArray[Any],
+    *,
+    back: bool,
 ) -> None:
-    """Write the list of vectors [n, d] of each sample behind that of the sample before, to `out` [m, d]."""
-    width = items.shape[1]
-    source, target = items.reshape(-1), out.reshape(-1)
+    """Write the vectors of each sample's list in `lists` [n, d] to `samples` [m, d], one sample behind the other.
+
+    With `back` the transpose: the vectors of each sample are added to those of its list.
+    """
+    width = lists.shape[1]
+    of_lists, of_samples = lists.reshape(-1), samples.reshape(-1)
     place = 0
     for sample in range(len(inverse)):
         first = offsets[inverse[sample]] * width
         size = offsets[inverse[sample] + 1] * width - first
-        own = source[first : first + size]
-        copy = target[place : place + size]
-        for index in range(size):
-            copy[index] = own[index]
-        place += size
-
-
-@numba.njit(nogil=True, cache=True)
-def sum_vectors(
-    upstream: npt.NDArray[Any],
-    offsets: npt.NDArray[np.int64],
-    inverse: npt.NDArray[np.int64],
-    gradient: npt.NDArray[Any],
-) -> None:
-    """The transpose of `copy_vectors`: add each sample's vectors to those of its list in `gradient`, zeros."""
-    width = gradient.shape[1]
-    source, target = upstream.reshape(-1), gradient.reshape(-1)
-    place = 0
-    for sample in range(len(inverse)):
-        first = offsets[inverse[sample]] * width
-        size = offsets[inverse[sample] + 1] * width - first
-        arriving = source[place : place + size]
-        total = target[first : first + size]
-        for index in range(size):
-            total[index] += arriving[index]
+        held, copy = of_lists[first : first + size], of_samples[place : place + size]
+        if back:
+            for index in range(size):
+                held[index] += copy[index]
+        else:
+            for index in range(size):
+                copy[index] = held[index]
         place += size

@@ -6,7 +6,7 @@ producer thread:   next(items) -> [ queue of at most `depth` items ] -> consumer
 import contextlib
 import queue
 import threading
-from collections.abc import Generator, Iterable, Iterator
+from collections.abc import Generator, Iterable
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -21,17 +21,15 @@ POLL_S = 0.1
 
 
 @dataclass(frozen=True)
-class _Failure:
-    """An exception on its way to the consumer."""
-
-    error: BaseException
-
-
 class _End:
-    """Marks the end of the items."""
+    """No more items come, because of an error or without."""
+
+    error: BaseException | None = None
 
 
-def prefetch(items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0) -> Iterator[Item]:
+def prefetch(
+    items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0
+) -> Generator[Item, None, None]:
     """Take items from an iterator in a thread of its own, up to `depth` ahead of their consumer.
 
     The order stays the same. What the iterator raises is raised here, after the items before it. The thread
@@ -57,7 +55,7 @@ def prefetch(items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0
 
 
 def _consume(items: Iterable[Item], depth: int, deadline_s: float) -> Generator[Item, None, None]:
-    ready: queue.Queue[Item | _Failure | _End] = queue.Queue(depth)
+    ready: queue.Queue[Item | _End] = queue.Queue(depth)
     stop = threading.Event()
     producer = threading.Thread(target=_produce, args=(items, ready, stop), name="prefetch", daemon=True)
     producer.start()
@@ -69,37 +67,33 @@ def _consume(items: Iterable[Item], depth: int, deadline_s: float) -> Generator[
                 raise DeadlineError(
                     f"no item was ready after {deadline_s:g} s of waiting for the reader: is the disk gone?"
                 ) from None
-            if isinstance(item, _End):
+            if not isinstance(item, _End):
+                yield item
+            elif item.error is None:
                 return
-            if isinstance(item, _Failure):
+            else:
                 raise item.error
-            yield item
     finally:
         stop.set()
         # An idle producer is gone within the poll; one that hangs in its iterator must not hold up the consumer.
         producer.join(timeout=10 * POLL_S)
 
 
-def _produce(
-    items: Iterable[Item], ready: "queue.Queue[Item | _Failure | _End]", stop: threading.Event
-) -> None:
-    iterator = iter(items)
+def _produce(items: Iterable[Item], ready: "queue.Queue[Item | _End]", stop: threading.Event) -> None:
+    iterator, end = iter(items), _End()
     try:
         for item in iterator:
             if not _put(item, ready, stop):
                 return
     except BaseException as error:  # noqa: BLE001 - whatever it is, the consumer has to see it
-        _put(_Failure(error), ready, stop)
-    else:
-        _put(_End(), ready, stop)
+        end = _End(error)
     finally:
         if isinstance(iterator, Generator):
             iterator.close()
+    _put(end, ready, stop)
 
 
-def _put(
-    item: "Item | _Failure | _End", ready: "queue.Queue[Item | _Failure | _End]", stop: threading.Event
-) -> bool:
+def _put(item: "Item | _End", ready: "queue.Queue[Item | _End]", stop: threading.Event) -> bool:
     """Whether the item found a place before the consumer went."""
     while not stop.is_set():
         with contextlib.suppress(queue.Full):

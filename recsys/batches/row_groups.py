@@ -13,7 +13,7 @@ from collections import OrderedDict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -22,6 +22,7 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.rows import offsets_from_counts
 from windrow.recsys.batches.arrow_columns import Lists, RunLists, one_chunk, runs_of_column, runs_of_group
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
+from windrow.recsys.batches.deduplication.options import check_groups
 from windrow.recsys.batches.jagged import Jagged, Windows
 from windrow.recsys.batches.transforms import Transforms
 from windrow.recsys.batches.windows_kernels import (
@@ -50,9 +51,12 @@ __all__ = [
     "RowGroup",
     "RowGroups",
     "SharedGroups",
+    "SplitFiles",
     "decoded",
     "distinct_rows",
 ]
+
+Taken = TypeVar("Taken")
 
 FEW_RUNS = 0.5
 """Share of samples that begin a run, up to which neighbours are taken to have most of the repeats."""
@@ -100,19 +104,12 @@ class ColumnChoice:
             RecipeError: a group without features, an unknown feature, or one that is named twice.
         """
         known = [feature.name for feature in self.given]
-        seen: set[str] = set()
-        for group in self.groups:
-            if not group:
-                raise RecipeError("deduplication.groups holds an empty group: name its features or remove it")
-            for name in group:
-                if name not in known:
-                    raise RecipeError(
-                        f"deduplication.groups names {name!r}, which is no feature of the log: known are "
-                        f"{', '.join(known)}"
-                    )
-                if name in seen:
-                    raise RecipeError(f"deduplication.groups names {name!r} twice: a feature is in one group")
-                seen.add(name)
+        for name in check_groups(self.groups):
+            if name not in known:
+                raise RecipeError(
+                    f"deduplication.groups names {name!r}, which is no feature of the log: known are "
+                    f"{', '.join(known)}"
+                )
 
     def columns(self) -> list[str]:
         """Columns of the store that are read."""
@@ -246,14 +243,9 @@ class RowGroup:
 
 
 def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
-    """Take the arrays out of a decoded row group.
+    """Take the arrays out of a decoded row group, a ``pyarrow.Table`` of ``choice.columns()``.
 
-    Args:
-        table: ``pyarrow.Table`` of ``choice.columns()``.
-        choice: what is read, and what is done to it.
-
-    Returns:
-        Samples; what needs no work lies in the memory that Arrow decoded it to.
+    What needs no work lies in the memory that Arrow decoded it to.
 
     Raises:
         ValueError: lists and their weights have different lengths, or a row group begins with a null.
@@ -334,8 +326,54 @@ class _Columns:
             raise ValueError(f"column {name}: {error}") from error
 
 
+class SplitFiles:
+    """The row groups of a split's files, which are memory-mapped while one is read.
+
+    Args:
+        split: of a prepared store.
+
+    Raises:
+        StoreError: a file has no readable footer, or another number of rows than the manifest says.
+
+    Attributes:
+        offsets: of each row group the first row, numbers in the split; and the number of rows.
+    """
+
+    def __init__(self, split: LogSplit) -> None:
+        footers = [_footer(path, rows) for path, rows in zip(split.files, split.file_rows, strict=True)]
+        self._places = [
+            (path, footer, group)
+            for path, footer in zip(split.files, footers, strict=True)
+            for group in range(footer.num_row_groups)
+        ]
+        self.offsets = offsets_from_counts(
+            [footer.row_group(group).num_rows for _, footer, group in self._places]
+        )
+
+    def read(self, number: int, columns: Sequence[str], take: Callable[[Any], Taken]) -> Taken:
+        """Decode a row group.
+
+        Args:
+            number: of the row group.
+            columns: to read.
+            take: what becomes of the ``pyarrow.Table``.
+
+        Raises:
+            StoreError: it cannot be decoded, or is not what `take` takes (ValueError); names file and row group.
+        """
+        from pyarrow import ArrowException
+        from pyarrow.parquet import ParquetFile
+
+        path, footer, group = self._places[number]
+        try:
+            with ParquetFile(path, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
+                return take(file.read_row_group(group, columns=list(columns)))
+        except (ArrowException, OSError, KeyError, ValueError) as error:
+            raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error
+
+
 class RowGroups:
-    """Reads row groups of a split's files, which are memory-mapped while one is read.
+    """Reads row groups of a split as arrays.
 
     Args:
         split: of a prepared store.
@@ -343,32 +381,20 @@ class RowGroups:
         memory_bytes: decoded row groups kept for later: of those that fit together, the ones used last.
 
     Raises:
-        StoreError: a file has no readable footer, or another number of rows than the manifest says.
+        StoreError: as `SplitFiles`.
     """
 
     def __init__(self, split: LogSplit, choice: ColumnChoice, *, memory_bytes: int) -> None:
         self._choice = choice
         self._memory_bytes = memory_bytes
-        footers = [_footer(path, rows) for path, rows in zip(split.files, split.file_rows, strict=True)]
-        self._places = [
-            (path, footer, group)
-            for path, footer in zip(split.files, footers, strict=True)
-            for group in range(footer.num_row_groups)
-        ]
-        self._offsets = offsets_from_counts(
-            [footer.row_group(group).num_rows for _, footer, group in self._places]
-        )
+        self._files = SplitFiles(split)
         self._kept: OrderedDict[int, RowGroup] = OrderedDict()
         self._kept_bytes = 0
         # A reader that was closed early may still be decoding when the next epoch begins.
         self._lock = threading.Lock()
 
     def covering(self, start: int, stop: int) -> list[tuple[RowGroup, int, int]]:
-        """The row groups that hold some rows.
-
-        Args:
-            start: first row, number in the split.
-            stop: first row after; more than `start`.
+        """The row groups that hold the rows from `start` to before `stop`, numbers in the split.
 
         Returns:
             ``(row group, first row in it, first row after)``, in order.
@@ -377,9 +403,9 @@ class RowGroups:
             StoreError: a row group cannot be decoded; names file and row group.
         """
         found = []
-        number = bisect_right(self._offsets, start) - 1
+        number = bisect_right(self._files.offsets, start) - 1
         while start < stop:
-            first, end = self._offsets[number], min(stop, self._offsets[number + 1])
+            first, end = self._files.offsets[number], min(stop, self._files.offsets[number + 1])
             if start < end:
                 found.append((self._group(number), start - first, end - first))
             start = end
@@ -390,7 +416,8 @@ class RowGroups:
         with self._lock:
             group = self._kept.get(number)
             if group is None:
-                group = self._decode(number)
+                columns = self._choice.columns()
+                group = self._files.read(number, columns, lambda table: decoded(table, self._choice))
                 self._kept[number] = group
                 self._kept_bytes += group.num_bytes
             self._kept.move_to_end(number)
@@ -398,17 +425,6 @@ class RowGroups:
                 _, dropped = self._kept.popitem(last=False)
                 self._kept_bytes -= dropped.num_bytes
             return group
-
-    def _decode(self, number: int) -> RowGroup:
-        from pyarrow import ArrowException
-        from pyarrow.parquet import ParquetFile
-
-        path, footer, group = self._places[number]
-        try:
-            with ParquetFile(path, metadata=footer, memory_map=True, page_checksum_verification=True) as file:
-                return decoded(file.read_row_group(group, columns=self._choice.columns()), self._choice)
-        except (ArrowException, OSError, KeyError, ValueError) as error:
-            raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error
 
 
 def _footer(path: Path, rows: int) -> Any:

@@ -7,7 +7,6 @@ step): every rank draws the same list, without a message.
 from abc import ABC, abstractmethod
 from collections.abc import Generator
 from contextlib import AbstractContextManager, closing
-from typing import cast
 
 import numpy as np
 import numpy.typing as npt
@@ -67,18 +66,12 @@ class ShuffledSource(ABC):
     def batches(
         self, epoch: int, first_step: int = 0
     ) -> AbstractContextManager[Generator[Batch, None, None]]:
-        """This rank's minibatches of an epoch, made in a thread of their own two steps ahead.
-
-        Args:
-            epoch: from 0.
-            first_step: where to begin.
+        """This rank's minibatches of an epoch from a step on, made in a thread of their own two steps ahead.
 
         Returns:
             A context that ends the thread when it is left.
         """
-        steps = range(first_step, self._steps)
-        ahead = prefetch(self.read(epoch, step) for step in steps)
-        return closing(cast("Generator[Batch, None, None]", ahead))
+        return closing(prefetch(self.read(epoch, step) for step in range(first_step, self._steps)))
 
     @abstractmethod
     def read(self, epoch: int, step: int) -> Batch:
@@ -131,11 +124,7 @@ class NegativeSampler:
         self._cumulative[-1] = 1.0  # Every number below 1 must find an item.
 
     def sample(self, epoch: int, step: int) -> npt.NDArray[np.int64]:
-        """Draw the negatives of one step.
-
-        Args:
-            epoch: from 0.
-            step: of the epoch.
+        """Draw the negatives of a step of an epoch.
 
         Returns:
             [num_negatives] int64 item ids, the same on every rank. Cost: a binary search for each.

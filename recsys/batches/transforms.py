@@ -14,13 +14,13 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms_kernels import NO_LIMIT, transform_ids, transform_lists
+from windrow.recsys.log.options import SMALLEST_HASHED_TABLE
 from windrow.recsys.log.store import FeatureEntry
 from windrow.recsys.log.vocabulary import table_key
 
-__all__ = ["TransformOptions", "Transforms", "bucket_ids", "transformed_ids", "transformed_lists"]
+__all__ = ["TransformOptions", "Transforms"]
 
-SMALLEST_HASHED_TABLE = 2
-"""Row 0 stays what it is, that of missing values; at least one is needed for the rest."""
+_IDS = np.iinfo(np.int64)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -130,10 +130,7 @@ class Transforms:
     """
 
     def __init__(
-        self,
-        options: Mapping[str, TransformOptions],
-        features: Sequence[FeatureEntry],
-        dense: Sequence[str],
+        self, options: Mapping[str, TransformOptions], features: Sequence[FeatureEntry], dense: Sequence[str]
     ) -> None:
         self._options = dict(options)
         self._table = {feature.name: feature.table for feature in features}
@@ -173,28 +170,73 @@ class Transforms:
         return feature in self._dense_index
 
     def lists(self, feature: str, lists: Lists) -> Lists:
-        """Transform a multi-hot feature; see `transformed_lists`. Lists that nothing is done to are not copied."""
+        """Transform a multi-hot feature, each list for itself.
+
+        Args:
+            feature: its name.
+            lists: of n samples; not altered.
+
+        Returns:
+            n lists, offsets int64 from 0, in memory of their own; `lists` where nothing is done.
+
+        Cost:
+            One pass over the ids; where lists are only cut, over those that stay.
+        """
         if not self.changes(feature):
             return lists
-        return transformed_lists(lists, self._options[feature], self._table[feature])
+        options = self._options[feature]
+        num_ids = int(lists.offsets[-1]) - int(lists.offsets[0])
+        weighted = lists.weights is not None
+        offsets, ids = np.empty(len(lists.offsets), np.int64), np.empty(num_ids, np.int64)
+        weights = np.empty(num_ids if weighted else 0, np.float32)
+        transform_lists(
+            lists.offsets,
+            lists.values,
+            np.zeros(0, np.float32) if lists.weights is None else lists.weights,
+            np.unique(np.array(options.drop, np.int64)),
+            self._clip_and_hash(feature),
+            (
+                NO_LIMIT if options.keep_first is None else options.keep_first,
+                NO_LIMIT if options.keep_last is None else options.keep_last,
+            ),
+            1 << (2 * int(lists.lengths.max(initial=1)) - 1).bit_length() if options.distinct else 0,
+            (options.sort, options.reverse),
+            offsets,
+            ids,
+            weights,
+        )
+        if offsets[-1] < num_ids:
+            # A copy, so that memory of what was cut off is given back.
+            ids, weights = ids[: offsets[-1]].copy(), weights[: offsets[-1]].copy()
+        return Jagged(ids, offsets, weights if weighted else None)
 
     def ids(self, feature: str, ids: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        """Transform a feature of one id per sample; see `transformed_ids`."""
+        """Transform a feature of one id per sample, [n] int64; not altered, and not copied where nothing is done."""
         if not self.changes(feature):
             return ids
-        return transformed_ids(ids, self._options[feature], self._table[feature])
+        out = np.empty(len(ids), np.int64)
+        transform_ids(ids, *self._clip_and_hash(feature), out)
+        return out
 
     def new_ids(self, feature: str, dense: npt.NDArray[np.float32]) -> npt.NDArray[np.int64]:
-        """Ids of a feature that is made from a dense column.
+        """Ids of a feature that is made from a dense column: how many boundaries are at most each value.
 
         Args:
             feature: for which `is_new`.
             dense: [n, D] all dense columns of the store.
 
         Returns:
-            [n] int64.
+            [n] int64; values and boundaries are compared as float64.
         """
-        return bucket_ids(dense[:, self._dense_index[feature]], self._options[feature].bucketise)
+        boundaries = np.array(self._options[feature].bucketise)
+        values = dense[:, self._dense_index[feature]].astype(np.float64)
+        return np.searchsorted(boundaries, values, side="right").astype(np.int64)
+
+    def _clip_and_hash(self, feature: str) -> tuple[int, int, int, np.uint64]:
+        options = self._options[feature]
+        low, high = options.clip or (int(_IDS.min), int(_IDS.max))
+        hash_rows = options.hash_rows or 0
+        return low, high, hash_rows, np.uint64(table_key(self._table[feature]) if hash_rows else 0)
 
 
 def _check(
@@ -235,84 +277,3 @@ def _check_tables(features: Sequence[FeatureEntry], options: Mapping[str, Transf
                 f"features {other.name!r} and {feature.name!r} share table {feature.table!r}, but their transforms "
                 f"leave {other.rows} and {feature.rows} rows: give both the same clip and hash_rows"
             )
-
-
-_IDS = np.iinfo(np.int64)
-
-
-def transformed_lists(lists: Lists, options: TransformOptions, table: str) -> Lists:
-    """Do a feature's steps to its lists, each for itself.
-
-    Args:
-        lists: of n samples; not altered.
-        options: the steps, done in the order of their fields.
-        table: name of the table that the ids belong to: what they are hashed with.
-
-    Returns:
-        n lists, offsets int64 from 0, in memory of their own.
-
-    Cost:
-        One pass over the ids; where lists are only cut, over those that stay.
-    """
-    num_ids = int(lists.offsets[-1]) - int(lists.offsets[0])
-    weighted = lists.weights is not None
-    offsets, ids = np.empty(len(lists.offsets), np.int64), np.empty(num_ids, np.int64)
-    weights = np.empty(num_ids if weighted else 0, np.float32)
-    transform_lists(
-        lists.offsets,
-        lists.values,
-        np.zeros(0, np.float32) if lists.weights is None else lists.weights,
-        np.unique(np.array(options.drop, np.int64)),
-        _clip_and_hash(options, table),
-        (
-            NO_LIMIT if options.keep_first is None else options.keep_first,
-            NO_LIMIT if options.keep_last is None else options.keep_last,
-        ),
-        (options.distinct, options.sort, options.reverse),
-        offsets,
-        ids,
-        weights,
-    )
-    if offsets[-1] < num_ids:
-        # A copy, so that memory of what was cut off is given back.
-        ids, weights = ids[: offsets[-1]].copy(), weights[: offsets[-1]].copy()
-    return Jagged(ids, offsets, weights if weighted else None)
-
-
-def transformed_ids(
-    ids: npt.NDArray[np.int64], options: TransformOptions, table: str
-) -> npt.NDArray[np.int64]:
-    """Do a feature's steps where it has one id per sample.
-
-    Args:
-        ids: [n]; not altered.
-        options: steps that keep the length of lists (`TransformOptions.keeps_length`).
-        table: name of the table that the ids belong to.
-
-    Returns:
-        [n] int64.
-    """
-    out = np.empty(len(ids), np.int64)
-    transform_ids(ids, *_clip_and_hash(options, table), out)
-    return out
-
-
-def bucket_ids(values: npt.NDArray[np.float32], boundaries: tuple[float, ...]) -> npt.NDArray[np.int64]:
-    """How many boundaries are at most each value.
-
-    Args:
-        values: [n] float32; not-a-number counts as larger than all.
-        boundaries: rising; compared as float64.
-
-    Returns:
-        [n] int64, 0 .. len(boundaries).
-    """
-    return np.searchsorted(np.array(boundaries, np.float64), values.astype(np.float64), side="right").astype(
-        np.int64
-    )
-
-
-def _clip_and_hash(options: TransformOptions, table: str) -> tuple[int, int, int, np.uint64]:
-    low, high = options.clip or (int(_IDS.min), int(_IDS.max))
-    hash_rows = options.hash_rows or 0
-    return low, high, hash_rows, np.uint64(table_key(table) if hash_rows else 0)

@@ -1,5 +1,7 @@
 """Compiled loops of `windrow.recsys.batches.transforms`."""
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
@@ -22,13 +24,17 @@ def transform_ids(
     key: np.uint64,
     out: npt.NDArray[np.int64],
 ) -> None:
-    """Clip ids to low .. high and hash them to `hash_rows` rows, 0 for no hashing; `out` may be `ids`."""
+    """Clip ids to low .. high and hash them to `hash_rows` rows, 0 for no hashing."""
     for place in range(len(ids)):
-        number = min(max(ids[place], low), high)
-        if hash_rows > 0 and number != 0:
-            hashed = hash_id(key, np.uint64(number)) % np.uint64(hash_rows - 1)
-            number = np.int64(hashed) + 1
-        out[place] = number
+        out[place] = _changed(ids[place], low, high, hash_rows, key)
+
+
+@numba.njit(inline="always")
+def _changed(number: Any, low: int, high: int, hash_rows: int, key: np.uint64) -> Any:
+    number = min(max(number, low), high)
+    if hash_rows > 0 and number != 0:
+        number = np.int64(hash_id(key, np.uint64(number)) % np.uint64(hash_rows - 1)) + 1
+    return number
 
 
 @numba.njit(cache=True, nogil=True)
@@ -39,7 +45,8 @@ def transform_lists(
     dropped: npt.NDArray[np.int64],
     clip_and_hash: tuple[int, int, int, np.uint64],
     keep: tuple[int, int],
-    switches: tuple[bool, bool, bool],
+    slots: int,
+    switches: tuple[bool, bool],
     out_offsets: npt.NDArray[np.int64],
     out_ids: npt.NDArray[np.int64],
     out_weights: npt.NDArray[np.float32],
@@ -48,14 +55,14 @@ def transform_lists(
 
     `offsets` may start past 0; `weights` are empty where there are none. `dropped` are the sorted ids that are left
     out, `clip_and_hash` low, high, rows and key of `transform_ids`, `keep` the most ids of a list that stay, first ones
-    and last ones or `NO_LIMIT`; `switches` say whether of equal ids the first alone stays, whether to sort, whether to
-    turn round. Written: `out_offsets` [n + 1], `out_ids` and `out_weights`, as long as all lists together at least.
+    and last ones or `NO_LIMIT`. Of equal ids the first alone stays where there are `slots`: a power of two, at least
+    twice the longest list. `switches` say whether to sort, and whether to turn round. Written: `out_offsets` [n + 1],
+    `out_ids` and `out_weights`, as long as all lists together at least.
     """
     low, high, hash_rows, key = clip_and_hash
     keep_first, keep_last = keep
-    distinct, sort, reverse = switches
+    distinct, (sort, reverse) = slots > 0, switches
     weighted = len(weights) > 0
-    slots = _slots(offsets) if distinct else 0
     slot_rows, slot_ids = np.full(slots, -1, np.int64), np.empty(slots, np.int64)
     used = 0
     out_offsets[0] = 0
@@ -72,9 +79,7 @@ def transform_lists(
             number = ids[place]
             if len(dropped) and _holds(dropped, number):
                 continue
-            number = min(max(number, low), high)
-            if hash_rows > 0 and number != 0:
-                number = np.int64(hash_id(key, np.uint64(number)) % np.uint64(hash_rows - 1)) + 1
+            number = _changed(number, low, high, hash_rows, key)
             if distinct and not _add(slot_rows, slot_ids, number, row):
                 continue
             out_ids[used] = number
@@ -103,18 +108,6 @@ def transform_lists(
 def _holds(ascending: npt.NDArray[np.int64], number: int) -> bool:
     place = np.searchsorted(ascending, number)
     return bool(place < len(ascending) and ascending[place] == number)
-
-
-@numba.njit(cache=True, nogil=True)
-def _slots(offsets: npt.NDArray[np.integer]) -> int:
-    """A power of two, at least twice the longest list."""
-    longest = np.int64(1)
-    for row in range(len(offsets) - 1):
-        longest = max(longest, np.int64(offsets[row + 1]) - np.int64(offsets[row]))
-    slots = 1
-    while slots < 2 * longest:
-        slots *= 2
-    return slots
 
 
 @numba.njit(cache=True, nogil=True)

@@ -20,7 +20,7 @@ import torch
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
-from windrow.recsys.batches.jagged import Jagged
+from windrow.recsys.batches.jagged import Jagged, keyed
 from windrow.recsys.batches.row_groups import RowGroup, SharedGroups
 from windrow.recsys.batches.windows_kernels import (
     FIELDS,
@@ -155,8 +155,6 @@ class GroupBatches:
         inverse: IntArray,
         counts: Sequence[int],
     ) -> tuple[InverseKeyedJaggedTensor, ...]:
-        from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
         lengths = torch.from_numpy(np.diff(offsets))
         all_ids, all_weights = torch.from_numpy(ids), torch.from_numpy(weights)
         found = []
@@ -164,13 +162,8 @@ class GroupBatches:
         for keys, weighted, rows, of_samples in zip(self._keys, self._weighted, counts, inverse, strict=True):
             end = begin + len(keys) * rows
             values = slice(int(offsets[begin]), int(offsets[end]))
-            unique = KeyedJaggedTensor(
-                keys=keys,
-                values=all_ids[values],
-                weights=all_weights[values] if weighted else None,
-                lengths=lengths[begin:end],
-                stride=rows,
-            )
+            own_weights = all_weights[values] if weighted else None
+            unique = keyed(keys, all_ids[values], lengths[begin:end], own_weights, num_samples=rows)
             found.append(InverseKeyedJaggedTensor(unique, torch.from_numpy(of_samples)))
             begin = end
         return tuple(found)
@@ -232,9 +225,6 @@ def read_window(
         groups: ``(row group, start, stop)``, whose rows one after the other are the window's.
         first_row: number in the split of the first of them.
         order: [n] which row comes first, second and so on; None for the order of rows.
-
-    Returns:
-        The columns.
     """
     num_rows = sum(stop - start for _, start, stop in groups)
     single = np.empty((len(groups[0][0].single), num_rows), np.int64)
@@ -254,27 +244,14 @@ def read_window(
 
 
 def sessions_of(groups: Sequence[tuple[RowGroup, int, int]]) -> npt.NDArray[np.int64]:
-    """Session ids of a window's rows.
-
-    Args:
-        groups: as `read_window` takes them; their sessions were read.
-
-    Returns:
-        [n] int64.
-    """
+    """[n] int64 session ids of a window's rows, given as `read_window` takes them; their sessions were read."""
     parts = [group.sessions[start:stop] for group, start, stop in groups if group.sessions is not None]
     assert len(parts) == len(groups), "sessions were not read"
     return _one(parts)
 
 
 def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: int = 0) -> Piece:
-    """What a batch of no samples is made of.
-
-    Args:
-        features: that are in no group.
-        num_dense: dense values of a sample.
-        num_groups: groups of features whose lists are held once.
-    """
+    """What a batch of no samples is made of: of features that are in no group, dense values and groups."""
     none = np.zeros(0, np.float32)
     lists: tuple[Lists, ...] = tuple(
         Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64), none if feature.weighted else None)
@@ -292,45 +269,34 @@ def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: 
     return Piece(columns, 0, 0)
 
 
-def batch_of_pieces(
-    pieces: Sequence[Piece], features: Sequence[FeatureEntry], groups: GroupBatches | None = None
-) -> Batch:
-    """Put the samples of a step one after the other.
+def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], groups: GroupBatches) -> Batch:
+    """Put the samples of a step one after the other, in memory of their own.
 
     Args:
         pieces: in the order of lanes, at least one; any of them may be empty.
-        features: that are in no group, in their order.
-        groups: what puts groups of features together; None where there are none.
-
-    Returns:
-        The batch, in memory of its own. Where any feature that is in no group has weights, the ids of those without
-        weigh 1.
+        features: that are in no group, in their order. Where any of them has weights, the ids of those without weigh 1.
+        groups: what puts groups of features together.
     """
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
-
     single = np.concatenate([piece.window.single[:, piece.start : piece.stop] for piece in pieces], axis=1)
-    num_samples = single.shape[1]
     if len(single) == len(features):
         ids, lengths, weights = single.reshape(-1), np.ones(single.size, np.int64), None
     else:
         ids, lengths, weights = _mixed(pieces, single, features)
-    sparse = KeyedJaggedTensor(
-        keys=[feature.name for feature in features],
-        values=torch.from_numpy(ids),
-        weights=None if weights is None else torch.from_numpy(weights),
-        lengths=torch.from_numpy(lengths),
-        # It would be guessed from the lengths, and where there is no feature or no sample that fails.
-        stride=num_samples,
+    sparse = keyed(
+        [feature.name for feature in features],
+        torch.from_numpy(ids),
+        torch.from_numpy(lengths),
+        None if weights is None else torch.from_numpy(weights),
+        num_samples=single.shape[1],
     )
-    return Batch(
-        torch.from_numpy(np.concatenate([piece.window.dense[piece.start : piece.stop] for piece in pieces])),
-        sparse,
-        torch.from_numpy(np.concatenate([piece.window.labels[piece.start : piece.stop] for piece in pieces])),
-        torch.from_numpy(np.concatenate([piece.window.rows[piece.start : piece.stop] for piece in pieces])),
-        ()
-        if groups is None
-        else groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces]),
+    dense, labels, rows = (
+        torch.from_numpy(
+            np.concatenate([getattr(piece.window, name)[piece.start : piece.stop] for piece in pieces])
+        )
+        for name in ("dense", "labels", "rows")
     )
+    held_once = groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces])
+    return Batch(dense, sparse, labels, rows, held_once)
 
 
 def _mixed(

@@ -17,10 +17,11 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 from windrow.comm.random import Stream, stream_key
-from windrow.recsys.log.raw_blocks import RawBlock
+from windrow.recsys.log.clustering.log_files import is_text
+from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
 
-__all__ = ["Column", "ColumnKind", "conform", "is_text", "list_lengths"]
+__all__ = ["Column", "ColumnKind", "conform", "list_lengths", "row_of"]
 
 ColumnKind = Literal["label", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
@@ -53,14 +54,11 @@ class Column:
         )
 
     def refuse_first(self, bad: Any, message: str) -> None:
-        """Raise for the first row that is marked, if any is.
+        """Raise a DataError for the first row that is marked, if any is.
 
         Args:
             bad: [n] truth values, Arrow (null counts as false) or NumPy.
             message: about the value, with ``{}`` where it goes.
-
-        Raises:
-            DataError: a row is marked.
         """
         marked = (
             bad
@@ -73,14 +71,7 @@ class Column:
 
 
 def conform(column: Column, kind: ColumnKind) -> Any:
-    """Turn a column into what it is needed as.
-
-    Args:
-        column: as it is in the file.
-        kind: what it is needed as.
-
-    Returns:
-        ``pyarrow.Array`` of the type above.
+    """Turn a column into what it is needed as: ``pyarrow.Array`` of the type above.
 
     Raises:
         DataError: the type does not fit, or a value does not; the message names file and row.
@@ -175,7 +166,7 @@ def _list(column: Column, inner: str) -> Any:
         elements = elements.cast("float32", safe=False)
         finite = compute.is_finite(elements).fill_null(fill_value=False)
         if not compute.all(finite, min_count=0).as_py():
-            row = _row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
+            row = row_of(lists, int(np.argmin(finite.to_numpy(zero_copy_only=False))))
             raise column.refuse(row, f"is {lists[row].as_py()}: a weight must be a finite number")
     else:
         elements = _id(column, elements, whole_numbers=inner == "int64", lists=lists)
@@ -194,11 +185,7 @@ def _list_array(lists: Any, elements: Any) -> Any:
 
 
 def list_lengths(lists: Any) -> npt.NDArray[np.int64]:
-    """How long each list is; a null list has length 0.
-
-    Args:
-        lists: ``pyarrow.ListArray``.
-    """
+    """How long each list of a ``pyarrow.ListArray`` is; a null list has length 0."""
     from pyarrow import compute
 
     lengths: npt.NDArray[np.int64] = (
@@ -207,7 +194,7 @@ def list_lengths(lists: Any) -> npt.NDArray[np.int64]:
     return lengths
 
 
-def _row_of(lists: Any, element: int) -> int:
+def row_of(lists: Any, element: int) -> int:
     """The row whose list holds an element."""
     return int(np.searchsorted(np.cumsum(list_lengths(lists)), element, side="right"))
 
@@ -257,7 +244,7 @@ def _parsed(column: Column, text: Any, kind: str, expected: str, lists: Any = No
         return text.cast(kind)
     except pa.ArrowInvalid as error:
         element = _first_refused(text, kind)
-        row = element if lists is None else _row_of(lists, element)
+        row = element if lists is None else row_of(lists, element)
         raise column.refuse(row, f"has {text[element].as_py()!r}, expected {expected}") from error
 
 
@@ -284,17 +271,6 @@ def _blank_to_null(text: Any) -> Any:
     if not compute.any(blank).as_py():
         return text
     return compute.if_else(blank, pa.scalar(None, text.type), text)
-
-
-def is_text(kind: Any) -> bool:
-    """Whether values of a type are text.
-
-    Args:
-        kind: ``pyarrow.DataType``.
-    """
-    import pyarrow as pa
-
-    return bool(pa.types.is_string(kind) or pa.types.is_large_string(kind) or pa.types.is_string_view(kind))
 
 
 def _is_number(kind: Any) -> bool:

@@ -279,10 +279,7 @@ def parse_instant(text: str) -> int:
     """An instant of a recipe as it stands in the time column.
 
     Args:
-        text: a whole number, or an ISO date or time; UTC where it says nothing else.
-
-    Returns:
-        The number, or microseconds since 1970.
+        text: a whole number; or an ISO date or time, UTC if it says nothing else, as microseconds since 1970.
 
     Raises:
         RecipeError: it is neither.
@@ -301,15 +298,7 @@ def parse_instant(text: str) -> int:
 
 
 def split_by_time(times: npt.NDArray[np.int64], cuts: tuple[int, int]) -> npt.NDArray[np.int8]:
-    """Deal samples by time.
-
-    Args:
-        times: [n].
-        cuts: times at which validation and test begin.
-
-    Returns:
-        [n] codes: positions in `SPLITS`.
-    """
+    """Deal samples by their times [n]: codes [n], positions in `SPLITS`; cuts are when validation and test begin."""
     return np.searchsorted(np.asarray(cuts, np.int64), times, side="right").astype(np.int8)
 
 

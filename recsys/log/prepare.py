@@ -16,24 +16,33 @@ from importlib.metadata import version
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+import numpy.typing as npt
+
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.conform import list_lengths
+from windrow.recsys.log.files import check_replaceable, file_labels, repeated_files, resolve_files
 from windrow.recsys.log.options import (
     SPLITS,
+    DenseTransform,
+    FeatureOptions,
     LogOptions,
     LogSplitOptions,
     SplitName,
     parse_instant,
     split_by_time,
 )
-from windrow.recsys.log.raw_blocks import file_labels, repeated_files, resolve_files
 from windrow.recsys.log.readers import read_log
-from windrow.recsys.log.samples import SampleMapper
 from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
 from windrow.recsys.log.store import (
+    DENSE_COLUMN,
+    LABEL_COLUMN,
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
+    SESSION_COLUMN,
+    TIME_COLUMN,
     VOCABULARIES,
     WEIGHTS_SUFFIX,
     FeatureEntry,
@@ -47,9 +56,9 @@ from windrow.recsys.log.store import (
     describe_store_file,
     plain_settings,
 )
-from windrow.recsys.log.vocabulary import Vocabulary
+from windrow.recsys.log.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary, hashed_rows
 
-__all__ = ["Progress", "prepare_log"]
+__all__ = ["Progress", "SampleMapper", "prepare_log"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
@@ -106,10 +115,8 @@ def prepare_log(
         raise RecipeError(
             '[log] format = "interactions" needs no preparation: training reads such files as they are'
         )
-    if store.exists() and not overwrite:
-        raise StoreError(f"{store} already exists: choose another folder or pass --overwrite")
-    _check_replaceable(store)
-    report = progress or _silent
+    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
+    report = progress or (lambda *_: None)
     columns = staged_columns(log, split)
     with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
@@ -201,26 +208,8 @@ def _failures_explained(store: Path) -> Iterator[None]:
         ) from error
 
 
-def _check_replaceable(store: Path) -> None:
-    """Only what this function once wrote is replaced: a mistaken path must not cost a folder of the user's own."""
-    if (
-        not store.exists()
-        or (store / MANIFEST_NAME).is_file()
-        or (store.is_dir() and not any(store.iterdir()))
-    ):
-        return
-    raise StoreError(
-        f"{store} is no prepared log (there is no {MANIFEST_NAME} in it) and is not replaced: choose another store, or "
-        "remove it yourself"
-    )
-
-
 def _stage(
-    path: Path,
-    columns: tuple[StagedColumn, ...],
-    log: LogOptions,
-    split: LogSplitOptions,
-    report: Progress,
+    path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions, report: Progress
 ) -> tuple[int, bool]:
     """Read the log and write the staged file; how many rows, and whether they are in order of time."""
     groups = [resolve_files(log.paths)]
@@ -268,6 +257,161 @@ def _split_code(cuts: Cuts) -> str:
     if cuts is None:
         return "split"
     return f"(CASE WHEN time < {cuts[0]} THEN 0 WHEN time < {cuts[1]} THEN 1 ELSE 2 END)"
+
+
+COUNTED = ("missing", "unseen", "truncated", "ids")
+
+
+class SampleMapper:
+    """Maps staged rows to samples.
+
+    Args:
+        log: the rules.
+        vocabularies: of the tables that have one.
+        moments: mean and deviation of each dense column over the training split, for "standard".
+
+    Attributes:
+        counts: of what was mapped so far, for each feature and split what `COUNTED` names.
+        dense_missing: missing values of each dense column.
+        positives: samples of label 1 by split.
+    """
+
+    def __init__(
+        self,
+        log: LogOptions,
+        vocabularies: Mapping[str, Vocabulary],
+        moments: Mapping[str, tuple[float, float]],
+    ) -> None:
+        self._log = log
+        self._vocabularies = dict(vocabularies)
+        self._moments = dict(moments)
+        self.counts: dict[str, dict[str, dict[str, int]]] = {name: {} for name in log.features}
+        self.dense_missing = dict.fromkeys(log.dense, 0)
+        self.positives: dict[str, int] = {}
+
+    def table_rows(self, feature: str) -> int:
+        """Rows of the table that a feature's ids belong to."""
+        options = self._log.features[feature]
+        if options.ids == "vocabulary":
+            return self._vocabularies[self._log.table_of(feature)].rows
+        assert options.rows is not None
+        return options.rows
+
+    def map(self, rows: Any, split: str) -> Any:
+        """Map some rows.
+
+        Args:
+            rows: ``pyarrow.RecordBatch`` of the staged log, all of one split.
+            split: its name.
+
+        Returns:
+            ``pyarrow.RecordBatch`` with the columns of a prepared log.
+        """
+        import pyarrow as pa
+
+        staged = dict(zip(rows.schema.names, rows.columns, strict=True))
+        label = staged["label"]
+        positives = int(np.count_nonzero(label.to_numpy()))
+        self.positives[split] = self.positives.get(split, 0) + positives
+        columns: dict[str, Any] = {LABEL_COLUMN: label}
+        if self._log.dense:
+            columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
+        for name, options in self._log.features.items():
+            if options.multi_hot:
+                columns |= self._lists(name, options, staged, split)
+            else:
+                columns[name] = self._single(name, staged[f"id.{name}"], split)
+        for name in (TIME_COLUMN, SESSION_COLUMN):
+            if name in staged:
+                columns[name] = staged[name]
+        return pa.RecordBatch.from_pydict(columns)
+
+    def _dense(self, staged: Mapping[str, Any], num_rows: int) -> Any:
+        import pyarrow as pa
+
+        matrix = np.empty((num_rows, len(self._log.dense)), np.float32)
+        for place, name in enumerate(self._log.dense):
+            column = staged[f"dense.{name}"]
+            missing = column.is_null().to_numpy(zero_copy_only=False)
+            values = column.fill_null(0).to_numpy()
+            moments = self._moments.get(f"dense.{name}", (0.0, 1.0))
+            transformed = _transform_dense(values, self._log.dense_transform, moments)
+            matrix[:, place] = np.where(missing, 0, transformed)
+            self.dense_missing[name] += column.null_count
+        return pa.FixedSizeListArray.from_arrays(pa.array(matrix.reshape(-1)), len(self._log.dense))
+
+    def _single(self, name: str, values: Any, split: str) -> Any:
+        import pyarrow as pa
+
+        ids = self._ids(name, values)
+        self._count(name, split, missing=values.null_count, ids=ids)
+        return pa.array(ids)
+
+    def _lists(
+        self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str
+    ) -> dict[str, Any]:
+        import pyarrow as pa
+
+        lists = staged[f"id.{name}"]
+        ids = self._ids(name, lists.flatten())
+        lengths = list_lengths(lists)
+        missing = int(np.count_nonzero(lengths == 0))
+        kept = np.minimum(lengths, options.max_length or len(ids))
+        chosen = _last_of_each(lengths, kept)
+        ids = ids[chosen]
+        self._count(name, split, missing=missing, ids=ids, truncated=int(lengths.sum() - kept.sum()))
+        offsets = pa.array(np.concatenate([[0], np.cumsum(kept)]).astype(np.int32))
+        found = {name: pa.ListArray.from_arrays(offsets, pa.array(ids))}
+        if options.weights:
+            weights = staged[f"weights.{name}"].flatten().to_numpy(zero_copy_only=False)[chosen]
+            found[name + WEIGHTS_SUFFIX] = pa.ListArray.from_arrays(offsets, pa.array(weights, pa.float32()))
+        return found
+
+    def _ids(self, name: str, values: Any) -> npt.NDArray[np.int64]:
+        """Row of each value; 0 for a null."""
+        options = self._log.features[name]
+        table = self._log.table_of(name)
+        if options.ids == "rows":
+            numbers: npt.NDArray[np.int64] = values.to_numpy()
+            return numbers
+        known = values.drop_null() if values.null_count else values
+        if options.ids == "hash":
+            assert options.rows is not None
+            found = hashed_rows(known, table, options.rows)
+        else:
+            found = self._vocabularies[table].rows_of(known)
+        if not values.null_count:
+            return found
+        ids = np.full(len(values), MISSING_ROW, np.int64)
+        ids[values.is_valid().to_numpy(zero_copy_only=False)] = found
+        return ids
+
+    def _count(
+        self, name: str, split: str, *, missing: int, ids: npt.NDArray[np.int64], truncated: int = 0
+    ) -> None:
+        has_unseen = self._log.features[name].ids == "vocabulary"
+        unseen = int(np.count_nonzero(ids == UNSEEN_ROW)) if has_unseen else 0
+        before = self.counts[name].get(split, dict.fromkeys(COUNTED, 0))
+        found = zip(COUNTED, (missing, unseen, truncated, len(ids)), strict=True)
+        self.counts[name][split] = {counted: before[counted] + number for counted, number in found}
+
+
+def _transform_dense(
+    values: npt.NDArray[np.float32], transform: DenseTransform, moments: tuple[float, float]
+) -> npt.NDArray[np.float32]:
+    """Computed in float64: log(1 + max(x, 0)), or (x - mean) / deviation."""
+    if transform == "log1p":
+        return np.log1p(np.maximum(values, 0).astype(np.float64)).astype(np.float32)
+    if transform == "standard":
+        return ((values.astype(np.float64) - moments[0]) / moments[1]).astype(np.float32)
+    return values
+
+
+def _last_of_each(lengths: npt.NDArray[np.int64], kept: npt.NDArray[np.int64]) -> npt.NDArray[np.bool_]:
+    """Mark the last `kept` elements of each list."""
+    from_end = np.repeat(np.cumsum(lengths), lengths) - np.arange(int(lengths.sum()))
+    chosen: npt.NDArray[np.bool_] = from_end <= np.repeat(kept, lengths)
+    return chosen
 
 
 def _map_rows(
@@ -353,10 +497,6 @@ def _write_manifest(
         order=order,
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
-
-
-def _silent(stage: str, share: float) -> None:
-    """Tell nobody."""
 
 
 def _write_vocabularies(

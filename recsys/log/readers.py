@@ -15,20 +15,76 @@ line::
 CSV has a header line, commas or tabs, plain or compressed.
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+import gzip
+import os
+import zlib
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from dataclasses import dataclass
+from io import BufferedIOBase
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.recsys.batches.arrow_columns import one_chunk
 from windrow.recsys.batches.prefetch import prefetch
+from windrow.recsys.log.clustering.log_files import open_parquet
 from windrow.recsys.log.options import LogFormat
-from windrow.recsys.log.raw_blocks import RawBlock, TextBlock, TextType, ordered_map, text_blocks
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
 
-__all__ = ["CRITEO_COLUMNS", "read_log"]
+__all__ = ["CRITEO_COLUMNS", "RawBlock", "TextType", "read_log"]
+
+TextType = Literal["int64", "float64", "string"]
+"""What the fields of a column of a text file are read as."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class RawBlock:
+    """Some successive rows of one file, as they are there."""
+
+    batch: Any
+    """``pyarrow.RecordBatch`` with those of the columns asked for that the file has."""
+    file: Path
+    """Where they come from."""
+    columns_in_file: tuple[str, ...]
+    """Names of all columns of the file."""
+    unit: str
+    """What rows are counted in, for messages: "line", or "row group 3, row"."""
+    first: int
+    """Number of the first row in that unit."""
+    file_share: float
+    """How much of the file is read once this block is, 0 to 1."""
+
+    def where(self, row: int) -> str:
+        """The place of a row, for messages, from its position in the batch."""
+        return f"{self.file}, {self.unit} {self.first + row}"
+
+
+@dataclass(frozen=True, slots=True)
+class _TextBlock:
+    """Whole lines of one file, `data`, each with its line end; `header` without one, empty where there is none."""
+
+    file: Path
+    header: bytes
+    data: bytes
+    first_line: int
+    num_lines: int
+    file_share: float
+
+    def parsed(self, batch: Any, columns_in_file: tuple[str, ...]) -> RawBlock:
+        """The block as ``pyarrow.RecordBatch``, of a row for each line."""
+        return RawBlock(
+            batch=batch,
+            file=self.file,
+            columns_in_file=columns_in_file,
+            unit="line",
+            first=self.first_line,
+            file_share=self.file_share,
+        )
 
 
 def read_log(
@@ -71,7 +127,7 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
     """All columns are int64, null where a field is empty."""
     import pyarrow as pa
 
-    def parse(block: TextBlock) -> RawBlock:
+    def parse(block: _TextBlock) -> RawBlock:
         values = np.empty((len(CRITEO_COLUMNS), block.num_lines), np.int64)
         valid = np.zeros((len(CRITEO_COLUMNS), (block.num_lines + 7) // 8), np.uint8)
         line, field = parse_criteo(np.frombuffer(block.data, np.uint8), NUM_DENSE, values, valid)
@@ -86,10 +142,10 @@ def _read_criteo(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iter
         }
         return block.parsed(pa.RecordBatch.from_pydict(found), CRITEO_COLUMNS)
 
-    yield from ordered_map(parse, prefetch(text_blocks(files)))
+    yield from _ordered_map(parse, prefetch(_text_blocks(files)))
 
 
-def _criteo_message(block: TextBlock, line: int, field: int) -> str:
+def _criteo_message(block: _TextBlock, line: int, field: int) -> str:
     fields = block.data.split(b"\n", line + 1)[line].rstrip(b"\r").split(b"\t")
     where = f"{block.file}, line {block.first_line + line}"
     if len(fields) != len(CRITEO_COLUMNS):
@@ -113,7 +169,7 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
 
     by_position = any(name.startswith(FIELD_PREFIX) for name in columns)
 
-    def parse(block: TextBlock) -> RawBlock:
+    def parse(block: _TextBlock) -> RawBlock:
         capacity = block.data.count(b":")
         labels = np.empty(block.num_lines)
         offsets = np.empty(block.num_lines + 1, np.int64)
@@ -132,11 +188,11 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
         wanted = {name: array for name, array in found.items() if name in columns}
         return block.parsed(pa.RecordBatch.from_pydict(wanted), tuple(found))
 
-    yield from ordered_map(parse, prefetch(text_blocks(files)))
+    yield from _ordered_map(parse, prefetch(_text_blocks(files)))
 
 
 def _libfm_fields(
-    block: TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
+    block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
 ) -> dict[str, Any]:
     import pyarrow as pa
 
@@ -162,22 +218,18 @@ def _lists(offsets: npt.NDArray[np.int64], values: npt.NDArray[Any]) -> Any:
     return pa.ListArray.from_arrays(pa.array(offsets.astype(np.int32)), pa.array(values[: offsets[-1]]))
 
 
-PARSE_BYTES = 1 << 20
-"""What one of Arrow's threads parses at a time."""
-
-
 def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
     """A header line for each file; tabs in ``.tsv`` and ``.tsv.gz``, else commas. No field holds a line end."""
     import pyarrow as pa
 
-    for block in prefetch(text_blocks(files, has_header=True)):
+    def parse(block: _TextBlock) -> RawBlock:
         names = _csv_names(block)
         try:
-            table = _csv_table(block, names, columns)
+            batch = _csv_rows(block, names, columns)
         except pa.ArrowInvalid:
             # Read as text, the block is refused where its columns are needed as numbers: by line and value.
             try:
-                table = _csv_table(block, names, dict.fromkeys(columns, "string"))
+                batch = _csv_rows(block, names, dict.fromkeys(columns, "string"))
             except pa.ArrowInvalid as error:
                 last = block.first_line + block.num_lines - 1
                 raise DataError(
@@ -185,13 +237,12 @@ def _read_csv(files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterato
                     f"message are counted from line {block.first_line}); every line needs the {len(names)} fields of "
                     "the header"
                 ) from error
-        skipped = 0
-        for batch in table.to_batches():
-            yield block.parsed(batch, names, skipped=skipped)
-            skipped += batch.num_rows
+        return block.parsed(batch, names)
+
+    yield from _ordered_map(parse, prefetch(_text_blocks(files, has_header=True)))
 
 
-def _csv_table(block: TextBlock, names: Sequence[str], columns: Mapping[str, TextType]) -> Any:
+def _csv_rows(block: _TextBlock, names: Sequence[str], columns: Mapping[str, TextType]) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
@@ -204,16 +255,17 @@ def _csv_table(block: TextBlock, names: Sequence[str], columns: Mapping[str, Tex
         null_values=[""],
         strings_can_be_null=True,
     )
-    at_a_time = len(block.data) if _may_have_long_line(block.data) else PARSE_BYTES
-    return csv.read_csv(
+    table = csv.read_csv(
         pa.BufferReader(block.data),
-        read_options=csv.ReadOptions(column_names=list(names), block_size=at_a_time),
+        # In one piece: Arrow refuses a line that is longer than that.
+        read_options=csv.ReadOptions(column_names=list(names), block_size=len(block.data), use_threads=False),
         parse_options=csv.ParseOptions(delimiter=_delimiter(block.file)),
         convert_options=convert,
     )
+    return pa.RecordBatch.from_pydict({name: one_chunk(table, name) for name in included})
 
 
-def _csv_names(block: TextBlock) -> tuple[str, ...]:
+def _csv_names(block: _TextBlock) -> tuple[str, ...]:
     import csv
 
     file = block.file
@@ -234,15 +286,6 @@ def _delimiter(file: Path) -> str:
     return "\t" if endings[-1:] == [".tsv"] else ","
 
 
-def _may_have_long_line(lines: bytes) -> bool:
-    """Whether some line may be longer than `PARSE_BYTES`, which Arrow refuses if it parses no more at a time.
-
-    Such a line covers a whole one of the pieces of half that length, so that few bytes have to be looked at.
-    """
-    half = PARSE_BYTES // 2
-    return any(lines.find(b"\n", start, start + half) < 0 for start in range(0, len(lines) - half + 1, half))
-
-
 BATCH_ROWS = 1 << 16
 """Rows decoded at a time."""
 
@@ -252,11 +295,11 @@ def _read_parquet(files: Sequence[Path], columns: Mapping[str, TextType]) -> Ite
     import pyarrow as pa
 
     for file in files:
-        with _open(file) as opened:
+        with open_parquet(file) as opened:
             if opened.metadata.num_rows == 0:
                 raise DataError(f"{file} has no rows: write it again, or leave it out of paths")
     for file in files:
-        with _open(file) as opened:
+        with open_parquet(file) as opened:
             names = tuple(opened.schema_arrow.names)
             wanted = [name for name in columns if name in names]
             for group in range(opened.num_row_groups):
@@ -279,13 +322,75 @@ def _read_parquet(files: Sequence[Path], columns: Mapping[str, TextType]) -> Ite
                     ) from error
 
 
-def _open(file: Path) -> Any:
-    import pyarrow as pa
-    from pyarrow import parquet
+BLOCK_BYTES = 8 << 20
+"""Large enough that a block's fixed costs vanish, small enough to hold several."""
 
+
+def _text_blocks(files: Sequence[Path], *, has_header: bool = False) -> Iterator[_TextBlock]:
+    """Cut files, plain or compressed (``.gz``), into blocks of whole lines, of about `BLOCK_BYTES` decompressed."""
+    for file in files:
+        line = 1
+        header = b""
+        try:
+            with file.open("rb") as raw, gzip.open(raw) if file.suffix == ".gz" else raw as stream:
+                if has_header:
+                    header = stream.readline().rstrip(b"\r\n")
+                    line = 2
+                for data in _whole_lines(stream):
+                    num_lines = data.count(b"\n")
+                    yield _TextBlock(file, header, data, line, num_lines, raw.tell() / file.stat().st_size)
+                    line += num_lines
+        except (EOFError, gzip.BadGzipFile, zlib.error) as error:
+            raise DataError(
+                f"{file}: the compressed stream is damaged or cut short at or after line {line} ({error}): "
+                "fetch the file again"
+            ) from error
+        except OSError as error:
+            raise DataError(
+                f"{file}, line {line}: cannot be read ({error.strerror}): correct the path or its permissions, or "
+                "fetch the file again"
+            ) from error
+        if line == 1 + has_header:
+            raise DataError(f"{file} has no lines of data: write it again, or leave it out of paths")
+
+
+def _whole_lines(stream: BufferedIOBase) -> Iterator[bytes]:
+    """The rest of a stream in pieces that end at line ends; a missing last line end is added."""
+    started: list[bytes] = []
+    while chunk := stream.read(BLOCK_BYTES):
+        cut = chunk.rfind(b"\n") + 1
+        if cut == 0:
+            started.append(chunk)
+            continue
+        yield b"".join((*started, memoryview(chunk)[:cut]))
+        started = [chunk[cut:]] if cut < len(chunk) else []
+    if started:
+        yield b"".join((*started, b"\n"))
+
+
+Item = TypeVar("Item")
+Result = TypeVar("Result")
+
+MOST_WORKERS = 4
+"""More threads than these parse faster than a disk or a decompressor delivers."""
+
+
+def _ordered_map(function: Callable[[Item], Result], items: Iterable[Item]) -> Iterator[Result]:
+    """Apply a function to items in threads of its own, one for each core up to `MOST_WORKERS`; results in order.
+
+    What the function or the iterator raises is raised here, after the results before it. The threads end with the
+    items, or when the consumer closes this generator or drops it. Items are taken in the consumer's thread, one more
+    than there are threads at a time.
+    """
+    workers = min(len(os.sched_getaffinity(0)), MOST_WORKERS)
+    pending: deque[Future[Result]] = deque()
+    pool = ThreadPoolExecutor(workers, thread_name_prefix="ordered map")
     try:
-        return parquet.ParquetFile(file)
-    except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(
-            f"{file}: no readable Parquet file ({error}): correct the path or write it again"
-        ) from error
+        for item in items:
+            pending.append(pool.submit(function, item))
+            if len(pending) > workers:
+                yield pending.popleft().result()
+        while pending:
+            yield pending.popleft().result()
+    finally:
+        pool.shutdown(wait=True, cancel_futures=True)

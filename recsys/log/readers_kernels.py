@@ -1,32 +1,35 @@
 """Compiled loops of `windrow.recsys.log.readers`: lines of Criteo's logs and of libfm's, parsed."""
 
+from typing import Any
+
 import numba
 import numpy as np
 import numpy.typing as npt
 
 __all__ = ["parse_criteo", "parse_libfm"]
 
-TAB, NEWLINE, RETURN, MINUS, ZERO, NINE = 9, 10, 13, 45, 48, 57
-LOWER_A = 97
+TAB, NEWLINE, RETURN, BLANK, PLUS, MINUS, POINT, ZERO, COLON = 9, 10, 13, 32, 43, 45, 46, 48, 58
+LOWER_A, LOWER_E = 97, 101
+
+
+@numba.njit(inline="always")
+def _digits(data: npt.NDArray[np.uint8], position: int, number: Any) -> tuple[Any, int]:
+    """A number followed by the digits from a position on, and where they end."""
+    while 0 <= np.int64(data[position]) - ZERO <= 9:
+        number = number * 10 + (np.int64(data[position]) - ZERO)
+        position += 1
+    return number, position
 
 
 @numba.njit(cache=True, nogil=True)
 def parse_criteo(
-    data: npt.NDArray[np.uint8],
-    num_dense: int,
-    values: npt.NDArray[np.int64],
-    valid: npt.NDArray[np.uint8],
+    data: npt.NDArray[np.uint8], num_dense: int, values: npt.NDArray[np.int64], valid: npt.NDArray[np.uint8]
 ) -> tuple[int, int]:
-    """Parse lines of a label, decimal fields and hexadecimal fields with tabs between them.
+    """Parse lines of a label, `num_dense` decimal fields and hexadecimal ones, with tabs between them.
 
-    Args:
-        data: whole lines, each with its line end.
-        num_dense: fields after the label that are decimal; the rest is hexadecimal.
-        values: [fields, lines]; written, 0 where a field is empty.
-        valid: [fields, ceil(lines / 8)] of zeros, bit r % 8 of byte r // 8 for line r; set where there is a value.
-
-    Returns:
-        ``(line, field)`` of what is no such field, or of a field too many or too few; (-1, -1) where all is right.
+    Each line has its end. Written: `values` [fields, lines], 0 where a field is empty; `valid` [fields,
+    ceil(lines / 8)], zeros before, bit r % 8 of byte r // 8 where line r has a value. Returns ``(line, field)`` of what
+    is no such field, or of a field too many or too few; (-1, -1) where all is right.
     """
     num_fields = values.shape[0]
     position = 0
@@ -43,12 +46,7 @@ def parse_criteo(
                     negative = True
                     position += 1
                     start += 1
-                while True:
-                    digit = np.int64(data[position]) - ZERO
-                    if digit < 0 or digit > 9:
-                        break
-                    number = number * 10 + digit
-                    position += 1
+                number, position = _digits(data, position, np.int64(0))
             else:
                 while True:
                     character = np.int64(data[position])
@@ -76,8 +74,6 @@ def parse_criteo(
     return -1, -1
 
 
-LINE_FEED, BLANK, PLUS, HYPHEN, POINT, COLON, DIGIT_ZERO = 10, 32, 43, 45, 46, 58, 48
-LOWER_E = 101
 MOST_DIGITS = 18
 
 
@@ -86,41 +82,32 @@ def _parse_number(data: npt.NDArray[np.uint8], position: int) -> tuple[float, in
     """A decimal number and where it ends; an end equal to the start means that there is none."""
     start = position
     sign = 1.0
-    if data[position] == HYPHEN or data[position] == PLUS:
-        if data[position] == HYPHEN:
+    if data[position] == MINUS or data[position] == PLUS:
+        if data[position] == MINUS:
             sign = -1.0
         position += 1
-    digits = 0
-    mantissa = 0.0
-    scale = 0
-    while 0 <= np.int64(data[position]) - DIGIT_ZERO <= 9:
-        mantissa = mantissa * 10.0 + (np.int64(data[position]) - DIGIT_ZERO)
-        digits += 1
-        position += 1
+    first = position
+    mantissa, position = _digits(data, position, 0.0)
+    digits, scale = position - first, 0
     if data[position] == POINT:
-        position += 1
-        while 0 <= np.int64(data[position]) - DIGIT_ZERO <= 9:
-            mantissa = mantissa * 10.0 + (np.int64(data[position]) - DIGIT_ZERO)
-            scale -= 1
-            digits += 1
-            position += 1
+        first = position + 1
+        mantissa, position = _digits(data, first, mantissa)
+        scale = first - position
+        digits -= scale
     if digits == 0:
         return 0.0, start
     if (data[position] | 32) == LOWER_E:
         position += 1
         exponent_sign = 1
-        if data[position] == HYPHEN or data[position] == PLUS:
-            if data[position] == HYPHEN:
+        if data[position] == MINUS or data[position] == PLUS:
+            if data[position] == MINUS:
                 exponent_sign = -1
             position += 1
-        exponent = 0
-        if not 0 <= np.int64(data[position]) - DIGIT_ZERO <= 9:
+        first = position
+        exponent, position = _digits(data, position, 0.0)
+        if position == first:
             return 0.0, start
-        while 0 <= np.int64(data[position]) - DIGIT_ZERO <= 9:
-            if exponent < 1000:
-                exponent = exponent * 10 + int(data[position]) - DIGIT_ZERO
-            position += 1
-        scale += exponent_sign * exponent
+        scale += exponent_sign * int(min(exponent, 9999.0))
     if scale < 0:
         return sign * mantissa / 10.0**-scale, position
     return sign * mantissa * 10.0**scale, position
@@ -134,17 +121,11 @@ def parse_libfm(
     ids: npt.NDArray[np.int64],
     weights: npt.NDArray[np.float32],
 ) -> tuple[int, int]:
-    """Parse lines of a label and pairs ``index:value`` with blanks or tabs between them.
+    """Parse lines, each with its end, of a label and pairs ``index:value`` with blanks or tabs between them.
 
-    Args:
-        data: whole lines, each with its line end; the last byte is one, so that looking one byte ahead is safe.
-        labels: [lines]; written.
-        offsets: [lines + 1]; written: the pairs of line r are offsets[r] to offsets[r + 1] - 1.
-        ids: [colons in data]; indices, written.
-        weights: [colons in data]; values, written.
-
-    Returns:
-        ``(line, position)`` of a byte that does not belong there; (-1, -1) where all is right.
+    The last byte is a line end, so looking one byte ahead is safe. Written: `labels` [lines]; `offsets` [lines + 1],
+    the pairs of line r are offsets[r] to offsets[r + 1] - 1; their `ids` and `weights` [colons in data]. Returns
+    ``(line, position)`` of a byte that does not belong there; (-1, -1) where all is right.
     """
     position = 0
     line = 0
@@ -158,24 +139,19 @@ def parse_libfm(
         position = end
         while True:
             character = data[position]
-            while character <= BLANK and character != LINE_FEED:
+            while character <= BLANK and character != NEWLINE:
                 position += 1
                 character = data[position]
-            if character == LINE_FEED:
+            if character == NEWLINE:
                 break
             start = position
-            number = np.int64(0)
-            digit = np.int64(character) - DIGIT_ZERO
-            while 0 <= digit <= 9:
-                number = number * 10 + digit
-                position += 1
-                character = data[position]
-                digit = np.int64(character) - DIGIT_ZERO
+            number, position = _digits(data, position, np.int64(0))
+            character = data[position]
             length = position - start
             if length == 0 or length > MOST_DIGITS or character != COLON or data[start - 1] > BLANK:
                 return line, position
             position += 1
-            digit = np.int64(data[position]) - DIGIT_ZERO
+            digit = np.int64(data[position]) - ZERO
             if 0 <= digit <= 9 and data[position + 1] <= BLANK:
                 # A single digit, mostly 1: the value of nearly every pair.
                 weights[pairs] = digit

@@ -19,11 +19,11 @@ import numpy as np
 
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
-from windrow.recsys.log.clustering.log_files import LogFiles
-from windrow.recsys.log.conform import Column, ColumnKind, conform, is_text, list_lengths
+from windrow.recsys.log.clustering.log_files import LogFiles, is_text
+from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths, row_of
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
-from windrow.recsys.log.raw_blocks import RawBlock, TextType
+from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
 __all__ = ["StagedColumn", "StagedLog", "StagingWriter", "staged_columns", "text_types"]
@@ -52,12 +52,7 @@ class StagedColumn:
 
 
 def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
-    """List what is needed of a log.
-
-    Args:
-        log: which columns.
-        split: may need one too.
-    """
+    """List what is needed of a log, whose split may need a column too."""
     found = [StagedColumn(name="label", column=log.label, kind="label")]
     if log.time:
         found.append(StagedColumn(name="time", column=log.time, kind="time"))
@@ -91,14 +86,7 @@ def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColum
 
 
 def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
-    """What the fields of each column are read as, in a text file.
-
-    Args:
-        columns: that are needed.
-
-    Returns:
-        Type by column of the log; a column with two uses that differ is read as text.
-    """
+    """What the fields of each column of a text file are read as; a column with two uses that differ is read as text."""
     types: dict[str, TextType] = {}
     for use in columns:
         wanted = TEXT_TYPES.get(use.kind, "string")
@@ -114,6 +102,10 @@ class StagingWriter:
         columns: that are needed.
         log: which columns may be absent.
         split: dealt here where it does not need the whole log.
+
+    Attributes:
+        rows: written.
+        in_time_order: whether no row was earlier than the one before it.
     """
 
     def __init__(
@@ -124,20 +116,10 @@ class StagingWriter:
         self._optional = frozenset(log.optional)
         self._split = split
         self._writer: Any = None
-        self._rows = 0
         self._latest: int | None = None
         self._kinds: dict[str, str] = {}
-        self._sorted = True
-
-    @property
-    def rows(self) -> int:
-        """Rows written."""
-        return self._rows
-
-    @property
-    def in_time_order(self) -> bool:
-        """Whether no row was earlier than the one before it."""
-        return self._sorted
+        self.rows = 0
+        self.in_time_order = True
 
     def __enter__(self) -> Self:
         return self
@@ -147,10 +129,10 @@ class StagingWriter:
             self._writer.close()
 
     def write(self, block: RawBlock, label: str, code: int) -> None:
-        """Add a block.
+        """Add a block of the log.
 
         Args:
-            block: rows of the log.
+            block: its rows.
             label: the virtual column ``file`` in all of them.
             code: of the split, where files decide.
 
@@ -164,7 +146,7 @@ class StagingWriter:
             return
         staged = {use.name: self._conformed(block, use, label) for use in self._columns}
         _check_weights(block, self._columns, staged)
-        rows = np.arange(self._rows, self._rows + block.batch.num_rows)
+        rows = np.arange(self.rows, self.rows + block.batch.num_rows)
         if "time" in staged:
             self._watch_order(staged["time"].to_numpy())
         if self._split.by == "files":
@@ -178,7 +160,7 @@ class StagingWriter:
                 self._path, batch.schema, compression="lz4", use_dictionary=False, write_statistics=False
             )
         self._write_alike(batch, block)
-        self._rows += len(rows)
+        self.rows += len(rows)
 
     def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
         import pyarrow as pa
@@ -234,9 +216,8 @@ class StagingWriter:
             )
 
     def _watch_order(self, times: Any) -> None:
-        if self._latest is not None and times[0] < self._latest:
-            self._sorted = False
-        self._sorted = self._sorted and bool((times[1:] >= times[:-1]).all())
+        starts_late = self._latest is None or times[0] >= self._latest
+        self.in_time_order &= bool(starts_late and (times[1:] >= times[:-1]).all())
         self._latest = int(times[-1])
 
 
@@ -267,7 +248,7 @@ def _check_rows(column: Column, values: Any, rows: int) -> None:
     if not compute.any(wrong).as_py():
         return
     place = int(wrong.to_numpy(zero_copy_only=False).argmax())
-    row = int(np.searchsorted(np.cumsum(list_lengths(values)), place, side="right")) if is_list else place
+    row = row_of(values, place) if is_list else place
     raise column.refuse(
         row,
         f'has {flat[place].as_py()} where ids = "rows" expects a row number in 0 to {rows - 1}: raise rows, or take '
@@ -307,10 +288,13 @@ class StagedLog:
     Args:
         file: the staged file.
         work: folder for what does not fit into memory.
+
+    Attributes:
+        file: where it is now; sorting moves it.
     """
 
     def __init__(self, file: Path, work: Path) -> None:
-        self._file = file
+        self.file = file
         self._work = work
         self._database = open_database(MEMORY_LIMIT, work / "duckdb")
 
@@ -320,14 +304,9 @@ class StagedLog:
     def __exit__(self, *_: object) -> None:
         self._database.close()
 
-    @property
-    def file(self) -> Path:
-        """The staged file."""
-        return self._file
-
     def sort_by_time(self) -> None:
         """Put the rows in order of time, those of one instant as they were."""
-        self._reorder(f"SELECT file_row_number AS row FROM {_scan(self._file)} ORDER BY time, row")
+        self._reorder(f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row")
 
     def sort_by_session(
         self, split: str, *, shard: bool, cluster: bool, times: bool
@@ -347,7 +326,7 @@ class StagedLog:
         """
         rows = (
             f"SELECT session, file_row_number AS row, CAST({split} AS INTEGER) AS split, "
-            f"{'time' if times else '0'} AS time FROM {_scan(self._file)}"
+            f"{'time' if times else '0'} AS time FROM {_scan(self.file)}"
         )
         keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
         counts = dict(
@@ -366,27 +345,17 @@ class StagedLog:
         return found
 
     def time_of_row(self, row: int, *, in_order: bool = True) -> int:
-        """The time of one row of the log in order of time.
-
-        Args:
-            row: position in that order.
-            in_order: whether the rows are in it.
-        """
+        """The time of the row at a position in the order of time, in which the rows may be already."""
         order = "" if in_order else "ORDER BY time"
         found = self._database.execute(
-            f"SELECT time FROM {_scan(self._file)} {order} LIMIT 1 OFFSET {row}"
+            f"SELECT time FROM {_scan(self.file)} {order} LIMIT 1 OFFSET {row}"
         ).fetchall()
         return int(found[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
-        """Mean and standard deviation of columns, over values that are not missing.
+        """Mean and standard deviation of float32 columns, over values that are not missing, of chosen rows (SQL).
 
-        Args:
-            columns: of float32.
-            chosen: condition on the rows, in SQL.
-
-        Returns:
-            ``(mean, deviation)`` by column; (0, 1) without values, and deviation 1 where all are equal.
+        By column; (0, 1) without values, and deviation 1 where all are equal.
         """
         if not columns:
             return {}
@@ -395,7 +364,7 @@ class StagedLog:
             f"avg({sql_name(name)}::DOUBLE), stddev_pop({sql_name(name)}::DOUBLE)" for name in columns
         )
         self._database.execute("SET threads = 1")
-        row = self._database.execute(f"SELECT {terms} FROM {_scan(self._file)} WHERE {chosen}").fetchone()
+        row = self._database.execute(f"SELECT {terms} FROM {_scan(self.file)} WHERE {chosen}").fetchone()
         self._database.execute("RESET threads")
         return {
             name: (float(row[2 * place] or 0.0), float(row[2 * place + 1] or 1.0))
@@ -420,7 +389,7 @@ class StagedLog:
             min_count: rarer values are left out.
             max_rows: rows that the table may have; None for any number.
         """
-        scan = _scan(self._file)
+        scan = _scan(self.file)
         parts = " UNION ALL ".join(
             f"SELECT {f'unnest({sql_name(column)})' if is_list else sql_name(column)} AS value "
             f"FROM {scan} WHERE {chosen}"
@@ -445,7 +414,7 @@ class StagedLog:
         sorting.mkdir()
         ordered = sorting / "order.parquet"
         self._database.execute(f"COPY ({order}) TO {sql_text(ordered)} (FORMAT parquet, COMPRESSION lz4_raw)")
-        log = LogFiles.open([self._file])
+        log = LogFiles.open([self.file])
         rows = sort_rows(
             log.batches(),
             write_ranks(self._database, ordered, sorting),
@@ -459,8 +428,8 @@ class StagedLog:
             for batch in rows:
                 writer.write_batch(batch)
         shutil.rmtree(sorting)
-        self._file.unlink()
-        self._file = target.rename(self._work / "staged.parquet")
+        self.file.unlink()
+        self.file = target.rename(self._work / "staged.parquet")
 
 
 def _scan(file: Path) -> str:

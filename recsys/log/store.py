@@ -18,14 +18,17 @@ Columns of the samples::
 """
 
 import hashlib
+import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
+from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum, read_document, write_document
 from windrow.recsys.batches.arrow_columns import leave_out_repeats
+from windrow.recsys.log.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
@@ -146,19 +149,12 @@ class LogManifest:
     """In which order the samples of a split are; manifests written before there was a choice do not say."""
 
     def write(self, path: Path) -> None:
-        """Write the manifest as JSON.
-
-        Args:
-            path: the file.
-        """
+        """Write the manifest as JSON."""
         write_document(path, asdict(self), format_version=FORMAT_VERSION)
 
     @classmethod
     def read(cls, path: Path) -> Self:
         """Read and check a manifest.
-
-        Args:
-            path: the file.
 
         Raises:
             StoreError: there is none, it is no JSON, of another version, or lacks a field.
@@ -186,11 +182,7 @@ class LogManifest:
 
 
 def combined_fingerprint(files: tuple[StoreFile, ...]) -> str:
-    """SHA-256 over names and checksums of files.
-
-    Args:
-        files: in any order.
-    """
+    """SHA-256 over names and checksums of files, in any order."""
     digest = hashlib.sha256()
     for file in sorted(files, key=lambda file: file.name):
         digest.update(f"{file.name} {file.sha256}\n".encode())
@@ -199,16 +191,8 @@ def combined_fingerprint(files: tuple[StoreFile, ...]) -> str:
 
 def plain_settings(settings: "DataclassInstance") -> dict[str, Any]:
     """Settings as `LogManifest.origin` holds them, to write and to compare: lists for tuples, text for paths."""
-    plain: dict[str, Any] = _plain(asdict(settings))
+    plain: dict[str, Any] = json.loads(json.dumps(asdict(settings), default=str))
     return plain
-
-
-def _plain(value: Any) -> Any:
-    if isinstance(value, dict):
-        return {name: _plain(inner) for name, inner in value.items()}
-    if isinstance(value, tuple):
-        return [_plain(inner) for inner in value]
-    return str(value) if isinstance(value, Path) else value
 
 
 def _files(entries: Any) -> tuple[StoreFile, ...]:
@@ -294,10 +278,7 @@ class LogStore:
         return tuple(self.manifest.splits)
 
     def split(self, name: str) -> LogSplit:
-        """One split.
-
-        Args:
-            name: train, validation or test.
+        """The split train, validation or test.
 
         Raises:
             StoreError: there is no such split.
@@ -367,7 +348,7 @@ FILE_ROWS = 1 << 22
 """Samples of a file: 64 row groups, where sessions are not dealt to files."""
 
 
-class SplitWriter:
+class SplitWriter(ShardWriter):
     """Writes the samples of one split, in full row groups. A context manager.
 
     Args:
@@ -389,99 +370,36 @@ class SplitWriter:
         clustered: bool = False,
         repeats: Sequence[tuple[str, str]] = (),
     ) -> None:
+        super().__init__(
+            store / name, shard_rows=shard_rows or repeat(FILE_ROWS), row_group_rows=ROW_GROUP_ROWS
+        )
         self._store = store
-        self._name = name
-        self._shard_rows = tuple(shard_rows)
         self._clustered = clustered
         self._repeats = tuple(repeats)
-        self._waiting: list[Any] = []
-        self._waiting_rows = 0
-        self._room = 0
-        self._writer: Any = None
-        self._files: list[tuple[Path, int]] = []
 
-    def __enter__(self) -> Self:
-        return self
+    def _stored(self, rows: Any) -> Any:
+        return leave_out_repeats(rows, self._repeats)
 
-    def __exit__(self, kind: object, *_: object) -> None:
-        if kind is None:
-            self._end_file()
-        elif self._writer is not None:
-            self._writer.close()
-
-    def write(self, batch: Any) -> None:
-        """Add samples.
-
-        Args:
-            batch: ``pyarrow.RecordBatch``, of one schema in all calls.
-        """
-        while batch.num_rows:
-            if self._room == 0:
-                self._room = self._shard_rows[len(self._files)] if self._shard_rows else FILE_ROWS
-            part = batch.slice(0, self._room)
-            self._waiting.append(part)
-            self._waiting_rows += part.num_rows
-            self._room -= part.num_rows
-            while self._waiting_rows >= ROW_GROUP_ROWS:
-                self._flush(ROW_GROUP_ROWS)
-            if self._room == 0:
-                self._end_file()
-            batch = batch.slice(part.num_rows)
-
-    def files(self) -> tuple[StoreFile, ...]:
-        """What was written, after the block has ended: reads all of it for the checksums."""
-        return tuple(describe_store_file(self._store, path, rows) for path, rows in self._files)
-
-    def _flush(self, rows: int) -> None:
-        import pyarrow as pa
-
-        waiting = pa.Table.from_batches(self._waiting)
-        if self._writer is None:
-            self._start_file(waiting.schema)
-        self._writer.write_table(
-            leave_out_repeats(waiting.slice(0, rows), self._repeats), row_group_size=rows
-        )
-        path, before = self._files[-1]
-        self._files[-1] = (path, before + rows)
-        rest = waiting.slice(rows)
-        self._waiting, self._waiting_rows = rest.to_batches(), rest.num_rows
-
-    def _end_file(self) -> None:
-        if self._waiting_rows:
-            self._flush(self._waiting_rows)
-        if self._writer is not None:
-            self._writer.close()
-            self._writer = None
-
-    def _start_file(self, schema: Any) -> None:
-        from pyarrow import parquet
-
-        path = self._store / self._name / f"part-{len(self._files):05d}.parquet"
-        path.parent.mkdir(exist_ok=True)
+    def _options(self, schema: Any) -> dict[str, Any]:
         # Of what Parquet offers, this decodes fastest where it is at all small: on click logs of 20 ids and a list, a
         # quarter more CPU time than no compression, at less than a third of the bytes. Where equal lists follow one
         # another, lz4 finds them if they are written in full (positions in a dictionary take odd numbers of bits): as
         # many bytes as with a dictionary, a fifth less time. zstd takes 0.7 of the bytes and 1.15 times as long.
         single = [field.name for field in schema if field.type.num_fields == 0]
-        self._writer = parquet.ParquetWriter(
-            path,
-            schema,
-            compression="lz4",
-            use_dictionary=single if self._clustered else True,
-            write_statistics=False,
-            write_page_checksum=True,  # What training reads is checked as it is decoded.
-        )
-        self._files.append((path, 0))
+        return {
+            "compression": "lz4",
+            "use_dictionary": single if self._clustered else True,
+            "write_statistics": False,
+            "write_page_checksum": True,  # What training reads is checked as it is decoded.
+        }
+
+    def files(self) -> tuple[StoreFile, ...]:
+        """What was written, after the block has ended: reads all of it for the checksums."""
+        return tuple(describe_store_file(self._store, path, rows) for path, rows in self.written)
 
 
 def describe_store_file(store: Path, path: Path, rows: int) -> StoreFile:
-    """Make the entry of a file that was just written.
-
-    Args:
-        store: folder of the store.
-        path: the file.
-        rows: that it holds.
-    """
+    """Make the entry of a file of so many rows that was just written to a store, whose folder is given."""
     return StoreFile(
         name=path.relative_to(store).as_posix(),
         rows=rows,

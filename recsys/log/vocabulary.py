@@ -14,7 +14,8 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import MASK, Stream, hash_ids, mix64, stream_key
-from windrow.recsys.log.vocabulary_kernels import fill_slots, find_in_slots, hash_texts
+from windrow.recsys.batches.deduplication.distinct_lists_kernels import find_leaders
+from windrow.recsys.log.vocabulary_kernels import find_in_slots, hash_texts
 
 __all__ = [
     "FIRST_VALUE_ROW",
@@ -56,12 +57,14 @@ class Vocabulary:
         """
         # 2n slots or more, so that a search ends after a few of them.
         slots = np.empty(1 << max(2 * len(values), 2).bit_length(), np.int64)
+        leaders = np.empty(len(values), np.int64)
         attempt = 0
         while True:
             key = stream_key(attempt, Stream.HASH_VALUES)
             hashes = hash_values(values, key)
             slots.fill(-1)
-            if fill_slots(hashes, slots) < 0:
+            find_leaders(hashes, slots, leaders)
+            if (leaders == np.arange(len(values))).all():
                 return cls(values=values, key=key, hashes=hashes, slots=slots)
             attempt += 1
 
@@ -98,11 +101,7 @@ GOLDEN = 0x9E3779B97F4A7C15
 
 
 def table_key(table: str) -> int:
-    """The key that a table's values are hashed with, so that no two tables have the same collisions.
-
-    Args:
-        table: its name.
-    """
+    """The key that the values of a table are hashed with, from its name: so no two tables have the same collisions."""
     return hash_text(table.encode(), stream_key(0, Stream.HASH_VALUES))
 
 
@@ -151,15 +150,12 @@ def hash_values(values: Any, key: int) -> npt.NDArray[np.uint64]:
 
 
 def hashed_rows(values: Any, table: str, rows: int) -> npt.NDArray[np.int64]:
-    """Rows of a table whose values are hashed: 1 + hash mod (rows - 1).
+    """Rows [n] of a table whose values are hashed: 1 + hash mod (rows - 1); row 0 is for missing values.
 
     Args:
         values: ``pyarrow.Array`` of int64 or string without nulls.
         table: name of the table.
         rows: of the table, at least 2.
-
-    Returns:
-        [n] in 1 .. rows - 1; row 0 is for missing values.
     """
     return (hash_values(values, table_key(table)) % np.uint64(rows - 1)).astype(np.int64) + 1
 

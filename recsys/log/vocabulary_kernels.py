@@ -6,7 +6,7 @@ import numpy.typing as npt
 
 from windrow.comm.inline_kernels import hash_id, mix64
 
-__all__ = ["fill_slots", "find_in_slots", "hash_texts"]
+__all__ = ["find_in_slots", "hash_texts"]
 
 WORD_BYTES = 8
 EMPTY = -1
@@ -19,14 +19,7 @@ def hash_texts(
     key: np.uint64,
     hashes: npt.NDArray[np.uint64],
 ) -> None:
-    """Hash byte strings; see `windrow.recsys.log.vocabulary.hash_text`.
-
-    Args:
-        data: the strings, one behind the other.
-        offsets: [n + 1] where each begins.
-        key: from `stream_key`.
-        hashes: [n]; written.
-    """
+    """Write to `hashes` [n] those of byte strings, which begin at `offsets` [n + 1] in `data`: see `hash_text`."""
     for text in range(hashes.size):
         start, stop = offsets[text], offsets[text + 1]
         state = mix64(key ^ np.uint64(stop - start))
@@ -41,41 +34,15 @@ def hash_texts(
 
 
 @numba.njit(cache=True, nogil=True)
-def fill_slots(keys: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64]) -> int:
-    """Fill a hash table with open addressing: slot of a key is its lowest bits, or the next free one.
-
-    Args:
-        keys: [n] well mixed.
-        slots: power of two above n, all -1; written: positions in `keys`.
-
-    Returns:
-        A position whose key was there before, or -1 where all keys differ.
-    """
-    mask = np.uint64(slots.size - 1)
-    for position in range(keys.size):
-        slot = keys[position] & mask
-        while slots[slot] != EMPTY:
-            if keys[slots[slot]] == keys[position]:
-                return position
-            slot = (slot + np.uint64(1)) & mask
-        slots[slot] = position
-    return -1
-
-
-@numba.njit(cache=True, nogil=True)
 def find_in_slots(
     wanted: npt.NDArray[np.uint64],
     keys: npt.NDArray[np.uint64],
     slots: npt.NDArray[np.int64],
     found: npt.NDArray[np.int64],
 ) -> None:
-    """Look keys up in a table made by `fill_slots`.
+    """Write to `found` [m] for each of `wanted` [m] its position in `keys` [n], or -1.
 
-    Args:
-        wanted: [m].
-        keys: [n] as given to `fill_slots`.
-        slots: as written by it.
-        found: [m]; written: position in `keys`, or -1.
+    `slots` are those in which `windrow.recsys.batches.deduplication.distinct_lists_kernels.find_leaders` put the keys.
     """
     mask = np.uint64(slots.size - 1)
     for place in range(wanted.size):

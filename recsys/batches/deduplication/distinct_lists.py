@@ -15,12 +15,10 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.distinct_lists_kernels import (
     find_leaders,
-    mark_other_lengths,
     mark_other_values,
     mark_unequal,
     mix_lists,
     number_runs,
-    starts_of_runs,
 )
 from windrow.recsys.batches.jagged import Array, Jagged
 
@@ -94,27 +92,24 @@ def _distinct_by_loops(features: Sequence[Jagged[npt.NDArray[Any]]]) -> Distinct
         columns.append(lists)
         if lists.weights is not None:
             columns.append(Jagged(lists.weights.view(f"i{lists.weights.itemsize}"), lists.offsets))
-    begins, buffer = np.zeros(num_samples, np.bool_), np.empty(num_samples + 1, np.int64)
+    begins = np.zeros(num_samples, np.bool_)
     begins[:1] = True
     for lists in features:
-        mark_other_lengths(lists.offsets, begins)
-    stretches = buffer[: starts_of_runs(begins, buffer) + 1]
+        begins[1:] |= lists.lengths[1:] != lists.lengths[:-1]
+    stretches = np.append(np.flatnonzero(begins), num_samples)
     for column in columns:
         mark_other_values(column.offsets, column.values, stretches, begins)
-    num_runs = starts_of_runs(begins, buffer)
-    starts = buffer[:num_runs]
+    starts = np.flatnonzero(begins)
     hashes = hash_lists(columns, starts)
     leaders = _leaders(columns, starts, hashes)
-    numbers, representatives = np.empty(num_runs, np.int64), np.empty(num_runs + 1, np.int64)
+    numbers, representatives = np.empty(len(starts), np.int64), np.empty(len(starts) + 1, np.int64)
     inverse = np.empty(num_samples, np.int64)
     num_unique = number_runs(starts, leaders, begins, numbers, representatives, hashes, inverse)
     return DistinctLists(representatives[:num_unique].copy(), inverse, hashes[:num_unique].copy())
 
 
 def _leaders(
-    columns: Sequence[Jagged[npt.NDArray[Any]]],
-    rows: npt.NDArray[np.int64],
-    hashes: npt.NDArray[np.uint64],
+    columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64], hashes: npt.NDArray[np.uint64]
 ) -> npt.NDArray[np.int64]:
     """[m] position of the first row that equals each."""
     leaders = _first_of_hash(hashes)
@@ -128,9 +123,7 @@ def _leaders(
 
 
 def _unequal(
-    columns: Sequence[Jagged[npt.NDArray[Any]]],
-    rows: npt.NDArray[np.int64],
-    leaders: npt.NDArray[np.int64],
+    columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]
 ) -> npt.NDArray[np.bool_]:
     unequal = np.zeros(len(rows), np.bool_)
     for column in columns:

@@ -13,15 +13,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import mix64, prefetch
 from windrow.comm.random import mix64 as python_mix64
 
-__all__ = [
-    "find_leaders",
-    "mark_other_lengths",
-    "mark_other_values",
-    "mark_unequal",
-    "mix_lists",
-    "number_runs",
-    "starts_of_runs",
-]
+__all__ = ["find_leaders", "mark_other_values", "mark_unequal", "mix_lists", "number_runs"]
 
 CHUNK = 64
 """Values compared without a question in between: several vector instructions, few enough to stop early."""
@@ -50,13 +42,6 @@ LENGTH_FACTOR = np.uint64(python_mix64(CHUNK + 1) | 1)
 
 HALF_BITS = 32
 """High bits are added to the low half too: a product carries what differs up, never down."""
-
-
-@numba.njit(cache=True, nogil=True)
-def mark_other_lengths(offsets: npt.NDArray[np.integer[Any]], begins: npt.NDArray[np.bool_]) -> None:
-    """Note in `begins` [n] the samples whose list of one feature is not as long as the one before."""
-    for row in range(1, begins.size):
-        begins[row] |= (offsets[row + 1] - offsets[row]) != (offsets[row] - offsets[row - 1])
 
 
 @numba.njit(cache=True, nogil=True)
@@ -97,21 +82,6 @@ def mark_other_values(
             begins[row] = True
             row += 1
             start = np.uint64(offsets[row])
-
-
-@numba.njit(cache=True, nogil=True)
-def starts_of_runs(begins: npt.NDArray[np.bool_], starts: npt.NDArray[np.int64]) -> int:
-    """Where runs begin, from whether a sample differs from the one before; how many there are, m.
-
-    Of `starts` [n + 1] the first m + 1 are written: first sample of each run, and n.
-    """
-    count = 0
-    for row in range(begins.size):
-        # Written before it is known to be one, and kept by counting on: no branch to guess.
-        starts[count] = row
-        count += begins[row]
-    starts[count] = begins.size
-    return count
 
 
 @numba.njit(cache=True, nogil=True)

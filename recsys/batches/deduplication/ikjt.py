@@ -77,19 +77,14 @@ class InverseKeyedJaggedTensor:
         """U; 0 where there are no samples."""
         return int(self.unique.stride())
 
-    @property
-    def num_bytes(self) -> int:
-        """Of values, weights, lengths and the inverse."""
-        tensors = (self.unique.values(), self.unique.weights_or_none(), self.unique.lengths(), self.inverse)
-        return sum(tensor.nbytes for tensor in tensors if tensor is not None)
-
     def expand(self) -> "KeyedJaggedTensor":
         """Give each sample its lists.
 
         Returns:
             Features of the group for B samples, in memory of their own; what was deduplicated, bit for bit.
         """
-        return Deduplicated(jagged_of(self.unique), self.inverse, len(self.keys)).expand_keyed(self.keys)
+        lists = Deduplicated(jagged_of(self.unique), self.inverse, len(self.keys)).expand()
+        return keyed(self.keys, lists.values, lists.lengths, lists.weights, num_samples=self.num_samples)
 
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "InverseKeyedJaggedTensor":
         """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
@@ -188,13 +183,12 @@ def from_variable_batch(
         )
     inverse_of = dict(zip(*indices, strict=True))
     num_samples, lists = indices[1].shape[1], jagged.to_dict()
-    expanded: dict[str, KeyedJaggedTensor] = {}
+    expanded: dict[str, Jagged[Tensor]] = {}
     for feature, (num_rows,) in zip(jagged.keys(), strides, strict=True):
         if feature in inverse_of:
             inverse = inverse_of[feature].contiguous()
             check_inverse(inverse, num_unique=num_rows, num_samples=num_samples, name=f"feature {feature!r}")
-            rows = Deduplicated(jagged_of(lists[feature]), inverse)
-            expanded[feature] = rows.expand_keyed([feature])
+            expanded[feature] = Deduplicated(jagged_of(lists[feature]), inverse).expand()
     found = []
     for group in groups:
         if not group or any(feature not in expanded for feature in group):
@@ -202,13 +196,12 @@ def from_variable_batch(
                 f"group {list(group)} of features {', '.join(expanded)}: name some of these, in each group"
             )
         parts = [expanded[feature] for feature in group]
-        weighted = parts[0].weights_or_none() is not None
+        values, lengths = (
+            torch.cat([getattr(part, name) for part in parts]) for name in ("values", "lengths")
+        )
+        weights = [part.weights for part in parts if part.weights is not None]
         together = keyed(
-            group,
-            torch.cat([part.values() for part in parts]),
-            torch.cat([part.lengths() for part in parts]),
-            torch.cat([part.weights() for part in parts]) if weighted else None,
-            num_samples=num_samples,
+            group, values, lengths, torch.cat(weights) if weights else None, num_samples=num_samples
         )
         found.append(deduplicate(together, group))
     return tuple(found)

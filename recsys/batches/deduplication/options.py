@@ -24,6 +24,7 @@ session with probability 1 / S. A rank's batch has one such piece for each lane 
 (`windrow.recsys.batches.batch_reader`).
 """
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from windrow.comm.errors import DataError, RecipeError
@@ -32,6 +33,7 @@ __all__ = [
     "INVERSE_BYTES",
     "WORTHWHILE_FACTOR",
     "DeduplicationOptions",
+    "check_groups",
     "dedupe_factor",
     "distinct_rows",
     "left_of_batch",
@@ -68,12 +70,7 @@ class DeduplicationOptions:
         Raises:
             RecipeError: an empty group, a feature in two groups, or a step without the one that it builds on.
         """
-        if any(not group for group in self.groups):
-            raise RecipeError("deduplication.groups holds an empty group: name its features or remove it")
-        features = [feature for group in self.groups for feature in group]
-        twice = sorted({feature for feature in features if features.count(feature) > 1})
-        if twice:
-            raise RecipeError(f"deduplication.groups names {twice[0]!r} twice: a feature is in one group")
+        check_groups(self.groups)
         if not self.groups:
             return
         for step, needed in (("transform", "read"), ("look_up", "read"), ("compute", "look_up")):
@@ -91,6 +88,21 @@ class DeduplicationOptions:
         return self.groups if self.look_up else ()
 
 
+def check_groups(groups: Sequence[Sequence[str]]) -> list[str]:
+    """The features of all groups.
+
+    Raises:
+        RecipeError: a group without features, or a feature that is named twice.
+    """
+    if not all(groups):
+        raise RecipeError("deduplication.groups holds an empty group: name its features or remove it")
+    features = [feature for group in groups for feature in group]
+    for feature in features:
+        if features.count(feature) > 1:
+            raise RecipeError(f"deduplication.groups names {feature!r} twice: a feature is in one group")
+    return features
+
+
 WORTHWHILE_FACTOR = 1.5
 """A feature of a smaller factor is better left alone: the inverse and the search for equal lists cost more."""
 
@@ -99,17 +111,10 @@ INVERSE_BYTES = 8
 
 
 def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
-    """DedupeFactor: ids of a batch over ids of its distinct lists, where lists do not change their mean length.
-
-    Args:
-        samples_per_session: S, at least 1.
-        unchanged: d, from 0 to 1.
-
-    Returns:
-        From 1 to S.
+    """DedupeFactor, from 1 to S: ids of a batch over ids of its distinct lists, if their mean length does not change.
 
     Raises:
-        DataError: S below 1, or d no probability.
+        DataError: `samples_per_session` (S) below 1, or `unchanged` (d) no probability.
     """
     _check(samples_per_session, unchanged)
     return samples_per_session / (1.0 + (samples_per_session - 1.0) * (1.0 - unchanged))
@@ -118,7 +123,7 @@ def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
 def distinct_rows(
     batch_size: float, samples_per_session: float, unchanged: float, *, pieces: float = 1.0
 ) -> float:
-    """Expected distinct rows of a batch that is cut out of a clustered log in pieces.
+    """Expected distinct rows, from p to B, of a batch that is cut out of a clustered log in pieces.
 
     The first sample of a piece is a row; each later one is with probability 1 - d (S - 1) / S::
 
@@ -131,9 +136,6 @@ def distinct_rows(
         pieces: p, runs of neighbours that the batch is made of, such as a rank's lanes; as many as there are samples
             at most.
 
-    Returns:
-        From p to B.
-
     Raises:
         DataError: a number out of range.
     """
@@ -143,16 +145,14 @@ def distinct_rows(
 
 
 def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1.0) -> float:
-    """Expected samples of a batch that do not repeat their neighbour: ``p + (B - p) (1 - r)``.
+    """Expected samples of a batch that do not repeat their neighbour, from p to B: ``p + (B - p) (1 - r)``.
 
     Args:
         batch_size: B, of one rank.
         repeated_share: r, of all samples of the log those that are as the one before, which is of the same session;
-            where samples weigh as much as they have ids, that share of the ids.
+            where samples weigh as much as they have ids, that share of the ids: the result, times the mean length of
+            lists, is then their ids.
         pieces: p, as for `distinct_rows`.
-
-    Returns:
-        From p to B; times the mean length of lists, their ids.
 
     Raises:
         DataError: a number is negative.
@@ -166,18 +166,10 @@ def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1
 def samples_per_session_in_batch(
     batch_size: float, samples_per_session: float, *, pieces: float = 1.0
 ) -> float:
-    """S in the batch: what is left of S where the borders of pieces cut sessions.
+    """S in the batch, from 1 to S of the log: what is left of it where the borders of pieces cut sessions.
 
-    A piece of m = B / p samples touches 1 + (m - 1) / S sessions, so that S in the batch is m over that. The
-    DedupeFactor of this S is B / `distinct_rows`.
-
-    Args:
-        batch_size: B, of one rank.
-        samples_per_session: S of the log, at least 1.
-        pieces: p, runs of neighbours that the batch is made of.
-
-    Returns:
-        From 1 to S; 1 for an empty batch.
+    A piece of m = B / p samples touches 1 + (m - 1) / S sessions, so that S in the batch is m over that; 1 where the
+    batch is empty. The DedupeFactor of this S is B / `distinct_rows`, whose arguments these are.
 
     Raises:
         DataError: a number out of range.

@@ -24,10 +24,11 @@ from windrow.recsys.batches.deduplication.options import (
     left_of_batch,
     samples_per_session_in_batch,
 )
-from windrow.recsys.batches.deduplication.storage_bytes import StorageScales, StorageSizes
 from windrow.recsys.batches.deduplication.survey_sample import (
     SAMPLE_ROWS,
     CodedSamples,
+    StorageScales,
+    StorageSizes,
     choose_sessions,
     code_batch,
     code_lists,
@@ -87,17 +88,11 @@ class SurveyedBatches:
         return float(np.mean([batch.lengths[feature].max(initial=0) for batch in self.batches]))
 
     def distinct(self, group: Sequence[str]) -> tuple[float, dict[str, float]]:
-        """What is left of a batch when equal lists of a group are held once.
-
-        Args:
-            group: at least one feature.
-
-        Returns:
-            Distinct rows, and for each feature the ids in them; means over the batches.
-        """
-        counts = [batch.distinct(group) for batch in self.batches]
-        ids = {name: float(np.mean([count.ids[name] for count in counts])) for name in group}
-        return float(np.mean([count.rows for count in counts])), ids
+        """Distinct rows when equal lists of a group are held once, and for each feature the ids in them; means."""
+        rows, ids = zip(*(batch.distinct(group) for batch in self.batches), strict=True)
+        return float(np.mean(rows)), {
+            name: float(np.mean([of_batch[name] for of_batch in ids])) for name in group
+        }
 
     def factor(self, group: Sequence[str]) -> float:
         """Samples over distinct rows of a group; 1 where there are no samples."""
@@ -108,20 +103,17 @@ class SurveyedBatches:
 def batches_of_neighbours(
     samples: CodedSamples, sessions: npt.NDArray[np.int64], *, batch_size: int, lanes: int, size: int
 ) -> SurveyedBatches:
-    """Cut samples into batches as training cuts a log whose order it keeps.
+    """Cut samples in clustered order, at least one, into batches as training cuts a log whose order it keeps.
 
     Args:
-        samples: in clustered order, at least one.
+        samples: all of them.
         sessions: of each.
         batch_size: samples of a step over all ranks.
         lanes: of the reader.
-        size: ranks.
+        size: ranks; more than lanes are refused with a RecipeError.
 
     Returns:
         Batches of rank 0, `CLUSTERED_BATCHES` of them at most, all full where any is.
-
-    Raises:
-        RecipeError: more ranks than lanes.
     """
     cut = Lanes(len(sessions), batch_size, lanes)
     mine = cut.of_rank(0, size)
@@ -137,11 +129,7 @@ def batches_of_neighbours(
 
 
 def batches_as_read(split: LogSplit, batches: Iterable[Batch]) -> SurveyedBatches:
-    """Look at batches of the training reader.
-
-    Args:
-        split: that they are of; has sessions.
-        batches: on the CPU, no feature held once.
+    """Look at batches of the training reader, of a split with sessions, on the CPU, no feature held once.
 
     Raises:
         StoreError: a file cannot be read.
@@ -248,12 +236,7 @@ class LogSurvey:
         return self.mean_length(feature) * left_of_batch(self.batch_size, share, pieces=self.pieces)
 
     def id_share(self, feature: str, rows: tuple[int, int]) -> float:
-        """Share of a feature's ids that fall into a range of rows of its table.
-
-        Args:
-            feature: its name.
-            rows: first row, and the row after the last.
-        """
+        """Share of a feature's ids that fall into rows of its table: from the first, up to the one after the last."""
         ids = self.ids[feature]
         first, last = np.searchsorted(ids, rows)
         return float(last - first) / len(ids) if len(ids) else 0.0

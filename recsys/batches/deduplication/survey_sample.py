@@ -1,4 +1,4 @@
-"""What a survey measures: whole sessions of a prepared log, and which of their lists are equal.
+"""What a survey measures: whole sessions of a prepared log, which of their lists are equal, and what they take on disk.
 
 A block of neighbouring samples would not do where sessions are interleaved, since it holds little of each. So the
 sessions of a span, up to 16 times as long, are chosen by a hash of their number, each with all its samples::
@@ -11,9 +11,11 @@ Equal lists have equal numbers, so that looking for repeats is comparing integer
     history    [4]  []   [4]  [4, 1]      0 1 0 2       item and history together: 3 distinct samples, 0 1 3
 """
 
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from itertools import pairwise
 from pathlib import Path
+from tempfile import TemporaryDirectory
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -24,7 +26,16 @@ from windrow.comm.random import hash_ids
 from windrow.recsys.batches.arrow_columns import Lists, filled_in
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.jagged import jagged_of
-from windrow.recsys.log.store import CURE, SESSION_COLUMN, TIME_COLUMN, LogSplit, LogStore
+from windrow.recsys.batches.row_groups import SplitFiles
+from windrow.recsys.log.store import (
+    CURE,
+    ROW_GROUP_ROWS,
+    SESSION_COLUMN,
+    TIME_COLUMN,
+    LogSplit,
+    LogStore,
+    SplitWriter,
+)
 
 if TYPE_CHECKING:
     from windrow.recsys.batches.batch import Batch
@@ -32,8 +43,9 @@ if TYPE_CHECKING:
 __all__ = [
     "SAMPLE_ROWS",
     "CodedSamples",
-    "DistinctCounts",
     "SessionSample",
+    "StorageScales",
+    "StorageSizes",
     "choose_sessions",
     "code_batch",
     "code_lists",
@@ -79,11 +91,7 @@ class SessionSample:
         return int(np.count_nonzero(np.diff(self.sessions))) + 1 if len(self.sessions) else 0
 
     def sharded(self, num_files: int) -> Rows | None:
-        """The samples `as_logged`, dealt to files by session: file after file, each in the log's order.
-
-        Args:
-            num_files: at least 1.
-        """
+        """The samples `as_logged`, dealt to files by session: file after file, each in the log's order."""
         if self.as_logged is None:
             return None
         files = hash_ids(SHARD_KEY, self.sessions_as_logged) % np.uint64(num_files)
@@ -91,15 +99,12 @@ class SessionSample:
 
 
 def choose_sessions(store: LogStore, split: str, *, max_rows: int = SAMPLE_ROWS) -> SessionSample:
-    """Choose sessions out of the middle of a split.
+    """Choose sessions out of the middle of a split: at least one.
 
     Args:
         store: prepared with sessions.
         split: its name.
         max_rows: about the most samples; all of a split that has no more. Sessions stay whole.
-
-    Returns:
-        The sample; at least one session.
 
     Raises:
         StoreError: the store has no sessions, or a file cannot be read.
@@ -136,32 +141,26 @@ def choose_sessions(store: LogStore, split: str, *, max_rows: int = SAMPLE_ROWS)
 
 
 def read_rows(split: LogSplit, columns: Sequence[str], rows: Rows) -> Any:
-    """Read columns of some samples.
-
-    Args:
-        split: of a prepared store.
-        columns: names of columns.
-        rows: [n] numbers of samples in the split, in any order.
+    """Read columns of the samples `rows` [n] of a split, numbers in any order.
 
     Returns:
-        ``pyarrow.Table`` of n rows in that order, each column in one chunk.
+        ``pyarrow.Table`` of n rows in that order, each column in one chunk. Cost: decodes these columns of the row
+        groups that hold any of the rows.
 
     Raises:
         StoreError: a file cannot be read.
-
-    Cost:
-        Decodes these columns of the row groups that hold any of the rows.
     """
     import pyarrow as pa
 
     order = np.argsort(rows, kind="stable")
     wanted = rows[order]
     parts = []
-    for start, stop, read in _row_groups(split, columns):
+    files = SplitFiles(split)
+    for number, (start, stop) in enumerate(pairwise(files.offsets)):
         first, last = np.searchsorted(wanted, (start, stop))
         if first == last:
             continue
-        table = read()
+        table = files.read(number, columns, filled_in)
         chosen = wanted[first:last] - start
         whole = len(chosen) == table.num_rows and bool((np.diff(chosen) == 1).all())
         parts.append(table if whole else table.take(pa.array(chosen)))
@@ -171,30 +170,6 @@ def read_rows(split: LogSplit, columns: Sequence[str], rows: Rows) -> Any:
     if bool((np.diff(order) == 1).all()):
         return found
     return found.take(pa.array(np.argsort(order, kind="stable"))).combine_chunks()
-
-
-def _row_groups(split: LogSplit, columns: Sequence[str]) -> Iterator[tuple[int, int, Any]]:
-    """First row, row after the last, and a function that decodes: of each row group."""
-    from pyarrow import ArrowException
-    from pyarrow.parquet import ParquetFile
-
-    def decode(file: Any, path: Path, group: int) -> Any:
-        try:
-            return filled_in(file.read_row_group(group, columns=list(columns)))
-        except (ArrowException, OSError, KeyError) as error:
-            raise StoreError(f"{path}, row group {group}: {error}; {CURE}") from error
-
-    start = 0
-    for path in split.files:
-        try:
-            opened = ParquetFile(path, memory_map=True, page_checksum_verification=True)
-        except (ArrowException, OSError) as error:
-            raise StoreError(f"{path}: {error}; {CURE}") from error
-        with opened as file:
-            for group in range(file.num_row_groups):
-                stop = start + file.metadata.row_group(group).num_rows
-                yield start, stop, lambda file=file, path=path, group=group: decode(file, path, group)
-                start = stop
 
 
 def _chosen(sessions: Rows, max_rows: int) -> npt.NDArray[np.bool_]:
@@ -207,20 +182,76 @@ def _chosen(sessions: Rows, max_rows: int) -> npt.NDArray[np.bool_]:
     return chosen
 
 
-Codes = npt.NDArray[np.int32]
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StorageSizes:
+    """Bytes on disk of a sample of the log, all columns, for each sample and in each order."""
+
+    as_logged: float | None
+    """In order of time, sessions interleaved; None where that order is not known any more."""
+    sharded: float | None
+    """Dealt to files by session (O1)."""
+    clustered: float
+    """Samples of a session next to one another (O2)."""
 
 
-@dataclass(frozen=True, slots=True)
-class DistinctCounts:
-    """What is left of samples when those that are equal in a group of features are held once.
+class StorageScales:
+    """Reads columns of a sample, and weighs each in every order, one at a time.
 
-    Attributes:
-        rows: distinct samples.
-        ids: feature -> ids in the lists of the distinct samples.
+    Args:
+        split: of a prepared store.
+        chosen: samples of it.
+        num_files: files that sessions would be dealt to.
     """
 
-    rows: int
-    ids: Mapping[str, int]
+    def __init__(self, split: LogSplit, chosen: SessionSample, num_files: int) -> None:
+        self._split = split
+        self._orders: dict[str, npt.NDArray[np.int64]] = {"clustered": chosen.rows}
+        if chosen.as_logged is not None:
+            self._orders["as_logged"] = chosen.as_logged
+            sharded = chosen.sharded(num_files)
+            if sharded is not None and num_files > 1:
+                self._orders["sharded"] = sharded
+        self._bytes = dict.fromkeys(self._orders, 0)
+
+    def add(self, columns: list[str], *, of_feature: bool = False) -> Any:
+        """Weigh columns, and return a ``pyarrow.Table`` of them in clustered order.
+
+        Args:
+            columns: names.
+            of_feature: whether they are the ids of a feature, and their weights where it has any: of those a clustered
+                store leaves out what repeats.
+
+        Raises:
+            StoreError: a file cannot be read.
+        """
+        repeats = [(columns[0], "".join(columns[1:]))] if of_feature else []
+        for name, rows in reversed(self._orders.items()):
+            table = read_rows(self._split, columns, rows)
+            clustered = name == "clustered"
+            self._bytes[name] += _stored_bytes(
+                table, clustered=clustered, repeats=repeats if clustered else ()
+            )
+        return table
+
+    def sizes(self) -> StorageSizes:
+        """Bytes of what was weighed, for each sample."""
+        each = {name: self._bytes[name] / len(rows) for name, rows in self._orders.items()}
+        as_logged = each.get("as_logged")
+        return StorageSizes(
+            as_logged=as_logged, sharded=each.get("sharded", as_logged), clustered=each["clustered"]
+        )
+
+
+def _stored_bytes(columns: Any, *, clustered: bool, repeats: Sequence[tuple[str, str]] = ()) -> int:
+    """Bytes of the files, footers included, of samples that are written as in a prepared store."""
+    with TemporaryDirectory(prefix="windrow-sizes-") as folder:
+        with SplitWriter(Path(folder), "sample", clustered=clustered, repeats=repeats) as writer:
+            for batch in columns.to_batches(max_chunksize=ROW_GROUP_ROWS):
+                writer.write(batch)
+        return sum(path.stat().st_size for path in Path(folder).rglob("*.parquet"))
+
+
+Codes = npt.NDArray[np.int32]
 
 
 @dataclass(frozen=True, slots=True)
@@ -241,11 +272,7 @@ class CodedSamples:
         return len(next(iter(self.codes.values()), ()))
 
     def take(self, places: npt.NDArray[np.int64]) -> "CodedSamples":
-        """Other samples.
-
-        Args:
-            places: [m] which, in their new order.
-        """
+        """Samples [m] in an order of their own."""
         return CodedSamples(
             {name: codes[places] for name, codes in self.codes.items()},
             {name: lengths[places] for name, lengths in self.lengths.items()},
@@ -256,17 +283,7 @@ class CodedSamples:
         return int(self.lengths[feature].sum(dtype=np.int64))
 
     def joined(self, group: Sequence[str]) -> Codes:
-        """Number the samples so that those that are equal in all features of a group have equal numbers.
-
-        Args:
-            group: at least one feature.
-
-        Returns:
-            [n] int32.
-
-        Cost:
-            A sort for each feature but the first.
-        """
+        """[n] int32, equal for samples that are equal in all features of a group. Cost: a sort for each but one."""
         found = self.codes[group[0]]
         for name in group[1:]:
             codes = self.codes[name]
@@ -275,25 +292,13 @@ class CodedSamples:
             found = np.unique(both, return_inverse=True)[1].astype(np.int32)
         return found
 
-    def distinct(self, group: Sequence[str]) -> DistinctCounts:
-        """Hold the samples that are equal in all features of a group once.
-
-        Args:
-            group: at least one feature.
-        """
+    def distinct(self, group: Sequence[str]) -> tuple[int, dict[str, int]]:
+        """How many samples differ in a group of one feature or more, and the ids of each feature in these."""
         first = np.unique(self.joined(group), return_index=True)[1]
-        ids = {name: int(self.lengths[name][first].sum(dtype=np.int64)) for name in group}
-        return DistinctCounts(len(first), ids)
+        return len(first), {name: int(self.lengths[name][first].sum(dtype=np.int64)) for name in group}
 
     def unchanged(self, group: Sequence[str]) -> npt.NDArray[np.bool_]:
-        """Which samples are equal to the one before in all features of a group.
-
-        Args:
-            group: at least one feature.
-
-        Returns:
-            [n - 1]; [0] where there is no sample.
-        """
+        """[n - 1] which samples are equal to the one before in all features of a group; [0] where there is none."""
         same = np.ones(max(self.num_samples - 1, 0), np.bool_)
         for name in group:
             same &= self.codes[name][1:] == self.codes[name][:-1]
@@ -306,11 +311,7 @@ def code_lists(lists: Lists) -> tuple[Codes, Codes]:
 
 
 def code_batch(batch: "Batch") -> CodedSamples:
-    """Turn a batch into numbers.
-
-    Args:
-        batch: on the CPU, none of whose features are held once already.
-    """
+    """Turn a batch, on the CPU and none of whose features are held once already, into numbers."""
     assert not batch.deduplicated, "its features stand in groups, where repeats are gone"
     codes, lengths = {}, {}
     for name in batch.sparse.keys():  # noqa: SIM118  # a method of TorchRec's container, which cannot be iterated

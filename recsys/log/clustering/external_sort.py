@@ -191,14 +191,11 @@ def _explained(error: Exception, failed: list[DataError], rows: int, limit_bytes
 
 
 def session_hash(session: str, row: str) -> str:
-    """An expression for the hash of a row's session.
+    """SQL for the hash of a session, an unsigned 64-bit integer: the last 8 bytes of the MD5 of its text, lowest first.
 
     Args:
         session: expression for the session: whole numbers, text or bytes.
         row: expression for the number of the row: a row without a session is a session of its own.
-
-    Returns:
-        SQL for an unsigned 64-bit integer: the last 8 bytes of the MD5 of the session as text, lowest byte first.
     """
     return f"md5_number_lower(coalesce(CAST({session} AS VARCHAR), concat('row ', {row})))"
 

@@ -4,6 +4,7 @@ A log's files must have the same columns, of types that can be brought to one. T
 the order of a clustered log: here is what they may hold, and how they are compared.
 """
 
+import contextlib
 import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -12,14 +13,17 @@ from pathlib import Path
 from typing import Any, Self
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.raw_blocks import matching_files, repeated_files
+from windrow.recsys.log.files import resolve_files
 
 __all__ = [
     "DESCRIPTION_NAME",
     "LogFiles",
     "check_session_type",
     "check_time_type",
+    "is_text",
+    "is_text_or_bytes",
     "is_utf8",
+    "open_parquet",
     "plain_sessions",
     "plain_times",
 ]
@@ -34,8 +38,8 @@ SAMPLED_GROUPS = 8
 """Row groups, spread over the log, that the size of a row is estimated from: rows often grow as a log goes on."""
 SAMPLED_ROWS = 1024
 """Rows of each."""
-READ_BUFFER_BYTES = 1 << 20
-"""Of each column that is being read. Without a buffer, Arrow reads the whole column of a row group at once."""
+BUFFERED = {"pre_buffer": False, "buffer_size": 1 << 20}
+"""How files are read: without a buffer for each column, Arrow reads the whole column of a row group at once."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -75,7 +79,7 @@ class LogFiles:
         groups: list[tuple[Path, int]] = []
         schemas: list[Any] = []
         for path in files:
-            with _open(path) as opened:
+            with _opened(path) as opened:
                 schema = opened.schema_arrow
                 footer = opened.metadata
                 file_rows.append(footer.num_rows)
@@ -119,14 +123,11 @@ class LogFiles:
         # A column alone is smaller than a row; the rows of a batch are the same for all, which is simple.
         rows = max(1, min(MOST_BATCH_ROWS, int(BATCH_BYTES / self.row_bytes)))
         for path in self.files:
-            with _open(path) as opened:
-                try:
-                    # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
-                    for group in range(opened.num_row_groups):
-                        for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
-                            yield _as_schema(batch.select(wanted), schema)
-                except (OSError, pa.ArrowException) as error:
-                    raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
+            with _opened(path) as opened:
+                # Group by group: Arrow cannot put lists with dictionaries of two groups into one batch.
+                for group in range(opened.num_row_groups):
+                    for batch in opened.iter_batches(rows, row_groups=[group], columns=wanted):
+                        yield _as_schema(batch.select(wanted), schema)
 
 
 def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
@@ -136,30 +137,25 @@ def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
     """
     found: list[Path] = []
     for path in inputs:
-        if path.is_file():
-            matches = [path]
-        elif path.is_dir():
+        matches = [path]
+        if path.is_dir():
             matches = [
-                file for file in sorted(path.rglob("*.parquet")) if file.is_file() and _is_data(file, path)
+                file
+                for file in sorted(path.rglob("*.parquet"))
+                if file.is_file()
+                and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
             ]
             if not matches:
                 raise DataError(
                     f"{path}: there is no *.parquet in the folder; name another one, or its files"
                 )
-        else:
-            matches = matching_files(path)
-            if not matches:
-                raise DataError(f"{path}: there is no such file, and it matches none; correct the path")
+        matches = list(resolve_files(matches))
         _check_named(path, matches)
         found += matches
     for path in found:
         if not is_utf8(path):
             raise DataError(f"the path {os.fsencode(path)!r} is no UTF-8, which Arrow needs: rename it")
-        if path.stat().st_size == 0:
-            raise DataError(f"{path} is empty: write it again, or leave it out")
-    if twice := repeated_files(found):
-        raise DataError(f"{twice}: a file is named twice, so that its rows would count twice; name it once")
-    return tuple(found)
+    return resolve_files(found)
 
 
 def is_utf8(path: Path) -> bool:
@@ -182,10 +178,6 @@ def _check_named(path: Path, matches: Sequence[Path]) -> None:
             )
 
 
-def _is_data(file: Path, folder: Path) -> bool:
-    return not any(part.startswith((".", "_")) for part in file.relative_to(folder).parts)
-
-
 def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     """Mean bytes of a row, decoded in memory and packed in a file for passing use."""
     import pyarrow as pa
@@ -193,12 +185,9 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     rows = plain = packed = 0
     for place in range(min(SAMPLED_GROUPS, len(groups))):
         path, group = groups[place * len(groups) // min(SAMPLED_GROUPS, len(groups))]
-        try:
-            with _open(path) as opened:
-                batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
-                batch = _as_schema(batch, _without_dictionaries(_common_schema(batch.schema, [])))
-        except (OSError, pa.ArrowException) as error:
-            raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
+        with _opened(path) as opened:
+            batch = next(opened.iter_batches(SAMPLED_ROWS, row_groups=[group]))
+            batch = _as_schema(batch, _without_dictionaries(_common_schema(batch.schema, [])))
         sink = pa.BufferOutputStream()
         with pa.ipc.new_file(sink, batch.schema, options=pa.ipc.IpcWriteOptions(compression="lz4")) as writer:
             writer.write_batch(batch)
@@ -208,16 +197,33 @@ def _sampled_sizes(groups: Sequence[tuple[Path, int]]) -> tuple[float, float]:
     return max(1.0, plain / rows), packed / rows
 
 
-def _open(path: Path) -> Any:
+def open_parquet(path: Path, **options: Any) -> Any:
+    """Open a ``pyarrow.parquet.ParquetFile``, with its options.
+
+    Raises:
+        DataError: it is none.
+    """
     import pyarrow as pa
     from pyarrow import parquet
 
     try:
-        return parquet.ParquetFile(path, pre_buffer=False, buffer_size=READ_BUFFER_BYTES)
+        return parquet.ParquetFile(path, **options)
     except (OSError, pa.ArrowException) as error:
         raise DataError(
             f"{path}: no readable Parquet file ({error}): correct the path or write it again"
         ) from error
+
+
+@contextlib.contextmanager
+def _opened(path: Path) -> Iterator[Any]:
+    """A Parquet file that may turn out to be damaged."""
+    import pyarrow as pa
+
+    with open_parquet(path, **BUFFERED) as opened:
+        try:
+            yield opened
+        except (OSError, pa.ArrowException) as error:
+            raise DataError(f"{path} cannot be decoded ({error}): write the file again") from error
 
 
 def _check_alike(path: Path, schema: Any, first_path: Path, first: Any) -> None:
@@ -309,16 +315,7 @@ def check_session_type(log: LogFiles, by: str) -> None:
     from pyarrow import types
 
     kind = _value_type(_column_type(log, by, "--by"))
-    allowed = (
-        types.is_integer,
-        types.is_string,
-        types.is_large_string,
-        types.is_string_view,
-        types.is_binary,
-        types.is_large_binary,
-        types.is_fixed_size_binary,
-    )
-    if not any(is_kind(kind) for is_kind in allowed):
+    if not (types.is_integer(kind) or is_text_or_bytes(kind) or types.is_fixed_size_binary(kind)):
         raise DataError(
             f"{log.files[0]}: --by names {by!r} of type {kind}, expected whole numbers, text or bytes: convert the "
             "column, or name another one"
@@ -335,52 +332,46 @@ def check_time_type(log: LogFiles, time: str) -> None:
 
     kind = _column_type(log, time, "--time")
     # DuckDB, which sorts, has neither floats of 16 bits nor decimals of more than 38 digits.
-    allowed = (
-        types.is_integer,
-        types.is_float32,
-        types.is_float64,
-        types.is_decimal128,
-        types.is_date,
-        types.is_time,
-    )
-    if not (types.is_timestamp(kind) or any(is_kind(kind) for is_kind in allowed)):
+    is_number = types.is_integer(kind) or types.is_float32(kind) or types.is_float64(kind)
+    is_instant = types.is_timestamp(kind) or types.is_date(kind) or types.is_time(kind)
+    if not (is_number or is_instant or types.is_decimal128(kind)):
         raise DataError(
             f"{log.files[0]}: --time names {time!r} of type {kind}, expected numbers, dates or times: convert the "
             "column, name another one, or leave rows in their order with --no-sort"
         )
 
 
+def is_text(kind: Any) -> bool:
+    """Whether values of a ``pyarrow.DataType`` are text."""
+    from pyarrow import types
+
+    return bool(types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind))
+
+
+def is_text_or_bytes(kind: Any) -> bool:
+    """Whether values of a ``pyarrow.DataType`` are text or bytes of any length."""
+    from pyarrow import types
+
+    return is_text(kind) or types.is_binary(kind) or types.is_large_binary(kind)
+
+
 def plain_sessions(column: Any) -> Any:
-    """A column of sessions, as whole numbers, text or bytes of one kind.
-
-    Args:
-        column: ``pyarrow.Array``, perhaps with a dictionary or of fixed size.
-
-    Returns:
-        The same values as int64, uint64, large_string or large_binary.
-    """
+    """Sessions, perhaps with a dictionary or of fixed size, as int64, uint64, large_string or large_binary."""
     import pyarrow as pa
     from pyarrow import types
 
     kind = _value_type(column.type)
     if types.is_integer(kind):
         return column.cast(pa.uint64() if types.is_unsigned_integer(kind) else pa.int64())
-    is_text = types.is_string(kind) or types.is_large_string(kind) or types.is_string_view(kind)
     if types.is_dictionary(column.type):
         column = column.cast(kind)
-    return column.cast(pa.large_string() if is_text else pa.large_binary())
+    return column.cast(pa.large_string() if is_text(kind) else pa.large_binary())
 
 
 def plain_times(column: Any) -> Any:
-    """A column of times, as numbers of the same order.
+    """Times as numbers of the same order: dates and times as int32 or int64, in their unit; numbers as they are.
 
     DuckDB 1.1 cuts nanoseconds off times of the day and off those with a zone; newer ones do not.
-
-    Args:
-        column: ``pyarrow.Array`` of numbers, dates or times.
-
-    Returns:
-        Dates and times as int32 or int64, in their unit; numbers as they are.
     """
     import pyarrow as pa
     from pyarrow import types

@@ -1,13 +1,14 @@
 """Write a generated log as Parquet, in bounded memory at any size, and the recipe that fits it."""
 
-from collections import deque
 from collections.abc import Callable, Iterator
-from concurrent.futures import Future, ThreadPoolExecutor
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import DataError, StoreError
+from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR, dedupe_factor
+from windrow.recsys.batches.prefetch import prefetch
 from windrow.recsys.log.synthetic.options import SampleOrder, SessionLogOptions
 from windrow.recsys.log.synthetic.sessions import Map, Samples, draw_samples, sample_blocks, sessions_for
 from windrow.recsys.log.synthetic.statistics import expected_statistics
@@ -62,23 +63,21 @@ def generate_log(
         "label",
         *(f.name for group in options.groups if group.mean_length is None for f in group.features),
     ]
-    unfinished = path.with_name(path.name + ".unfinished")
     sessions = range(sessions_for(options, samples))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)
-        try:
-            with parquet.ParquetWriter(
-                unfinished, _schema(options), compression="zstd", use_dictionary=single
-            ) as writer:
-                for batch in session_batches(
-                    options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
-                ):
-                    writer.write_batch(batch, row_group_size=rows)
-                    if progress is not None:
-                        progress(batch.num_rows)
-            unfinished.replace(path)
-        finally:
-            unfinished.unlink(missing_ok=True)
+        with (
+            open_atomically(path) as file,
+            parquet.ParquetWriter(
+                file, _schema(options), compression="zstd", use_dictionary=single
+            ) as writer,
+        ):
+            for batch in session_batches(
+                options, sessions, order=order, block_rows=rows, samples=samples, threads=threads
+            ):
+                writer.write_batch(batch, row_group_size=rows)
+                if progress is not None:
+                    progress(batch.num_rows)
     except OSError as error:
         raise StoreError(f"cannot write {path}: {error}. Choose another file.") from error
 
@@ -109,14 +108,8 @@ def session_batches(
         RecipeError: there is no such order.
     """
     blocks = sample_blocks(options, sessions, order=order, block_rows=block_rows, samples=samples)
-    with ThreadPoolExecutor(max(1, threads)) as groups, ThreadPoolExecutor(1) as ahead:
-        pending: deque[Future[Any]] = deque()
-        for block in blocks:
-            pending.append(ahead.submit(_record_batch, options, block, groups.map))
-            if len(pending) > 1:
-                yield pending.popleft().result()
-        while pending:
-            yield pending.popleft().result()
+    with ThreadPoolExecutor(max(1, threads)) as groups:
+        yield from prefetch((_record_batch(options, block, groups.map) for block in blocks), depth=1)
 
 
 def _rows_per_group(options: SessionLogOptions) -> int:
@@ -152,8 +145,7 @@ def _record_batch(options: SessionLogOptions, samples: Samples, map_over: Map) -
             columns.append(pa.ListArray.from_arrays(starts, pa.array(ids)))
         else:
             columns.append(ids)
-    arrays = [column if isinstance(column, pa.Array) else pa.array(column) for column in columns]
-    return pa.record_batch(arrays, schema=_schema(options))
+    return pa.record_batch(columns, schema=_schema(options))
 
 
 def recipe_groups(options: SessionLogOptions) -> list[list[str]]:

@@ -205,17 +205,21 @@ def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -
         if not 0 < scale < float("inf"):
             raise RecipeError(f"{name} = {scale}: must be above 0 and finite")
 
-    def feature(name: str, rows: int, effect: float = 0.0) -> SessionFeature:
-        return SessionFeature(name=name, rows=max(4, round(rows * rows_scale)), effect=effect)
+    def features(**sizes: int | tuple[int, float]) -> tuple[SessionFeature, ...]:
+        """Of each name the rows, or the rows and the effect."""
+        pairs = {name: size if isinstance(size, tuple) else (size, 0.0) for name, size in sizes.items()}
+        return tuple(
+            SessionFeature(name=name, rows=max(4, round(rows * rows_scale)), effect=effect)
+            for name, (rows, effect) in pairs.items()
+        )
 
     def lists(
-        name: str, mean: float, unchanged: float, shifted: float, *features: SessionFeature
+        name: str, mean: float, unchanged: float, shifted: float, **sizes: int | tuple[int, float]
     ) -> FeatureGroup:
-        length = max(1.0, mean * length_scale)
         return FeatureGroup(
             name=name,
-            features=features,
-            mean_length=length,
+            features=features(**sizes),
+            mean_length=max(1.0, mean * length_scale),
             unchanged=unchanged,
             shifted=shifted,
             empty=0.02,
@@ -229,58 +233,46 @@ def recd(*, length_scale: float = 1.0, rows_scale: float = 1.0, seed: int = 0) -
                 60,
                 0.76,
                 0.5,
-                feature("history_items", 3_000_000),
-                feature("history_shops", 300_000),
-                feature("history_categories", 15_000, 0.5),
+                history_items=3_000_000,
+                history_shops=300_000,
+                history_categories=(15_000, 0.5),
             ),
-            lists(
-                "watched",
-                50,
-                0.76,
-                0.5,
-                feature("watched_videos", 1_500_000),
-                feature("watched_creators", 150_000, 0.3),
-            ),
-            lists("cart", 10, 0.9, 0.3, feature("cart_items", 3_000_000), feature("cart_sellers", 300_000)),
-            lists("searches", 30, 0.85, 0.5, feature("search_terms", 600_000)),
-            lists("ads", 25, 0.85, 0.5, feature("clicked_ads", 900_000), feature("advertisers", 90_000)),
-            lists("follows", 60, 0.94, 0.3, feature("followed_pages", 1_500_000)),
-            lists("interests", 40, 0.94, 0.0, feature("interests", 60_000)),
+            lists("watched", 50, 0.76, 0.5, watched_videos=1_500_000, watched_creators=(150_000, 0.3)),
+            lists("cart", 10, 0.9, 0.3, cart_items=3_000_000, cart_sellers=300_000),
+            lists("searches", 30, 0.85, 0.5, search_terms=600_000),
+            lists("ads", 25, 0.85, 0.5, clicked_ads=900_000, advertisers=90_000),
+            lists("follows", 60, 0.94, 0.3, followed_pages=1_500_000),
+            lists("interests", 40, 0.94, 0.0, interests=60_000),
             FeatureGroup(
                 name="user",
-                features=(feature("user", 3_000_000),),
+                features=features(user=3_000_000),
                 unchanged=1.0,
                 dense=("user_age", "user_activity", "user_spending", "user_tenure"),
                 dense_effect=0.2,
             ),
             FeatureGroup(
                 name="profile",
-                features=(
-                    feature("country", 200, 0.2),
-                    feature("region", 15_000),
-                    feature("city", 150_000),
-                    feature("language", 100),
-                    feature("age_band", 20, 0.3),
-                    feature("income_band", 20),
-                    feature("device", 3_000, 0.2),
-                    feature("system", 50),
-                    feature("app_version", 900),
-                    feature("segment", 30_000),
-                    feature("cohort", 1_500),
-                    feature("carrier", 6_000),
+                features=features(
+                    country=(200, 0.2),
+                    region=15_000,
+                    city=150_000,
+                    language=100,
+                    age_band=(20, 0.3),
+                    income_band=20,
+                    device=(3_000, 0.2),
+                    system=50,
+                    app_version=900,
+                    segment=30_000,
+                    cohort=1_500,
+                    carrier=6_000,
                 ),
                 unchanged=0.99,
             ),
-            FeatureGroup(
-                name="connection", features=(feature("network", 10), feature("cell", 300_000)), unchanged=0.9
-            ),
+            FeatureGroup(name="connection", features=features(network=10, cell=300_000), unchanged=0.9),
             FeatureGroup(
                 name="item",
-                features=(
-                    feature("item", 3_000_000, 0.5),
-                    feature("seller", 300_000, 0.3),
-                    feature("brand", 60_000, 0.4),
-                    feature("category", 3_000, 0.6),
+                features=features(
+                    item=(3_000_000, 0.5), seller=(300_000, 0.3), brand=(60_000, 0.4), category=(3_000, 0.6)
                 ),
                 unchanged=0.03,
                 dense=("item_price", "item_age", "item_rating", "item_clicks"),

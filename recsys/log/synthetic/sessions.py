@@ -16,31 +16,18 @@ anywhere. A feature has versions, and a list moves along one until the next begi
 """
 
 import math
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from typing import Any, get_args
+from typing import Any, NamedTuple, get_args
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.recsys.log.synthetic.options import (
-    FeatureGroup,
-    SampleOrder,
-    SessionFeature,
-    SessionLogOptions,
-)
+from windrow.recsys.log.synthetic.options import FeatureGroup, SampleOrder, SessionFeature, SessionLogOptions
 
-__all__ = [
-    "Map",
-    "SampleValues",
-    "Samples",
-    "draw_samples",
-    "popularity",
-    "sample_blocks",
-    "sessions_for",
-]
+__all__ = ["Map", "SampleValues", "Samples", "draw_samples", "popularity", "sample_blocks", "sessions_for"]
 
 BEGINNING_US = 1_700_000_000_000_000
 """Time of the first session: an instant of November 2023, in microseconds since 1970."""
@@ -52,8 +39,7 @@ SIZES, BEGINNINGS, MOMENTS = range(3)
 """What random numbers of samples are for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class Samples:
+class Samples(NamedTuple):
     """Samples of a log, one behind the other."""
 
     sessions: npt.NDArray[np.int64]
@@ -65,16 +51,12 @@ class Samples:
 
     def take(self, chosen: npt.NDArray[np.int64] | npt.NDArray[np.bool_] | slice) -> "Samples":
         """Some of them, in the order asked for."""
-        return Samples(sessions=self.sessions[chosen], places=self.places[chosen], times=self.times[chosen])
+        return Samples(*(column[chosen] for column in self))
 
     @staticmethod
-    def joined(parts: "list[Samples]") -> "Samples":
+    def joined(parts: "Sequence[Samples]") -> "Samples":
         """One behind the other."""
-        return Samples(
-            sessions=np.concatenate([part.sessions for part in parts]),
-            places=np.concatenate([part.places for part in parts]),
-            times=np.concatenate([part.times for part in parts]),
-        )
+        return Samples(*map(np.concatenate, zip(*parts, strict=True)))
 
 
 def _uniform(key: int, numbers: npt.NDArray[np.integer]) -> npt.NDArray[np.float64]:
@@ -93,15 +75,7 @@ def _session_sizes(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) 
 
 
 def sessions_for(options: SessionLogOptions, samples: int) -> int:
-    """How many sessions, from number 0 on, a log of so many samples needs.
-
-    Args:
-        options: of the log.
-        samples: at least 1.
-
-    Returns:
-        The smallest number of sessions that together have as many.
-    """
+    """The smallest number of sessions, from number 0 on, that a log of so many samples, at least 1, needs."""
     found = first = 0
     while True:
         sizes = _session_sizes(options, np.arange(first, first + SESSIONS_PER_CHUNK))
@@ -192,7 +166,7 @@ def _samples_of(options: SessionLogOptions, sessions: npt.NDArray[np.int64]) -> 
     within = _uniform(0, (keys + places.astype(np.uint64)).view(np.int64))
     sizes = sizes[owners]
     times = begins[owners] + places * lasts // sizes + (within * (lasts // sizes)).astype(np.int64)
-    return Samples(sessions=sessions[owners], places=places, times=times)
+    return Samples(sessions[owners], places, times)
 
 
 WALK, LENGTHS, IDS, DENSE, EFFECTS, LABELS = range(100, 106)
@@ -265,14 +239,9 @@ def draw_samples(options: SessionLogOptions, samples: Samples, map_over: Map = m
 
 
 def popularity(feature: SessionFeature, head: int | None = None) -> npt.NDArray[np.float64]:
-    """How often each id of a feature is drawn, the most frequent one first.
+    """How often each id of a feature is drawn, the most frequent one first: shares, all of which add up to 1.
 
-    Args:
-        feature: whose ids.
-        head: only so many; None: all.
-
-    Returns:
-        [rows or head] shares; all add up to 1.
+    Only the first ones where `head` says how many.
     """
     edges = np.arange(1, min(head or feature.rows, feature.rows) + 2, dtype=np.float64)
     end = feature.rows + 1.0

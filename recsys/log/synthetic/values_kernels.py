@@ -33,13 +33,7 @@ def _effect(key: np.uint64, number: int) -> float:
 
 @numba.njit(cache=True, nogil=True)
 def id_effects(key: np.uint64, ids: Array, effects: Array) -> None:
-    """What ids say about clicks.
-
-    Args:
-        key: of the feature's effects.
-        ids: [n] int64.
-        effects: [n] float64 to be filled.
-    """
+    """Fill `effects` [n] float64 with what `ids` [n] say about clicks."""
     for place in range(ids.size):
         effects[place] = _effect(key, ids[place])
 
@@ -56,14 +50,9 @@ def walk(
 ) -> None:
     """Go from the first sample of a session to each sample, and count how a group changed on the way.
 
-    Args:
-        key: of the group.
-        sessions: [n] int64.
-        places: [n] int64.
-        unchanged: chance that a step changes nothing.
-        shifted: share of changes that move lists on by one.
-        versions: [n] int64 to be filled: times that everything was drawn anew.
-        shifts: [n] int64 to be filled: times that lists moved on since then.
+    A step from one of the `places` [n] in `sessions` [n] to the next changes nothing by chance `unchanged`; of changes
+    the share `shifted` moves lists on by one, at the others everything is drawn anew. Filled: `versions` [n], times
+    that it was, and `shifts` [n], times that lists moved on since then; all int64.
     """
     moved_on = unchanged + (1.0 - unchanged) * shifted
     for sample in range(sessions.size):
@@ -98,23 +87,12 @@ def draw_ids(
 ) -> None:
     """Draw the ids of a feature: a list is a window into an endless row of ids of its session and version.
 
-    The k-th most frequent id is drawn with the share of a power law between k and k + 1, by inverting its
-    distribution; then ranks are spread over the table, by a multiplication modulo its rows.
-
-    Args:
-        key: of the feature.
-        sessions: [n] int64.
-        versions: [n] int64.
-        shifts: [n] int64: where the window begins.
-        offsets: [n + 1] int64: ids of sample i are `ids[offsets[i] : offsets[i + 1]]`.
-        rows: of the table.
-        skew: exponent of the power law.
-        multiplier: without a common divisor with `rows`, both below 2 ** 31.
-        effect_key: of the effect of ids on clicks.
-        centre: mean effect of an id that is drawn.
-        ids: [offsets[n]] int64 to be filled.
-        effects: [n] float64 to be filled, or [0] for none: sum of what the ids' effects are above the mean, divided by
-            the square root of how many there are.
+    The k-th most frequent of `rows` ids is drawn with the share of a power law of exponent `skew` between k and k + 1,
+    by inverting its distribution; then ranks are spread over the table, by a multiplication modulo its rows:
+    `multiplier` has no common divisor with `rows`, both are below 2 ** 31. `sessions`, `versions` and `shifts`, where
+    windows begin, are [n] int64; ids of sample i become `ids[offsets[i] : offsets[i + 1]]`. Filled too, where `effects`
+    is [n] and not empty: the sum of what a sample's ids have as effect (by `effect_key`) above their mean `centre`,
+    divided by the square root of how many there are.
     """
     wanted = effects.size > 0
     flat = abs(skew - 1.0) < 1e-9
@@ -140,15 +118,7 @@ def draw_ids(
 
 @numba.njit(cache=True, nogil=True)
 def draw_dense(key: np.uint64, sessions: Array, versions: Array, shifts: Array, values: Array) -> None:
-    """Draw from the standard normal distribution (Box and Muller).
-
-    Args:
-        key: of the column.
-        sessions: [n] int64.
-        versions: [n] int64.
-        shifts: [n] int64.
-        values: [n] float32 to be filled.
-    """
+    """Fill `values` [n] float32 from the standard normal distribution (Box and Muller); the others are [n] int64."""
     for sample in range(sessions.size):
         state = hash_id(hash_id(key, np.uint64(sessions[sample])), np.uint64(versions[sample]))
         state = hash_id(state, np.uint64(shifts[sample]))

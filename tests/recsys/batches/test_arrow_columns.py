@@ -1,15 +1,8 @@
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.recsys.batches.arrow_columns import (
-    filled_in,
-    leave_out_repeats,
-    one_chunk,
-    runs_of_column,
-    runs_of_group,
-)
+from windrow.recsys.batches.arrow_columns import filled_in, leave_out_repeats, runs_of_column
 
 pa = pytest.importorskip("pyarrow")
 
@@ -54,38 +47,6 @@ def test_a_null_stands_for_what_the_sample_before_has(rows, start):
         if weights_name:
             assert nulls == [value is None for value in written[weights_name].to_pylist()]
     assert filled_in(written).equals(whole.slice(start).combine_chunks())
-
-
-@given(samples)
-def test_reading_gives_the_samples(as_lists, rows):
-    whole = table_of(rows)
-    written = leave_out_repeats(whole, FEATURES)
-    of_features = []
-    for index, (name, weights_name) in enumerate(FEATURES):
-        weights = one_chunk(written, weights_name) if weights_name else None
-        runs = runs_of_column(one_chunk(written, name), weights)
-        of_features.append(runs)
-        if name == "item":
-            assert runs.single_ids().tolist() == [item for item, _, _ in rows]
-        ids = whole[name].to_pylist()
-        assert as_lists(runs.of_samples()) == ([[one] for one in ids] if name == "item" else ids)
-        if weights_name:
-            assert runs.of_samples().weights.tolist() == [weight for row in rows for _, weight in row[index]]
-    lists, run_of_sample = runs_of_group(of_features[:2])
-    numbers = np.arange(len(rows)) if run_of_sample is None else run_of_sample
-    items, carts = (as_lists(of_runs) for of_runs in lists)
-    assert [(items[run][0], carts[run]) for run in numbers] == [(item, cart) for item, cart, _ in rows]
-    # One run for each change of either feature.
-    changes = [row for row in range(1, len(rows)) if rows[row][:2] != rows[row - 1][:2]]
-    if run_of_sample is not None:
-        assert len(items) == 1 + len(changes)
-
-
-def test_without_repeats_nothing_is_copied():
-    column = pa.array([[1], [2]], pa.list_(pa.int64()))
-    runs = runs_of_column(column)
-    assert runs.begins is None
-    assert runs.of_samples().values.ctypes.data == column.values.buffers()[1].address
 
 
 @pytest.mark.parametrize("kind", [pa.int64(), pa.list_(pa.int64())])

@@ -12,13 +12,8 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.random import Stream, stream_key
-from windrow.recsys.batches.batch_reader import (
-    BatchReader,
-    Lanes,
-    permutation,
-    shuffled_windows,
-    windows_in_order,
-)
+from windrow.recsys.batches.batch_reader import BatchReader, Lanes, permutation, windows_of
+from windrow.recsys.batches.deduplication import distinct_lists
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 
@@ -83,12 +78,12 @@ class Expected:
 
 def order_of_lane(lanes, lane, window_rows, seed, epoch):
     """Rows of a lane in the order of an epoch, or of the log where there is no seed."""
+    windows = windows_of(lane, lanes.rows(lane), window_rows, seed=seed, epoch=epoch)
     if seed is None:
-        windows = windows_in_order(lane, lanes.rows(lane), window_rows)
         return [row for window in windows for row in range(window.start, window.stop)]
     return [
         window.start + place
-        for window in shuffled_windows(lane, lanes.rows(lane), window_rows, seed=seed, epoch=epoch)
+        for window in windows
         for place in permutation(
             stream_key(seed, Stream.SHUFFLE, epoch, lane, window.start), len(window)
         ).tolist()
@@ -192,6 +187,22 @@ def test_every_row_once_and_in_another_order_in_every_epoch(store):
     assert len({tuple(rows) for rows in epochs}) == 3
 
 
+@pytest.mark.parametrize("groups", [(), (("history",), ("item", "user")), (("basket",), ("item",))])
+def test_batches_have_memory_of_their_own(store, groups):
+    """Row groups are kept, and give the same once more."""
+    reader = reader_of(store, shuffle="none", groups=groups)
+    for _ in range(2):
+        for batch in read(reader, 0):
+            whole = batch.expanded()
+            assert whole.sparse["item"].values().tolist() == [row * 7 for row in whole.row_ids.tolist()]
+            assert whole.dense[:, 0].tolist() == [row * NUM_DENSE for row in whole.row_ids.tolist()]
+            for tensor in (batch.dense, batch.labels, batch.sparse.values(), batch.sparse.weights_or_none()):
+                if tensor is not None:
+                    tensor.fill_(77)
+            for group in batch.deduplicated:
+                group.unique.values().fill_(77)
+
+
 def test_counts_the_wait(store):
     reader = reader_of(store)
     assert reader.waited_s == 0
@@ -279,24 +290,27 @@ def repeating_columns(sessions):
         "item": pa.array(np.arange(len(sessions))),
         "history": pa.array(lists, pa.list_(pa.int64())),
         "basket": pa.array(lists[::-1], pa.list_(pa.int64())),
-        "basket.weights": pa.array([[0.5] * len(ids) for ids in lists[::-1]], pa.list_(pa.float32())),
+        "basket.weights": pa.array(
+            [[0.5 + row % 2] * len(ids) for row, ids in enumerate(lists[::-1])], pa.list_(pa.float32())
+        ),
         "user": pa.array(np.array(sessions, np.int64) // 2),
         "session": pa.array(np.array(sessions, np.int64)),
     }
 
 
+def same_hash_for_all(columns, rows):
+    return np.full(len(rows), 5, np.uint64)
+
+
 @settings(max_examples=40)
-@given(shared_cases, st.booleans(), st.data())
-def test_groups_hold_what_plain_batches_hold(write_log, case, transformed, data):
+@given(shared_cases, st.booleans(), st.booleans(), st.data())
+def test_groups_hold_what_plain_batches_hold(write_log, case, transformed, colliding, data):
     """Bit for bit what deduplicating the plain batches gives, on any rank, from any step on, transforms included."""
     sessions = data.draw(st.lists(st.integers(0, 5), min_size=case.num_rows, max_size=case.num_rows))
     rank = data.draw(st.integers(0, 1))
     with tempfile.TemporaryDirectory() as folder:
         store = write_log(
-            Path(folder) / "log",
-            repeating_columns(sessions),
-            num_dense=1,
-            row_group_rows=case.row_group_rows,
+            Path(folder) / "log", repeating_columns(sessions), num_dense=1, row_group_rows=case.row_group_rows
         )
         steps = {
             "history": TransformOptions(keep_last=1, clip=(1, 4)),
@@ -328,7 +342,10 @@ def test_groups_hold_what_plain_batches_hold(write_log, case, transformed, data)
         names = ["item", "history", "basket", "user"] + ["band"] * transformed
         assert [feature.name for feature in shared.features] == names
         first_step = data.draw(st.integers(0, plain.steps_per_epoch))
-        of_readers = (read(reader, 1, first_step) for reader in (plain, shared, filled))
+        with pytest.MonkeyPatch.context() as patch:
+            if colliding:
+                patch.setattr(distinct_lists, "hash_lists", same_hash_for_all)
+            of_readers = [read(reader, 1, first_step) for reader in (plain, shared, filled)]
         for one, other, again in zip(*of_readers, strict=True):
             assert torch.equal(one.sparse.values(), again.sparse.values())
             assert torch.equal(one.sparse.lengths(), again.sparse.lengths())
@@ -357,6 +374,18 @@ def check_group(wanted, found):
         assert torch.equal(found.unique.weights(), wanted.unique.weights())
     else:
         assert found.unique.weights_or_none() is None
+
+
+def test_equal_ids_of_other_weights_stay_apart(tmp_path, write_log, monkeypatch):
+    """In two row groups, and under one hash."""
+    pa = pytest.importorskip("pyarrow")
+    monkeypatch.setattr(distinct_lists, "hash_lists", same_hash_for_all)
+    ids, weights = pa.array([[7], [7]]), pa.array([[0.5], [0.25]], pa.list_(pa.float32()))
+    log = {"label": columns(2)["label"], "basket": ids, "basket.weights": weights}
+    store = write_log(tmp_path / "log", log, row_group_rows=1)
+    (batch,) = read(reader_of(store, groups=[["basket"]], shuffle="none", lanes=1), 0)
+    assert batch.deduplicated[0].inverse.tolist() == [0, 1]
+    assert batch.deduplicated[0].unique.weights().tolist() == [0.5, 0.25]
 
 
 def test_sessions_stay_together_and_come_in_another_order_in_every_epoch(tmp_path, write_log):

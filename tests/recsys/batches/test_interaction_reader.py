@@ -19,6 +19,7 @@ def make_taken():
 
 
 WITH_GAPS, MATRIX = make_taken()
+TAKEN = set(zip(WITH_GAPS.train.rows.tolist(), WITH_GAPS.train.values.tolist(), strict=True))
 
 
 @pytest.mark.parametrize("side", ["histories", "audiences"])
@@ -83,28 +84,14 @@ def test_a_negative_limit_is_refused():
         Neighbourhoods.of(WITH_GAPS, -1, seed=0)
 
 
-def make_interactions():
-    generator = np.random.default_rng(0)
-    taken = generator.random((NUM_USERS, NUM_ITEMS)) < 0.4
-    taken[3] = False
-    users, items = taken.nonzero()
-    train = item_lists_from_pairs(users, items, NUM_USERS)
-    nothing = item_lists_from_pairs(users[:0], items[:0], NUM_USERS)
-    return Interactions(NUM_USERS, NUM_ITEMS, train, nothing, nothing)
-
-
-INTERACTIONS = make_interactions()
-TAKEN = set(zip(INTERACTIONS.train.rows.tolist(), INTERACTIONS.train.values.tolist(), strict=True))
-
-
 def make_reader(rank=0, size=1, batch_size=20):
     return InteractionReader(
-        INTERACTIONS,
+        WITH_GAPS,
         rank=rank,
         size=size,
         batch_size=batch_size,
-        negatives=NegativeSampler(INTERACTIONS.item_counts(), 7, seed=5),
-        neighbourhoods=Neighbourhoods.of(INTERACTIONS, 6, 4, seed=5),
+        negatives=NegativeSampler(WITH_GAPS.item_counts(), 7, seed=5),
+        neighbourhoods=Neighbourhoods.of(WITH_GAPS, 6, 4, seed=5),
         seed=5,
     )
 
@@ -117,13 +104,14 @@ def rows_of(batch):
 
 def test_an_epoch_has_every_pair_once():
     reader = make_reader()
-    assert reader.samples_per_epoch == len(INTERACTIONS.train.values)
+    assert reader.samples_per_epoch == len(WITH_GAPS.train.values)
     pairs = []
     for step in range(reader.steps_per_epoch):
         batch = reader.read(3, step)
         assert batch.num_samples == reader.global_batch_size(3, step) <= 20
         pairs += [(user, item) for [user], _, _, [item] in rows_of(batch)[: batch.num_samples]]
     assert sorted(pairs) == sorted(TAKEN)
+    assert not torch.equal(reader.read(0, 0).row_ids, reader.read(1, 0).row_ids)
 
 
 def test_rows_are_laid_out_as_promised():
@@ -137,8 +125,8 @@ def test_rows_are_laid_out_as_promised():
         assert len(history) <= 6
         assert {(user, item) for item in history} <= TAKEN
         pair = int(batch.row_ids[row])
-        assert (INTERACTIONS.train.rows[pair], INTERACTIONS.train.values[pair]) == (user, positive)
-    negatives = NegativeSampler(INTERACTIONS.item_counts(), 7, seed=5).sample(0, 1)
+        assert (WITH_GAPS.train.rows[pair], WITH_GAPS.train.values[pair]) == (user, positive)
+    negatives = NegativeSampler(WITH_GAPS.item_counts(), 7, seed=5).sample(0, 1)
     others = rows[batch.num_samples :]
     assert [(user, history, item) for user, _, history, item in others] == [
         ([], [], [item]) for item in negatives.tolist()
@@ -161,21 +149,3 @@ def test_minibatches_do_not_depend_on_the_number_of_ranks(size):
         assert joined == rows_of(expected)[: expected.num_samples]
         for part in parts:
             assert rows_of(part)[part.num_samples :] == rows_of(expected)[expected.num_samples :]
-
-
-def test_batches_begin_anywhere_and_equal_what_is_read():
-    reader = make_reader()
-    with reader.batches(2, 3) as batches:
-        found = list(batches)
-    expected = [make_reader().read(2, step) for step in range(3, reader.steps_per_epoch)]
-    assert [rows_of(batch) for batch in found] == [rows_of(batch) for batch in expected]
-
-
-def test_epochs_differ():
-    reader = make_reader()
-    assert not torch.equal(reader.read(0, 0).row_ids, reader.read(1, 0).row_ids)
-
-
-def test_numbers_out_of_range_are_refused():
-    with pytest.raises(RecipeError, match="batch_size = 0"):
-        make_reader(batch_size=0)

@@ -186,22 +186,6 @@ def test_packs_as_comparing_slices_does(lists_from, as_lists, lists, dtype):
     assert as_lists(found.expand()) == lists
 
 
-@pytest.mark.parametrize(
-    ("lists", "values", "starts"),
-    [
-        ([[1, 2, 3], [2, 3, 4], [2, 3, 4], [4, 5]], [1, 2, 3, 4, 5], [0, 1, 1, 3]),
-        ([[1], [1, 2], [1, 2, 3]], [1, 2, 3], [0, 0, 0]),
-        ([[1, 2, 3], [1, 2], [2], []], [1, 2, 3], [0, 0, 1, 1]),
-        # The end of the first list is also twice the beginning of the second, which then goes on differently.
-        ([[1, 1, 2, 1, 1], [1, 1, 2, 1, 1, 1]], [1, 1, 2, 1, 1, 1], [0, 0]),
-    ],
-)
-def test_shifted_and_growing_lists_share_values(lists_from, lists, values, starts):
-    found = pack_windows(lists_from(lists).to_torch())
-    assert found.values.tolist() == values
-    assert found.starts.tolist() == starts
-
-
 def test_a_history_costs_one_value_a_step(lists_from):
     history = list(range(1000))
     lists = [history[max(step - 50, 0) : step] for step in range(1, 1001)]

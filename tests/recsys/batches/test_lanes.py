@@ -6,19 +6,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError
-from windrow.recsys.batches.batch_reader import (
-    Lanes,
-    permutation,
-    permutation_of_runs,
-    shuffled_windows,
-    windows_in_order,
-)
+from windrow.recsys.batches.batch_reader import Lanes, permutation, permutation_of_runs, windows_of
 
 dealings = st.builds(
-    Lanes,
-    num_rows=st.integers(0, 200),
-    batch_size=st.integers(1, 40),
-    num_lanes=st.integers(1, 12),
+    Lanes, num_rows=st.integers(0, 200), batch_size=st.integers(1, 40), num_lanes=st.integers(1, 12)
 )
 sizes = st.integers(1, 6)
 
@@ -59,14 +50,6 @@ def test_lanes_tile_the_rows_and_are_near_equal(lanes):
     assert max(lengths) - min(lengths) <= 1
 
 
-@given(dealings)
-def test_only_the_last_step_is_short(lanes):
-    counts = [lanes.global_batch_size(step) for step in range(lanes.steps_per_epoch)]
-    assert sum(counts) == lanes.num_rows
-    assert all(count == lanes.batch_size for count in counts[:-1])
-    assert all(count >= 1 for count in counts)
-
-
 @given(dealings, sizes)
 def test_ranks_share_the_lanes_in_order(lanes, size):
     if size > lanes.num_lanes:
@@ -91,8 +74,8 @@ def test_refuses_what_cannot_be_dealt(batch_size, num_lanes, message):
 @given(st.integers(0, 300), st.integers(0, 100), st.integers(1, 50), st.integers(0, 3))
 def test_windows_tile_the_lane(start, length, window_rows, epoch):
     rows = (start, start + length)
-    in_order = windows_in_order(3, rows, window_rows)
-    shuffled = shuffled_windows(3, rows, window_rows, seed=7, epoch=epoch)
+    in_order = windows_of(3, rows, window_rows)
+    shuffled = windows_of(3, rows, window_rows, seed=7, epoch=epoch)
     covered = [row for window in in_order for row in range(window.start, window.stop)]
     assert covered == list(range(*rows))
     assert sorted((window.start, window.stop) for window in shuffled) == [
@@ -107,7 +90,7 @@ def test_windows_tile_the_lane(start, length, window_rows, epoch):
 
 def test_windows_are_in_another_order_in_every_epoch_and_lane():
     orders = {
-        tuple(window.start for window in shuffled_windows(lane, (0, 1000), 10, seed=0, epoch=epoch))
+        tuple(window.start for window in windows_of(lane, (0, 1000), 10, seed=0, epoch=epoch))
         for lane in range(3)
         for epoch in range(3)
     }
@@ -137,10 +120,3 @@ def test_runs_stay_together_and_in_order(sessions, key):
     runs = [list(range(*bounds)) for bounds in pairwise([*starts, len(sessions)])]
     drawn = permutation(key, len(runs)).tolist()
     assert order == [row for run in drawn for row in runs[run]]
-
-
-def test_runs_of_the_example():
-    sessions = np.array([7, 7, 5, 5, 5, 7])
-    orders = {tuple(permutation_of_runs(key, sessions).tolist()) for key in range(100)}
-    assert (2, 3, 4, 5, 0, 1) in orders
-    assert len(orders) == 6

@@ -1,12 +1,10 @@
 import numpy as np
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.recsys.batches.jagged import Jagged
-from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups, SharedGroups, decoded, distinct_rows
-from windrow.recsys.batches.transforms import TransformOptions, Transforms, transformed_lists
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroups, decoded, distinct_rows
+from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.log.store import FeatureEntry
 
 pa = pytest.importorskip("pyarrow")
@@ -27,26 +25,6 @@ def open_groups(store, memory_bytes=1 << 20):
     return RowGroups(
         store.split("train"), ColumnChoice(features=store.features, num_dense=0), memory_bytes=memory_bytes
     )
-
-
-def test_covers_any_range(store):
-    groups = open_groups(store)
-    for start in range(10):
-        for stop in range(start + 1, 11):
-            found = groups.covering(start, stop)
-            ids = [number for group, low, high in found for number in group.single[0][low:high].tolist()]
-            assert ids == list(range(start, stop))
-            assert all(low < high for _, low, high in found)
-
-
-def test_lists_and_weights(store):
-    [(group, low, high)] = open_groups(store).covering(4, 7)
-    lists = group.lists[0]
-    assert (low, high) == (0, 3)
-    assert lists.offsets.tolist() == [0, 1, 3, 3]
-    assert lists.values.tolist() == [4, 5, 5]
-    assert lists.weights.tolist() == [0.5, 0.5, 0.5]
-    assert group.dense.shape == (3, 0)
 
 
 def test_keeps_what_was_used_last_within_its_memory(store):
@@ -84,10 +62,7 @@ def test_refuses_another_number_of_rows(store, tmp_path):
 
 
 def test_a_page_that_was_altered_is_refused(tmp_path, write_log):
-    columns = {
-        "label": pa.array(np.zeros(5000, np.float32)),
-        "item": pa.array(np.arange(5000) * 7919 % 5003),
-    }
+    columns = {"label": pa.array(np.zeros(5000, np.float32)), "item": pa.array(np.arange(5000) * 7919 % 5003)}
     store = write_log(tmp_path / "log", columns)
     file = store.split("train").files[0]
     content = bytearray(file.read_bytes())
@@ -162,7 +137,10 @@ def test_groups_leave_the_other_features():
     assert [lists.lengths.tolist() for lists in users.features] == [[1, 1], [2, 0]]
     assert baskets.features[0].weights.tolist() == [0.5, 0.5]
     whole = decoded(table(), choice())
-    assert group.num_bytes > 0
+    # Starts and lengths of two lists of two rows and of one, their ids and weights, hashes, and numbers of 4 bytes.
+    of_rows = [lists.num_bytes for rows in (users, baskets) for lists in rows.features]
+    assert of_rows == [32 + 2 * 8, 32 + 2 * 8, 32 + 2 * 8 + 2 * 4]
+    assert group.groups.num_bytes == sum(of_rows) + 4 * 8 + 6 * 4
     # Labels, dense values, items; all else is held otherwise.
     assert whole.num_bytes == 12 + 24 + 2 * 24 + (16 + 32) + (16 + 24 + 12)
 
@@ -199,70 +177,9 @@ def test_refuses_groups_that_cannot_be(groups, message):
         choice(groups=groups).check_groups()
 
 
-def test_which_groups_have_weights():
-    options = choice()
-    assert options.is_weighted(("cart", "basket"))
-    assert not options.is_weighted(("cart", "user"))
-
-
-few = st.lists(st.integers(0, 2), max_size=3)
-
-
-def id_lists(lists, weights=None):
+def id_lists(lists):
     ids = np.array([number for ids in lists for number in ids], np.int64)
-    return Jagged(ids, np.cumsum([0, *map(len, lists)]), weights)
-
-
-def rows_of_features(found, num_features):
-    """Distinct rows as tuples of lists."""
-    assert len(found.features) == num_features
-    of_features = [
-        [
-            tuple(lists.values[low:][:size].tolist())
-            for low, size in zip(lists.starts, lists.lengths, strict=True)
-        ]
-        for lists in found.features
-    ]
-    return list(zip(*of_features, strict=True))
-
-
-@given(st.lists(st.tuples(few, few), max_size=12))
-def test_rows_are_the_distinct_samples_in_order_of_their_first(samples):
-    features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
-    found, inverse = distinct_rows(features)
-    wanted = list(dict.fromkeys((tuple(one), tuple(other)) for one, other in samples))
-    assert rows_of_features(found, 2) == wanted
-    assert [wanted[row] for row in inverse] == [(tuple(one), tuple(other)) for one, other in samples]
-    other, _ = distinct_rows([lists.select(np.arange(len(samples))[::-1].copy()) for lists in features])
-    hashes = dict(zip(rows_of_features(other, 2), other.hashes.tolist(), strict=True))
-    assert [hashes[row] for row in wanted] == found.hashes.tolist()
-
-
-@given(st.lists(st.tuples(few, few), max_size=12))
-def test_rows_are_the_same_whenever_they_are_transformed(samples):
-    features = [id_lists([sample[index] for sample in samples]) for index in range(2)]
-    steps = TransformOptions(keep_last=1, clip=(1, 2))
-
-    def transform(lists):
-        return [transformed_lists(lists[0], steps, "items"), lists[1]]
-
-    (once, of_once), (each, of_each) = (
-        distinct_rows(features, transform, transform_once=value) for value in (True, False)
-    )
-    assert of_once.tolist() == of_each.tolist()
-    assert rows_of_features(once, 2) == rows_of_features(each, 2)
-    assert once.hashes.tolist() == each.hashes.tolist()
-    direct, _ = distinct_rows(transform(features))
-    assert rows_of_features(once, 2) == rows_of_features(direct, 2)
-
-
-def test_weights_tell_samples_apart():
-    weighted = id_lists([[1], [1], [1]], np.array([0.5, 0.25, 0.5], np.float32))
-    found, inverse = distinct_rows([weighted, id_lists([[7], [7], [7]])])
-    assert inverse.tolist() == [0, 1, 0]
-    assert found.features[0].weights.tolist() == [0.5, 0.25]
-    assert found.features[1].weights is None
-    assert found.hashes[0] != found.hashes[1]
+    return Jagged(ids, np.cumsum([0, *map(len, lists)]))
 
 
 def test_lists_are_copied_where_most_repeat_and_else_stay_where_they_are():
@@ -270,21 +187,3 @@ def test_lists_are_copied_where_most_repeat_and_else_stay_where_they_are():
     (rows, _), (copied, _) = distinct_rows([seldom]), distinct_rows([often])
     assert rows.features[0].values is seldom.values
     assert copied.features[0].values.tolist() == [1, 2]
-
-
-def test_no_samples_have_no_rows():
-    found, inverse = distinct_rows([id_lists([]), id_lists([])])
-    assert len(inverse) == len(found.hashes) == 0
-    assert rows_of_features(found, 2) == []
-
-
-def test_the_table_says_where_arrays_are():
-    found, inverse = distinct_rows([id_lists([[1, 2], [1, 2], [3]])])
-    (lists,) = found.features
-    groups = SharedGroups((found,), inverse[None].astype(np.int32))
-    assert groups.table.tolist() == [
-        [lists.starts.ctypes.data, lists.lengths.ctypes.data, lists.values.ctypes.data, 0]
-    ]
-    assert groups.group_table.tolist() == [[found.hashes.ctypes.data, 2]]
-    # Two starts, two lengths, three ids, two hashes, and three numbers of 4 bytes.
-    assert groups.num_bytes == 2 * 8 + 2 * 8 + 3 * 8 + 2 * 8 + 3 * 4

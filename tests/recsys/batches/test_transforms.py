@@ -10,13 +10,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import hash_ids
 from windrow.recsys.batches.jagged import Jagged
-from windrow.recsys.batches.transforms import (
-    TransformOptions,
-    Transforms,
-    bucket_ids,
-    transformed_ids,
-    transformed_lists,
-)
+from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.log.store import FeatureEntry
 from windrow.recsys.log.vocabulary import table_key
 
@@ -185,9 +179,11 @@ def test_is_what_one_step_after_the_other_gives(lists, options, weighted, before
     offsets = (before + np.cumsum([0, *map(len, lists)])).astype(np.int32)
     weights = np.arange(len(ids), dtype=np.float32) if weighted else None
     kept = ids.copy()
-    found = transformed_lists(Jagged(ids, offsets, weights), options, "items")
+    found = Transforms({"a": options}, [entry("a", table="items")], ()).lists(
+        "a", Jagged(ids, offsets, weights)
+    )
     assert (ids == kept).all()
-    assert found.offsets[0] == 0
+    assert found.offsets[0] == (0 if options.steps() else before)
     assert found.offsets[-1] == len(found.values)
     numbered = list(enumerate(ids.tolist()))
     of_samples = [
@@ -206,10 +202,14 @@ def test_is_what_one_step_after_the_other_gives(lists, options, weighted, before
         assert found.weights is None
 
 
+def of_single(table, options):
+    return Transforms({"a": options}, [entry("a", table=table, multi_hot=False)], ())
+
+
 @given(st.lists(st.integers(0, 100), max_size=20), st.none() | st.integers(2, 50))
 def test_one_id_is_a_list_of_one(ids, hash_rows):
     options = TransformOptions(clip=(3, 70), hash_rows=hash_rows)
-    found = transformed_ids(np.array(ids, np.int64), options, "items")
+    found = of_single("items", options).ids("a", np.array(ids, np.int64))
     assert found.tolist() == [changed(number, options, "items") for number in ids]
     assert all(number < options.table_rows(101) for number in found.tolist())
 
@@ -217,7 +217,7 @@ def test_one_id_is_a_list_of_one(ids, hash_rows):
 def test_hashing_keeps_missing_values_and_depends_on_the_table():
     ids = np.arange(1000)
     options = TransformOptions(hash_rows=100)
-    one, other = (transformed_ids(ids, options, table) for table in ("items", "shops"))
+    one, other = (of_single(table, options).ids("a", ids) for table in ("items", "shops"))
     assert one[0] == other[0] == 0
     assert one[1:].min() >= 1
     assert one.max() < 100
@@ -227,7 +227,8 @@ def test_hashing_keeps_missing_values_and_depends_on_the_table():
 @given(st.lists(st.floats(width=32) | st.sampled_from([0.5, 1.5]), max_size=10))
 def test_buckets_count_boundaries(values):
     boundaries = (-1.0, 0.5, 1.5, 1e30)
-    found = bucket_ids(np.array(values, np.float32), boundaries)
+    transforms = Transforms({"a": TransformOptions(dense="x", bucketise=boundaries)}, (), ("x",))
+    found = transforms.new_ids("a", np.array(values, np.float32)[:, None])
     assert found.tolist() == [
         4 if math.isnan(value) else sum(boundary <= value for boundary in boundaries) for value in values
     ]
@@ -237,5 +238,5 @@ def test_many_ids_in_one_slot():
     """Multiples of a power of two; nothing is lost when slots run over the end of the table."""
     numbers = [(index % 500) << 40 for index in range(1000)]
     lists = Jagged(np.array(numbers + numbers[::-1]), np.array([0, 1000, 2000]))
-    found = transformed_lists(lists, TransformOptions(distinct=True), "items")
+    found = Transforms({"a": TransformOptions(distinct=True)}, [entry("a")], ()).lists("a", lists)
     assert found.values.tolist() == numbers[:500] + numbers[:499:-1]

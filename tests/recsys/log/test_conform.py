@@ -11,7 +11,7 @@ import pytest
 
 from windrow.comm.errors import DataError
 from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths
-from windrow.recsys.log.raw_blocks import RawBlock
+from windrow.recsys.log.readers import RawBlock
 
 
 def column(values: Any, kind: pa.DataType | None = None) -> Column:

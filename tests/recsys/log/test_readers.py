@@ -1,9 +1,13 @@
-"""windrow.recsys.log.readers: each format against a slow reading in Python, and what is refused where."""
+"""windrow.recsys.log.readers: formats against slow reading in Python, refusals, lines and threads."""
 
 import csv
 import gzip
 import io
+import itertools
+import random
 import tempfile
+import threading
+import time
 from pathlib import Path
 from typing import Any
 
@@ -15,9 +19,8 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.recsys.log import raw_blocks, readers
-from windrow.recsys.log.raw_blocks import RawBlock
-from windrow.recsys.log.readers import CRITEO_COLUMNS, PARSE_BYTES, read_log
+from windrow.recsys.log import readers
+from windrow.recsys.log.readers import CRITEO_COLUMNS, RawBlock, read_log
 from windrow.recsys.log.readers_kernels import parse_criteo, parse_libfm
 
 
@@ -52,7 +55,7 @@ def criteo_line(changes: dict[int, str]) -> str:
 def test_criteo_rows_are_those_of_the_sample(
     shared_data: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(raw_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     path = shared_data / "recsys" / "criteo_sample" / "dev.tsv.gz"
     with gzip.open(path, "rt") as file:
         expected = [slow_criteo(text) for text in file]
@@ -110,7 +113,7 @@ def test_any_field_of_criteo_is_that_of_python(rows: list[tuple[str, ...]], carr
 def test_libfm_rows_are_those_of_frappe(
     shared_data: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
 ) -> None:
-    monkeypatch.setattr(raw_blocks, "BLOCK_BYTES", block_bytes)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     path = shared_data / "recsys" / "frappe" / "frappe.test.libfm.gz"
     expected = []
     with gzip.open(path, "rt") as file:
@@ -181,7 +184,7 @@ def test_csv_rows_are_those_of_the_file(rows: list[tuple[Any, ...]], block_bytes
     writer.writerow(["name", "number", "other"])
     writer.writerows(rows)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:
-        patch.setattr(raw_blocks, "BLOCK_BYTES", block_bytes)
+        patch.setattr(readers, "BLOCK_BYTES", block_bytes)
         path = Path(folder) / ("a.tsv" if tabs else "a.csv")
         path.write_text(text.getvalue(), encoding="utf-8", newline="")
         found = rows_of("csv", path, {"number": "float64", "name": "string"})
@@ -191,7 +194,7 @@ def test_csv_rows_are_those_of_the_file(rows: list[tuple[Any, ...]], block_bytes
 
 
 def test_csv_places_and_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(raw_blocks, "BLOCK_BYTES", 6)
+    monkeypatch.setattr(readers, "BLOCK_BYTES", 6)
     (tmp_path / "a.csv").write_text(",a,b\n0,1,2\n1,3,4\n2,5,6\n")
     blocks = blocks_of("csv", tmp_path / "a.csv", {"b": "int64", "absent": "string"})
     assert [block.where(0).split(", ")[1] for block in blocks] == ["line 2", "line 3", "line 4"]
@@ -199,11 +202,9 @@ def test_csv_places_and_columns(tmp_path: Path, monkeypatch: pytest.MonkeyPatch)
     assert blocks[0].batch.schema.names == ["b"]
 
 
-@pytest.mark.parametrize(
-    ("long", "before"), [(PARSE_BYTES - 2, 1000), (PARSE_BYTES, 0), (5 * PARSE_BYTES // 2, 9000)]
-)
-def test_one_long_field_of_csv_among_short_lines(tmp_path: Path, long: int, before: int) -> None:
-    short = f"1,{'x' * 60}\n"
+def test_one_long_field_of_csv_among_short_lines(tmp_path: Path) -> None:
+    """Longer than what Arrow parses at a time if it is not told otherwise."""
+    short, long, before = f"1,{'x' * 60}\n", 5 << 19, 9000
     (tmp_path / "long.csv").write_text(f"a,b\n{short * before}2,{'y' * long}\n{short * 20_000}")
     lengths = [len(row["b"]) for row in rows_of("csv", tmp_path / "long.csv", ["b"])]
     assert lengths == [60] * before + [long] + [60] * 20_000
@@ -259,3 +260,90 @@ def test_damaged_and_empty_parquet_files_are_named(tmp_path: Path) -> None:
     # The first page; the footer is at the end.
     (tmp_path / "bits.parquet").write_bytes(whole[:4] + b"\xff" * 40 + whole[44:])
     refused("bits.parquet", r"bits\.parquet, row group 0, at or after row 0: cannot be read")
+
+
+LINES = st.lists(st.binary(max_size=9).map(lambda line: line.replace(b"\n", b"")), min_size=1, max_size=20)
+
+
+@given(
+    files=st.lists(LINES, min_size=1, max_size=3),
+    block_bytes=st.integers(1, 40),
+    compressed=st.booleans(),
+    ended=st.booleans(),
+)
+def test_the_lines_of_all_blocks_are_those_of_the_files(
+    files: list[list[bytes]], block_bytes: int, compressed: bool, ended: bool
+) -> None:
+    with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
+        patch.setattr(readers, "BLOCK_BYTES", block_bytes)
+        paths, expected = [], []
+        for number, lines in enumerate(files):
+            text = b"header\r\n" + b"\n".join(lines) + (b"\n" if ended or not lines[-1] else b"")
+            path = Path(name) / f"{number}.csv{'.gz' if compressed else ''}"
+            path.write_bytes(gzip.compress(text) if compressed else text)
+            paths.append(path)
+            expected += [(path, number, line) for number, line in enumerate(lines, start=2)]
+        found = []
+        for block in readers._text_blocks(paths, has_header=True):
+            assert block.header == b"header"
+            assert block.data.endswith(b"\n")
+            lines = block.data.split(b"\n")[:-1]
+            assert len(lines) == block.num_lines
+            found += [(block.file, place, line) for place, line in enumerate(lines, start=block.first_line)]
+        assert found == expected
+        assert block.file_share == 1.0
+
+
+def test_damaged_and_empty_files_are_named(tmp_path: Path) -> None:
+    whole = gzip.compress(b"".join(b"%d\n" % number for number in range(5000)))
+    (tmp_path / "cut.gz").write_bytes(whole[: len(whole) // 2])
+    (tmp_path / "noise.gz").write_bytes(random.Random(0).randbytes(100))
+    (tmp_path / "bits.gz").write_bytes(whole[:300] + b"\xff\xff\xff" + whole[303:])
+    for name in ("cut.gz", "noise.gz", "bits.gz"):
+        with pytest.raises(DataError, match=rf"{name}: the compressed stream is damaged or cut short.*fetch"):
+            list(readers._text_blocks([tmp_path / name]))
+    # The last one is there, and its first page is not: reading it is an error of the system's.
+    for path in (tmp_path / "absent.csv", tmp_path, Path("/proc/self/mem")):
+        with pytest.raises(DataError, match=rf"{path}, line 1: cannot be read \(.*correct the path or"):
+            list(readers._text_blocks([path]))
+    (tmp_path / "header.csv").write_bytes(b"a,b\n")
+    with pytest.raises(DataError, match=r"header\.csv has no lines of data"):
+        list(readers._text_blocks([tmp_path / "header.csv"], has_header=True))
+
+
+def own_threads() -> list[str]:
+    return [thread.name for thread in threading.enumerate() if thread.name.startswith("ordered map")]
+
+
+def use_cores(patch: pytest.MonkeyPatch, cores: int) -> None:
+    patch.setattr("os.sched_getaffinity", lambda _: set(range(cores)))
+
+
+@pytest.mark.parametrize("cores", [1, 2, 99])
+def test_results_are_in_the_order_of_the_items(monkeypatch: pytest.MonkeyPatch, cores: int) -> None:
+    def slowly(number: int) -> int:
+        time.sleep(0.002 * (number % 3))
+        return number * number
+
+    use_cores(monkeypatch, cores)
+    assert list(readers._ordered_map(slowly, range(30))) == [number**2 for number in range(30)]
+    assert list(readers._ordered_map(slowly, [])) == []
+    assert own_threads() == []
+
+
+def test_errors_come_after_the_results_before_them() -> None:
+    results = readers._ordered_map(lambda number: 6 // number, [1, 2, 3, 0, 1])
+    assert [next(results) for _ in range(3)] == [6, 3, 2]
+    with pytest.raises(ZeroDivisionError):
+        next(results)
+    assert own_threads() == []
+
+
+def test_few_items_are_taken_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    use_cores(monkeypatch, 2)
+    numbers = itertools.count()
+    results = readers._ordered_map(lambda number: number, numbers)
+    next(results)
+    assert next(numbers) == 3
+    results.close()  # type: ignore[attr-defined]  # a generator
+    assert own_threads() == []

@@ -1,4 +1,4 @@
-"""windrow.recsys.log.samples: against a slow mapping, row by row."""
+"""windrow.recsys.log.prepare: samples against a slow mapping, row by row."""
 
 import math
 from pathlib import Path
@@ -11,7 +11,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.recsys.log.options import FeatureOptions, LogOptions
-from windrow.recsys.log.samples import SampleMapper
+from windrow.recsys.log.prepare import SampleMapper
 from windrow.recsys.log.vocabulary import Vocabulary, hash_text, table_key
 
 WORDS = ["a", "b", "c"]
@@ -110,11 +110,6 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
             "weights.list": pa.array(weights, pa.list_(pa.float32())),
         }
     )
-
-
-def test_rows_of_tables() -> None:
-    mapper = SampleMapper(LOG, {"word": Vocabulary.of(pa.array(WORDS))}, {})
-    assert [mapper.table_rows(name) for name in FEATURES] == [5, 7, 9, 5]
 
 
 @pytest.mark.parametrize(

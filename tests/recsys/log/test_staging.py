@@ -18,8 +18,8 @@ from pyarrow import parquet
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import sort_rows
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
-from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions, split_by_hash
-from windrow.recsys.log.raw_blocks import RawBlock
+from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
+from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.staging import StagedLog, StagingWriter, staged_columns, text_types
 
 FEATURES = {
@@ -68,36 +68,6 @@ def test_types_of_text_columns() -> None:
         "history": "string",
         "w": "string",
     }
-
-
-def test_rows_are_written_as_they_are_needed(tmp_path: Path) -> None:
-    split = LogSplitOptions(by="files")
-    blocks = block_of(**GOOD), block_of(**GOOD | {"t": [6, 5]})
-    writer = stage(tmp_path / "s.parquet", log_of(), split, *blocks)
-    assert (writer.rows, writer.in_time_order) == (4, False)
-    rows = parquet.read_table(tmp_path / "s.parquet").to_pylist()
-    assert rows[0] == {
-        "label": 0.0,
-        "time": 5,
-        "id.campaign": "some file",
-        "id.position": 0,
-        "id.history": ["x"],
-        "weights.history": [1.5],
-        "split": 0,
-    }
-    assert [row["split"] for row in rows] == [0, 0, 1, 1]
-
-
-def test_splits_by_hash_of_the_row_and_of_a_column(tmp_path: Path) -> None:
-    for column, keys in (("", [0, 1, 2, 3]), ("t", [5, 6, 5, 6])):
-        split = LogSplitOptions(fractions=(0.5, 0.3, 0.2), seed=3, column=column)
-        stage(tmp_path / "s.parquet", log_of(), split, block_of(**GOOD), block_of(**GOOD))
-        table = parquet.read_table(tmp_path / "s.parquet")
-        assert (
-            table["split"].to_pylist()
-            == split_by_hash(pa.array(keys).to_numpy(), split.fractions, 3).tolist()
-        )
-        assert "split key" not in table.column_names
 
 
 def test_a_column_that_a_file_lacks(tmp_path: Path) -> None:
@@ -314,11 +284,7 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
         return (*dealt, *within, instants[row] if times else 0, row)
 
     with tempfile.TemporaryDirectory() as name, pytest.MonkeyPatch.context() as patch:
-        for limit, value in (
-            ("SHARD_ROWS", 10),
-            ("RUN_BYTES", 500),
-            ("BUCKET_BYTES", 300),
-        ):
+        for limit, value in (("SHARD_ROWS", 10), ("RUN_BYTES", 500), ("BUCKET_BYTES", 300)):
             patch.setattr(f"windrow.recsys.log.staging.{limit}", value)
         patch.setattr("windrow.recsys.log.clustering.log_files.MOST_BATCH_ROWS", 7)
         folder = Path(name)

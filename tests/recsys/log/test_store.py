@@ -224,25 +224,6 @@ def test_an_error_leaves_no_open_file(tmp_path: Path) -> None:
     assert parquet.read_table(tmp_path / "test" / "part-00000.parquet")["a"].to_pylist() == [1, 2, 3, 4]
 
 
-@settings(max_examples=30)
-@given(st.lists(st.integers(1, 9), min_size=1, max_size=4), st.integers(1, 10))
-def test_shards_have_files_of_their_own(
-    tmp_path_factory: pytest.TempPathFactory, shards: list[int], batch_rows: int
-) -> None:
-    folder, total = tmp_path_factory.mktemp("store"), sum(shards)
-    with SplitWriter(folder, "train", shard_rows=shards) as writer:
-        for start in range(0, total, batch_rows):
-            writer.write(pa.RecordBatch.from_pydict({"a": range(start, min(start + batch_rows, total))}))
-    files = writer.files()
-    assert [file.rows for file in files] == shards
-    tables = [parquet.read_table(folder / file.name) for file in files]
-    assert pa.concat_tables(tables)["a"].to_pylist() == list(range(total))
-    for file, rows in zip(files, shards, strict=True):
-        metadata = parquet.read_metadata(folder / file.name)
-        groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
-        assert groups == [4] * (rows // 4) + [rows % 4] * (rows % 4 > 0)
-
-
 def test_lists_of_clustered_samples_are_written_in_full(tmp_path: Path) -> None:
     batch = pa.RecordBatch.from_pydict({"item": [1, 1], "ids": [[1, 2], [1, 2]]})
     found = {}
@@ -253,12 +234,3 @@ def test_lists_of_clustered_samples_are_written_in_full(tmp_path: Path) -> None:
         found[clustered] = [group.column(place).has_dictionary_page for place in range(2)]
         assert parquet.read_table(tmp_path / writer.files()[0].name).to_batches() == [batch]
     assert found == {False: [True, True], True: [True, False]}
-
-
-def test_what_the_sample_before_has_is_left_out_and_a_row_group_begins_anew(tmp_path: Path) -> None:
-    columns = {"item": [1, 1, 1, 2, 2], "other": [5] * 5}
-    with SplitWriter(tmp_path, "train", repeats=[("item", "")]) as writer:
-        writer.write(pa.RecordBatch.from_pydict(columns))
-    written = parquet.read_table(tmp_path / writer.files()[0].name)
-    assert written["item"].to_pylist() == [1, None, None, 2, 2]
-    assert written["other"].to_pylist() == columns["other"]

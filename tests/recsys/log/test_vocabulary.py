@@ -1,5 +1,7 @@
 """windrow.recsys.log.vocabulary: rows of values against a dictionary, hashes against the reference."""
 
+from typing import Any
+
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -11,27 +13,23 @@ from windrow.recsys.log import vocabulary as module
 from windrow.recsys.log.vocabulary import Vocabulary, hash_text, hash_values, hashed_rows, table_key
 
 
-@given(
-    st.lists(st.text(max_size=4), unique=True),
-    st.lists(st.text(max_size=4)),
-    st.sampled_from([pa.string(), pa.large_string()]),
+@pytest.mark.parametrize(
+    ("kind", "asked", "value"),
+    [
+        (pa.string(), pa.string(), st.text(max_size=4)),
+        (pa.large_string(), pa.string(), st.text(max_size=4)),
+        (pa.int64(), pa.int64(), st.integers(-(2**63), 2**63 - 1) | st.integers(-5, 5)),
+    ],
+    ids=str,
 )
-def test_text(values: list[str], asked: list[str], kind: pa.DataType) -> None:
+@given(data=st.data())
+def test_rows_of_values(kind: pa.DataType, asked: pa.DataType, value: Any, data: st.DataObject) -> None:
+    values = data.draw(st.lists(value, unique=True))
+    wanted = [*data.draw(st.lists(value)), *values]
     vocabulary = Vocabulary.of(pa.array(values, kind))
     assert vocabulary.rows == len(values) + 2
     rows = {value: row for row, value in enumerate(values, start=2)}
-    wanted = [*asked, *values]
-    assert vocabulary.rows_of(pa.array(wanted, pa.string())).tolist() == [
-        rows.get(text, 1) for text in wanted
-    ]
-
-
-@given(st.lists(st.integers(-(2**63), 2**63 - 1), unique=True), st.lists(st.integers(-5, 5)))
-def test_integers(values: list[int], asked: list[int]) -> None:
-    vocabulary = Vocabulary.of(pa.array(values, pa.int64()))
-    rows = {value: row for row, value in enumerate(values, start=2)}
-    wanted = [*asked, *values]
-    assert vocabulary.rows_of(pa.array(wanted, pa.int64())).tolist() == [rows.get(v, 1) for v in wanted]
+    assert vocabulary.rows_of(pa.array(wanted, asked)).tolist() == [rows.get(one, 1) for one in wanted]
 
 
 def test_equal_hashes_are_told_apart(monkeypatch: pytest.MonkeyPatch) -> None:

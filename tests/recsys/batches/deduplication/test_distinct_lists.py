@@ -127,12 +127,6 @@ def test_samples_without_any_id_are_one(num_samples):
     assert found.inverse.tolist() == [0] * num_samples
 
 
-def test_all_different_are_numbered_as_they_come():
-    found = distinct_lists([Jagged.of_single(np.arange(5000)[::-1].copy())])
-    assert np.array_equal(found.representatives, np.arange(5000))
-    assert np.array_equal(found.inverse, np.arange(5000))
-
-
 def test_arrays_that_may_not_be_written_are_read():
     ids = np.array([1, 1, 2])
     bounds = np.arange(4, dtype=np.int32)

@@ -4,11 +4,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.recsys.batches.deduplication.ikjt import (
-    deduplicate,
-    from_variable_batch,
-    to_variable_batch,
-)
+from windrow.recsys.batches.deduplication.ikjt import deduplicate, from_variable_batch, to_variable_batch
 from windrow.recsys.batches.jagged import select_lists
 
 CART = [[7, 3], [7, 3], [], [7, 3], [4]]
@@ -26,20 +22,6 @@ def test_is_what_the_docstring_draws(group, lists_of, jagged_of):
     assert group.inverse.tolist() == [0, 0, 1, 0, 2]
     assert (group.keys, group.num_samples, group.num_unique) == (("cart", "sellers"), 5, 3)
     assert lists_of(group.expand()) == lists_of(jagged_of({"cart": CART, "sellers": SELLERS}))
-
-
-def test_counts_the_bytes_of_what_it_holds(group, jagged_of):
-    # 6 ids, 6 lengths and 5 numbers of 8 bytes.
-    assert group.num_bytes == 17 * 8
-    weighted = deduplicate(jagged_of({"a": [[1, 2]]}, {"a": [[0.5, 1.0]]}), ["a"])
-    assert weighted.num_bytes == 2 * 8 + 2 * 4 + 8 + 8
-
-
-def test_moves_to_a_device(group):
-    moved = group.to(torch.device("meta"))
-    assert moved.inverse.is_meta
-    assert moved.unique.values().is_meta
-    assert (moved.keys, moved.num_unique) == (group.keys, 3)
 
 
 GROUP = ("history", "cart")

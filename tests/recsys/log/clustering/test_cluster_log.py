@@ -131,26 +131,6 @@ def check_groups(path: Path) -> None:
     assert sum(map(len, groups)) == len(set().union(*groups))
 
 
-def test_files_whose_writers_described_columns_in_other_ways(tmp_path: Path) -> None:
-    """One file may promise that there are no nulls, and text may be read as views of it."""
-    (tmp_path / "log").mkdir()
-    strict = pa.schema(
-        [pa.field("session", pa.int64(), nullable=False), ("at", pa.int64()), ("word", pa.string())]
-    )
-    loose = pa.schema([("session", pa.int64()), ("at", pa.int64()), ("word", pa.string())])
-    parquet.write_table(pa.table([[1, 2], [1, 2], ["a", "b"]], schema=strict), tmp_path / "log" / "1.parquet")
-    parquet.write_table(
-        pa.table([[1, None], [0, 1], ["c", None]], schema=loose), tmp_path / "log" / "2.parquet"
-    )
-    assert cluster_log(options_for(tmp_path, files=1)).sessions == 3
-    assert sorted(read(tmp_path / "out")[0].to_pydict()["word"], key=str) == [None, "a", "b", "c"]
-    views = pa.table({"session": pa.array(["x", "y", "x"], pa.string_view()), "at": [2, 1, 1]})
-    parquet.write_table(views, tmp_path / "views.parquet")
-    cluster_log(options_for(tmp_path, inputs=(tmp_path / "views.parquet",), files=1, overwrite=True))
-    rows = read(tmp_path / "out")[0].to_pylist()
-    assert [row["at"] for row in rows if row["session"] == "x"] == [1, 2]
-
-
 def test_shards_alone_keep_the_order_of_the_log(tmp_path: Path) -> None:
     log = write_log(tmp_path / "log")
     summary = cluster_log(options_for(tmp_path, sort=False, time=""))
@@ -194,6 +174,34 @@ def test_dictionaries_are_written_again(tmp_path: Path) -> None:
     assert after.schema.equals(read(tmp_path / "log")[0].schema, check_metadata=True)
     assert after.num_rows == 10_000
     assert [words[row] for row in after["row"].to_pylist()] == after["session"].to_pylist()
+
+
+def test_a_dictionary_that_is_too_small_for_a_row_group_is_told(tmp_path: Path) -> None:
+    """Each file's own row groups were small enough."""
+    words = pa.array([f"w{row:03}" for row in range(300)])
+    schema = pa.schema([("session", pa.dictionary(pa.int8(), pa.string())), ("at", pa.int64())])
+    (tmp_path / "log").mkdir()
+    with parquet.ParquetWriter(tmp_path / "log" / "a.parquet", schema) as writer:
+        for start in range(0, 300, 100):
+            columns = [words.slice(start, 100), pa.array(range(100))]
+            writer.write_table(pa.table(columns, names=["session", "at"]).cast(schema))
+    cluster_log(options_for(tmp_path, files=1, row_group_rows=100))
+    after = read(tmp_path / "out")[0]
+    assert after.schema.field("session").type == schema.field("session").type
+    assert sorted(after["session"].to_pylist()) == words.to_pylist()
+    with pytest.raises(DataError, match=r"300 rows has too many different values .* lower --row-group-rows"):
+        cluster_log(options_for(tmp_path, files=1, row_group_rows=300, overwrite=True))
+
+
+def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:
+    columns = {"session": [1, 2], "at": [1, 2], "text": ["a", "b"], "ids": [[1], [2]], "words": [["a"], []]}
+    (tmp_path / "log").mkdir()
+    parquet.write_table(pa.table(columns), tmp_path / "log" / "a.parquet")
+    cluster_log(options_for(tmp_path, files=1))
+    group = parquet.read_metadata(tmp_path / "out" / "part-00000.parquet").row_group(0)
+    found = [group.column(place) for place in range(group.num_columns)]
+    assert [column.path_in_schema for column in found if column.has_dictionary_page] == ["text"]
+    assert {column.compression for column in found} == {"ZSTD"}
 
 
 def test_row_groups_that_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
@@ -264,17 +272,6 @@ def test_an_output_among_the_files_of_a_pattern_does_not_count_twice(tmp_path: P
     pattern = tmp_path / "log" / "**" / "*.parquet"
     with pytest.raises(DataError, match=r"takes in the clustered log .*out, whose rows would count twice"):
         cluster_log(options_for(tmp_path, inputs=(pattern,), output=tmp_path / "log" / "out2"))
-
-
-def test_a_link_to_the_output_stays(tmp_path: Path) -> None:
-    write_log(tmp_path / "log", rows=60)
-    (tmp_path / "elsewhere").mkdir()
-    (tmp_path / "out").symlink_to("elsewhere")
-    for _ in range(2):
-        cluster_log(options_for(tmp_path, overwrite=True))
-    assert (tmp_path / "out").is_symlink()
-    assert (tmp_path / "elsewhere" / DESCRIPTION_NAME).is_file()
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["elsewhere", "log", "out"]
 
 
 @pytest.mark.parametrize("output", [".", "run:1"])

@@ -6,7 +6,6 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-import duckdb
 import numpy as np
 import pyarrow as pa
 import pytest
@@ -15,7 +14,7 @@ from hypothesis import strategies as st
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError, StoreError
-from windrow.recsys.log.clustering.external_sort import Ranks, rank_rows, session_hash, sort_rows, write_ranks
+from windrow.recsys.log.clustering.external_sort import Ranks, rank_rows, sort_rows
 from windrow.recsys.log.clustering.log_files import LogFiles
 
 ROWS = st.lists(
@@ -90,11 +89,25 @@ def test_sessions_of_any_type(tmp_path: Path, sessions: pa.Array) -> None:
     assert sorted(ranks.shard_rows)[-2:] == [1, 2]
 
 
-@pytest.mark.parametrize("kind", [pa.timestamp("ns", "UTC"), pa.time64("ns")], ids=str)
-def test_nanoseconds_order_rows(tmp_path: Path, kind: pa.DataType) -> None:
-    log = log_of(tmp_path, {"s": ["a", "a", "a"], "t": pa.array([7, 9, 8], kind)})
-    ranks = ranks_of(log, tmp_path, time="t")
-    assert ranks.ranks.tolist() == [0, 2, 1]
+TIMES = (
+    pa.timestamp("ns", "Europe/Vienna"),
+    pa.timestamp("s"),
+    pa.time64("ns"),
+    pa.time32("ms"),
+    pa.date32(),
+    pa.date64(),
+    pa.uint64(),
+    pa.float32(),
+    pa.decimal128(9, 2),
+)
+
+
+@pytest.mark.parametrize("kind", TIMES, ids=str)
+def test_times_of_any_type_and_unit_order_rows(tmp_path: Path, kind: pa.DataType) -> None:
+    unit = 86_400_000 if kind == pa.date64() else 1
+    times = pa.array([7 * unit, None, 9 * unit, 8 * unit], kind)
+    ranks = ranks_of(log_of(tmp_path, {"s": ["a"] * 4, "t": times}), tmp_path, time="t")
+    assert ranks.ranks.tolist() == [0, 3, 2, 1]
 
 
 def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path) -> None:
@@ -104,32 +117,12 @@ def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path) -> None:
         ranks_of(log_of(tmp_path, {"s": [1]}), tmp_path / "nowhere")
 
 
-def test_an_order_is_turned_round(tmp_path: Path) -> None:
-    parquet.write_table(pa.table({"row": [2, 0, 3, 1]}), tmp_path / "order.parquet")
-    ranks = write_ranks(duckdb.connect(), tmp_path / "order.parquet", tmp_path)
-    assert ranks.tolist() == [1, 3, 0, 2]
-
-
 def test_memory_that_is_not_enough_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.DUCKDB_SHARE", 0.002)
     with pytest.raises(
         DataError, match=r"DuckDB could not order 200000 rows within \d+ bytes: raise --memory"
     ):
         ranks_of(log_of(tmp_path, {"s": np.arange(200_000)}), tmp_path)
-
-
-@given(
-    st.text(st.characters(exclude_categories=("Cs",), exclude_characters="\0"), max_size=20),
-    st.integers(-(2**63), 2**63 - 1),
-)
-def test_the_hash_is_that_of_the_text(text: str, number: int) -> None:
-    query = f"SELECT {session_hash('s', '7')}, {session_hash('n', '7')} FROM (SELECT ? AS s, ?::BIGINT AS n)"
-    assert duckdb.execute(query, [text, number]).fetchall() == [(hash_of(text, 0), hash_of(str(number), 0))]
-
-
-def test_rows_without_a_session_differ() -> None:
-    query = f"SELECT {session_hash('NULL', 'row')} FROM range(3) AS t(row)"
-    assert duckdb.execute(query).fetchall() == [(hash_of(None, row),) for row in range(3)]
 
 
 @settings(max_examples=30)

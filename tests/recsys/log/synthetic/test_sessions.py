@@ -269,14 +269,6 @@ def draw(sessions, versions, shifts, lengths, *, rows=1000, skew=0.9, multiplier
     return [ids[start:stop] for start, stop in itertools.pairwise(offsets)], found
 
 
-def test_a_list_that_moves_on_loses_its_oldest_id_and_gains_a_newest():
-    lists, _ = draw([5, 5, 5, 5, 6], [0, 0, 0, 1, 0], [0, 1, 3, 0, 0], [8, 8, 8, 8, 8])
-    np.testing.assert_array_equal(lists[0][1:], lists[1][:-1])
-    np.testing.assert_array_equal(lists[0][3:], lists[2][:-3])
-    assert not np.array_equal(lists[0], lists[3])
-    assert not np.array_equal(lists[0], lists[4])
-
-
 @pytest.mark.parametrize("skew", [0.0, 0.9, 1.0, 1.2])
 def test_ids_are_as_popular_as_said(skew):
     rows, count = 50, 400_000

@@ -1,4 +1,4 @@
-"""windrow.recsys.log.clustering.group_writer: row groups hold whole sessions, files whole shards."""
+"""windrow.recsys.log.shard_writer: row groups hold whole sessions, files whole shards."""
 
 import itertools
 import tempfile
@@ -10,8 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from pyarrow import parquet
 
-from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.group_writer import GroupWriter
+from windrow.recsys.log.shard_writer import ShardWriter
 
 SHARDS = st.lists(st.lists(st.integers(1, 7), max_size=8), min_size=1, max_size=3)
 
@@ -40,9 +39,8 @@ def test_row_groups_hold_whole_sessions(
     sessions = [number for number, size in enumerate(itertools.chain(*shards)) for _ in range(size)]
     table = pa.table({"s": pa.array(sessions, pa.int64()), "row": list(range(len(sessions)))})
     with tempfile.TemporaryDirectory() as name:
-        writer = GroupWriter(
+        writer = ShardWriter(
             Path(name),
-            table.schema,
             shard_rows=[sum(shard) for shard in shards],
             row_group_rows=most,
             by="s" if by_session else "",
@@ -52,11 +50,10 @@ def test_row_groups_hold_whole_sessions(
                 for batch in table.slice(start, batch_rows).to_batches():
                     writer.write(batch)
         full = [shard for shard in shards if shard]
-        assert len(writer.files) == len(full)
-        names = [f"part-{number:05}.parquet" for number, shard in enumerate(shards) if shard]
-        assert [path.name for path in writer.files] == names
+        names = [(f"part-{number:05}.parquet", sum(shard)) for number, shard in enumerate(shards) if shard]
+        assert [(path.name, rows) for path, rows in writer.written] == names
         found, total = [], 0
-        for path, shard in zip(writer.files, full, strict=True):
+        for (path, _), shard in zip(writer.written, full, strict=True):
             metadata = parquet.read_metadata(path)
             groups = [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)]
             assert groups == expected_groups(shard if by_session else [1] * sum(shard), most)
@@ -79,37 +76,9 @@ def test_row_groups_hold_whole_sessions(
 def test_sessions_begin_where_a_value_differs(tmp_path: Path, sessions: pa.Array, groups: list[int]) -> None:
     """Each null is a session of its own."""
     table = pa.table({"s": sessions})
-    with GroupWriter(tmp_path, table.schema, shard_rows=[len(sessions)], row_group_rows=3, by="s") as writer:
+    with ShardWriter(tmp_path, shard_rows=[len(sessions)], row_group_rows=3, by="s") as writer:
         for batch in table.to_batches(max_chunksize=2):
             writer.write(batch)
-    metadata = parquet.read_metadata(writer.files[0])
+    metadata = parquet.read_metadata(writer.written[0][0])
     assert [metadata.row_group(group).num_rows for group in range(metadata.num_row_groups)] == groups
     assert writer.cut_sessions == 0
-
-
-def test_values_get_the_dictionaries_of_the_log(tmp_path: Path) -> None:
-    words = pa.array([f"w{row}" for row in range(300)])
-    schema = pa.schema([("s", pa.dictionary(pa.int8(), pa.string()))])
-    rows = pa.record_batch([words], names=["s"])
-    with GroupWriter(tmp_path, schema, shard_rows=[300], row_group_rows=100, by="s") as writer:
-        writer.write(rows)
-    found = parquet.read_table(writer.files[0])
-    assert pa.types.is_dictionary(found.schema.field("s").type)
-    assert found["s"].to_pylist() == words.to_pylist()
-    with (
-        GroupWriter(tmp_path, schema, shard_rows=[300], row_group_rows=300, by="s") as writer,
-        pytest.raises(DataError, match=r"300 rows has too many different values .* lower --row-group-rows"),
-    ):
-        writer.write(rows)
-
-
-def test_text_alone_has_a_dictionary(tmp_path: Path) -> None:
-    table = pa.table({"s": [1, 2], "text": ["a", "b"], "ids": [[1], [2]], "words": [["a"], []]})
-    with GroupWriter(tmp_path, table.schema, shard_rows=[2], row_group_rows=4, by="s") as writer:
-        writer.write(table.to_batches()[0])
-    group = parquet.read_metadata(writer.files[0]).row_group(0)
-    columns = [group.column(place) for place in range(group.num_columns)]
-    assert [column.path_in_schema.partition(".")[0] for column in columns if column.has_dictionary_page] == [
-        "text"
-    ]
-    assert {column.compression for column in columns} == {"ZSTD"}

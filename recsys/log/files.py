@@ -1,0 +1,92 @@
+"""The files that a log is made of, each once, and the folders that are made of it."""
+
+from collections import Counter
+from collections.abc import Sequence
+from pathlib import Path
+
+from windrow.comm.errors import DataError, StoreError
+
+__all__ = ["check_replaceable", "file_labels", "repeated_files", "resolve_files"]
+
+
+def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
+    """Turn paths and patterns into files.
+
+    Args:
+        paths: files, or patterns with ``*``, ``?`` and ``**``. A folder is no file: write ``folder/*.parquet``.
+
+    Returns:
+        The files, patterns replaced by the files that they match, by path.
+
+    Raises:
+        DataError: a file is not there, cannot be looked up or is empty, a pattern matches nothing, a path is a folder,
+            or a file is named twice.
+    """
+    found: list[Path] = []
+    try:
+        for path in paths:
+            if path.is_dir():
+                raise DataError(f"{path} is a folder: name its files, for example {path / '*.parquet'}")
+            found += [path] if path.is_file() else _matches(path)
+        for path in found:
+            if path.stat().st_size == 0:
+                raise DataError(f"{path} is empty: write it again, or leave it out")
+    except OSError as error:
+        raise DataError(
+            f"{error.filename} cannot be looked up ({error.strerror}): correct the path or its permissions"
+        ) from error
+    if twice := repeated_files(found):
+        raise DataError(
+            f"{twice}: a file is named twice, so that its samples would count twice; name it once"
+        )
+    return tuple(found)
+
+
+def _matches(pattern: Path) -> list[Path]:
+    anchor = Path(pattern.anchor)
+    matches = sorted(path for path in anchor.glob(str(pattern.relative_to(anchor))) if path.is_file())
+    if not matches:
+        kind = "no file matches" if any(sign in str(pattern) for sign in "*?[") else "no such file"
+        raise DataError(f"{pattern}: {kind}; correct the path, which in a recipe starts from its folder")
+    return matches
+
+
+def repeated_files(files: Sequence[Path]) -> str:
+    """Names of files that are named more than once, commas between them; a link counts as the file that it leads to."""
+    places = {file: file.resolve() for file in files}
+    counts = Counter(places[file] for file in files)
+    return ", ".join(sorted(str(file) for file, place in places.items() if counts[place] > 1))
+
+
+def file_labels(files: Sequence[Path]) -> dict[Path, str]:
+    """What the virtual column ``file`` holds: the name of each file of a log without its endings.
+
+    ``folder/name`` for all of them where two files have the same name.
+    """
+    stems = {path: path.name.split(".")[0] for path in files}
+    if len(set(stems.values())) == len(stems):
+        return stems
+    return {path: f"{path.parent.name}/{stem}" for path, stem in stems.items()}
+
+
+def check_replaceable(folder: Path, *, overwrite: bool, what: str, marker: str) -> None:
+    """Refuse to write where something else is: a mistaken path must not cost a folder of the user's own.
+
+    Args:
+        folder: to write.
+        overwrite: whether what is there may be replaced.
+        what: is written, for messages: "prepared log".
+        marker: name of a file that every such folder has.
+
+    Raises:
+        StoreError: it exists and is not to be overwritten, or is neither empty nor what is written.
+    """
+    if not folder.exists():
+        return
+    if not overwrite:
+        raise StoreError(f"{folder} already exists: choose another folder or pass --overwrite")
+    if not (folder / marker).is_file() and not (folder.is_dir() and not any(folder.iterdir())):
+        raise StoreError(
+            f"{folder} is no {what} (there is no {marker} in it) and is not replaced: choose another folder, or remove "
+            "it yourself"
+        )
