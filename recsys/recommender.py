@@ -11,7 +11,7 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import Deduplicated, Windows
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.click_models import ClickModel
-from windrow.recsys.models.retrieval import NextItem, TwoTower
+from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
@@ -95,7 +95,7 @@ class Recommender(nn.Module):
         self,
         bags: "EmbeddingBagCollection | None",
         sequences: "EmbeddingCollection | None",
-        model: ClickModel | NextItem | TwoTower,
+        model: ClickModel | RetrievalModel,
     ) -> None:
         super().__init__()
         if bags is None and sequences is None:
@@ -145,7 +145,7 @@ class Recommender(nn.Module):
             context: what dropout is keyed by; None in evaluation.
 
         Returns:
-            What the model gives: logits [B] of a click model, `TowerVectors` of two towers.
+            What the model gives: logits [B] of a click model, `RetrievalVectors` of two towers and of the next item.
         """
         begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
         return self.model.finish(begun, lookup.finish(), context)
