@@ -6,7 +6,7 @@ metric came for a while.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from windrow.comm.errors import RecipeError, StoreError
 
@@ -14,8 +14,6 @@ __all__ = ["EarlyStopping", "ScheduleKind", "ScheduleOptions", "learning_rate_fa
 
 ScheduleKind = Literal["constant", "linear", "cosine"]
 """What follows the warm-up: stay, fall along a line, or fall along half a cosine wave."""
-
-SCHEDULE_KINDS = ("constant", "linear", "cosine")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +37,9 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
-        if self.kind not in SCHEDULE_KINDS:
-            raise RecipeError(f"schedule.kind = {self.kind!r}: must be one of {', '.join(SCHEDULE_KINDS)}")
+        kinds = get_args(ScheduleKind)
+        if self.kind not in kinds:
+            raise RecipeError(f"schedule.kind = {self.kind!r}: must be one of {', '.join(kinds)}")
         if self.warmup_steps < 0:
             raise RecipeError(f"schedule.warmup_steps = {self.warmup_steps}: must not be negative")
         if not 0 <= self.final_fraction <= 1:

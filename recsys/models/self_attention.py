@@ -29,6 +29,7 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import expand_rows
 from windrow.recsys.models.attention import ItemPairs, places_from_the_end, segment_softmax
 from windrow.recsys.models.click_models import MLP
+from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import glorot, make_linear
 
 __all__ = ["Bucket", "EncoderLayer", "ListBuckets", "SelfAttentionPooling", "bucket_limit"]
@@ -39,30 +40,21 @@ class SelfAttentionPooling(nn.Module):
 
     Args:
         dim: d, columns of items.
-        layers: encoder layers.
-        heads: of each layer; divides d.
-        hidden: columns of the hidden layers of an encoder layer's second part.
-        positions: positions that have a vector; earlier items share the last one's.
+        options: `sequence_layers`, `sequence_heads`, `sequence_hidden` and `sequence_positions` are read.
         generator: where the weights come from; it moves on.
 
     Raises:
         RecipeError: heads do not divide d.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        layers: int = 1,
-        heads: int = 4,
-        hidden: Sequence[int] = (36,),
-        positions: int = 128,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, dim: int, options: ModelOptions, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.positions = glorot(positions, dim, generator=generator)
+        self.positions = glorot(options.sequence_positions, dim, generator=generator)
         self.layers = nn.ModuleList(
-            EncoderLayer(dim, heads=heads, hidden=hidden, generator=generator) for _ in range(layers)
+            EncoderLayer(
+                dim, heads=options.sequence_heads, hidden=options.sequence_hidden, generator=generator
+            )
+            for _ in range(options.sequence_layers)
         )
         self.norm = nn.LayerNorm(dim)
         self.score = make_linear(dim, 1, bias=False, generator=generator)

@@ -12,7 +12,8 @@ from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.batches.jagged import Jagged, pack_windows
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
