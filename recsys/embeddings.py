@@ -39,6 +39,7 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.jagged import Deduplicated, Jagged, is_compiled
+from windrow.recsys.embeddings_kernels import copy_columns, sum_columns
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
@@ -114,8 +115,6 @@ class _ExpandColumns(torch.autograd.Function):
         runs: tuple[np.ndarray, ...],
         *rows: Tensor,
     ) -> Tensor:
-        from windrow.recsys.embeddings_kernels import copy_columns
-
         ctx.runs, ctx.shapes = runs, [group.shape for group in rows]
         ctx.save_for_backward(*inverses)
         columns = sum(int(table[:, 2].sum()) for table in runs)
@@ -131,8 +130,6 @@ class _ExpandColumns(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        from windrow.recsys.embeddings_kernels import sum_columns
-
         gradients: list[Tensor | None] = []
         upstream = upstream.contiguous()
         wanted = ctx.needs_input_grad[3:]

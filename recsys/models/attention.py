@@ -29,12 +29,21 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from windrow.recsys.batches.jagged import Deduplicated, is_compiled
+from windrow.recsys.models.attention_kernels import (
+    add_parts,
+    add_parts_backward,
+    multiply_items,
+    multiply_items_backward,
+    sum_weighted_items,
+    sum_weighted_items_backward,
+)
 from windrow.recsys.models.click_models import MLP
 from windrow.training.dense import linear, make_linear
 
@@ -155,35 +164,26 @@ class ItemPairs:
         return replace(self._lists, jagged=replace(self._lists.jagged, values=items)).expand().values
 
 
+def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
+
+
 class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, items: Tensor, queries: Tensor, offsets: Tensor, inverse: Tensor, total: int
     ) -> Tensor:
-        from windrow.recsys.models.attention_kernels import multiply_items
-
-        items, queries = items.detach().contiguous(), queries.detach().contiguous()
         ctx.save_for_backward(items, queries, offsets, inverse)
         out = items.new_empty(total, items.shape[1])
-        multiply_items(items.numpy(), offsets.numpy(), inverse.numpy(), queries.numpy(), out.numpy())
+        multiply_items(*_arrays(items, offsets, inverse, queries, out))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        from windrow.recsys.models.attention_kernels import multiply_items_backward
-
         items, queries, offsets, inverse = ctx.saved_tensors
-        of_items, of_queries = torch.zeros_like(items), torch.zeros_like(queries)
-        multiply_items_backward(
-            items.numpy(),
-            offsets.numpy(),
-            inverse.numpy(),
-            queries.numpy(),
-            upstream.contiguous().numpy(),
-            of_items.numpy(),
-            of_queries.numpy(),
-        )
+        of_items, of_queries = items.new_zeros(items.shape), queries.new_zeros(queries.shape)
+        multiply_items_backward(*_arrays(items, offsets, inverse, queries, upstream, of_items, of_queries))
         return of_items, of_queries, None, None, None
 
 
@@ -192,64 +192,37 @@ class _Add(torch.autograd.Function):
     def forward(
         ctx: Any, of_items: Tensor, of_samples: Tensor, of_pairs: Tensor, offsets: Tensor, inverse: Tensor
     ) -> Tensor:
-        from windrow.recsys.models.attention_kernels import add_parts
-
         ctx.save_for_backward(offsets, inverse)
         ctx.num_items = len(of_items)
         ctx.mark_dirty(of_pairs)
-        add_parts(
-            of_items.detach().contiguous().numpy(),
-            offsets.numpy(),
-            inverse.numpy(),
-            of_samples.detach().contiguous().numpy(),
-            of_pairs.detach().numpy(),
-        )
+        add_parts(*_arrays(of_items, offsets, inverse, of_samples), of_pairs.detach().numpy())
         return of_pairs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        from windrow.recsys.models.attention_kernels import add_parts_backward
-
         offsets, inverse = ctx.saved_tensors
         of_items = upstream.new_zeros(ctx.num_items, upstream.shape[1])
         of_samples = upstream.new_zeros(len(inverse), upstream.shape[1])
-        add_parts_backward(
-            offsets.numpy(),
-            inverse.numpy(),
-            upstream.contiguous().numpy(),
-            of_items.numpy(),
-            of_samples.numpy(),
-        )
+        add_parts_backward(*_arrays(offsets, inverse, upstream, of_items, of_samples))
         return of_items, of_samples, upstream, None, None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, items: Tensor, weights: Tensor, offsets: Tensor, inverse: Tensor) -> Tensor:
-        from windrow.recsys.models.attention_kernels import sum_weighted_items
-
-        items, weights = items.detach().contiguous(), weights.detach().contiguous()
         ctx.save_for_backward(items, weights, offsets, inverse)
         out = items.new_empty(len(inverse), items.shape[1])
-        sum_weighted_items(items.numpy(), offsets.numpy(), inverse.numpy(), weights.numpy(), out.numpy())
+        sum_weighted_items(*_arrays(items, offsets, inverse, weights, out))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        from windrow.recsys.models.attention_kernels import sum_weighted_items_backward
-
         items, weights, offsets, inverse = ctx.saved_tensors
-        of_items, of_weights = torch.zeros_like(items), torch.empty_like(weights)
+        of_items, of_weights = items.new_zeros(items.shape), weights.new_empty(weights.shape)
         sum_weighted_items_backward(
-            items.numpy(),
-            offsets.numpy(),
-            inverse.numpy(),
-            weights.numpy(),
-            upstream.contiguous().numpy(),
-            of_items.numpy(),
-            of_weights.numpy(),
+            *_arrays(items, offsets, inverse, weights, upstream, of_items, of_weights)
         )
         return of_items, of_weights, None, None
 

@@ -156,10 +156,11 @@ def export_torchrec(
     Memory: all these tables at once, since PyTorch saves no other way.
     """
     names = list(reader.tables if tables is None else tables)
-    state = {
-        f"{'embeddings' if name in sequences else 'embedding_bags'}.{name}.weight": _whole(reader, name)
-        for name in names
-    }
+    state = {}
+    for name in names:
+        rows, dim = reader.shape(name)
+        kind = "embeddings" if name in sequences else "embedding_bags"
+        state[f"{kind}.{name}.weight"] = reader.read(name, (0, rows), (0, dim))
     with open_atomically(path) as file:
         torch.save(state, file)
 
@@ -169,8 +170,3 @@ def _row_chunks(reader: ShardReader, table: str) -> Iterator[Tensor]:
     step = max(CHUNK_BYTES // (dim * reader.dtype(table).itemsize), 1)
     for start in range(0, rows, step):
         yield reader.read(table, (start, min(start + step, rows)), (0, dim))
-
-
-def _whole(reader: ShardReader, table: str) -> Tensor:
-    rows, dim = reader.shape(table)
-    return reader.read(table, (0, rows), (0, dim))
