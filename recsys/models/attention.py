@@ -47,7 +47,7 @@ from windrow.recsys.models.attention_kernels import (
 from windrow.recsys.models.click_models import MLP
 from windrow.training.dense import linear, make_linear
 
-__all__ = ["AttentionPooling", "ItemPairs", "places_from_the_end", "repeated", "segment_softmax", "summed"]
+__all__ = ["AttentionPooling", "ItemPairs", "places_from_the_end", "segment_softmax"]
 
 
 class AttentionPooling(nn.Module):
@@ -121,7 +121,7 @@ class ItemPairs:
         if is_compiled(items):
             product: Tensor = _Multiply.apply(items, queries, *self._places, self.num_pairs)  # type: ignore[no-untyped-call]
             return product
-        return self._expanded(items) * repeated(queries, self.lengths, self.num_pairs)
+        return self._expanded(items) * _repeated(queries, self.lengths, self.num_pairs)
 
     def add(self, of_items: Tensor, of_samples: Tensor, of_pairs: Tensor) -> Tensor:
         """Add up what belongs to an item, to a sample, and to both.
@@ -137,7 +137,7 @@ class ItemPairs:
         if is_compiled(of_items):
             total: Tensor = _Add.apply(of_items, of_samples, of_pairs, *self._places)  # type: ignore[no-untyped-call]
             return total
-        return of_pairs + self._expanded(of_items) + repeated(of_samples, self.lengths, self.num_pairs)
+        return of_pairs + self._expanded(of_items) + _repeated(of_samples, self.lengths, self.num_pairs)
 
     def sum(self, items: Tensor, weights: Tensor) -> Tensor:
         """Add up the items of each sample, weighted.
@@ -152,7 +152,7 @@ class ItemPairs:
         if is_compiled(items):
             total: Tensor = _Sum.apply(items, weights, *self._places)  # type: ignore[no-untyped-call]
             return total
-        return summed(self._expanded(items) * weights.unsqueeze(1), self.lengths)
+        return _summed(self._expanded(items) * weights.unsqueeze(1), self.lengths)
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
@@ -239,22 +239,13 @@ def segment_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
     """
     # The largest score of a run cancels out, so no gradient goes through it.
     largest = _reduced(scores.detach(), "max", lengths, initial=-torch.inf)
-    raised = torch.exp(scores - repeated(largest, lengths, len(scores)))
-    totals = summed(raised, lengths)
-    return raised / repeated(totals, lengths, len(scores))
+    raised = torch.exp(scores - _repeated(largest, lengths, len(scores)))
+    totals = _summed(raised, lengths)
+    return raised / _repeated(totals, lengths, len(scores))
 
 
-def repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
-    """Give each member of a run the run's row.
-
-    Args:
-        rows: [B, ...].
-        lengths: [B] int64.
-        total: sum of the lengths.
-
-    Returns:
-        [total, ...].
-    """
+def _repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
+    """Give each of `total` members of runs [B] the run's row: [B, ...] to [total, ...]."""
     return rows.repeat_interleave(lengths, 0, output_size=total)
 
 
@@ -268,20 +259,12 @@ def places_from_the_end(lengths: Tensor, total: int) -> Tensor:
     Returns:
         [total] int64: 0 for the last of a run.
     """
-    ends = repeated(lengths.cumsum(0), lengths, total)
+    ends = _repeated(lengths.cumsum(0), lengths, total)
     return ends - 1 - torch.arange(total, device=lengths.device)
 
 
-def summed(rows: Tensor, lengths: Tensor) -> Tensor:
-    """Add up the rows of each run.
-
-    Args:
-        rows: [n, ...] floating, the runs one after another.
-        lengths: [B] int64, adding up to n.
-
-    Returns:
-        [B, ...]; zeros for an empty run.
-    """
+def _summed(rows: Tensor, lengths: Tensor) -> Tensor:
+    """Add up the rows of each run, zeros for an empty one: [n, ...] to [B, ...]."""
     return _reduced(rows, "sum", lengths, initial=0)
 
 

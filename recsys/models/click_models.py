@@ -24,7 +24,7 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "CrossNetwork", "PairwiseDots"]
+__all__ = ["DCN", "DLRM", "MLP", "ClickModel"]
 
 
 class ClickModel(nn.Module, ABC):
@@ -208,9 +208,6 @@ class PairwiseDots(nn.Module):
     first-level cache: about nine times as fast forward, and five times backward, as what follows. Elsewhere, forward
     is one batched product Z = X X^T and one gather of the triangle; backward, S X with the symmetric S that has the
     upstream values on both sides of an empty diagonal.
-
-    Args:
-        num_vectors: F.
     """
 
     def __init__(self, num_vectors: int) -> None:
@@ -226,17 +223,7 @@ class PairwiseDots(nn.Module):
         self.register_buffer("_pairs", pairs.flatten(), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Multiply.
-
-        Args:
-            vectors: [B, F, d] floating.
-
-        Returns:
-            [B, num_pairs], differentiable once in `vectors`. Cost: B F^2 d multiply-adds forward, the same backward.
-
-        Raises:
-            DataError: other features than the model was made for.
-        """
+        """[B, F, d] floating to [B, num_pairs], differentiable once; B F^2 d multiply-adds, and as many backward."""
         if vectors.shape[1] != self.num_vectors:
             raise DataError(
                 f"{vectors.shape[1]} vectors of each sample, but the model was made for {self.num_vectors}: give it "
@@ -337,23 +324,17 @@ class CrossNetwork(nn.Module):
         W_l = U_l V_l^T                                  of low rank r, where asked for: U_l, V_l [n, r]
 
     Cost for each layer and sample: n^2 multiply-adds, or 2 n r of low rank.
-
-    Args:
-        width: n, columns of the input.
-        num_layers: 0 gives the input back.
-        low_rank: r; None: W_l is any matrix.
-        generator: where the weights come from; it moves on.
     """
 
     def __init__(
         self, width: int, num_layers: int, *, low_rank: int | None = None, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.narrow = nn.ModuleList()
-        if low_rank is not None:
-            self.narrow.extend(
-                make_linear(width, low_rank, bias=False, generator=generator) for _ in range(num_layers)
-            )
+        self.narrow = nn.ModuleList(
+            make_linear(width, low_rank, bias=False, generator=generator)
+            for _ in range(num_layers)
+            if low_rank is not None
+        )
         self.wide = nn.ModuleList(
             make_linear(low_rank or width, width, generator=generator) for _ in range(num_layers)
         )

@@ -6,7 +6,12 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.models.options import ModelOptions
-from windrow.recsys.models.self_attention import EncoderLayer, ListBuckets, SelfAttentionPooling, bucket_limit
+from windrow.recsys.models.self_attention import (
+    EncoderLayer,
+    ListBuckets,
+    SelfAttentionPooling,
+    _bucket_limit,
+)
 
 
 def make(layers: int) -> SelfAttentionPooling:
@@ -42,12 +47,12 @@ def test_pools_each_list_by_itself(lengths: list[int], layers: int) -> None:
 
 
 def test_limits_stand_close():
-    assert [bucket_limit(length) for length in (0, 1, 2, 15, 16, 17, 18, 19, 33, 64, 65, 129)] == [
+    assert [_bucket_limit(length) for length in (0, 1, 2, 15, 16, 17, 18, 19, 33, 64, 65, 129)] == [
         *(0, 1, 2, 15, 16, 18, 18, 20, 36, 64, 72, 144)
     ]
     for length in range(1, 3000):
-        limit = bucket_limit(length)
-        assert length <= limit == bucket_limit(limit)
+        limit = _bucket_limit(length)
+        assert length <= limit == _bucket_limit(limit)
         assert limit - length <= length / 8
 
 

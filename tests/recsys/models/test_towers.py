@@ -6,7 +6,7 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.models.attention import AttentionPooling, summed
+from windrow.recsys.models.attention import AttentionPooling
 from windrow.recsys.models.click_models import DCN
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.models.towers import FeatureMLPModel, SequenceModel
@@ -26,7 +26,7 @@ class OwnTower(nn.Module):
 
     def forward(self, items: Tensor, lengths: Tensor) -> Tensor:
         self.num_lists = len(lengths)
-        return summed(self.inside(items), lengths)
+        return torch.segment_reduce(self.inside(items), "sum", lengths=lengths)
 
 
 def make(
