@@ -83,8 +83,8 @@ class ClickEvaluator:
         world: all its ranks make the same evaluator.
         recommender: what is measured.
         sources: this rank's batches of each split, in order of the log.
-        metric: what the best epoch is chosen by.
-        auc: "exact" or "histogram", see `ClickMetrics`.
+        metric: see `RecommendationEvaluationOptions`.
+        auc: see `RecommendationEvaluationOptions`.
         device: where the recommender is.
     """
 
@@ -161,8 +161,7 @@ class ClickMetrics:
 
     Args:
         split: name of what is measured, for messages.
-        auc: "exact" keeps 5 bytes per sample until the end; "histogram" 1 MiB in all, and reports beside `auc` an
-            `auc_error_bound`.
+        auc: see `RecommendationEvaluationOptions`.
     """
 
     def __init__(self, split: str = "the split", *, auc: Literal["exact", "histogram"] = "exact") -> None:

@@ -92,11 +92,7 @@ class AttentionPooling(nn.Module):
 
 
 class ItemPairs:
-    """The pairs of a minibatch; m is their number.
-
-    Args:
-        lists: whose items they are.
-    """
+    """The m pairs of a sample and an item of its list, in a minibatch."""
 
     def __init__(self, lists: Deduplicated[Tensor]) -> None:
         self._lists = lists
@@ -109,30 +105,16 @@ class ItemPairs:
         return int(self.lengths.sum())
 
     def multiply(self, items: Tensor, queries: Tensor) -> Tensor:
-        """Multiply item and query entry by entry.
-
-        Args:
-            items: [n, d] floating, of the lists.
-            queries: [B, d].
-
-        Returns:
-            [m, d], differentiable once in both.
-        """
+        """Multiply items [n, d] and queries [B, d] entry by entry: [m, d], differentiable once in both."""
         if is_compiled(items):
             product: Tensor = _Multiply.apply(items, queries, *self._places, self.num_pairs)  # type: ignore[no-untyped-call]
             return product
         return self._expanded(items) * _repeated(queries, self.lengths, self.num_pairs)
 
     def add(self, of_items: Tensor, of_samples: Tensor, of_pairs: Tensor) -> Tensor:
-        """Add up what belongs to an item, to a sample, and to both.
+        """Add up what belongs to an item [n, h], to a sample [B, h], and to both [m, h]; differentiable once in all.
 
-        Args:
-            of_items: [n, h] floating, of the lists' items.
-            of_samples: [B, h].
-            of_pairs: [m, h]; not to be used any more, since its memory becomes the result's.
-
-        Returns:
-            [m, h], differentiable once in all three.
+        The memory of `of_pairs` becomes the result's.
         """
         if is_compiled(of_items):
             total: Tensor = _Add.apply(of_items, of_samples, of_pairs, *self._places)  # type: ignore[no-untyped-call]
@@ -140,15 +122,7 @@ class ItemPairs:
         return of_pairs + self._expanded(of_items) + _repeated(of_samples, self.lengths, self.num_pairs)
 
     def sum(self, items: Tensor, weights: Tensor) -> Tensor:
-        """Add up the items of each sample, weighted.
-
-        Args:
-            items: [n, d] floating, of the lists.
-            weights: [m].
-
-        Returns:
-            [B, d], differentiable once in both; zeros for an empty list.
-        """
+        """Add up the items [n, d] of each sample, times weights [m]: [B, d], zeros for an empty list."""
         if is_compiled(items):
             total: Tensor = _Sum.apply(items, weights, *self._places)  # type: ignore[no-untyped-call]
             return total
@@ -250,15 +224,7 @@ def _repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
 
 
 def places_from_the_end(lengths: Tensor, total: int) -> Tensor:
-    """Number the members of each run from its end.
-
-    Args:
-        lengths: [B] int64; may hold zeros.
-        total: sum of the lengths.
-
-    Returns:
-        [total] int64: 0 for the last of a run.
-    """
+    """Number the members of each run, of [B] int64 lengths, from its end: [total] int64, 0 for the last of a run."""
     ends = _repeated(lengths.cumsum(0), lengths, total)
     return ends - 1 - torch.arange(total, device=lengths.device)
 
