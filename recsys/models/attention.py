@@ -169,7 +169,8 @@ class _Add(torch.autograd.Function):
         ctx.save_for_backward(offsets, inverse)
         ctx.num_items = len(of_items)
         ctx.mark_dirty(of_pairs)
-        add_parts(*_arrays(of_items, offsets, inverse, of_samples), of_pairs.detach().numpy())
+        parts = [*_arrays(of_items, offsets, inverse, of_samples), of_pairs.detach().numpy()]
+        add_parts(*parts)
         return of_pairs
 
     @staticmethod
