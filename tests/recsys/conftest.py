@@ -108,21 +108,20 @@ def _jagged_of(
     """
     import torch
 
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+    from windrow.recsys.batches.jagged import keyed
 
     def flat(columns: Mapping[str, Sequence[Sequence[Any]]], dtype: Any) -> Any:
         return torch.tensor(
             [one for lists in columns.values() for ones in lists for one in ones], dtype=dtype
         )
 
-    return KeyedJaggedTensor(
-        keys=list(features),
-        values=flat(features, torch.int64),
-        weights=None if weights is None else flat(weights, torch.float32),
-        lengths=torch.tensor(
-            [len(ids) for lists in features.values() for ids in lists], dtype=dtype or torch.int64
-        ),
-        stride=len(next(iter(features.values()))),
+    lengths = [len(ids) for lists in features.values() for ids in lists]
+    return keyed(
+        list(features),
+        flat(features, torch.int64),
+        torch.tensor(lengths, dtype=dtype or torch.int64),
+        None if weights is None else flat(weights, torch.float32),
+        num_samples=len(next(iter(features.values()))),
     )
 
 

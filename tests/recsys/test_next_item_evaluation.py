@@ -69,21 +69,23 @@ def test_figures_are_the_same_on_any_number_of_ranks(monkeypatch):
     assert one["test"] == pytest.approx(expected(SAMPLES["test"]), rel=1e-6)
 
 
-def test_what_cannot_be_measured_is_refused():
-    nothing = NextItemSamples(Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(0, np.int64))
-    world = Loopback.single()
-    with pytest.raises(RecipeError, match=r"evaluation.k = 41: must be 1 \.\. 40"):
-        evaluate(world, k=41)
-    with pytest.raises(DataError, match="test: no samples"):
-        evaluate(world, samples=SAMPLES | {"test": nothing})
-    with pytest.raises(DataError, match="no split"):
-        evaluate(world, samples={})
+def spoiled(batch):
+    found = vectors(batch)
+    return RetrievalVectors(found.queries * float("nan"), found.items)
 
 
-def test_a_vector_that_is_no_number_is_refused():
-    def spoiled(batch):
-        found = vectors(batch)
-        return RetrievalVectors(found.queries * float("nan"), found.items)
+NOTHING = NextItemSamples(Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(0, np.int64))
 
-    with pytest.raises(DataError, match="a session is NaN"):
-        evaluate(Loopback.single(), spoiled)
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"k": 41}, RecipeError, r"evaluation.k = 41: must be 1 \.\. 40"),
+        ({"samples": SAMPLES | {"test": NOTHING}}, DataError, "test: no samples"),
+        ({"samples": {}}, DataError, "no split"),
+        ({"vectors": spoiled}, DataError, "a session is NaN"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(Loopback.single(), **options)

@@ -71,9 +71,9 @@ def expected():
     return figures
 
 
-def evaluate(world, interactions=INTERACTIONS, **options):
+def evaluate(world, interactions=INTERACTIONS, vectors=vectors, k=K, **options):
     neighbourhoods = Neighbourhoods.of(interactions, seed=0)
-    return RankingEvaluator(world, vectors, interactions, neighbourhoods, k=K, **options).evaluate()
+    return RankingEvaluator(world, vectors, interactions, neighbourhoods, k=k, **options).evaluate()
 
 
 @pytest.fixture
@@ -108,34 +108,34 @@ def test_figures_are_the_same_on_any_number_of_ranks():
     assert all(found == one for found in others)
 
 
+NOTHING = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)
+
+
+def only_test(test):
+    return Interactions(NUM_USERS, NUM_ITEMS, INTERACTIONS.train, NOTHING, test)
+
+
 def test_splits_without_items_are_left_out():
-    nothing = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)
-    train, test = INTERACTIONS.train, INTERACTIONS.test
-    [found] = Loopback.run(
-        1, lambda world: evaluate(world, Interactions(NUM_USERS, NUM_ITEMS, train, nothing, test))
-    )
-    assert list(found) == ["test"]
-    with pytest.raises(DataError, match="neither validation nor test"):
-        Loopback.run(
-            1, lambda world: evaluate(world, Interactions(NUM_USERS, NUM_ITEMS, train, nothing, nothing))
-        )
+    assert list(evaluate(Loopback.single(), only_test(INTERACTIONS.test))) == ["test"]
 
 
-def test_what_means_nothing_is_refused():
-    neighbourhoods = Neighbourhoods.of(INTERACTIONS, seed=0)
+def broken(batch):
+    found = vectors(batch)
+    return RetrievalVectors(found.queries, found.items * torch.nan)
 
-    def broken(batch):
-        found = vectors(batch)
-        return RetrievalVectors(found.queries, found.items * torch.nan)
 
-    def body(world, k=K):
-        return RankingEvaluator(world, broken, INTERACTIONS, neighbourhoods, k=k).evaluate()
-
-    with pytest.raises(DataError, match="vector of an item is NaN"):
-        Loopback.run(1, body)
-    for k in (0, 51):
-        with pytest.raises(RecipeError, match=rf"evaluation.k = {k}: must be 1 \.\. 50"):
-            Loopback.run(1, lambda world, k=k: body(world, k))
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"vectors": broken}, DataError, "vector of an item is NaN"),
+        ({"k": 0}, RecipeError, r"evaluation.k = 0: must be 1 \.\. 50"),
+        ({"k": 51}, RecipeError, r"evaluation.k = 51: must be 1 \.\. 50"),
+        ({"interactions": only_test(NOTHING)}, DataError, "neither validation nor test"),
+    ],
+)
+def test_what_means_nothing_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(Loopback.single(), **options)
 
 
 MANY_ITEMS = 15
@@ -164,6 +164,6 @@ def test_metrics_equal_their_definitions(relevant, k, seed):
 
 
 def test_nothing_relevant_nothing_hit():
-    nothing = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3)
-    assert not _find_hits(np.array([[0, 1]]), np.array([2]), nothing).any()
-    assert _find_hits(np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), nothing).shape == (0, 2)
+    assert not _find_hits(np.array([[0, 1]]), np.array([2]), NOTHING).any()
+    none = np.zeros((0, 2), dtype=np.int64)
+    assert _find_hits(none, none[:, 0], NOTHING).shape == (0, 2)

@@ -10,7 +10,6 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor, nn
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN, MASK, hash_ids, mix64
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
@@ -390,8 +389,3 @@ def test_initial_scale_of_each_table():
     most = [float(table.abs().max()) for table in state(batch)]
     assert 1.9 < most[0] <= 2
     assert 0.45 < most[1] <= 0.5
-
-
-def test_copies_cannot_be_in_half_precision():
-    with pytest.raises(RecipeError, match='"fp16": tables a have dense gradients'):
-        make_table_batch(TableOptions(precision="fp16"), (WHOLE,), (0,), table_rows=ROWS, replicated=True)
