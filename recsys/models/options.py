@@ -15,15 +15,19 @@ Structure = Literal["stacked", "parallel"]
 SequencePooling = Literal["target", "self"]
 """What makes one embedding of a list: attention to the item at hand, or of items to one another."""
 
-_FIELDS_OF_SELF_ATTENTION = frozenset({"sequence_layers", "sequence_heads", "sequence_positions"})
-_FIELDS_OF_SEQUENCES = frozenset({"sequences", "sequence_pooling", "sequence_query", "sequence_hidden"})
-_FIELDS_OF_CLICK_MODELS = _FIELDS_OF_SEQUENCES | _FIELDS_OF_SELF_ATTENTION | {"dropout", "feature_mlp"}
-_FIELDS_OF: dict[ModelKind, frozenset[str]] = {
-    "dlrm": _FIELDS_OF_CLICK_MODELS | {"bottom", "top", "embeddings_in_top"},
-    "dcn": _FIELDS_OF_CLICK_MODELS | {"structure", "cross_layers", "low_rank", "deep"},
-    "two_tower": frozenset({"temperature"}),
+_SELF_ATTENTION = frozenset({"sequence_layers", "sequence_heads", "sequence_positions"})
+_CLICK_MODELS = _SELF_ATTENTION | {
+    "sequences", "sequence_pooling", "sequence_query", "sequence_hidden", "dropout", "feature_mlp"
+}  # fmt: skip
+_READ_BY: dict[str, dict[str, frozenset[str]]] = {
+    "kind": {
+        "dlrm": _CLICK_MODELS | {"bottom", "top", "embeddings_in_top"},
+        "dcn": _CLICK_MODELS | {"structure", "cross_layers", "low_rank", "deep"},
+        "two_tower": frozenset({"temperature"}),
+    },
+    "sequence_pooling": {"target": frozenset({"sequence_query"}), "self": _SELF_ATTENTION},
 }
-"""Fields that each kind reads."""
+"""Fields that only some values of another field have a use for."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -88,13 +92,14 @@ class ModelOptions:
                 raise RecipeError(
                     f'model.{name} = "{getattr(self, name)}": expected one of {", ".join(allowed)}'
                 )
-        self._refuse_fields_of_other_kinds()
+        self._refuse_what_nobody_reads()
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
         if not 0 < self.temperature < float("inf"):
             raise RecipeError(f"model.temperature = {self.temperature}: must be above 0 and finite")
-        if self.cross_layers < 1:
-            raise RecipeError(f"model.cross_layers = {self.cross_layers}: must be at least 1")
+        for name in ("cross_layers", *sorted(_SELF_ATTENTION)):
+            if getattr(self, name) < 1:
+                raise RecipeError(f"model.{name} = {getattr(self, name)}: must be at least 1")
         if self.low_rank is not None and self.low_rank < 1:
             raise RecipeError(
                 f'model.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices'
@@ -104,42 +109,21 @@ class ModelOptions:
                 raise RecipeError(
                     f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column"
                 )
-        if self.sequence_pooling == "target":
-            self._check_target_attention()
-        else:
-            self._check_self_attention()
 
-    def _check_target_attention(self) -> None:
-        if bool(self.sequences) != (self.sequence_query is not None):
+    def _refuse_what_nobody_reads(self) -> None:
+        for choice, readers in _READ_BY.items():
+            chosen = getattr(self, choice)
+            for field in fields(self):
+                values = [value for value, names in readers.items() if field.name in names]
+                if values and chosen not in values and getattr(self, field.name) != field.default:
+                    raise RecipeError(
+                        f'model.{field.name} is for {choice} = "{" or ".join(values)}", but model.{choice} = '
+                        f'"{chosen}": leave it out or change {choice}'
+                    )
+        if self.sequence_pooling == "self" and not self.sequences:
+            raise RecipeError('model.sequence_pooling = "self" needs model.sequences: name the features')
+        if self.sequence_pooling == "target" and bool(self.sequences) != (self.sequence_query is not None):
             raise RecipeError(
                 f"model.sequences = {list(self.sequences)} and model.sequence_query = "
                 f'"{self.sequence_query or "none"}": give both, or neither'
             )
-        for field in fields(self):
-            if field.name in _FIELDS_OF_SELF_ATTENTION and getattr(self, field.name) != field.default:
-                raise RecipeError(
-                    f'model.{field.name} is for sequence_pooling = "self", but model.sequence_pooling = "target": '
-                    "leave it out or change the pooling"
-                )
-
-    def _check_self_attention(self) -> None:
-        if not self.sequences:
-            raise RecipeError('model.sequence_pooling = "self" needs model.sequences: name the features')
-        if self.sequence_query is not None:
-            raise RecipeError(
-                f'model.sequence_query = "{self.sequence_query}" is for sequence_pooling = "target", but '
-                'model.sequence_pooling = "self": leave it out or change the pooling'
-            )
-        for name in sorted(_FIELDS_OF_SELF_ATTENTION):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"model.{name} = {getattr(self, name)}: must be at least 1")
-
-    def _refuse_fields_of_other_kinds(self) -> None:
-        for field in fields(self):
-            is_read = field.name == "kind" or field.name in _FIELDS_OF[self.kind]
-            if not is_read and getattr(self, field.name) != field.default:
-                kinds = [kind for kind, names in _FIELDS_OF.items() if field.name in names]
-                raise RecipeError(
-                    f'model.{field.name} is for kind = "{" or ".join(kinds)}", but model.kind = "{self.kind}": '
-                    "leave it out or change the kind"
-                )

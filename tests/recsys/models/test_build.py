@@ -182,7 +182,7 @@ def test_shared_rows_change_neither_logits_nor_gradients(
         ({"sequence_pooling": "self"}, "needs model.sequences"),
         (
             {"sequence_pooling": "self", "sequences": ("seen",), "sequence_query": "item"},
-            'sequence_query = "item" is for sequence_pooling = "target"',
+            'sequence_query is for sequence_pooling = "target", but model.sequence_pooling = "self"',
         ),
         (
             {"sequences": ("seen",), "sequence_query": "item", "sequence_heads": 2},
