@@ -216,13 +216,7 @@ class Embeddings:
         )
 
     def feature(self, name: str) -> Tensor:
-        """Give each sample its row of one pooled feature.
-
-        Args:
-            name: of the feature.
-
-        Returns:
-            [B, its columns] float32, differentiable once.
+        """Give each sample its row of one pooled feature: [B, its columns] float32, differentiable once.
 
         Raises:
             DataError: no pooled feature has this name.

@@ -83,8 +83,7 @@ class ClickEvaluator:
         world: all its ranks make the same evaluator.
         recommender: what is measured.
         sources: this rank's batches of each split, in order of the log.
-        metric: see `RecommendationEvaluationOptions`.
-        auc: see `RecommendationEvaluationOptions`.
+        metric, auc: see `RecommendationEvaluationOptions`.
         device: where the recommender is.
     """
 

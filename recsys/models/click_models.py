@@ -104,15 +104,7 @@ class MLP(nn.Module):
         self._first_place = first_place
 
     def forward(self, x: Tensor, context: DropoutContext | None = None) -> Tensor:
-        """Run all layers.
-
-        Args:
-            x: [B, sizes[0]].
-            context: what dropout's choices depend on; None: nothing is dropped.
-
-        Returns:
-            [B, sizes[-1]].
-        """
+        """Run all layers, [B, sizes[0]] -> [B, sizes[-1]]; without a context nothing is dropped."""
         for index, layer in enumerate(self.layers):
             x = layer(x)
             if context is None:

@@ -182,8 +182,7 @@ class TwoTower(RetrievalModel):
 
     Args:
         dim: width of the embeddings of each feature.
-        temperature: see `RetrievalModel`.
-        log_probabilities: see `RetrievalModel`.
+        temperature, log_probabilities: see `RetrievalModel`.
 
     Raises:
         RecipeError: the temperature is not above 0.
@@ -239,9 +238,8 @@ class NextItem(RetrievalModel):
         dim: d, width of the table.
         hidden: columns of the hidden layers that weigh an item of a history.
         positions: places that have a vector; earlier items share the last one's.
-        temperature: see `RetrievalModel`.
+        temperature, log_probabilities: see `RetrievalModel`.
         dropout: chance of an entry of concat(e_n, a) to be dropped in training, in [0, 1).
-        log_probabilities: see `RetrievalModel`.
         generator: where the weights come from; it moves on.
 
     Raises:

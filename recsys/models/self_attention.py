@@ -60,15 +60,7 @@ class SelfAttentionPooling(nn.Module):
         self.score = make_linear(dim, 1, bias=False, generator=generator)
 
     def forward(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """Pool.
-
-        Args:
-            items: [n, d] of all lists, one after another.
-            lengths: [U] integer items of each list; may hold zeros.
-
-        Returns:
-            [U, d].
-        """
+        """Pool items [n, d] of all lists, one after another, of [U] integer lengths that may be 0: [U, d]."""
         buckets = ListBuckets(lengths.long())
         x = Jagged.of_lengths(items, lengths).select(buckets.order).values
         places = places_from_the_end(buckets.lengths, len(items)).clamp(max=len(self.positions) - 1)

@@ -47,11 +47,8 @@ class DenseGradientTableBatch(TableBatch):
     pass and `step`. Values are zero until `initialise` or `load_state` writes them.
 
     Args:
-        members: see `TableBatch`.
-        lookups: see `TableBatch`.
+        members, lookups, pooled, replicated: see `TableBatch`.
         options: optimiser and its settings; precision must be fp32.
-        pooled: see `TableBatch`.
-        replicated: see `TableBatch`.
         device: of everything. The batch cannot move later: the optimiser state would stay behind.
     """
 

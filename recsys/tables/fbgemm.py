@@ -42,10 +42,8 @@ class FBGEMMTableBatch(TableBatch):
     Values are zero until `initialise` or `load_state` writes them.
 
     Args:
-        members: see `TableBatch`.
-        lookups: see `TableBatch`.
+        members, lookups, pooled: see `TableBatch`.
         options: optimiser (not adam), its settings, and precision.
-        pooled: see `TableBatch`.
         device: CPU or a CUDA device. The batch cannot move later.
     """
 

@@ -144,14 +144,9 @@ def export_torchrec(
     Tables of an ``EmbeddingCollection`` are called ``embeddings.NAME.weight``.
 
     Args:
-        reader: of the ranks' files.
-        path: the file; its folder exists. It is replaced in one step.
+        reader, path: as of `export_safetensors`, whose errors it raises.
         tables: which: those of that collection; all by default.
         sequences: those that are looked up row by row, an ``EmbeddingCollection``'s.
-
-    Raises:
-        StoreError: a table is not all there.
-        OSError: the disk is full or not writable; an old file is as it was.
 
     Memory: all these tables at once, since PyTorch saves no other way.
     """
