@@ -144,7 +144,8 @@ def export_torchrec(
     Tables of an ``EmbeddingCollection`` are called ``embeddings.NAME.weight``.
 
     Args:
-        reader, path: as of `export_safetensors`, whose errors it raises.
+        reader: of the ranks' files.
+        path: as of `export_safetensors`, whose errors it raises.
         tables: which: those of that collection; all by default.
         sequences: those that are looked up row by row, an ``EmbeddingCollection``'s.
 
