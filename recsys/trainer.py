@@ -32,12 +32,7 @@ from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
-__all__ = [
-    "BatchSource",
-    "RecommendationTrainer",
-    "RecommendationTrainingOptions",
-    "pipelined",
-]
+__all__ = ["BatchSource", "RecommendationTrainer", "RecommendationTrainingOptions", "pipelined"]
 
 
 class BatchSource(Protocol):
@@ -219,10 +214,7 @@ class RecommendationTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What all ranks have in common: dense model and its optimiser. Tables are in `local_tables`."""
-        return {
-            "model": self.recommender.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-        }
+        return {"model": self.recommender.model.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, on every rank, on any number of ranks."""
@@ -300,9 +292,7 @@ def pipelined(
     """
     counted = ((batch, start(batch)) for batch in batches)
 
-    def send_ids(
-        item: tuple[Batch, RecommenderLookup] | None,
-    ) -> tuple[Batch, RecommenderLookup] | None:
+    def send_ids(item: tuple[Batch, RecommenderLookup] | None) -> tuple[Batch, RecommenderLookup] | None:
         if item is not None:
             item[1].start_ids()
         return item

@@ -128,11 +128,7 @@ def export_safetensors(reader: ShardReader, path: Path, *, tables: Iterable[str]
 
 
 def export_torchrec(
-    reader: ShardReader,
-    path: Path,
-    *,
-    tables: Iterable[str] | None = None,
-    sequences: Collection[str] = (),
+    reader: ShardReader, path: Path, *, tables: Iterable[str] | None = None, sequences: Collection[str] = ()
 ) -> None:
     """Write a state dict that TorchRec's collections load, by `torch.save`.
 

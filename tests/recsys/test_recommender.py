@@ -157,10 +157,7 @@ def test_what_samples_share_gives_the_same_answer_once(spmd, options, repeating_
     """Logits and everything that was learnt: with tables made for the group, and with lists given to each sample."""
 
     def both(world):
-        return (
-            step(world, repeating_batch, GROUPS, **options),
-            step(world, repeating_batch, (), **options),
-        )
+        return (step(world, repeating_batch, GROUPS, **options), step(world, repeating_batch, (), **options))
 
     for shared, plain in spmd(both):
         for ours, theirs in zip(shared, plain, strict=True):

@@ -56,10 +56,7 @@ def test_a_plan_must_fit(small):
 
 @pytest.mark.parametrize(
     ("groups", "message"),
-    [
-        ([["tag"], ["user", "tag"]], "groups name 'tag' twice"),
-        (["tag"], "each is a sequence of names"),
-    ],
+    [([["tag"], ["user", "tag"]], "groups name 'tag' twice"), (["tag"], "each is a sequence of names")],
 )
 def test_a_feature_is_in_one_group(small, groups, message):
     with pytest.raises(RecipeError, match=message):

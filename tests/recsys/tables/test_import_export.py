@@ -16,10 +16,7 @@ from windrow.recsys.tables.import_export import export_safetensors, export_torch
 from windrow.recsys.tables.shard_files import ShardReader, write_shard_file
 from windrow.recsys.tables.table import LocalTable, StateTensor
 
-TABLES = {
-    "item": torch.arange(50.0).reshape(10, 5).sqrt(),
-    "user": torch.arange(12.0).reshape(3, 4).pow(0.3),
-}
+TABLES = {"item": torch.arange(50.0).reshape(10, 5).sqrt(), "user": torch.arange(12.0).reshape(3, 4).pow(0.3)}
 
 
 @pytest.fixture

@@ -108,12 +108,7 @@ def test_the_library_reads_it_back(tmp_path_factory: pytest.TempPathFactory, ent
         name: torch.arange(torch.Size(shape).numel()).reshape(shape).to(dtype)
         for name, (dtype, shape) in entries.items()
     }
-    checksum = write_safetensors(
-        path,
-        entries,
-        lambda name: pieces_of(tensors[name]),
-        metadata=metadata,
-    )
+    checksum = write_safetensors(path, entries, lambda name: pieces_of(tensors[name]), metadata=metadata)
     assert checksum == hashlib.sha256(path.read_bytes()).hexdigest()
     found = load_file(path)
     assert found.keys() == tensors.keys()
