@@ -300,20 +300,19 @@ LARGEST_LOGIT = 16.0
 """Logits beyond are in the outermost bins; a probability of 1e-7, below the resolution of float32 near 1."""
 
 
-def histogram_of(logits: Tensor, labels: Tensor, num_bins: int = NUM_BINS) -> Tensor:
+def histogram_of(logits: Tensor, labels: Tensor) -> Tensor:
     """Count clicks and other samples by logit. Sums of such counts are those of all samples, in any order.
 
     Args:
         logits: [B] floating, without NaN.
         labels: [B], 0 or 1.
-        num_bins: columns of the result.
 
     Returns:
-        [2, num_bins] int64 on the CPU: other samples, then clicks.
+        [2, NUM_BINS] int64 on the CPU: other samples, then clicks.
     """
-    scaled = (logits.detach().double() + LARGEST_LOGIT) * (num_bins / (2 * LARGEST_LOGIT))
-    bins = scaled.clamp(0, num_bins - 1).long() + num_bins * (labels > 0)
-    return torch.bincount(bins, minlength=2 * num_bins).view(2, num_bins).cpu()
+    scaled = (logits.detach().double() + LARGEST_LOGIT) * (NUM_BINS / (2 * LARGEST_LOGIT))
+    bins = scaled.clamp(0, NUM_BINS - 1).long() + NUM_BINS * (labels > 0)
+    return torch.bincount(bins, minlength=2 * NUM_BINS).view(2, NUM_BINS).cpu()
 
 
 def auc_of_histogram(counts: Tensor) -> tuple[float, float]:

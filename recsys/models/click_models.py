@@ -88,29 +88,26 @@ class MLP(nn.Module):
     Args:
         sizes: columns of the input, then of each layer; one number alone makes an MLP that changes nothing.
         dropout: chance of an entry to be dropped after each layer, in [0, 1).
-        first_place: number of the first layer among all places of the model where something is dropped.
         generator: where the weights come from; it moves on.
     """
 
-    def __init__(
-        self, sizes: Sequence[int], *, dropout: float = 0.0, first_place: int = 0, generator: torch.Generator
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], *, dropout: float = 0.0, generator: torch.Generator) -> None:
         super().__init__()
         self.out_features = sizes[-1]
         self.layers = nn.ModuleList(
             make_linear(sizes[i], sizes[i + 1], generator=generator) for i in range(len(sizes) - 1)
         )
         self._dropout = dropout
-        self._first_place = first_place
 
     def forward(self, x: Tensor, context: DropoutContext | None = None) -> Tensor:
         """Run all layers, [B, sizes[0]] -> [B, sizes[-1]]; without a context nothing is dropped."""
         for index, layer in enumerate(self.layers):
             x = layer(x)
-            if context is None:
-                x = torch.relu(x)
-            else:
-                x = context.drop(x, self._dropout, layer=self._first_place + index, rectify=True)
+            x = (
+                torch.relu(x)
+                if context is None
+                else context.drop(x, self._dropout, layer=index, rectify=True)
+            )
         return x
 
 

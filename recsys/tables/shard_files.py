@@ -176,13 +176,13 @@ class ShardReader:
         """
         return next(iter(self._pieces(table).values()))[1]
 
-    def dtype(self, table: str, what: str = "weight") -> torch.dtype:
-        """How a content is stored.
+    def dtype(self, table: str) -> torch.dtype:
+        """How the weights are stored.
 
         Raises:
-            StoreError: no file has it.
+            StoreError: no file has the table.
         """
-        return self._sample(table, what).dtype
+        return self._sample(table, "weight").dtype
 
     def read(self, table: str, rows: _Range, columns: _Range, what: str = "weight") -> Tensor:
         """One content of a rectangle of a table.

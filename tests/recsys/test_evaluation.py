@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.rows import near_equal_split
+from windrow.recsys import evaluation
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.evaluation import (
     ClickEvaluator,
@@ -181,7 +182,9 @@ def test_refuses_what_has_no_meaning(num_samples, num_clicks, message):
 )
 def test_exact_area_is_within_the_bound_of_the_histogram(samples, num_bins):
     logits, labels = [s[0] for s in samples], [s[1] for s in samples]
-    area, bound = auc_of_histogram(histogram_of(torch.tensor(logits), torch.tensor(labels), num_bins))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(evaluation, "NUM_BINS", num_bins)
+        area, bound = auc_of_histogram(histogram_of(torch.tensor(logits), torch.tensor(labels)))
     exact = slow_auc(logits, labels)
     if math.isnan(exact):
         assert math.isnan(area)
