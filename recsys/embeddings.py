@@ -80,10 +80,13 @@ def _expand_columns(
         tables = tuple(np.array(group, dtype=np.int64).reshape(len(group), 3) for group in runs)
         result: Tensor = _ExpandColumns.apply(num_samples, tuple(inverses), tables, *rows)  # type: ignore[no-untyped-call]
         return result
+    expanded = [
+        group if inverse is None else group.index_select(0, inverse)
+        for group, inverse in zip(rows, inverses, strict=True)
+    ]
     pieces = [
         (target, group[:, source : source + width])
-        for group, inverse, group_runs in zip(rows, inverses, runs, strict=True)
-        for group in [group if inverse is None else group.index_select(0, inverse)]
+        for group, group_runs in zip(expanded, runs, strict=True)
         for source, target, width in group_runs
     ]
     return torch.cat([piece for _, piece in sorted(pieces, key=lambda pair: pair[0])], 1)

@@ -22,6 +22,7 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import prod
 from pathlib import Path
 from typing import Any, Self, TypeAlias
@@ -262,8 +263,12 @@ class ShardReader:
         return self._contents[table]
 
     def _overlapping(self, wanted: LocalTable) -> list[_Overlap]:
-        overlaps = ((piece, _common(piece, wanted)) for piece in self._pieces(wanted.name))
-        found = [overlap for overlap in overlaps if _num_cells(overlap[1])]
+        found = []
+        for piece in self._pieces(wanted.name):
+            rows, columns = _common(piece.rows, wanted.rows), _common(piece.columns, wanted.columns)
+            common = replace(piece, rows=rows, columns=columns)
+            if _num_cells(common):
+                found.append((piece, common))
         return sorted(found, key=lambda overlap: (overlap[1].rows, overlap[1].columns))
 
     def _stored(self, piece: LocalTable, what: str) -> Any:
@@ -319,12 +324,9 @@ def _inside(part: LocalTable, whole: LocalTable) -> tuple[slice, slice]:
     )
 
 
-def _common(piece: LocalTable, other: LocalTable) -> LocalTable:
-    rows, columns = (
-        (start := max(first[0], second[0]), max(start, min(first[1], second[1])))
-        for first, second in ((piece.rows, other.rows), (piece.columns, other.columns))
-    )
-    return LocalTable(name=piece.name, rows=rows, columns=columns)
+def _common(first: _Range, second: _Range) -> _Range:
+    start = max(first[0], second[0])
+    return start, max(start, min(first[1], second[1]))
 
 
 def _check_apart(pieces: list[LocalTable], folder: Path) -> None:
