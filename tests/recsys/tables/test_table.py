@@ -293,11 +293,20 @@ def test_cuda_learns_as_the_cpu_does(kind, optimizer, precision):
         torch.testing.assert_close(found.cpu(), expected, rtol=tolerance, atol=tolerance)
 
 
-def test_num_bytes():
-    values = 30 * 8 + 7 * 12
-    assert make(FBGEMMTableBatch, optimizer="sgd", precision="fp16").num_bytes == values * 2
-    assert make(FBGEMMTableBatch, optimizer="rowwise_adagrad").num_bytes == values * 4 + 37 * 4
-    assert make(DenseGradientTableBatch, optimizer="adam").num_bytes == values * 12 + 3 * 4
+@pytest.mark.parametrize(
+    ("kind", "optimizer", "precision", "shared"),
+    [
+        (FBGEMMTableBatch, "sgd", "fp16", 0),
+        (FBGEMMTableBatch, "rowwise_adagrad", "fp32", 0),
+        (FBGEMMTableBatch, "adagrad", "fp32", 0),
+        (DenseGradientTableBatch, "adam", "fp32", 4),
+    ],
+)
+def test_num_bytes_are_those_that_options_tell(kind, optimizer, precision, shared):
+    options = TableOptions(optimizer=optimizer, precision=precision)
+    per_row = [m.dim * options.dtype.itemsize + options.optimizer_bytes_per_row(m.dim) for m in MEMBERS]
+    expected = sum(m.num_rows * each + shared for m, each in zip(MEMBERS, per_row, strict=True))
+    assert make(kind, optimizer=optimizer, precision=precision).num_bytes == expected
 
 
 # ------------------------------------------------------------------------------------- first values, and what is made
