@@ -26,7 +26,8 @@ from windrow.recsys.log.options import FeatureOptions, LogFormat, LogOptions, Lo
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.readers import CRITEO_COLUMNS, TextType, read_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions

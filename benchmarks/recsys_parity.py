@@ -25,8 +25,9 @@ from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.tables.options import EmbeddingBagConfig, Optimizer, PoolingType, TableOptions
 
 STEPS = 50

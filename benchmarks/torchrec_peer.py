@@ -38,8 +38,9 @@ from windrow.partition.tables.plan import Plan, TableSpec
 from windrow.partition.tables.planners import PlanOptions, make_plan
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
+from windrow.recsys.models.options import ModelOptions
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark.measurement import Comparison

@@ -33,7 +33,7 @@ from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
-from windrow.recsys.models.retrieval import TowerVectors, TwoTower, two_tower_tables
+from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
@@ -295,9 +295,9 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
     model = TwoTower(dim, temperature=recipe.model.temperature, log_probabilities=correction)
     recommender = Recommender(bags, None, model.to(device))
 
-    def vectors(batch: Batch) -> TowerVectors:
+    def vectors(batch: Batch) -> RetrievalVectors:
         recommender.eval()
-        found: TowerVectors = recommender(batch)
+        found: RetrievalVectors = recommender(batch)
         return found
 
     evaluator = RankingEvaluator(

@@ -10,7 +10,7 @@
     [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
     [plan]                            where they live        windrow.partition.tables.planners.PlanOptions
     [wire]                            formats on the way     windrow.comm.wire.WireOptions
-    [model]                           the dense part         windrow.recsys.models.build.ModelOptions
+    [model]                           the dense part         windrow.recsys.models.options.ModelOptions
     [training]                        how it learns          windrow.recsys.trainer.RecommendationTrainingOptions
     [evaluation]                      how it is measured     windrow.recsys.evaluation.RecommendationEvaluationOptions
     [run]                             where, with what seed  windrow.launch.rank_process.RunOptions
@@ -33,7 +33,7 @@ from windrow.recsys.batches.interactions import InteractionOptions
 from windrow.recsys.batches.transforms import TransformOptions
 from windrow.recsys.evaluation import RecommendationEvaluationOptions
 from windrow.recsys.log.options import LogOptions, LogSplitOptions
-from windrow.recsys.models.build import ModelOptions
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.trainer import RecommendationTrainingOptions
 

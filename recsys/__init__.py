@@ -8,8 +8,9 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection

@@ -30,7 +30,7 @@ On CPUs compiled loops copy and add; other devices use PyTorch's operations, who
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import accumulate
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
@@ -39,55 +39,16 @@ from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.jagged import Deduplicated, Jagged, is_compiled
+from windrow.recsys.embeddings_kernels import copy_columns, sum_columns
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
 
-__all__ = [
-    "ColumnRun",
-    "Embeddings",
-    "PooledRows",
-    "expand_columns",
-    "expand_rows",
-]
+__all__ = ["Embeddings", "PooledRows", "expand_rows"]
 
 
-class ColumnRun(NamedTuple):
-    """Columns that stay next to one another.
-
-    Attributes:
-        source: first column of the rows.
-        target: first column of the result.
-        width: number of columns.
-    """
-
-    source: int
-    target: int
-    width: int
-
-
-def expand_columns(
-    rows: Sequence[Tensor],
-    inverses: Sequence[Tensor | None],
-    runs: Sequence[Sequence[ColumnRun]],
-    num_samples: int,
-) -> Tensor:
-    """Put the columns of several groups of rows together, a row for each sample.
-
-    Args:
-        rows: of each group [U, width] floating, of one dtype and device.
-        inverses: of each group [B] int64 row of each sample; None where row b is that of sample b.
-        runs: of each group where its columns go; together they fill the result's columns, each once.
-        num_samples: B.
-
-    Returns:
-        [B, columns], differentiable once in `rows`. Cost: one pass over the result, and one over its gradient.
-    """
-    if not all(is_compiled(group) for group in rows):
-        return _columns_by_pytorch(rows, inverses, runs)
-    tables = tuple(np.array(group, dtype=np.int64).reshape(len(group), 3) for group in runs)
-    result: Tensor = _ExpandColumns.apply(num_samples, tuple(inverses), tables, *rows)  # type: ignore[no-untyped-call]
-    return result
+_Run = tuple[int, int, int]
+"""Columns that stay next to one another: the first of the rows, the first of the result, and how many."""
 
 
 def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
@@ -102,7 +63,33 @@ def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
     """
     if inverse is None:
         return rows
-    return expand_columns([rows], [inverse], [[ColumnRun(0, 0, rows.shape[1])]], len(inverse))
+    return _expand_columns([rows], [inverse], [[(0, 0, rows.shape[1])]], len(inverse))
+
+
+def _expand_columns(
+    rows: Sequence[Tensor],
+    inverses: Sequence[Tensor | None],
+    runs: Sequence[Sequence[_Run]],
+    num_samples: int,
+) -> Tensor:
+    """Put columns of groups of rows [U, width] together, a row for each sample; `runs` fill each column once.
+
+    Cost: one pass over the result, and one over its gradient.
+    """
+    if all(is_compiled(group) for group in rows):
+        tables = tuple(np.array(group, dtype=np.int64).reshape(len(group), 3) for group in runs)
+        result: Tensor = _ExpandColumns.apply(num_samples, tuple(inverses), tables, *rows)  # type: ignore[no-untyped-call]
+        return result
+    expanded = [
+        group if inverse is None else group.index_select(0, inverse)
+        for group, inverse in zip(rows, inverses, strict=True)
+    ]
+    pieces = [
+        (target, group[:, source : source + width])
+        for group, group_runs in zip(expanded, runs, strict=True)
+        for source, target, width in group_runs
+    ]
+    return torch.cat([piece for _, piece in sorted(pieces, key=lambda pair: pair[0])], 1)
 
 
 class _ExpandColumns(torch.autograd.Function):
@@ -114,8 +101,6 @@ class _ExpandColumns(torch.autograd.Function):
         runs: tuple[np.ndarray, ...],
         *rows: Tensor,
     ) -> Tensor:
-        from windrow.recsys.embeddings_kernels import copy_columns
-
         ctx.runs, ctx.shapes = runs, [group.shape for group in rows]
         ctx.save_for_backward(*inverses)
         columns = sum(int(table[:, 2].sum()) for table in runs)
@@ -131,8 +116,6 @@ class _ExpandColumns(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
-        from windrow.recsys.embeddings_kernels import sum_columns
-
         gradients: list[Tensor | None] = []
         upstream = upstream.contiguous()
         wanted = ctx.needs_input_grad[3:]
@@ -150,21 +133,6 @@ class _ExpandColumns(torch.autograd.Function):
                 sum_columns(upstream.numpy(), inverse.numpy(), table, gradient.numpy())
             gradients.append(gradient)
         return None, None, None, *gradients
-
-
-def _columns_by_pytorch(
-    rows: Sequence[Tensor], inverses: Sequence[Tensor | None], runs: Sequence[Sequence[ColumnRun]]
-) -> Tensor:
-    expanded = [
-        group if inverse is None else group.index_select(0, inverse)
-        for group, inverse in zip(rows, inverses, strict=True)
-    ]
-    pieces = [
-        (run.target, group[:, run.source : run.source + run.width])
-        for group, group_runs in zip(expanded, runs, strict=True)
-        for run in group_runs
-    ]
-    return torch.cat([piece for _, piece in sorted(pieces, key=lambda pair: pair[0])], 1)
 
 
 @dataclass(frozen=True, slots=True)
@@ -243,7 +211,7 @@ class Embeddings:
         only = self.groups[0]
         if len(self.groups) == 1 and only.inverse is None and only.names == self.order:
             return only.rows
-        return expand_columns(
+        return _expand_columns(
             [group.rows for group in self.groups],
             [group.inverse for group in self.groups],
             _runs(self.groups, self.order),
@@ -251,13 +219,7 @@ class Embeddings:
         )
 
     def feature(self, name: str) -> Tensor:
-        """Give each sample its row of one pooled feature.
-
-        Args:
-            name: of the feature.
-
-        Returns:
-            [B, its columns] float32, differentiable once.
+        """Give each sample its row of one pooled feature: [B, its columns] float32, differentiable once.
 
         Raises:
             DataError: no pooled feature has this name.
@@ -269,9 +231,7 @@ class Embeddings:
         first, width = sum(group.dims[:place]), group.dims[place]
         if group.inverse is None:
             return group.rows[:, first : first + width]
-        return expand_columns(
-            [group.rows], [group.inverse], [[ColumnRun(first, 0, width)]], len(group.inverse)
-        )
+        return _expand_columns([group.rows], [group.inverse], [[(first, 0, width)]], len(group.inverse))
 
     def expanded(self) -> "Embeddings":
         """The same with a row for each sample in one group; sequences stay as they are."""
@@ -280,21 +240,21 @@ class Embeddings:
         return Embeddings([PooledRows(self.order, ordered, self.pooled(), None)], self.order, self.sequences)
 
 
-def _runs(groups: Sequence[PooledRows], order: tuple[str, ...]) -> list[list[ColumnRun]]:
+def _runs(groups: Sequence[PooledRows], order: tuple[str, ...]) -> list[list[_Run]]:
     """Where the columns of each group go; neighbours that stay neighbours move together."""
     dims = {name: dim for group in groups for name, dim in zip(group.names, group.dims, strict=True)}
     ends = accumulate(dims[name] for name in order)
     targets = {name: end - dims[name] for name, end in zip(order, ends, strict=True)}
-    runs: list[list[ColumnRun]] = []
+    runs: list[list[_Run]] = []
     for group in groups:
-        found: list[ColumnRun] = []
+        found: list[_Run] = []
         source = 0
         for name, width in zip(group.names, group.dims, strict=True):
-            last = found[-1] if found else None
-            if last is not None and last.target + last.width == targets[name]:
-                found[-1] = last._replace(width=last.width + width)
+            first, start, before = found[-1] if found else (0, -1, 0)
+            if start + before == targets[name]:
+                found[-1] = (first, start, before + width)
             else:
-                found.append(ColumnRun(source, targets[name], width))
+                found.append((source, targets[name], width))
             source += width
         runs.append(found)
     return runs

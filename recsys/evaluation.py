@@ -20,9 +20,9 @@ share of pairs that met in a bin, which the histograms tell.
 """
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, NamedTuple
+from typing import Literal
 
 import torch
 import torch.nn.functional as F
@@ -30,21 +30,18 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.world import World
-from windrow.recsys.batches.batch import Batch
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.trainer import BatchSource, pipelined
 
 __all__ = [
-    "AUCEstimate",
     "ClickEvaluator",
     "ClickMetric",
     "ClickMetrics",
     "RecommendationEvaluationOptions",
-    "StreamingAUC",
-    "auc_of_counts",
-    "base_entropy",
+    "auc_of_histogram",
     "check_split_can_be_scored",
     "exact_auc",
+    "histogram_of",
 ]
 
 ClickMetric = Literal["auc", "normalised_entropy", "log_loss"]
@@ -86,8 +83,7 @@ class ClickEvaluator:
         world: all its ranks make the same evaluator.
         recommender: what is measured.
         sources: this rank's batches of each split, in order of the log.
-        metric: what the best epoch is chosen by.
-        auc: "exact" or "histogram", see `ClickMetrics`.
+        metric, auc: see `RecommendationEvaluationOptions`.
         device: where the recommender is.
     """
 
@@ -130,18 +126,10 @@ class ClickEvaluator:
     def _measure(self, split: str, source: BatchSource) -> dict[str, float]:
         metrics = ClickMetrics(split, auc=self._auc)
         with source.batches(0) as batches:
-            for batch, lookup in pipelined(self._moved(batches), self._recommender.start):
+            moved = (batch.to(self._device) for batch in batches)
+            for batch, lookup in pipelined(moved, self._recommender.start):
                 metrics.update(self._recommender.finish(batch, lookup), batch.labels)
         return metrics.compute(self._world)
-
-    def _moved(self, batches: Iterator[Batch]) -> Iterator[Batch]:
-        return (batch.to(self._device) for batch in batches)
-
-
-def base_entropy(num_samples: int, num_clicks: int) -> float:
-    """Mean log loss, in nats, of always predicting the share of clicks: H(p) = -p log p - (1 - p) log(1 - p)."""
-    share = num_clicks / num_samples
-    return -sum(p * math.log(p) for p in (share, 1 - share) if p > 0)
 
 
 def check_split_can_be_scored(split: str, num_samples: int, num_clicks: int) -> None:
@@ -172,13 +160,12 @@ class ClickMetrics:
 
     Args:
         split: name of what is measured, for messages.
-        auc: "exact" keeps 5 bytes per sample until the end; "histogram" 1 MiB in all, and reports beside `auc` an
-            `auc_error_bound`.
+        auc: see `RecommendationEvaluationOptions`.
     """
 
     def __init__(self, split: str = "the split", *, auc: Literal["exact", "histogram"] = "exact") -> None:
         self._split = split
-        self._histogram = StreamingAUC() if auc == "histogram" else None
+        self._histogram = torch.zeros(2, NUM_BINS, dtype=torch.int64) if auc == "histogram" else None
         self._logits: list[Tensor] = []
         self._clicked: list[Tensor] = []
         # Samples, clicks, predictions that are not finite; then sums of losses and of probabilities.
@@ -202,7 +189,7 @@ class ClickMetrics:
         self._counts += torch.stack([torch.tensor(len(logits)), clicked.sum().cpu(), (~finite).sum().cpu()])
         self._sums += torch.stack([losses, torch.sigmoid(exact).sum()]).cpu()
         if self._histogram is not None:
-            self._histogram.update(logits, clicked)
+            self._histogram += histogram_of(logits, clicked)
         else:
             self._logits.append(logits.cpu())
             self._clicked.append(clicked.cpu())
@@ -227,18 +214,20 @@ class ClickMetrics:
                 "diverged; lower the learning rate of the model or of the tables"
             )
         check_split_can_be_scored(self._split, num_samples, num_clicks)
-        log_loss = loss / num_samples
+        log_loss, share = loss / num_samples, num_clicks / num_samples
+        entropy = -sum(p * math.log(p) for p in (share, 1 - share))
         return {
             "log_loss": log_loss,
-            "normalised_entropy": log_loss / base_entropy(num_samples, num_clicks),
+            "normalised_entropy": log_loss / entropy,
             "calibration": predicted / num_clicks,
             **self._areas(world),
         }
 
     def _areas(self, world: World) -> dict[str, float]:
         if self._histogram is not None:
-            estimate = self._histogram.compute(world)
-            return {"auc": estimate.auc, "auc_error_bound": estimate.error_bound}
+            total = world.all_reduce(self._histogram.clone(), stage="auc histogram")
+            area, error_bound = auc_of_histogram(total)
+            return {"auc": area, "auc_error_bound": error_bound}
         logits = torch.cat([torch.empty(0), *self._logits])
         clicked = torch.cat([torch.empty(0, dtype=torch.bool), *self._clicked])
         return {"auc": exact_auc(world, logits, clicked)}
@@ -304,74 +293,42 @@ def _won_pairs_twice(logits: Tensor, clicked: Tensor) -> int:
     return int((clicks * (2 * below + others)).sum())
 
 
+NUM_BINS = 1 << 16
+"""Bins of equal width between logits of -16 and 16; 16 bytes each."""
+
 LARGEST_LOGIT = 16.0
 """Logits beyond are in the outermost bins; a probability of 1e-7, below the resolution of float32 near 1."""
 
 
-class AUCEstimate(NamedTuple):
-    """An area under the ROC curve, and how far the exact one can be.
-
-    Attributes:
-        auc: between 0 and 1; NaN where there is no click or nothing else.
-        error_bound: the exact area is in [auc - error_bound, auc + error_bound].
-    """
-
-    auc: float
-    error_bound: float
-
-
-class StreamingAUC:
-    """Counts clicks and other samples by logit, to estimate the area under the ROC curve.
-
-    Counts are integers, so the estimate is the same bit for bit on any number of ranks and in any order.
+def histogram_of(logits: Tensor, labels: Tensor) -> Tensor:
+    """Count clicks and other samples by logit. Sums of such counts are those of all samples, in any order.
 
     Args:
-        num_bins: bins of equal width between logits of -16 and 16; 16 bytes each.
-
-    Attributes:
-        counts: [2, num_bins] int64 on the CPU: other samples, then clicks.
-    """
-
-    def __init__(self, num_bins: int = 1 << 16) -> None:
-        self.counts = torch.zeros(2, num_bins, dtype=torch.int64)
-
-    def update(self, logits: Tensor, labels: Tensor) -> None:
-        """Count samples.
-
-        Args:
-            logits: [B] floating, without NaN.
-            labels: [B], 0 or 1.
-        """
-        num_bins = self.counts.shape[1]
-        scaled = (logits.detach().double() + LARGEST_LOGIT) * (num_bins / (2 * LARGEST_LOGIT))
-        bins = scaled.clamp(0, num_bins - 1).long() + num_bins * (labels > 0)
-        self.counts += torch.bincount(bins, minlength=2 * num_bins).view(2, num_bins).cpu()
-
-    def compute(self, world: World) -> AUCEstimate:
-        """Estimate over the samples of all ranks. Collective; what was counted stays.
-
-        Returns:
-            The same on every rank.
-        """
-        total = world.all_reduce(self.counts.clone(), stage="auc histogram")
-        return auc_of_counts(positives=total[1], negatives=total[0])
-
-
-def auc_of_counts(*, positives: Tensor, negatives: Tensor) -> AUCEstimate:
-    """The area under the ROC curve of samples counted in bins.
-
-    Args:
-        positives: [bins] int64, clicks in each bin, in the order of growing logits.
-        negatives: [bins] int64, other samples.
+        logits: [B] floating, without NaN.
+        labels: [B], 0 or 1.
 
     Returns:
-        Exact, up to the bound, for fewer than 2^53 pairs: sum of clicks x (others below + half of those in the bin),
-        over the number of pairs.
+        [2, NUM_BINS] int64 on the CPU: other samples, then clicks.
     """
-    clicks, others = positives.double(), negatives.double()
+    scaled = (logits.detach().double() + LARGEST_LOGIT) * (NUM_BINS / (2 * LARGEST_LOGIT))
+    bins = scaled.clamp(0, NUM_BINS - 1).long() + NUM_BINS * (labels > 0)
+    return torch.bincount(bins, minlength=2 * NUM_BINS).view(2, NUM_BINS).cpu()
+
+
+def auc_of_histogram(counts: Tensor) -> tuple[float, float]:
+    """Estimate the area under the ROC curve of samples counted in bins, and say how far the exact one can be.
+
+    Args:
+        counts: [2, bins] of `histogram_of`.
+
+    Returns:
+        The area: sum of clicks x (others below + half of those in the bin), over the number of pairs; and a bound of
+        its error. Exact, up to the bound, for fewer than 2^53 pairs; NaN where there is no click or nothing else.
+    """
+    others, clicks = counts.double()
     pairs = float(clicks.sum() * others.sum())
     if pairs == 0:
-        return AUCEstimate(float("nan"), float("nan"))
+        return float("nan"), float("nan")
     below = others.cumsum(0) - others
     tied = float(clicks @ others) / 2
-    return AUCEstimate((float(clicks @ below) + tied) / pairs, tied / pairs)
+    return (float(clicks @ below) + tied) / pairs, tied / pairs

@@ -13,11 +13,22 @@ For sessions, each rank holds the vectors of all items::
 
     all items -> vectors, whole on every rank
     samples   -> chunks, shared out -> vectors -> [chunk, items] scores -> best k: is the item that came next there?
+
+Metrics are those of LightGCN (He et al., SIGIR 2020), and reciprocal ranks. For a user with the relevant items R and
+the recommendations i_1 .. i_k, best first::
+
+    recall@k = |R and {i_1 .. i_k}| / |R|
+    ndcg@k   = sum of 1 / log2(1 + j) over the j with i_j in R  /  the same sum over j = 1 .. min(k, |R|)
+    mrr@k    = 1 / the least j with i_j in R, 0 where there is none
+
+Users without relevant items are left out of means.
 """
 
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from itertools import pairwise
+from typing import Generic, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -33,20 +44,13 @@ from windrow.recsys.batches.interaction_reader import Neighbourhoods
 from windrow.recsys.batches.interactions import Interactions
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sessions import NextItemSamples, make_session_batch
-from windrow.recsys.models.retrieval import NextItemVectors, TowerVectors
-from windrow.recsys.ranking_metrics import (
-    check_finite,
-    find_hits,
-    gather_item_vectors,
-    mrr_at_k,
-    ndcg_at_k,
-    recall_at_k,
-    sum_of_chunks,
-)
+from windrow.recsys.models.retrieval import RetrievalVectors
 
 __all__ = ["NextItemEvaluator", "RankingEvaluator"]
 
 IntArray = npt.NDArray[np.int64]
+FloatArray = npt.NDArray[np.float64]
+Queries = TypeVar("Queries")
 
 USERS_PER_CHUNK = 512
 """Users scored at once, wherever they are: one matrix product has the same shape on any number of ranks."""
@@ -54,24 +58,69 @@ USERS_PER_CHUNK = 512
 ITEMS_PER_BLOCK = 1 << 15
 """Items scored at once: with a chunk of users, 64 MiB of scores."""
 
+SCORES_PER_CHUNK = 1 << 24
+"""Scores of sessions computed at once: 64 MiB, however many items there are. Chunks do not depend on the ranks."""
 
-@dataclass(frozen=True, slots=True)
-class _Past:
-    """Items that must not be recommended to the users of a chunk.
+_NO_IDS = np.zeros(0, dtype=np.int64)
+_NO_HISTORIES = Jagged(_NO_IDS, np.zeros(1, np.int64))
 
-    Attributes:
-        rows: [n] place of the user in the chunk.
-        items: [n].
-    """
 
-    rows: IntArray
-    items: IntArray
+class _Evaluator(ABC, Generic[Queries]):
+    """What both evaluators do: look vectors up in step with the other ranks."""
 
-    def mask(self, scores: Tensor, first_item: int) -> None:
-        """Make the scores of [users, items from first_item on] minus infinity where an item is in the past."""
-        inside = (self.items >= first_item) & (self.items < first_item + scores.shape[1])
-        rows, columns = (torch.from_numpy(array[inside]) for array in (self.rows, self.items - first_item))
-        scores[rows.to(scores.device), columns.to(scores.device)] = -torch.inf
+    query_name: str
+    """What a query is, for messages."""
+
+    def __init__(
+        self,
+        world: World,
+        vectors: Callable[[Batch], RetrievalVectors],
+        num_items: int,
+        *,
+        k: int,
+        batch_size: int,
+        device: torch.device | None,
+    ) -> None:
+        if not 1 <= k <= num_items:
+            raise RecipeError(f"evaluation.k = {k}: must be 1 .. {num_items}, the number of items")
+        self._world = world
+        self._vectors = vectors
+        self._num_items = num_items
+        self._k = k
+        self._batch_size = batch_size
+        self._device = device or torch.device("cpu")
+
+    @abstractmethod
+    def _batch(self, queries: Queries, items: IntArray) -> Batch:
+        """A minibatch of these queries and items, each of which may be none."""
+
+    def _look_up(self, queries: Queries, items: IntArray) -> RetrievalVectors:
+        found = self._vectors(self._batch(queries, items).to(self._device))
+        for name, vectors in ((self.query_name, found.queries), ("an item", found.items)):
+            if not torch.isfinite(vectors).all():
+                raise DataError(f"the vector of {name} is NaN or infinite: lower the learning rates")
+        return found
+
+    def _in_steps(self, look_up: Callable[[IntArray], Tensor], ids: IntArray, most: int) -> Tensor:
+        """Look [n] ids up in as many steps on every rank; `most` is the largest n of a rank."""
+        steps = -(-most // max(1, self._batch_size // self._world.size))
+        bounds = near_equal_split(len(ids), steps)
+        return torch.cat([look_up(ids[start:stop]) for start, stop in pairwise(bounds)])
+
+    def _item_vectors(self, nobody: Queries, first: int, last: int) -> Tensor:
+        """[last - first, dim] on every rank, each of which looks a share up."""
+        shares = near_equal_split(last - first, self._world.size)
+        start, stop = shares[self._world.rank], shares[self._world.rank + 1]
+        own = np.arange(first + start, first + stop, dtype=np.int64)
+        most = max(b - a for a, b in pairwise(shares))
+        vectors = self._in_steps(lambda ids: self._look_up(nobody, ids).items, own, most)
+        return torch.cat(self._world.all_gather(vectors, stage="item vectors"))
+
+    def _total(self, sums: Tensor) -> list[float]:
+        """Add [chunks, metrics] float64 of all ranks, chunk by chunk, so that the sum does not depend on the ranks."""
+        everyone = torch.cat(self._world.all_gather(sums, stage="ranking"))
+        found: list[float] = everyone.cumsum(dim=0)[-1].tolist()
+        return found
 
 
 @dataclass(slots=True)
@@ -79,25 +128,29 @@ class _Best:
     """The best items so far of the users of a chunk.
 
     Attributes:
-        past: what is left out.
+        rows: [n] place in the chunk of a user.
+        past: [n] item that must not be recommended to that user.
         scores: [users, up to k], best first.
         items: the same shape.
     """
 
-    past: _Past
+    rows: IntArray
+    past: IntArray
     scores: Tensor
     items: Tensor
 
     def update(self, scores: Tensor, first_item: int, k: int) -> None:
         """Take account of a block of items; `scores` [users, items] are masked in place."""
-        self.past.mask(scores, first_item)
+        inside = (self.past >= first_item) & (self.past < first_item + scores.shape[1])
+        places = (self.rows[inside], self.past[inside] - first_item)
+        scores[tuple(torch.from_numpy(numbers).to(scores.device) for numbers in places)] = -torch.inf
         found = scores.topk(min(k, scores.shape[1]), dim=1)
         both = torch.cat([self.scores, found.values], dim=1)
-        self.scores, places = both.topk(min(k, both.shape[1]), dim=1)
-        self.items = torch.cat([self.items, found.indices + first_item], dim=1).gather(1, places)
+        self.scores, chosen = both.topk(min(k, both.shape[1]), dim=1)
+        self.items = torch.cat([self.items, found.indices + first_item], dim=1).gather(1, chosen)
 
 
-class RankingEvaluator:
+class RankingEvaluator(_Evaluator[IntArray]):
     """Measures recall@k and ndcg@k with full ranking, as LightGCN does (He et al., SIGIR 2020).
 
     Validation items are searched among all items without the user's training items, test items among all without the
@@ -118,10 +171,12 @@ class RankingEvaluator:
         RecipeError: k is less than 1 or more than there are items.
     """
 
+    query_name = "a user"
+
     def __init__(
         self,
         world: World,
-        vectors: Callable[[Batch], TowerVectors],
+        vectors: Callable[[Batch], RetrievalVectors],
         interactions: Interactions,
         neighbourhoods: Neighbourhoods,
         *,
@@ -129,10 +184,7 @@ class RankingEvaluator:
         batch_size: int = 16384,
         device: torch.device | None = None,
     ) -> None:
-        if not 1 <= k <= interactions.num_items:
-            raise RecipeError(
-                f"evaluation.k = {k}: must be 1 .. {interactions.num_items}, the number of items"
-            )
+        super().__init__(world, vectors, interactions.num_items, k=k, batch_size=batch_size, device=device)
         wanted = {"validation": interactions.validation, "test": interactions.test}
         self._relevant = {split: lists for split, lists in wanted.items() if len(lists.values) > 0}
         if not self._relevant:
@@ -141,13 +193,8 @@ class RankingEvaluator:
             )
         self.metric = f"recall@{k}"
         self.higher_is_better = True
-        self._world = world
-        self._vectors = vectors
         self._interactions = interactions
         self._neighbourhoods = neighbourhoods
-        self._k = k
-        self._batch_size = batch_size
-        self._device = device or torch.device("cpu")
         # Chunks are cut before they are shared out, so that they are the same on any number of ranks.
         users = np.flatnonzero(sum(lists.lengths for lists in self._relevant.values()))
         chunks = [users[start : start + USERS_PER_CHUNK] for start in range(0, len(users), USERS_PER_CHUNK)]
@@ -166,48 +213,29 @@ class RankingEvaluator:
         Raises:
             DataError: a vector is NaN or infinite.
         """
-        users = self._user_vectors()
+        mine = np.concatenate([_NO_IDS, *self._chunks])
+        users = self._in_steps(lambda ids: self._look_up(ids, _NO_IDS).queries, mine, self._most_users)
+        of_chunks = users.split([len(chunk) for chunk in self._chunks])
         bests = [{split: self._start(split, chunk) for split in self._relevant} for chunk in self._chunks]
-        for first_item in range(0, self._interactions.num_items, ITEMS_PER_BLOCK):
-            items = gather_item_vectors(
-                self._world,
-                lambda ids: self._look_up(np.zeros(0, dtype=np.int64), ids).items,
-                first_item,
-                min(first_item + ITEMS_PER_BLOCK, self._interactions.num_items),
-                batch_size=self._batch_size,
-            )
-            start = 0
-            for chunk, best in zip(self._chunks, bests, strict=True):
-                scores = users[start : start + len(chunk)] @ items.T
+        for first in range(0, self._num_items, ITEMS_PER_BLOCK):
+            items = self._item_vectors(_NO_IDS, first, min(first + ITEMS_PER_BLOCK, self._num_items))
+            for chunk, best in zip(of_chunks, bests, strict=True):
+                scores = chunk @ items.T
                 # Validation first: test leaves out what validation does, and more.
                 for split in self._relevant:
-                    best[split].update(scores, first_item, self._k)
-                start += len(chunk)
+                    best[split].update(scores, first, self._k)
         return {
             split: self._measure(split, [best[split].items for best in bests]) for split in self._relevant
         }
 
-    def _user_vectors(self) -> Tensor:
-        """Vectors of the users of this rank's chunks; all ranks take the same number of steps."""
-        mine = np.concatenate([np.zeros(0, dtype=np.int64), *self._chunks])
-        steps = -(-self._most_users // max(1, self._batch_size // self._world.size))
-        parts = []
-        for start, stop in pairwise(near_equal_split(len(mine), steps)):
-            parts.append(self._look_up(mine[start:stop], np.zeros(0, dtype=np.int64)).users)
-        return torch.cat(parts)
-
-    def _look_up(self, users: IntArray, items: IntArray) -> TowerVectors:
-        draws = np.zeros(max(len(users), len(items)), dtype=np.uint64)
-        batch = Batch(
-            dense=torch.empty(max(len(users), len(items)), 0),
-            sparse=self._neighbourhoods.features(users, items, draws[: len(users)], draws[: len(items)]),
-            labels=torch.ones(len(users)),
-            row_ids=torch.from_numpy(users),
+    def _batch(self, queries: IntArray, items: IntArray) -> Batch:
+        draws = np.zeros(max(len(queries), len(items)), dtype=np.uint64)
+        return Batch(
+            dense=torch.empty(len(draws), 0),
+            sparse=self._neighbourhoods.features(queries, items, draws[: len(queries)], draws[: len(items)]),
+            labels=torch.ones(len(queries)),
+            row_ids=torch.from_numpy(queries),
         )
-        vectors = self._vectors(batch.to(self._device))
-        check_finite(vectors.users, "a user")
-        check_finite(vectors.items, "an item")
-        return vectors
 
     def _start(self, split: str, users: IntArray) -> _Best:
         past = [self._interactions.train, self._interactions.validation][: 2 if split == "test" else 1]
@@ -215,7 +243,7 @@ class RankingEvaluator:
         rows = np.concatenate([lists.rows for lists in entries])
         items = np.concatenate([lists.values for lists in entries])
         empty = torch.empty(len(users), 0, device=self._device)
-        return _Best(_Past(rows, items), empty, empty.to(torch.int64))
+        return _Best(rows, items, empty, empty.to(torch.int64))
 
     def _measure(self, split: str, recommended: list[Tensor]) -> dict[str, float]:
         relevant = self._relevant[split]
@@ -223,18 +251,14 @@ class RankingEvaluator:
         for position, (users, items) in enumerate(zip(self._chunks, recommended, strict=True)):
             counted = relevant.lengths[users] > 0
             num_relevant = relevant.lengths[users][counted]
-            hits = find_hits(items.cpu().numpy()[counted], users[counted], relevant)
-            recall, ndcg = recall_at_k(hits, num_relevant), ndcg_at_k(hits, num_relevant)
+            hits = _find_hits(items.cpu().numpy()[counted], users[counted], relevant)
+            recall, ndcg = hits.sum(axis=1) / num_relevant, _ndcg_at_k(hits, num_relevant)
             sums[position] = torch.tensor([len(hits), recall.sum(), ndcg.sum()])
-        num_users, recall_sum, ndcg_sum = sum_of_chunks(self._world, sums)
+        num_users, recall_sum, ndcg_sum = self._total(sums)
         return {f"recall@{self._k}": recall_sum / num_users, f"ndcg@{self._k}": ndcg_sum / num_users}
 
 
-SCORES_PER_CHUNK = 1 << 24
-"""Scores computed at once: 64 MiB, however many items there are. Chunks do not depend on the number of ranks."""
-
-
-class NextItemEvaluator:
+class NextItemEvaluator(_Evaluator[Lists]):
     """Recall and mean reciprocal rank of what came next among all items; none is left out, whatever was clicked.
 
     Args:
@@ -252,10 +276,12 @@ class NextItemEvaluator:
         DataError: there is nothing to measure on.
     """
 
+    query_name = "a session"
+
     def __init__(
         self,
         world: World,
-        vectors: Callable[[Batch], NextItemVectors],
+        vectors: Callable[[Batch], RetrievalVectors],
         samples: Mapping[str, NextItemSamples],
         *,
         num_items: int,
@@ -264,19 +290,12 @@ class NextItemEvaluator:
         deduplicated: bool = False,
         device: torch.device | None = None,
     ) -> None:
-        if not 1 <= k <= num_items:
-            raise RecipeError(f"k = {k}: expected 1 to {num_items}, the number of items")
+        super().__init__(world, vectors, num_items, k=k, batch_size=batch_size, device=device)
         empty = [split for split, of_split in samples.items() if not len(of_split)]
         if empty or not samples:
             raise DataError(f"{', '.join(empty) or 'no split'}: no samples to measure on")
-        self._world = world
-        self._vectors = vectors
         self._samples = samples
-        self._num_items = num_items
-        self._k = k
-        self._batch_size = batch_size
         self._deduplicated = deduplicated
-        self._device = device or torch.device("cpu")
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, dict[str, float]]:
@@ -289,48 +308,61 @@ class NextItemEvaluator:
         Raises:
             DataError: a vector is NaN or infinite.
         """
-        items = gather_item_vectors(
-            self._world,
-            lambda ids: self._look_up(_NO_HISTORIES, ids).items,
-            0,
-            self._num_items,
-            batch_size=self._batch_size,
-        )
+        items = self._item_vectors(_NO_HISTORIES, 0, self._num_items)
         return {split: self._measure(samples, items) for split, samples in self._samples.items()}
 
     def _measure(self, samples: NextItemSamples, items: Tensor) -> dict[str, float]:
-        size, rank = self._world.size, self._world.rank
         chunk = max(1, SCORES_PER_CHUNK // self._num_items)
         bounds = near_equal_split(len(samples), -(-len(samples) // chunk))
-        shares = near_equal_split(len(bounds) - 1, size)
+        shares = near_equal_split(len(bounds) - 1, self._world.size)
         most = max(stop - start for start, stop in pairwise(shares))
         # Of ranks with a chunk less, the last row stays 0: all look up the same number of times.
         sums = torch.zeros(most, 2, dtype=torch.float64)
         for place in range(most):
-            number = shares[rank] + place
-            if number >= shares[rank + 1]:
-                self._look_up(_NO_HISTORIES, np.zeros(0, np.int64))
+            number = shares[self._world.rank] + place
+            if number >= shares[self._world.rank + 1]:
+                self._look_up(_NO_HISTORIES, _NO_IDS)
                 continue
             start, stop = bounds[number], bounds[number + 1]
-            part = samples.histories.slice(start, stop)
-            sessions = self._look_up(part, np.zeros(0, np.int64)).sessions
+            sessions = self._look_up(samples.histories.slice(start, stop), _NO_IDS).queries
             best = (sessions @ items.T).topk(self._k, dim=1).indices.cpu().numpy()
             hits = best == samples.targets[start:stop, None]
-            recall = recall_at_k(hits, np.ones(len(hits), np.int64))
-            sums[place] = torch.tensor([recall.sum(), mrr_at_k(hits).sum()])
-        recall_sum, reciprocal_sum = sum_of_chunks(self._world, sums)
+            sums[place] = torch.tensor([hits.sum(), _mrr_at_k(hits).sum()], dtype=torch.float64)
+        recall_sum, reciprocal_sum = self._total(sums)
         return {
             f"recall@{self._k}": recall_sum / len(samples),
             f"mrr@{self._k}": reciprocal_sum / len(samples),
         }
 
-    def _look_up(self, histories: Lists, items: np.ndarray) -> NextItemVectors:
-        numbers = np.arange(len(histories))
-        batch = make_session_batch(histories, items, numbers, deduplicated=self._deduplicated)
-        vectors = self._vectors(batch.to(self._device))
-        check_finite(vectors.sessions, "a session")
-        check_finite(vectors.items, "an item")
-        return vectors
+    def _batch(self, queries: Lists, items: IntArray) -> Batch:
+        return make_session_batch(queries, items, np.arange(len(queries)), deduplicated=self._deduplicated)
 
 
-_NO_HISTORIES = Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64))
+def _find_hits(recommended: IntArray, users: IntArray, relevant: Lists) -> npt.NDArray[np.bool_]:
+    """[n, k] whether user n has the recommended item; `relevant` holds the items of all users, ascending for each.
+
+    Cost: a binary search for each recommendation among the items of the n users.
+    """
+    chosen = relevant.select(users)
+    rows, items = chosen.rows, chosen.values
+    # One number for each (row, item), in ascending order as rows and items are.
+    width = max(int(recommended.max(initial=0)), int(items.max(initial=0))) + 1
+    keys = rows * width + items
+    wanted = np.arange(len(users))[:, None] * width + recommended
+    places = np.minimum(np.searchsorted(keys, wanted), max(len(keys) - 1, 0))
+    return keys[places] == wanted if len(keys) else np.zeros(recommended.shape, dtype=bool)
+
+
+def _ndcg_at_k(hits: npt.NDArray[np.bool_], num_relevant: IntArray) -> FloatArray:
+    """[n] of [n, k] hits, best recommendation first, and [n] items that are relevant, each at least 1."""
+    k = hits.shape[1]
+    discounts = 1 / np.log2(np.arange(2, k + 2))
+    best = np.cumsum(discounts)[np.minimum(num_relevant, k) - 1]
+    ndcg: FloatArray = (hits * discounts).sum(axis=1) / best
+    return ndcg
+
+
+def _mrr_at_k(hits: npt.NDArray[np.bool_]) -> FloatArray:
+    """[n] of [n, k] hits, best recommendation first."""
+    reciprocal: FloatArray = hits.any(axis=1) / (hits.argmax(axis=1) + 1)
+    return reciprocal

@@ -1,6 +1,6 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from torch import Tensor, nn
@@ -11,7 +11,7 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import Deduplicated, Windows
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.click_models import ClickModel
-from windrow.recsys.models.retrieval import NextItem, TwoTower
+from windrow.recsys.models.retrieval import RetrievalModel
 from windrow.training.dropout import DropoutContext
 
 if TYPE_CHECKING:
@@ -24,16 +24,9 @@ __all__ = ["Recommender", "RecommenderLookup"]
 
 
 class RecommenderLookup:
-    """The lookups of one batch on their way: pooled features, and unpooled ones where the model reads any.
+    """The lookups of one batch on their way, made by `Recommender.start`.
 
     Stages as in `windrow.recsys.trainer`; every one is collective.
-
-    Args:
-        bags: pooled features; None where there are none.
-        order: their names, as the model sees them.
-        sequences: unpooled features; likewise.
-        stopwatch: measures the stages "ids", "lookup" and "pooled".
-        windows: unpooled features that are looked up packed, see `Batch`.
     """
 
     def __init__(
@@ -44,25 +37,24 @@ class RecommenderLookup:
         stopwatch: Stopwatch,
         windows: Mapping[str, Windows[Tensor]],
     ) -> None:
-        self._windows = windows
         self._bags = bags
         self._order = tuple(order)
         self._sequences = sequences
+        self._lookups = [lookup for lookup in (bags, sequences) if lookup is not None]
         self._stopwatch = stopwatch
+        self._windows = windows
 
     def start_ids(self) -> None:
         """Wait for the counts and send the ids."""
         with self._stopwatch.measure("ids"):
-            for lookup in (self._bags, self._sequences):
-                if lookup is not None:
-                    lookup.start_ids()
+            for lookup in self._lookups:
+                lookup.start_ids()
 
     def start_lookup(self) -> None:
         """Wait for the ids, look them up and send back what was found."""
         with self._stopwatch.measure("lookup"):
-            for lookup in (self._bags, self._sequences):
-                if lookup is not None:
-                    lookup.start_lookup()
+            for lookup in self._lookups:
+                lookup.start_lookup()
 
     def finish(self) -> Embeddings:
         """Wait for what was looked up.
@@ -95,7 +87,7 @@ class Recommender(nn.Module):
         self,
         bags: "EmbeddingBagCollection | None",
         sequences: "EmbeddingCollection | None",
-        model: ClickModel | NextItem | TwoTower,
+        model: ClickModel | RetrievalModel,
     ) -> None:
         super().__init__()
         if bags is None and sequences is None:
@@ -124,7 +116,14 @@ class Recommender(nn.Module):
         """
         stopwatch = stopwatch or Stopwatch()
         with stopwatch.measure("ids"):
-            self._check_windows(batch.windows)
+            unpooled = [] if self.sequences is None else self.sequences.embedding_names
+            pooled = () if self.bags is None else self.bags.layout.features
+            for name in batch.windows:
+                if name not in unpooled or name in pooled:
+                    raise DataError(
+                        f"{name!r} is packed into windows, which unpooled features alone can be: of these there are "
+                        f"{', '.join(unpooled) or 'none'}, and pooled ones must not be among them"
+                    )
             if not self.collections()[0].groups:
                 batch = batch.expanded()
             given = (batch.sparse, batch.deduplicated)
@@ -145,7 +144,7 @@ class Recommender(nn.Module):
             context: what dropout is keyed by; None in evaluation.
 
         Returns:
-            What the model gives: logits [B] of a click model, `TowerVectors` of two towers.
+            What the model gives: logits [B] of a click model, `RetrievalVectors` of two towers and of the next item.
         """
         begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
         return self.model.finish(begun, lookup.finish(), context)
@@ -179,16 +178,6 @@ class Recommender(nn.Module):
     def local_tables(self) -> "list[TableBatch]":
         """What this rank stores of all tables, in batches."""
         return [table for collection in self.collections() for table in collection.local_tables()]
-
-    def _check_windows(self, windows: Iterable[str]) -> None:
-        unpooled = [] if self.sequences is None else self.sequences.embedding_names
-        pooled = () if self.bags is None else self.bags.layout.features
-        for name in windows:
-            if name not in unpooled or name in pooled:
-                raise DataError(
-                    f"{name!r} is packed into windows, which unpooled features alone can be: of these there are "
-                    f"{', '.join(unpooled) or 'none'}, and pooled ones must not be among them"
-                )
 
     def collections(self) -> "tuple[EmbeddingBagCollection | EmbeddingCollection, ...]":
         """All that holds tables."""

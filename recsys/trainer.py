@@ -14,7 +14,7 @@ update of the batch before, since it may need the same rows. What overlaps is al
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, Literal, Protocol, TypeVar
+from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import torch
 from torch import Tensor
@@ -32,13 +32,7 @@ from windrow.training.schedule import ScheduleOptions, learning_rate_factor
 if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
-__all__ = [
-    "BatchSource",
-    "RecommendationTrainer",
-    "RecommendationTrainingOptions",
-    "StagedLookup",
-    "pipelined",
-]
+__all__ = ["BatchSource", "RecommendationTrainer", "RecommendationTrainingOptions", "pipelined"]
 
 
 class BatchSource(Protocol):
@@ -220,10 +214,7 @@ class RecommendationTrainer:
 
     def state_dict(self) -> dict[str, Any]:
         """What all ranks have in common: dense model and its optimiser. Tables are in `local_tables`."""
-        return {
-            "model": self.recommender.model.state_dict(),
-            "optimizer": self._optimizer.state_dict(),
-        }
+        return {"model": self.recommender.model.state_dict(), "optimizer": self._optimizer.state_dict()}
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Restore what `state_dict` gave, on every rank, on any number of ranks."""
@@ -281,33 +272,14 @@ def _make_optimizer(
     recommender: Recommender, options: RecommendationTrainingOptions
 ) -> torch.optim.Optimizer:
     parameters = list(recommender.model.parameters())
-    rate, decay = options.learning_rate, options.weight_decay
-    match options.optimizer:
-        case "adam":
-            return torch.optim.AdamW(parameters, lr=rate, weight_decay=decay)
-        case "adagrad":
-            return torch.optim.Adagrad(parameters, lr=rate, weight_decay=decay)
-        case "sgd":
-            return torch.optim.SGD(parameters, lr=rate, weight_decay=decay)
+    kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
+    kind: Callable[..., torch.optim.Optimizer] = kinds[options.optimizer]
+    return kind(parameters, lr=options.learning_rate, weight_decay=options.weight_decay)
 
 
-T = TypeVar("T")
-
-
-class StagedLookup(Protocol):
-    """A lookup whose counts are on their way; each method starts the next stage. Collectives, all of them."""
-
-    def start_ids(self) -> None:
-        """Wait for the counts and send the ids."""
-
-    def start_lookup(self) -> None:
-        """Wait for the ids, look them up and send back what was found."""
-
-
-L = TypeVar("L", bound=StagedLookup)
-
-
-def pipelined(batches: Iterable[T], start: Callable[[T], L]) -> Iterator[tuple[T, L]]:
+def pipelined(
+    batches: Iterable[Batch], start: Callable[[Batch], RecommenderLookup]
+) -> Iterator[tuple[Batch, RecommenderLookup]]:
     """Run through batches with the two that come next already on their way. Collective.
 
     Args:
@@ -318,23 +290,18 @@ def pipelined(batches: Iterable[T], start: Callable[[T], L]) -> Iterator[tuple[T
         Each batch and its lookup, whose `start_lookup` has been called. The caller finishes it, and updates the
         weights, before it asks for the next.
     """
-    source = iter(batches)
+    counted = ((batch, start(batch)) for batch in batches)
 
-    def take() -> tuple[T, L] | None:
-        for batch in source:
-            return batch, start(batch)
-        return None
-
-    def send_ids(item: tuple[T, L] | None) -> tuple[T, L] | None:
+    def send_ids(item: tuple[Batch, RecommenderLookup] | None) -> tuple[Batch, RecommenderLookup] | None:
         if item is not None:
             item[1].start_ids()
         return item
 
-    ids_sent = send_ids(take())
-    counted = take()
+    ids_sent = send_ids(next(counted, None))
+    counts_sent = next(counted, None)
     while ids_sent is not None:
         current = ids_sent
         current[1].start_lookup()
-        ids_sent = send_ids(counted)
-        counted = take()
+        ids_sent = send_ids(counts_sent)
+        counts_sent = next(counted, None)
         yield current

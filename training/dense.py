@@ -49,16 +49,7 @@ def _uses_onednn(x: Tensor) -> bool:
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
-    """Compute x weight^T + bias, without a gradient.
-
-    Args:
-        x: [rows, in_features].
-        weight: [out_features, in_features], of any strides.
-        bias: [out_features], or None.
-
-    Returns:
-        [rows, out_features], new memory.
-    """
+    """Compute what `linear` does without a gradient, in new memory; the weight may have any strides."""
     if not _uses_onednn(x):
         return functional.linear(x, weight, bias)
     operator = torch.ops.mkldnn._linear_pointwise  # noqa: SLF001  # the only way to oneDNN without a copy

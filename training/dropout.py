@@ -53,65 +53,48 @@ class DropoutContext:
             rectify: drop from max(x, 0) rather than from x; one pass over memory does both.
 
         Returns:
-            [rows, columns]; `x` itself, or rectified, where the probability is 0.
+            [rows, columns]; `x` itself, or rectified, where the probability is 0. Cost: one 64-bit hash for four
+            entries, forward and, without `rectify`, backward.
 
         Raises:
             RecipeError: the probability is outside [0, 1) or rounds to 1.
         """
         if probability == 0:
             return torch.relu(x) if rectify else x
+        threshold = round(probability * _DECISIONS)
+        if not 0 <= threshold < _DECISIONS:
+            raise RecipeError(f"dropout probability {probability} is outside [0, 1): choose one inside")
         key = stream_key(self.seed, Stream.DROPOUT, self.epoch, self.step, layer)
-        return _drop_rows(x, probability, key=key, row_ids=self.row_ids[: x.shape[0]], rectify=rectify)
-
-
-def _drop_rows(x: Tensor, probability: float, *, key: int, row_ids: Tensor, rectify: bool = False) -> Tensor:
-    """Drop by the law at the top of this module, with a key from `stream_key`; differentiable in `x`.
-
-    Cost: one 64-bit hash for four entries, forward and, without `rectify`, backward.
-
-    Raises:
-        RecipeError: the probability is outside [0, 1) or rounds to 1.
-    """
-    threshold = round(probability * _DECISIONS)
-    if not 0 <= threshold < _DECISIONS:
-        raise RecipeError(f"dropout probability {probability} is outside [0, 1): choose one inside")
-    function = _RectifyAndDrop if rectify else _Drop
-    result: Tensor = function.apply(x, row_ids, key, threshold)  # type: ignore[no-untyped-call]
-    return result
+        result: Tensor = _Drop.apply(x, self.row_ids[: len(x)], key, threshold, rectify)  # type: ignore[no-untyped-call]
+        return result
 
 
 class _Drop(torch.autograd.Function):
     @staticmethod
-    def forward(ctx: Any, x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
-        ctx.save_for_backward(row_ids)
-        ctx.key, ctx.threshold = key, threshold
-        return _scale_or_zero(x.detach(), row_ids, key, threshold)
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
-        (row_ids,) = ctx.saved_tensors
-        return _scale_or_zero(upstream, row_ids, ctx.key, ctx.threshold), None, None, None
-
-
-class _RectifyAndDrop(torch.autograd.Function):
-    @staticmethod
-    def forward(ctx: Any, x: Tensor, row_ids: Tensor, key: int, threshold: int) -> Tensor:
-        out = _scale_or_zero(x.detach(), row_ids, key, threshold, rectify=True)
-        ctx.save_for_backward(out)
-        ctx.threshold = threshold
+    def forward(ctx: Any, x: Tensor, row_ids: Tensor, key: int, threshold: int, rectify: bool) -> Tensor:  # noqa: FBT001
+        out = _scale_or_zero(x.detach(), row_ids, key, threshold, rectify=rectify)
+        ctx.save_for_backward(out if rectify else row_ids)
+        ctx.key, ctx.threshold, ctx.rectify = key, threshold, rectify
         return out
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None, None, None]:
+    def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
+        (kept,) = ctx.saved_tensors
+        if not ctx.rectify:
+            return (
+                _scale_or_zero(upstream, kept, ctx.key, ctx.threshold, rectify=False),
+                None,
+                None,
+                None,
+                None,
+            )
         # An entry passed both exactly where it came out above zero, so nothing is drawn again.
-        (out,) = ctx.saved_tensors
-        gradient: Tensor = torch.ops.aten.threshold_backward(upstream, out, 0)
-        return gradient.mul_(_DECISIONS / (_DECISIONS - ctx.threshold)), None, None, None
+        gradient: Tensor = torch.ops.aten.threshold_backward(upstream, kept, 0)
+        return gradient.mul_(_DECISIONS / (_DECISIONS - ctx.threshold)), None, None, None, None
 
 
-def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool = False) -> Tensor:
+def _scale_or_zero(x: Tensor, row_ids: Tensor, key: int, threshold: int, *, rectify: bool) -> Tensor:
     if x.device.type != "cpu" or x.dtype != torch.float32:
         return _drop_anywhere(torch.relu(x) if rectify else x, row_ids, key, threshold)
     out = torch.empty_like(x, memory_format=torch.contiguous_format)

@@ -6,7 +6,7 @@ metric came for a while.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal
+from typing import Any, Literal, get_args
 
 from windrow.comm.errors import RecipeError, StoreError
 
@@ -14,8 +14,6 @@ __all__ = ["EarlyStopping", "ScheduleKind", "ScheduleOptions", "learning_rate_fa
 
 ScheduleKind = Literal["constant", "linear", "cosine"]
 """What follows the warm-up: stay, fall along a line, or fall along half a cosine wave."""
-
-SCHEDULE_KINDS = ("constant", "linear", "cosine")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -39,8 +37,9 @@ class ScheduleOptions:
 
     def __post_init__(self) -> None:
         """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
-        if self.kind not in SCHEDULE_KINDS:
-            raise RecipeError(f"schedule.kind = {self.kind!r}: must be one of {', '.join(SCHEDULE_KINDS)}")
+        kinds = get_args(ScheduleKind)
+        if self.kind not in kinds:
+            raise RecipeError(f"schedule.kind = {self.kind!r}: must be one of {', '.join(kinds)}")
         if self.warmup_steps < 0:
             raise RecipeError(f"schedule.warmup_steps = {self.warmup_steps}: must not be negative")
         if not 0 <= self.final_fraction <= 1:
@@ -105,13 +104,11 @@ class EarlyStopping:
     together.
 
     Raises:
-        RecipeError: an option is out of range.
+        RecipeError: the patience is out of range.
     """
 
     patience: int | None
     """Epochs without improvement after which to stop, at least 1; None: never stop."""
-    min_delta: float = 0.0
-    """An improvement is more than this much better than the best value so far, in units of the metric."""
     higher_is_better: bool = True
     """Whether the metric should rise, as ROC-AUC, or fall, as a loss."""
     best_value: float = field(init=False)
@@ -122,14 +119,12 @@ class EarlyStopping:
     """The last epoch with a value; -1 before the first."""
 
     def __post_init__(self) -> None:
-        """Check the options."""
+        """Check the option."""
         self.best_value = -math.inf if self.higher_is_better else math.inf
         if self.patience is not None and self.patience < 1:
             raise RecipeError(
                 f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end"
             )
-        if not 0 <= self.min_delta < math.inf:
-            raise RecipeError(f"min_delta = {self.min_delta}: must be a finite number, not negative")
 
     def update(self, epoch: int, value: float) -> bool:
         """Take in the value of an epoch; epochs may be skipped between evaluations.
@@ -143,10 +138,7 @@ class EarlyStopping:
         """
         assert epoch > self.last_epoch, f"epoch {epoch} comes after epoch {self.last_epoch}"
         self.last_epoch = epoch
-        if self.higher_is_better:
-            improved = value > self.best_value + self.min_delta
-        else:
-            improved = value < self.best_value - self.min_delta
+        improved = value > self.best_value if self.higher_is_better else value < self.best_value
         if improved:
             self.best_value, self.best_epoch = value, epoch
         return improved

@@ -29,16 +29,25 @@ from dataclasses import replace
 from functools import cached_property
 from typing import Any, Literal
 
+import numpy as np
 import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from windrow.recsys.batches.jagged import Deduplicated, is_compiled
+from windrow.recsys.models.attention_kernels import (
+    add_parts,
+    add_parts_backward,
+    multiply_items,
+    multiply_items_backward,
+    sum_weighted_items,
+    sum_weighted_items_backward,
+)
 from windrow.recsys.models.click_models import MLP
 from windrow.training.dense import linear, make_linear
 
-__all__ = ["AttentionPooling", "ItemPairs", "places_from_the_end", "repeated", "segment_softmax", "summed"]
+__all__ = ["AttentionPooling", "ItemPairs", "places_from_the_end", "segment_softmax"]
 
 
 class AttentionPooling(nn.Module):
@@ -83,11 +92,7 @@ class AttentionPooling(nn.Module):
 
 
 class ItemPairs:
-    """The pairs of a minibatch; m is their number.
-
-    Args:
-        lists: whose items they are.
-    """
+    """The m pairs of a sample and an item of its list, in a minibatch."""
 
     def __init__(self, lists: Deduplicated[Tensor]) -> None:
         self._lists = lists
@@ -100,50 +105,28 @@ class ItemPairs:
         return int(self.lengths.sum())
 
     def multiply(self, items: Tensor, queries: Tensor) -> Tensor:
-        """Multiply item and query entry by entry.
-
-        Args:
-            items: [n, d] floating, of the lists.
-            queries: [B, d].
-
-        Returns:
-            [m, d], differentiable once in both.
-        """
+        """Multiply items [n, d] and queries [B, d] entry by entry: [m, d], differentiable once in both."""
         if is_compiled(items):
             product: Tensor = _Multiply.apply(items, queries, *self._places, self.num_pairs)  # type: ignore[no-untyped-call]
             return product
-        return self._expanded(items) * repeated(queries, self.lengths, self.num_pairs)
+        return self._expanded(items) * _repeated(queries, self.lengths, self.num_pairs)
 
     def add(self, of_items: Tensor, of_samples: Tensor, of_pairs: Tensor) -> Tensor:
-        """Add up what belongs to an item, to a sample, and to both.
+        """Add up what belongs to an item [n, h], to a sample [B, h], and to both [m, h]; differentiable once in all.
 
-        Args:
-            of_items: [n, h] floating, of the lists' items.
-            of_samples: [B, h].
-            of_pairs: [m, h]; not to be used any more, since its memory becomes the result's.
-
-        Returns:
-            [m, h], differentiable once in all three.
+        The memory of `of_pairs` becomes the result's.
         """
         if is_compiled(of_items):
             total: Tensor = _Add.apply(of_items, of_samples, of_pairs, *self._places)  # type: ignore[no-untyped-call]
             return total
-        return of_pairs + self._expanded(of_items) + repeated(of_samples, self.lengths, self.num_pairs)
+        return of_pairs + self._expanded(of_items) + _repeated(of_samples, self.lengths, self.num_pairs)
 
     def sum(self, items: Tensor, weights: Tensor) -> Tensor:
-        """Add up the items of each sample, weighted.
-
-        Args:
-            items: [n, d] floating, of the lists.
-            weights: [m].
-
-        Returns:
-            [B, d], differentiable once in both; zeros for an empty list.
-        """
+        """Add up the items [n, d] of each sample, times weights [m]: [B, d], zeros for an empty list."""
         if is_compiled(items):
             total: Tensor = _Sum.apply(items, weights, *self._places)  # type: ignore[no-untyped-call]
             return total
-        return summed(self._expanded(items) * weights.unsqueeze(1), self.lengths)
+        return _summed(self._expanded(items) * weights.unsqueeze(1), self.lengths)
 
     @cached_property
     def _places(self) -> tuple[Tensor, Tensor]:
@@ -155,35 +138,26 @@ class ItemPairs:
         return replace(self._lists, jagged=replace(self._lists.jagged, values=items)).expand().values
 
 
+def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
+    return [tensor.detach().contiguous().numpy() for tensor in tensors]
+
+
 class _Multiply(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any, items: Tensor, queries: Tensor, offsets: Tensor, inverse: Tensor, total: int
     ) -> Tensor:
-        from windrow.recsys.models.attention_kernels import multiply_items
-
-        items, queries = items.detach().contiguous(), queries.detach().contiguous()
         ctx.save_for_backward(items, queries, offsets, inverse)
         out = items.new_empty(total, items.shape[1])
-        multiply_items(items.numpy(), offsets.numpy(), inverse.numpy(), queries.numpy(), out.numpy())
+        multiply_items(*_arrays(items, offsets, inverse, queries, out))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None, None]:
-        from windrow.recsys.models.attention_kernels import multiply_items_backward
-
         items, queries, offsets, inverse = ctx.saved_tensors
-        of_items, of_queries = torch.zeros_like(items), torch.zeros_like(queries)
-        multiply_items_backward(
-            items.numpy(),
-            offsets.numpy(),
-            inverse.numpy(),
-            queries.numpy(),
-            upstream.contiguous().numpy(),
-            of_items.numpy(),
-            of_queries.numpy(),
-        )
+        of_items, of_queries = items.new_zeros(items.shape), queries.new_zeros(queries.shape)
+        multiply_items_backward(*_arrays(items, offsets, inverse, queries, upstream, of_items, of_queries))
         return of_items, of_queries, None, None, None
 
 
@@ -192,64 +166,38 @@ class _Add(torch.autograd.Function):
     def forward(
         ctx: Any, of_items: Tensor, of_samples: Tensor, of_pairs: Tensor, offsets: Tensor, inverse: Tensor
     ) -> Tensor:
-        from windrow.recsys.models.attention_kernels import add_parts
-
         ctx.save_for_backward(offsets, inverse)
         ctx.num_items = len(of_items)
         ctx.mark_dirty(of_pairs)
-        add_parts(
-            of_items.detach().contiguous().numpy(),
-            offsets.numpy(),
-            inverse.numpy(),
-            of_samples.detach().contiguous().numpy(),
-            of_pairs.detach().numpy(),
-        )
+        parts = [*_arrays(of_items, offsets, inverse, of_samples), of_pairs.detach().numpy()]
+        add_parts(*parts)
         return of_pairs
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, Tensor, None, None]:
-        from windrow.recsys.models.attention_kernels import add_parts_backward
-
         offsets, inverse = ctx.saved_tensors
         of_items = upstream.new_zeros(ctx.num_items, upstream.shape[1])
         of_samples = upstream.new_zeros(len(inverse), upstream.shape[1])
-        add_parts_backward(
-            offsets.numpy(),
-            inverse.numpy(),
-            upstream.contiguous().numpy(),
-            of_items.numpy(),
-            of_samples.numpy(),
-        )
+        add_parts_backward(*_arrays(offsets, inverse, upstream, of_items, of_samples))
         return of_items, of_samples, upstream, None, None
 
 
 class _Sum(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, items: Tensor, weights: Tensor, offsets: Tensor, inverse: Tensor) -> Tensor:
-        from windrow.recsys.models.attention_kernels import sum_weighted_items
-
-        items, weights = items.detach().contiguous(), weights.detach().contiguous()
         ctx.save_for_backward(items, weights, offsets, inverse)
         out = items.new_empty(len(inverse), items.shape[1])
-        sum_weighted_items(items.numpy(), offsets.numpy(), inverse.numpy(), weights.numpy(), out.numpy())
+        sum_weighted_items(*_arrays(items, offsets, inverse, weights, out))
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
-        from windrow.recsys.models.attention_kernels import sum_weighted_items_backward
-
         items, weights, offsets, inverse = ctx.saved_tensors
-        of_items, of_weights = torch.zeros_like(items), torch.empty_like(weights)
+        of_items, of_weights = items.new_zeros(items.shape), weights.new_empty(weights.shape)
         sum_weighted_items_backward(
-            items.numpy(),
-            offsets.numpy(),
-            inverse.numpy(),
-            weights.numpy(),
-            upstream.contiguous().numpy(),
-            of_items.numpy(),
-            of_weights.numpy(),
+            *_arrays(items, offsets, inverse, weights, upstream, of_items, of_weights)
         )
         return of_items, of_weights, None, None
 
@@ -266,49 +214,24 @@ def segment_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
     """
     # The largest score of a run cancels out, so no gradient goes through it.
     largest = _reduced(scores.detach(), "max", lengths, initial=-torch.inf)
-    raised = torch.exp(scores - repeated(largest, lengths, len(scores)))
-    totals = summed(raised, lengths)
-    return raised / repeated(totals, lengths, len(scores))
+    raised = torch.exp(scores - _repeated(largest, lengths, len(scores)))
+    totals = _summed(raised, lengths)
+    return raised / _repeated(totals, lengths, len(scores))
 
 
-def repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
-    """Give each member of a run the run's row.
-
-    Args:
-        rows: [B, ...].
-        lengths: [B] int64.
-        total: sum of the lengths.
-
-    Returns:
-        [total, ...].
-    """
+def _repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:
+    """Give each of `total` members of runs [B] the run's row: [B, ...] to [total, ...]."""
     return rows.repeat_interleave(lengths, 0, output_size=total)
 
 
 def places_from_the_end(lengths: Tensor, total: int) -> Tensor:
-    """Number the members of each run from its end.
-
-    Args:
-        lengths: [B] int64; may hold zeros.
-        total: sum of the lengths.
-
-    Returns:
-        [total] int64: 0 for the last of a run.
-    """
-    ends = repeated(lengths.cumsum(0), lengths, total)
+    """Number the members of each run, of [B] int64 lengths, from its end: [total] int64, 0 for the last of a run."""
+    ends = _repeated(lengths.cumsum(0), lengths, total)
     return ends - 1 - torch.arange(total, device=lengths.device)
 
 
-def summed(rows: Tensor, lengths: Tensor) -> Tensor:
-    """Add up the rows of each run.
-
-    Args:
-        rows: [n, ...] floating, the runs one after another.
-        lengths: [B] int64, adding up to n.
-
-    Returns:
-        [B, ...]; zeros for an empty run.
-    """
+def _summed(rows: Tensor, lengths: Tensor) -> Tensor:
+    """Add up the rows of each run, zeros for an empty one: [n, ...] to [B, ...]."""
     return _reduced(rows, "sum", lengths, initial=0)
 
 

@@ -9,7 +9,7 @@ DCN-v2   a cross network and a deep MLP, one after the other or side by side; cr
 
 from abc import ABC, abstractmethod
 from collections.abc import Mapping, Sequence
-from typing import Any, Literal
+from typing import Any
 
 import torch
 import torch.nn.functional as F
@@ -20,10 +20,11 @@ from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.interaction_kernels import multiply_pairs, multiply_pairs_backward
+from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "CrossNetwork", "PairwiseDots", "Structure"]
+__all__ = ["DCN", "DLRM", "MLP", "ClickModel"]
 
 
 class ClickModel(nn.Module, ABC):
@@ -87,37 +88,26 @@ class MLP(nn.Module):
     Args:
         sizes: columns of the input, then of each layer; one number alone makes an MLP that changes nothing.
         dropout: chance of an entry to be dropped after each layer, in [0, 1).
-        first_place: number of the first layer among all places of the model where something is dropped.
         generator: where the weights come from; it moves on.
     """
 
-    def __init__(
-        self, sizes: Sequence[int], *, dropout: float = 0.0, first_place: int = 0, generator: torch.Generator
-    ) -> None:
+    def __init__(self, sizes: Sequence[int], *, dropout: float = 0.0, generator: torch.Generator) -> None:
         super().__init__()
         self.out_features = sizes[-1]
         self.layers = nn.ModuleList(
             make_linear(sizes[i], sizes[i + 1], generator=generator) for i in range(len(sizes) - 1)
         )
         self._dropout = dropout
-        self._first_place = first_place
 
     def forward(self, x: Tensor, context: DropoutContext | None = None) -> Tensor:
-        """Run all layers.
-
-        Args:
-            x: [B, sizes[0]].
-            context: what dropout's choices depend on; None: nothing is dropped.
-
-        Returns:
-            [B, sizes[-1]].
-        """
+        """Run all layers, [B, sizes[0]] -> [B, sizes[-1]]; without a context nothing is dropped."""
         for index, layer in enumerate(self.layers):
             x = layer(x)
-            if context is None:
-                x = torch.relu(x)
-            else:
-                x = context.drop(x, self._dropout, layer=self._first_place + index, rectify=True)
+            x = (
+                torch.relu(x)
+                if context is None
+                else context.drop(x, self._dropout, layer=index, rectify=True)
+            )
         return x
 
 
@@ -133,12 +123,9 @@ class DLRM(ClickModel):
     MLP runs before the step's other parts.
 
     Args:
+        options: `bottom`, `top`, `embeddings_in_top` and `dropout` are read.
         num_dense: D.
         pooled_dims: feature -> columns, in the order of the pooled embeddings; all equal.
-        bottom: columns of the hidden layers of the bottom MLP; a last one as wide as an embedding follows.
-        top: columns of the hidden layers of the top MLP.
-        embeddings_in_top: whether the top MLP sees the embeddings themselves, not just their dot products.
-        dropout: chance of an entry to be dropped after each layer of the top MLP.
         generator: where the weights come from; it moves on.
 
     Raises:
@@ -147,29 +134,26 @@ class DLRM(ClickModel):
 
     def __init__(
         self,
+        options: ModelOptions,
         *,
         num_dense: int,
         pooled_dims: Mapping[str, int],
-        bottom: Sequence[int] = (512, 256),
-        top: Sequence[int] = (512, 256),
-        embeddings_in_top: bool = False,
-        dropout: float = 0.0,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
         self._dim = _common_dim(pooled_dims)
-        self._embeddings_in_top = embeddings_in_top
-        self.bottom = MLP([num_dense, *bottom, self._dim], generator=generator) if num_dense else None
+        self._embeddings_in_top = options.embeddings_in_top
+        self.bottom = MLP([num_dense, *options.bottom, self._dim], generator=generator) if num_dense else None
         num_vectors = len(pooled_dims) + (self.bottom is not None)
         self.dots = PairwiseDots(num_vectors)
         width = self.dots.num_pairs
-        width += self._dim * (num_vectors if embeddings_in_top else self.bottom is not None)
+        width += self._dim * (num_vectors if options.embeddings_in_top else self.bottom is not None)
         if width == 0:
             raise RecipeError(
                 f"dlrm has only the feature {next(iter(pooled_dims))!r} and no dense columns, so no two vectors to "
                 "multiply: set model.embeddings_in_top = true or name more features"
             )
-        self.top = MLP([width, *top], dropout=dropout, generator=generator)
+        self.top = MLP([width, *options.top], dropout=options.dropout, generator=generator)
         self.logit = make_linear(self.top.out_features, 1, generator=generator)
 
     def begin(self, dense: Tensor) -> Tensor:
@@ -213,9 +197,6 @@ class PairwiseDots(nn.Module):
     first-level cache: about nine times as fast forward, and five times backward, as what follows. Elsewhere, forward
     is one batched product Z = X X^T and one gather of the triangle; backward, S X with the symmetric S that has the
     upstream values on both sides of an empty diagonal.
-
-    Args:
-        num_vectors: F.
     """
 
     def __init__(self, num_vectors: int) -> None:
@@ -231,17 +212,7 @@ class PairwiseDots(nn.Module):
         self.register_buffer("_pairs", pairs.flatten(), persistent=False)
 
     def forward(self, vectors: Tensor) -> Tensor:
-        """Multiply.
-
-        Args:
-            vectors: [B, F, d] floating.
-
-        Returns:
-            [B, num_pairs], differentiable once in `vectors`. Cost: B F^2 d multiply-adds forward, the same backward.
-
-        Raises:
-            DataError: other features than the model was made for.
-        """
+        """[B, F, d] floating to [B, num_pairs], differentiable once; B F^2 d multiply-adds, and as many backward."""
         if vectors.shape[1] != self.num_vectors:
             raise DataError(
                 f"{vectors.shape[1]} vectors of each sample, but the model was made for {self.num_vectors}: give it "
@@ -281,10 +252,6 @@ def _is_compiled(vectors: Tensor) -> bool:
     return vectors.device.type == "cpu" and vectors.dtype == torch.float32
 
 
-Structure = Literal["stacked", "parallel"]
-"""Where the deep MLP stands: behind the cross network, or beside it."""
-
-
 class DCN(ClickModel):
     """Deep and cross network, version 2 (Wang et al. 2021, arXiv 2008.13535).
 
@@ -295,13 +262,9 @@ class DCN(ClickModel):
     Embeddings may have any widths. Nothing of it can start before the embeddings are there.
 
     Args:
+        options: `structure`, `cross_layers`, `low_rank`, `deep` and `dropout` are read.
         num_dense: D.
         pooled_dims: feature -> columns, in the order of the pooled embeddings.
-        structure: where the deep MLP stands.
-        cross_layers: number of cross layers.
-        low_rank: rank of their matrices; None: full.
-        deep: columns of the hidden layers of the deep MLP.
-        dropout: chance of an entry to be dropped after each layer of the deep MLP.
         generator: where the weights come from; it moves on.
 
     Raises:
@@ -310,14 +273,10 @@ class DCN(ClickModel):
 
     def __init__(
         self,
+        options: ModelOptions,
         *,
         num_dense: int,
         pooled_dims: Mapping[str, int],
-        structure: Structure = "stacked",
-        cross_layers: int = 3,
-        low_rank: int | None = None,
-        deep: Sequence[int] = (512, 256),
-        dropout: float = 0.0,
         generator: torch.Generator,
     ) -> None:
         super().__init__()
@@ -326,9 +285,9 @@ class DCN(ClickModel):
             raise RecipeError(
                 "dcn has neither dense columns nor features: name some in [log] and [log.features]"
             )
-        self._is_parallel = structure == "parallel"
-        self.cross = CrossNetwork(width, cross_layers, low_rank=low_rank, generator=generator)
-        self.deep = MLP([width, *deep], dropout=dropout, generator=generator)
+        self._is_parallel = options.structure == "parallel"
+        self.cross = CrossNetwork(width, options.cross_layers, low_rank=options.low_rank, generator=generator)
+        self.deep = MLP([width, *options.deep], dropout=options.dropout, generator=generator)
         last = self.deep.out_features + (width if self._is_parallel else 0)
         self.logit = make_linear(last, 1, generator=generator)
 
@@ -354,23 +313,17 @@ class CrossNetwork(nn.Module):
         W_l = U_l V_l^T                                  of low rank r, where asked for: U_l, V_l [n, r]
 
     Cost for each layer and sample: n^2 multiply-adds, or 2 n r of low rank.
-
-    Args:
-        width: n, columns of the input.
-        num_layers: 0 gives the input back.
-        low_rank: r; None: W_l is any matrix.
-        generator: where the weights come from; it moves on.
     """
 
     def __init__(
         self, width: int, num_layers: int, *, low_rank: int | None = None, generator: torch.Generator
     ) -> None:
         super().__init__()
-        self.narrow = nn.ModuleList()
-        if low_rank is not None:
-            self.narrow.extend(
-                make_linear(width, low_rank, bias=False, generator=generator) for _ in range(num_layers)
-            )
+        self.narrow = nn.ModuleList(
+            make_linear(width, low_rank, bias=False, generator=generator)
+            for _ in range(num_layers)
+            if low_rank is not None
+        )
         self.wide = nn.ModuleList(
             make_linear(low_rank or width, width, generator=generator) for _ in range(num_layers)
         )

@@ -29,9 +29,10 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import expand_rows
 from windrow.recsys.models.attention import ItemPairs, places_from_the_end, segment_softmax
 from windrow.recsys.models.click_models import MLP
+from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import glorot, make_linear
 
-__all__ = ["Bucket", "EncoderLayer", "ListBuckets", "SelfAttentionPooling", "bucket_limit"]
+__all__ = ["SelfAttentionPooling"]
 
 
 class SelfAttentionPooling(nn.Module):
@@ -39,44 +40,27 @@ class SelfAttentionPooling(nn.Module):
 
     Args:
         dim: d, columns of items.
-        layers: encoder layers.
-        heads: of each layer; divides d.
-        hidden: columns of the hidden layers of an encoder layer's second part.
-        positions: positions that have a vector; earlier items share the last one's.
+        options: `sequence_layers`, `sequence_heads`, `sequence_hidden` and `sequence_positions` are read.
         generator: where the weights come from; it moves on.
 
     Raises:
         RecipeError: heads do not divide d.
     """
 
-    def __init__(
-        self,
-        dim: int,
-        *,
-        layers: int = 1,
-        heads: int = 4,
-        hidden: Sequence[int] = (36,),
-        positions: int = 128,
-        generator: torch.Generator,
-    ) -> None:
+    def __init__(self, dim: int, options: ModelOptions, *, generator: torch.Generator) -> None:
         super().__init__()
-        self.positions = glorot(positions, dim, generator=generator)
+        self.positions = glorot(options.sequence_positions, dim, generator=generator)
         self.layers = nn.ModuleList(
-            EncoderLayer(dim, heads=heads, hidden=hidden, generator=generator) for _ in range(layers)
+            EncoderLayer(
+                dim, heads=options.sequence_heads, hidden=options.sequence_hidden, generator=generator
+            )
+            for _ in range(options.sequence_layers)
         )
         self.norm = nn.LayerNorm(dim)
         self.score = make_linear(dim, 1, bias=False, generator=generator)
 
     def forward(self, items: Tensor, lengths: Tensor) -> Tensor:
-        """Pool.
-
-        Args:
-            items: [n, d] of all lists, one after another.
-            lengths: [U] integer items of each list; may hold zeros.
-
-        Returns:
-            [U, d].
-        """
+        """Pool items [n, d] of all lists, one after another, of [U] integer lengths that may be 0: [U, d]."""
         buckets = ListBuckets(lengths.long())
         x = Jagged.of_lengths(items, lengths).select(buckets.order).values
         places = places_from_the_end(buckets.lengths, len(items)).clamp(max=len(self.positions) - 1)
@@ -93,19 +77,15 @@ _BUCKETS_PER_DOUBLING = 8
 """At most an eighth of a bucket is padding; lists of up to 16 items have a bucket for each length."""
 
 
-def bucket_limit(length: int) -> int:
-    """The greatest length that shares a bucket with this one.
-
-    Args:
-        length: items of a list, at least 0.
-    """
+def _bucket_limit(length: int) -> int:
+    """The greatest length that shares a bucket with this one."""
     step = max(1, (1 << max(length - 1, 0).bit_length()) // (2 * _BUCKETS_PER_DOUBLING))
     return -(-length // step) * step
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class Bucket:
-    """Some lists next to one another, as a matrix.
+    """Some lists next to one another, as a matrix; of equal lengths it is the items themselves.
 
     Attributes:
         num_lists: k.
@@ -133,17 +113,12 @@ class Bucket:
 
 
 class ListBuckets:
-    """An order of lists by their lengths, and the buckets in it.
-
-    Args:
-        lengths: [U] int64.
-    """
+    """An order of lists [U] by their lengths, and the buckets in it."""
 
     def __init__(self, lengths: Tensor) -> None:
-        self.lengths, self.order = lengths.sort(stable=True)
-        """[U] int64, ascending; and the list at each place."""
+        self.lengths, self.order = lengths.sort(stable=True)  # Ascending; and the list at each place.
         self.buckets = [
-            _bucket(list(group), lengths.device) for _, group in groupby(self.lengths.tolist(), bucket_limit)
+            _bucket(list(group), lengths.device) for _, group in groupby(self.lengths.tolist(), _bucket_limit)
         ]
 
     @property
@@ -173,15 +148,6 @@ class EncoderLayer(nn.Module):
         x <- x + V mlp(norm_2(x))
 
     Linear maps see items one after another, without padding; products q k^T take lists of about equal lengths at once.
-
-    Args:
-        dim: d, columns of an item.
-        heads: divides d.
-        hidden: columns of the hidden layers of the second part.
-        generator: where the weights come from; it moves on.
-
-    Raises:
-        RecipeError: heads do not divide d.
     """
 
     def __init__(self, dim: int, *, heads: int, hidden: Sequence[int], generator: torch.Generator) -> None:
@@ -200,14 +166,9 @@ class EncoderLayer(nn.Module):
         self.mlp_output = make_linear(self.mlp.out_features, dim, generator=generator)
 
     def forward(self, items: Tensor, buckets: ListBuckets) -> Tensor:
-        """Run the layer.
+        """Run the layer on [n, d] items, list after list, in the order of the buckets.
 
-        Args:
-            items: [n, d] list after list, in the order of the buckets.
-            buckets: of the lists.
-
-        Returns:
-            [n, d]. Cost: n d (4 d + 2 hidden) multiply-adds, and 2 d L for each item of a list of L items.
+        Cost: n d (4 d + 2 hidden) multiply-adds, and 2 d L for each item of a list of L items.
         """
         projected = self.queries_keys_values(self.attention_norm(items))
         sizes = [bucket.num_items for bucket in buckets.buckets]

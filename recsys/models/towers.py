@@ -20,7 +20,7 @@ from windrow.recsys.models.click_models import MLP, ClickModel
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["FeatureMLPModel", "SequenceModel", "check_deduplicable"]
+__all__ = ["FeatureMLPModel", "SequenceModel"]
 
 
 class SequenceModel(ClickModel):
@@ -37,7 +37,8 @@ class SequenceModel(ClickModel):
     Args:
         model: made for the pooled features, then the sequence features.
         towers: sequence feature -> its tower, in the order that `model` expects. An `AttentionPooling`, or any module
-            that takes items [n, d] of all lists, one after another, and lengths [U] int64, and gives [U, columns].
+            that takes items [n, d] of all lists, one after another, and lengths [U] int64, and gives [U, columns]; one
+            that draws at random or mixes samples has an attribute ``depends_on_other_samples = True``.
         query: the pooled feature that an `AttentionPooling` compares items with; None where there is none.
         deduplication: its switches `compute` and `expand_jagged` are read; None: both are on.
 
@@ -65,7 +66,7 @@ class SequenceModel(ClickModel):
             if isinstance(tower, AttentionPooling) and query is None:
                 raise RecipeError(f"target attention over {name!r} needs a query: name a pooled feature")
             if self._is_computed_once:
-                check_deduplicable(tower)
+                _check_deduplicable(tower)
         self.poolings = nn.ModuleList(towers.values())
 
     def begin(self, dense: Tensor) -> Tensor:
@@ -160,39 +161,30 @@ class FeatureMLPModel(ClickModel):
         return PooledRows(group.names, group.dims, torch.cat(changed, 1), group.inverse)
 
 
-def check_deduplicable(module: nn.Module) -> None:
+def _check_deduplicable(module: nn.Module) -> None:
     """Refuse a module whose result for a sample is not a function of the sample's own input.
 
     Dropout would drop the same entries in all samples that share a row, and statistics of a batch would count their row
-    once. What a module draws or averages outside of PyTorch's own modules cannot be seen from here: it says so with an
-    attribute ``depends_on_other_samples = True``.
-
-    Args:
-        module: with all modules inside.
-
-    Raises:
-        RecipeError: names the module inside and the cure.
+    once. What modules that are not PyTorch's own do cannot be seen from here: they say it.
     """
     for name, part in module.named_modules():
-        reason = _reason(part)
-        if reason is not None:
-            place = f"{type(module).__name__}.{name}" if name else "it"
-            raise RecipeError(
-                f"{type(module).__name__} cannot run once for samples that share a list: {place} "
-                f"({type(part).__name__}) {reason}. Remove it, use it behind the tower, or set "
-                "deduplication.compute = false"
+        if isinstance(part, _DropoutNd) and part.p > 0:
+            reason = f"drops entries at random (p = {part.p}), and samples would share what is dropped"
+        elif isinstance(part, nn.MultiheadAttention | nn.RNNBase) and part.dropout > 0:
+            reason = (
+                f"drops entries at random (dropout = {part.dropout}), and samples would share what is dropped"
             )
-
-
-def _reason(part: nn.Module) -> str | None:
-    if isinstance(part, _DropoutNd) and part.p > 0:
-        return f"drops entries at random (p = {part.p}), and samples would share what is dropped"
-    if isinstance(part, nn.MultiheadAttention | nn.RNNBase) and part.dropout > 0:
-        return f"drops entries at random (dropout = {part.dropout}), and samples would share what is dropped"
-    if isinstance(part, nn.RReLU) and part.lower < part.upper:
-        return "draws its slope at random, and samples would share it"
-    if isinstance(part, _BatchNorm):
-        return "averages over the rows of a batch, and would count a row of several samples once"
-    if getattr(part, "depends_on_other_samples", False):
-        return "says that it depends on other samples"
-    return None
+        elif isinstance(part, nn.RReLU) and part.lower < part.upper:
+            reason = "draws its slope at random, and samples would share it"
+        elif isinstance(part, _BatchNorm):
+            reason = "averages over the rows of a batch, and would count a row of several samples once"
+        elif getattr(part, "depends_on_other_samples", False):
+            reason = "says that it depends on other samples"
+        else:
+            continue
+        place = f"{type(module).__name__}.{name}" if name else "it"
+        raise RecipeError(
+            f"{type(module).__name__} cannot run once for samples that share a list: {place} "
+            f"({type(part).__name__}) {reason}. Remove it, use it behind the tower, or set "
+            "deduplication.compute = false"
+        )

@@ -16,7 +16,7 @@ the place of the single square (as in FBGEMM's and TorchRec's kernels)::
 Adagrad itself: Duchi, Hazan, Singer: Adaptive Subgradient Methods, JMLR 2011.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 import numpy as np
@@ -27,7 +27,7 @@ from torch.nn.functional import embedding, embedding_bag
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import DenseTableBatch, LocalTable
+from windrow.recsys.tables.table import LocalTable, TableBatch
 
 __all__ = ["DenseGradientTableBatch"]
 
@@ -40,18 +40,15 @@ _STATE_NAMES = {
 """PyTorch's name of a state -> ours."""
 
 
-class DenseGradientTableBatch(DenseTableBatch):
+class DenseGradientTableBatch(TableBatch):
     """Members are float32 parameters, with PyTorch's optimisers and row-wise Adagrad.
 
     Where ranks hold copies, ``GradientReducer(world, batch.parameters())`` sums the gradients between the backward
     pass and `step`. Values are zero until `initialise` or `load_state` writes them.
 
     Args:
-        members: see `TableBatch`.
-        lookups: see `TableBatch`.
+        members, lookups, pooled, replicated: see `TableBatch`.
         options: optimiser and its settings; precision must be fp32.
-        pooled: see `TableBatch`.
-        replicated: see `TableBatch`.
         device: of everything. The batch cannot move later: the optimiser state would stay behind.
     """
 
@@ -77,17 +74,37 @@ class DenseGradientTableBatch(DenseTableBatch):
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
         """See `TableBatch.forward`."""
-        return _pool(self._parameters_in_order, self.lookups, values, offsets, per_sample_weights)
+        tables = self._parameters_in_order
+        if values.device.type == "cpu":
+            offsets = offsets.long()
+            pooled: Tensor = _PoolRows.apply(self.lookups, values, offsets, per_sample_weights, *tables)  # type: ignore[no-untyped-call]
+            return pooled
+        columns = [
+            embedding_bag(
+                values[first:last],
+                table,
+                bags - first,
+                mode="sum",
+                per_sample_weights=None if per_sample_weights is None else per_sample_weights[first:last],
+                include_last_offset=True,
+            )
+            for table, bags, first, last in self._cut(offsets)
+        ]
+        return torch.cat(columns, dim=1)
 
     def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
         """See `TableBatch.rows`."""
+        return torch.cat(
+            [embedding(values[first:last], table) for table, _, first, last in self._cut(offsets)]
+        )
+
+    def _cut(self, offsets: Tensor) -> Iterator[tuple[nn.Parameter, Tensor, int, int]]:
+        """Of each lookup the table, the offsets of its bags, the first and the last; waits once, to learn these."""
         num_samples = (len(offsets) - 1) // len(self.lookups)
-        bounds = [0] * (len(self.lookups) + 1) if num_samples == 0 else offsets[::num_samples].tolist()
-        rows = [
-            embedding(values[start:stop], self._parameters_in_order[member])
-            for member, start, stop in zip(self.lookups, bounds[:-1], bounds[1:], strict=True)
-        ]
-        return torch.cat(rows)
+        bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(self.lookups) + 1)
+        for number, member in enumerate(self.lookups):
+            bags = offsets[number * num_samples : (number + 1) * num_samples + 1]
+            yield self._parameters_in_order[member], bags, bounds[number], bounds[number + 1]
 
     def step(self) -> None:
         """See `TableBatch.step`. Reads and writes every row."""
@@ -158,44 +175,6 @@ class _RowWiseAdagrad(Optimizer):
                 accumulator.add_(torch.linalg.vecdot(gradient, gradient), alpha=1 / weight.shape[1])
                 scale = accumulator.sqrt().add_(group["eps"]).reciprocal_().mul_(-group["lr"])
                 weight.addcmul_(gradient, scale[:, None])
-
-
-def _pool(
-    tables: tuple[Tensor, ...],
-    lookups: tuple[int, ...],
-    values: Tensor,
-    offsets: Tensor,
-    weights: Tensor | None,
-) -> Tensor:
-    """`DenseGradientTableBatch.forward` for tables [rows, dim], differentiable towards them and the weights."""
-    if values.device.type == "cpu":
-        pooled: Tensor = _PoolRows.apply(lookups, values, offsets.long(), weights, *tables)  # type: ignore[no-untyped-call]
-        return pooled
-    return _pool_by_pytorch(tables, lookups, values, offsets, weights)
-
-
-def _pool_by_pytorch(
-    tables: tuple[Tensor, ...],
-    lookups: tuple[int, ...],
-    values: Tensor,
-    offsets: Tensor,
-    weights: Tensor | None,
-) -> Tensor:
-    """The same by ``embedding_bag``, for other devices; waits once, to learn where the segments begin."""
-    num_samples = (len(offsets) - 1) // len(lookups)
-    bounds = offsets[::num_samples].tolist() if num_samples else [0] * (len(lookups) + 1)
-    pooled = [
-        embedding_bag(
-            values[start:stop],
-            tables[table],
-            offsets[number * num_samples : (number + 1) * num_samples + 1] - start,
-            mode="sum",
-            per_sample_weights=None if weights is None else weights[start:stop],
-            include_last_offset=True,
-        )
-        for number, (table, start, stop) in enumerate(zip(lookups, bounds[:-1], bounds[1:], strict=True))
-    ]
-    return torch.cat(pooled, dim=1)
 
 
 class _PoolRows(torch.autograd.Function):

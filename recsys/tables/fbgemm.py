@@ -23,7 +23,7 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
 from torch import Tensor
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import DenseTableBatch, LocalTable
+from windrow.recsys.tables.table import LocalTable, TableBatch
 
 __all__ = ["FBGEMMTableBatch"]
 
@@ -34,7 +34,7 @@ _OPTIMIZERS = {
 }
 
 
-class FBGEMMTableBatch(DenseTableBatch):
+class FBGEMMTableBatch(TableBatch):
     """Members in one flat FBGEMM storage, fp32 or fp16, updated by ``backward()`` itself.
 
     Results are always float32, and so are the accumulators. fp16 values are rounded to nearest, on GPUs too, where
@@ -42,10 +42,8 @@ class FBGEMMTableBatch(DenseTableBatch):
     Values are zero until `initialise` or `load_state` writes them.
 
     Args:
-        members: see `TableBatch`.
-        lookups: see `TableBatch`.
+        members, lookups, pooled: see `TableBatch`.
         options: optimiser (not adam), its settings, and precision.
-        pooled: see `TableBatch`.
         device: CPU or a CUDA device. The batch cannot move later.
     """
 

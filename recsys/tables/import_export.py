@@ -128,11 +128,7 @@ def export_safetensors(reader: ShardReader, path: Path, *, tables: Iterable[str]
 
 
 def export_torchrec(
-    reader: ShardReader,
-    path: Path,
-    *,
-    tables: Iterable[str] | None = None,
-    sequences: Collection[str] = (),
+    reader: ShardReader, path: Path, *, tables: Iterable[str] | None = None, sequences: Collection[str] = ()
 ) -> None:
     """Write a state dict that TorchRec's collections load, by `torch.save`.
 
@@ -145,21 +141,18 @@ def export_torchrec(
 
     Args:
         reader: of the ranks' files.
-        path: the file; its folder exists. It is replaced in one step.
+        path: as of `export_safetensors`, whose errors it raises.
         tables: which: those of that collection; all by default.
         sequences: those that are looked up row by row, an ``EmbeddingCollection``'s.
-
-    Raises:
-        StoreError: a table is not all there.
-        OSError: the disk is full or not writable; an old file is as it was.
 
     Memory: all these tables at once, since PyTorch saves no other way.
     """
     names = list(reader.tables if tables is None else tables)
-    state = {
-        f"{'embeddings' if name in sequences else 'embedding_bags'}.{name}.weight": _whole(reader, name)
-        for name in names
-    }
+    state = {}
+    for name in names:
+        rows, dim = reader.shape(name)
+        kind = "embeddings" if name in sequences else "embedding_bags"
+        state[f"{kind}.{name}.weight"] = reader.read(name, (0, rows), (0, dim))
     with open_atomically(path) as file:
         torch.save(state, file)
 
@@ -169,8 +162,3 @@ def _row_chunks(reader: ShardReader, table: str) -> Iterator[Tensor]:
     step = max(CHUNK_BYTES // (dim * reader.dtype(table).itemsize), 1)
     for start in range(0, rows, step):
         yield reader.read(table, (start, min(start + step, rows)), (0, dim))
-
-
-def _whole(reader: ShardReader, table: str) -> Tensor:
-    rows, dim = reader.shape(table)
-    return reader.read(table, (0, rows), (0, dim))

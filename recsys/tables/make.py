@@ -59,12 +59,11 @@ def make_table_batch(
         batch = DenseGradientTableBatch(
             members, lookups, own, pooled=pooled, replicated=replicated, device=device
         )
-    scales = [options.of(member.name).initial_scale for member in members]
     batch.initialise(
         seed=seed,
         scales=[
-            float(max(table_rows[member.name], 1) ** -0.5) if scale is None else scale
-            for member, scale in zip(members, scales, strict=True)
+            options.of(member.name).initial_scale or float(max(table_rows[member.name], 1) ** -0.5)
+            for member in members
         ],
     )
     return batch

@@ -22,9 +22,10 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
+from dataclasses import replace
 from math import prod
 from pathlib import Path
-from typing import Any, NamedTuple, Self, TypeAlias
+from typing import Any, Self, TypeAlias
 
 import torch
 from torch import Tensor
@@ -102,15 +103,6 @@ def check_shard_files(folder: Path, checksums: Mapping[str, str]) -> None:
             )
 
 
-def _parse_key(key: str) -> tuple[LocalTable, str] | None:
-    """The rectangle and the content that a tensor's name stands for; None where it is not one of ours."""
-    match = _KEY.fullmatch(key)
-    if match is None:
-        return None
-    top, bottom, left, right = (int(match[group]) for group in (2, 3, 4, 5))
-    return LocalTable(name=match[1], rows=(top, bottom), columns=(left, right)), match[6]
-
-
 def _shard_key(member: LocalTable, what: str) -> str:
     """The tensor's name for a content of a rectangle."""
     (top, bottom), (left, right) = member.rows, member.columns
@@ -118,20 +110,10 @@ def _shard_key(member: LocalTable, what: str) -> str:
 
 
 _Range = tuple[int, int]
+_Overlap = tuple[LocalTable, LocalTable]
+"""A piece on disk, and the rectangle that it has in common with a request."""
+
 _MOST_PIECES_SHOWN = 3
-
-
-class _Overlap(NamedTuple):
-    """A piece on disk, and the part of it that a request touches."""
-
-    piece: LocalTable
-    rows: _Range
-    columns: _Range
-
-    @property
-    def area(self) -> int:
-        """Cells touched."""
-        return (self.rows[1] - self.rows[0]) * (self.columns[1] - self.columns[0])
 
 
 class ShardReader:
@@ -195,13 +177,13 @@ class ShardReader:
         """
         return next(iter(self._pieces(table).values()))[1]
 
-    def dtype(self, table: str, what: str = "weight") -> torch.dtype:
-        """How a content is stored.
+    def dtype(self, table: str) -> torch.dtype:
+        """How the weights are stored.
 
         Raises:
-            StoreError: no file has it.
+            StoreError: no file has the table.
         """
-        return self._sample(table, what).dtype
+        return self._sample(table, "weight").dtype
 
     def read(self, table: str, rows: _Range, columns: _Range, what: str = "weight") -> Tensor:
         """One content of a rectangle of a table.
@@ -222,26 +204,27 @@ class ShardReader:
         Raises:
             StoreError: the files do not hold all of it, or disagree.
         """
-        overlaps = self._overlapping(table, rows, columns)
-        if sum(overlap.area for overlap in overlaps) != (rows[1] - rows[0]) * (columns[1] - columns[0]):
-            raise self._incomplete(table, rows, columns)
+        wanted = LocalTable(name=table, rows=rows, columns=columns)
+        overlaps = self._overlapping(wanted)
+        if sum(_num_cells(common) for _, common in overlaps) != _num_cells(wanted):
+            raise self._incomplete(wanted)
         first = next(iter(self._pieces(table)))
         sample = self._sample(table, what)
         axes = self._axes.get(_shard_key(first, what), _AXES[: sample.ndim])
         if not axes:
             return self._uncut(overlaps, what) if overlaps else self._stored(first, what)[...].clone()
-        shape = (rows[1] - rows[0], columns[1] - columns[0])[: len(axes)]
+        shape = (wanted.num_rows, wanted.dim)[: len(axes)]
         whole = len(axes) == len(_AXES)
         total = sample.new_zeros(shape, dtype=sample.dtype if whole else torch.float64)
-        for overlap in overlaps:
-            inside = slice(overlap.rows[0] - rows[0], overlap.rows[1] - rows[0])
-            part = self._part(overlap, what)
+        for piece, common in overlaps:
+            stored = self._stored(piece, what)
+            part: Tensor = stored[_inside(common, piece)[: len(stored.get_shape())]]
             if whole:
-                total[inside, overlap.columns[0] - columns[0] : overlap.columns[1] - columns[0]] = part
+                total[_inside(common, wanted)] = part
             else:
                 # In float64 so that pieces that agree, or a single one, come out as they went in.
-                total[inside] += part.double() * (overlap.columns[1] - overlap.columns[0])
-        return total if whole else (total / max(columns[1] - columns[0], 1)).to(sample.dtype)
+                total[_inside(common, wanted)[0]] += part.double() * common.dim
+        return total if whole else (total / max(wanted.dim, 1)).to(sample.dtype)
 
     def _open(self, path: Path) -> None:
         from safetensors import SafetensorError, safe_open
@@ -261,10 +244,11 @@ class ShardReader:
             )
         self._axes |= json.loads(metadata.get("axes", "{}"))
         for key in file.keys():  # noqa: SIM118 - not a mapping
-            parsed = _parse_key(key)
-            if parsed is None:
+            match = _KEY.fullmatch(key)
+            if match is None:
                 raise StoreError(f"{path} holds a tensor {key!r} that is no piece of a table")
-            piece, what = parsed
+            top, bottom, left, right = map(int, match.groups()[1:5])
+            piece, what = LocalTable(name=match[1], rows=(top, bottom), columns=(left, right)), match[6]
             pieces = self._contents.setdefault(piece.name, {})
             if piece in pieces and pieces[piece][0] is not file:
                 raise StoreError(
@@ -278,13 +262,14 @@ class ShardReader:
             raise StoreError(f"{self._folder} has no table {table!r}: it holds {known}")
         return self._contents[table]
 
-    def _overlapping(self, table: str, rows: _Range, columns: _Range) -> list[_Overlap]:
+    def _overlapping(self, wanted: LocalTable) -> list[_Overlap]:
         found = []
-        for piece in self._pieces(table):
-            common = _Overlap(piece, _common(piece.rows, rows), _common(piece.columns, columns))
-            if common.area:
-                found.append(common)
-        return sorted(found, key=lambda overlap: (overlap.rows, overlap.columns))
+        for piece in self._pieces(wanted.name):
+            rows, columns = _common(piece.rows, wanted.rows), _common(piece.columns, wanted.columns)
+            common = replace(piece, rows=rows, columns=columns)
+            if _num_cells(common):
+                found.append((piece, common))
+        return sorted(found, key=lambda overlap: (overlap[1].rows, overlap[1].columns))
 
     def _stored(self, piece: LocalTable, what: str) -> Any:
         """The library's view of a tensor on disk."""
@@ -302,36 +287,41 @@ class ShardReader:
         sample: Tensor = stored[0:0] if stored.get_shape() else stored[...].clone()
         return sample
 
-    def _part(self, overlap: _Overlap, what: str) -> Tensor:
-        """The part of a content that an overlap names, read from its file."""
-        stored = self._stored(overlap.piece, what)
-        (top, _), (left, _) = overlap.piece.rows, overlap.piece.columns
-        inside = (
-            slice(overlap.rows[0] - top, overlap.rows[1] - top),
-            slice(overlap.columns[0] - left, overlap.columns[1] - left),
-        )
-        part: Tensor = stored[inside[: len(stored.get_shape())]]
-        return part
-
     def _uncut(self, overlaps: list[_Overlap], what: str) -> Tensor:
-        values: list[Tensor] = [self._stored(overlap.piece, what)[...] for overlap in overlaps]
-        for overlap, value in zip(overlaps, values, strict=True):
+        pieces = [piece for piece, _ in overlaps]
+        values: list[Tensor] = [self._stored(piece, what)[...] for piece in pieces]
+        for piece, value in zip(pieces, values, strict=True):
             if not torch.equal(value, values[0]):
+                shown, first = (
+                    found.item() if found.ndim == 0 else "an array" for found in (value, values[0])
+                )
                 raise StoreError(
-                    f"{self._folder}: {what} is {_brief(value)} in {_shown(overlap.piece)} and {_brief(values[0])} "
-                    f"in {_shown(overlaps[0].piece)}: the files were not written together"
+                    f"{self._folder}: {what} is {shown} in {_shown(piece)} and {first} in {_shown(pieces[0])}: the "
+                    "files were not written together"
                 )
         return values[0].clone()
 
-    def _incomplete(self, table: str, rows: _Range, columns: _Range) -> StoreError:
-        pieces = sorted(self._pieces(table), key=lambda piece: (piece.rows, piece.columns))
+    def _incomplete(self, wanted: LocalTable) -> StoreError:
+        pieces = sorted(self._pieces(wanted.name), key=lambda piece: (piece.rows, piece.columns))
         shown = "; ".join(_shown(piece) for piece in pieces[:_MOST_PIECES_SHOWN])
         more = f"; and {len(pieces) - _MOST_PIECES_SHOWN} more" if len(pieces) > _MOST_PIECES_SHOWN else ""
-        wanted = LocalTable(name=table, rows=rows, columns=columns)
         return StoreError(
             f"{self._folder}: {_shown(wanted)} is not all there. The files hold {shown}{more}. Is a file missing, or "
             "has the table grown?"
         )
+
+
+def _num_cells(piece: LocalTable) -> int:
+    return piece.num_rows * piece.dim
+
+
+def _inside(part: LocalTable, whole: LocalTable) -> tuple[slice, slice]:
+    """Where a part of a rectangle lies in it."""
+    (top, _), (left, _) = whole.rows, whole.columns
+    return (
+        slice(part.rows[0] - top, part.rows[1] - top),
+        slice(part.columns[0] - left, part.columns[1] - left),
+    )
 
 
 def _common(first: _Range, second: _Range) -> _Range:
@@ -349,10 +339,6 @@ def _check_apart(pieces: list[LocalTable], folder: Path) -> None:
                 raise StoreError(
                     f"{folder}: {_shown(piece)} and {_shown(other)} overlap: not written together"
                 )
-
-
-def _brief(value: Tensor) -> str:
-    return str(value.item()) if value.ndim == 0 else "an array"
 
 
 def _shown(piece: LocalTable) -> str:
@@ -396,11 +382,19 @@ def write_safetensors(
     # The widest numbers first, so that each tensor starts at a multiple of its item size.
     names = sorted(layout, key=lambda name: -layout[name][0].itemsize)
     sizes = {name: layout[name][0].itemsize * prod(layout[name][1]) for name in names}
-    digest = hashlib.sha256()
+    entries: dict[str, object] = {"__metadata__": dict(metadata)}
+    start = 0
+    for name in names:
+        dtype, shape = layout[name]
+        stop = start + sizes[name]
+        entries[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, stop]}
+        start = stop
+    header = json.dumps(entries).encode()
+    header += b" " * (-len(header) % _HEADER_MULTIPLE)
+    opening = len(header).to_bytes(8, "little") + header
+    digest = hashlib.sha256(opening)
     with open_atomically(path) as file:
-        for block in _header(layout, names, sizes, metadata):
-            file.write(block)
-            digest.update(block)
+        file.write(opening)
         for name in names:
             written = 0
             for chunk in chunks(name):
@@ -411,18 +405,3 @@ def write_safetensors(
                 written += values.nbytes
             assert written == sizes[name], f"{name} has {written} bytes instead of {sizes[name]}"
     return digest.hexdigest()
-
-
-def _header(
-    layout: _Layout, names: Iterable[str], sizes: Mapping[str, int], metadata: Mapping[str, str]
-) -> tuple[bytes, bytes]:
-    entries: dict[str, object] = {"__metadata__": dict(metadata)}
-    start = 0
-    for name in names:
-        dtype, shape = layout[name]
-        stop = start + sizes[name]
-        entries[name] = {"dtype": _DTYPE_NAMES[dtype], "shape": list(shape), "data_offsets": [start, stop]}
-        start = stop
-    text = json.dumps(entries).encode()
-    text += b" " * (-len(text) % _HEADER_MULTIPLE)
-    return len(text).to_bytes(8, "little"), text

@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from windrow.comm.random import Stream, stream_key
 
-__all__ = ["DenseTableBatch", "LocalTable", "StateAxis", "StateTensor", "TableBatch"]
+__all__ = ["LocalTable", "StateAxis", "StateTensor", "TableBatch"]
 
 StateAxis = Literal["rows", "columns"]
 
@@ -140,36 +140,6 @@ class TableBatch(nn.Module, ABC):
         """Learn at this rate from the next `forward` (fused, whose backward pass is bound to it) or `step` on."""
 
     @abstractmethod
-    def initialise(self, *, seed: int, scales: Sequence[float]) -> None:
-        """Write first values that depend on seed, table, row and column alone, not on how tables are cut.
-
-        Args:
-            seed: the run's seed.
-            scales: for each member half the width of its first values' interval around 0.
-        """
-
-    @abstractmethod
-    def state(self) -> list[StateTensor]:
-        """Everything that is learnt: values and what the optimiser keeps."""
-
-    @abstractmethod
-    def load_state(self, tensors: Iterable[StateTensor]) -> None:
-        """Overwrite parts of the state, each as soon as it comes.
-
-        Args:
-            tensors: pieces and names are some of `state`'s, shapes too; values are converted where types differ.
-        """
-
-    @property
-    def num_bytes(self) -> int:
-        """Bytes of values and optimiser state; gradients are not counted."""
-        return sum(found.tensor.nbytes for found in self.state())
-
-
-class DenseTableBatch(TableBatch):
-    """What storages have in common that keep every value of a rectangle: state by rectangle, and first values."""
-
-    @abstractmethod
     def _stored(self, member: int) -> dict[str, Tensor]:
         """Views of a member, "weight" [rows, dim] first, then what the optimiser keeps, all float32.
 
@@ -179,12 +149,17 @@ class DenseTableBatch(TableBatch):
         """
 
     def initialise(self, *, seed: int, scales: Sequence[float]) -> None:
-        """See `TableBatch.initialise`: uniform in [-scale, scale)."""
+        """Write first values that depend on seed, table, row and column alone, not on how tables are cut.
+
+        Args:
+            seed: the run's seed.
+            scales: for each member half the width of its first values' interval around 0: uniform in [-scale, scale).
+        """
         for number, (member, scale) in enumerate(zip(self.members, scales, strict=True)):
             _fill_rectangle(self._stored(number)["weight"], member, scale, seed)
 
     def state(self) -> list[StateTensor]:
-        """See `TableBatch.state`: views."""
+        """Everything that is learnt: views of values and of what the optimiser keeps."""
         axes: tuple[StateAxis, StateAxis] = ("rows", "columns")
         return [
             StateTensor(
@@ -195,10 +170,19 @@ class DenseTableBatch(TableBatch):
         ]
 
     def load_state(self, tensors: Iterable[StateTensor]) -> None:
-        """See `TableBatch.load_state`."""
+        """Overwrite parts of the state, each as soon as it comes.
+
+        Args:
+            tensors: pieces and names are some of `state`'s, shapes too; values are converted where types differ.
+        """
         place = {(found.piece, found.name): found.tensor for found in self.state()}
         for given in tensors:
             place[given.piece, given.name].copy_(given.tensor)
+
+    @property
+    def num_bytes(self) -> int:
+        """Bytes of values and optimiser state; gradients are not counted."""
+        return sum(found.tensor.nbytes for found in self.state())
 
 
 _CHUNK_VALUES = 1 << 20

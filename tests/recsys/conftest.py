@@ -11,13 +11,13 @@ from windrow.recsys.batches import arrow_columns as repeats
 from windrow.recsys.log.store import MANIFEST_NAME, FeatureEntry, LogManifest, LogStore, SplitEntry, StoreFile
 
 
-@pytest.fixture(scope="session")
-def write_log() -> Callable[..., LogStore]:
-    """Write samples as a prepared log of one split, without all that preparing does: `_write_log`."""
-    return _write_log
+def handed_out(function: Callable[..., Any]) -> Any:
+    """Make a fixture of a function: a test that takes it calls it."""
+    return pytest.fixture(scope="session", name=function.__name__)(lambda: function)
 
 
-def _write_log(
+@handed_out
+def write_log(
     folder: Path,
     columns: Mapping[str, Any],
     *,
@@ -81,19 +81,8 @@ def _write_log(
     return LogStore.open(folder)
 
 
-@pytest.fixture(scope="session")
-def jagged_of() -> Callable[..., Any]:
-    """Make a jagged tensor of lists that one can read: `_jagged_of`."""
-    return _jagged_of
-
-
-@pytest.fixture(scope="session")
-def lists_of() -> Callable[[Any], dict[str, list[tuple[bytes, ...]]]]:
-    """Read a jagged tensor bit for bit: `_lists_of`."""
-    return _lists_of
-
-
-def _jagged_of(
+@handed_out
+def jagged_of(
     features: Mapping[str, Sequence[Sequence[int]]],
     weights: Mapping[str, Sequence[Sequence[float]]] | None = None,
     *,
@@ -108,25 +97,25 @@ def _jagged_of(
     """
     import torch
 
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+    from windrow.recsys.batches.jagged import keyed
 
     def flat(columns: Mapping[str, Sequence[Sequence[Any]]], dtype: Any) -> Any:
         return torch.tensor(
             [one for lists in columns.values() for ones in lists for one in ones], dtype=dtype
         )
 
-    return KeyedJaggedTensor(
-        keys=list(features),
-        values=flat(features, torch.int64),
-        weights=None if weights is None else flat(weights, torch.float32),
-        lengths=torch.tensor(
-            [len(ids) for lists in features.values() for ids in lists], dtype=dtype or torch.int64
-        ),
-        stride=len(next(iter(features.values()))),
+    lengths = [len(ids) for lists in features.values() for ids in lists]
+    return keyed(
+        list(features),
+        flat(features, torch.int64),
+        torch.tensor(lengths, dtype=dtype or torch.int64),
+        None if weights is None else flat(weights, torch.float32),
+        num_samples=len(next(iter(features.values()))),
     )
 
 
-def _lists_of(jagged: Any) -> dict[str, list[tuple[bytes, ...]]]:
+@handed_out
+def lists_of(jagged: Any) -> dict[str, list[tuple[bytes, ...]]]:
     """For each feature the bytes of each sample's ids, and of its weights where there are any."""
     columns = [jagged.values()] + ([] if jagged.weights_or_none() is None else [jagged.weights()])
     offsets, stride = jagged.offsets().tolist(), jagged.stride()
@@ -140,19 +129,8 @@ def _lists_of(jagged: Any) -> dict[str, list[tuple[bytes, ...]]]:
     }
 
 
-@pytest.fixture(scope="session")
-def lists_from() -> Callable[..., Any]:
-    """Make `Jagged` NumPy arrays of lists that one can read; their inverse is `as_lists`."""
-    return _lists_from
-
-
-@pytest.fixture(scope="session")
-def as_lists() -> Callable[[Any], list[list[Any]]]:
-    """What each list of a `Jagged` holds."""
-    return _as_lists
-
-
-def _lists_from(
+@handed_out
+def lists_from(
     lists: Sequence[Sequence[int]], weights: Any = None, *, before: int = 0, dtype: Any = None
 ) -> Any:
     """A Jagged.
@@ -172,6 +150,7 @@ def _lists_from(
     return Jagged(ids, offsets, np.arange(len(ids), dtype=np.float32) if weights is True else weights)
 
 
-def _as_lists(lists: Any) -> list[list[Any]]:
+@handed_out
+def as_lists(lists: Any) -> list[list[Any]]:
     offsets = lists.offsets.tolist()
     return [lists.values[low:high].tolist() for low, high in pairwise(offsets)]

@@ -5,10 +5,10 @@ import torch.nn.functional as F
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.recsys import ranking_evaluation as next_item_evaluation
+from windrow.recsys import ranking_evaluation
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sessions import HISTORY, ITEM, NextItemSamples
-from windrow.recsys.models.retrieval import NextItemVectors
+from windrow.recsys.models.retrieval import RetrievalVectors
 from windrow.recsys.ranking_evaluation import NextItemEvaluator
 
 NUM_ITEMS, NUM_SAMPLES, K = 40, 33, 5
@@ -31,7 +31,7 @@ def vectors(batch):
     histories = batch.sparse[HISTORY].to_dense()[: batch.num_samples]
     sessions = [ITEMS[one].mean(0) + ITEMS[one[-1]] for one in histories]
     stacked = torch.stack(sessions) if sessions else torch.empty(0, 6)
-    return NextItemVectors(stacked, ITEMS[batch.sparse[ITEM].values()])
+    return RetrievalVectors(stacked, ITEMS[batch.sparse[ITEM].values()])
 
 
 def expected(samples):
@@ -63,27 +63,29 @@ def test_equals_one_sample_at_a_time(spmd):
 
 
 def test_figures_are_the_same_on_any_number_of_ranks(monkeypatch):
-    monkeypatch.setattr(next_item_evaluation, "SCORES_PER_CHUNK", 4 * NUM_ITEMS)
+    monkeypatch.setattr(ranking_evaluation, "SCORES_PER_CHUNK", 4 * NUM_ITEMS)
     one, *others = [Loopback.run(size, evaluate)[0] for size in (1, 2, 3, 12)]
     assert all(found == one for found in others)
     assert one["test"] == pytest.approx(expected(SAMPLES["test"]), rel=1e-6)
 
 
-def test_what_cannot_be_measured_is_refused():
-    nothing = NextItemSamples(Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(0, np.int64))
-    world = Loopback.single()
-    with pytest.raises(RecipeError, match="k = 41: expected 1 to 40"):
-        evaluate(world, k=41)
-    with pytest.raises(DataError, match="test: no samples"):
-        evaluate(world, samples=SAMPLES | {"test": nothing})
-    with pytest.raises(DataError, match="no split"):
-        evaluate(world, samples={})
+def spoiled(batch):
+    found = vectors(batch)
+    return RetrievalVectors(found.queries * float("nan"), found.items)
 
 
-def test_a_vector_that_is_no_number_is_refused():
-    def spoiled(batch):
-        found = vectors(batch)
-        return NextItemVectors(found.sessions * float("nan"), found.items)
+NOTHING = NextItemSamples(Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64)), np.zeros(0, np.int64))
 
-    with pytest.raises(DataError, match="a session is NaN"):
-        evaluate(Loopback.single(), spoiled)
+
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"k": 41}, RecipeError, r"evaluation.k = 41: must be 1 \.\. 40"),
+        ({"samples": SAMPLES | {"test": NOTHING}}, DataError, "test: no samples"),
+        ({"samples": {}}, DataError, "no split"),
+        ({"vectors": spoiled}, DataError, "a session is NaN"),
+    ],
+)
+def test_what_cannot_be_measured_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(Loopback.single(), **options)

@@ -11,17 +11,8 @@ from windrow.comm.loopback import Loopback
 from windrow.recsys import ranking_evaluation
 from windrow.recsys.batches.interaction_reader import Neighbourhoods
 from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
-from windrow.recsys.models.retrieval import TowerVectors
-from windrow.recsys.ranking_evaluation import RankingEvaluator
-from windrow.recsys.ranking_metrics import (
-    check_finite,
-    find_hits,
-    gather_item_vectors,
-    mrr_at_k,
-    ndcg_at_k,
-    recall_at_k,
-    sum_of_chunks,
-)
+from windrow.recsys.models.retrieval import RetrievalVectors
+from windrow.recsys.ranking_evaluation import RankingEvaluator, _find_hits, _mrr_at_k, _ndcg_at_k
 
 NUM_USERS, NUM_ITEMS, K = 37, 50, 4
 
@@ -50,7 +41,7 @@ def vectors(batch):
             users[row] = USERS[user[0]] + (ITEMS[history].mean(0) if len(history) else 0)
         if len(item):
             items[row] = ITEMS[item[0]]
-    return TowerVectors(users, items)
+    return RetrievalVectors(users, items)
 
 
 def dense(lists):
@@ -75,14 +66,14 @@ def expected():
         hits = np.take_along_axis(relevant, recommended, axis=1)
         counts = relevant.sum(axis=1)
         some = counts > 0
-        recall, ndcg = recall_at_k(hits[some], counts[some]), ndcg_at_k(hits[some], counts[some])
+        recall, ndcg = hits[some].sum(1) / counts[some], _ndcg_at_k(hits[some], counts[some])
         figures[split] = {"recall@4": recall.mean(), "ndcg@4": ndcg.mean()}
     return figures
 
 
-def evaluate(world, interactions=INTERACTIONS, **options):
+def evaluate(world, interactions=INTERACTIONS, vectors=vectors, k=K, **options):
     neighbourhoods = Neighbourhoods.of(interactions, seed=0)
-    return RankingEvaluator(world, vectors, interactions, neighbourhoods, k=K, **options).evaluate()
+    return RankingEvaluator(world, vectors, interactions, neighbourhoods, k=k, **options).evaluate()
 
 
 @pytest.fixture
@@ -117,34 +108,34 @@ def test_figures_are_the_same_on_any_number_of_ranks():
     assert all(found == one for found in others)
 
 
+NOTHING = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)
+
+
+def only_test(test):
+    return Interactions(NUM_USERS, NUM_ITEMS, INTERACTIONS.train, NOTHING, test)
+
+
 def test_splits_without_items_are_left_out():
-    nothing = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)
-    train, test = INTERACTIONS.train, INTERACTIONS.test
-    [found] = Loopback.run(
-        1, lambda world: evaluate(world, Interactions(NUM_USERS, NUM_ITEMS, train, nothing, test))
-    )
-    assert list(found) == ["test"]
-    with pytest.raises(DataError, match="neither validation nor test"):
-        Loopback.run(
-            1, lambda world: evaluate(world, Interactions(NUM_USERS, NUM_ITEMS, train, nothing, nothing))
-        )
+    assert list(evaluate(Loopback.single(), only_test(INTERACTIONS.test))) == ["test"]
 
 
-def test_what_means_nothing_is_refused():
-    neighbourhoods = Neighbourhoods.of(INTERACTIONS, seed=0)
+def broken(batch):
+    found = vectors(batch)
+    return RetrievalVectors(found.queries, found.items * torch.nan)
 
-    def broken(batch):
-        found = vectors(batch)
-        return TowerVectors(found.users, found.items * torch.nan)
 
-    def body(world, k=K):
-        return RankingEvaluator(world, broken, INTERACTIONS, neighbourhoods, k=k).evaluate()
-
-    with pytest.raises(DataError, match="vector of an item is NaN"):
-        Loopback.run(1, body)
-    for k in (0, 51):
-        with pytest.raises(RecipeError, match=rf"evaluation.k = {k}: must be 1 \.\. 50"):
-            Loopback.run(1, lambda world, k=k: body(world, k))
+@pytest.mark.parametrize(
+    ("options", "error", "message"),
+    [
+        ({"vectors": broken}, DataError, "vector of an item is NaN"),
+        ({"k": 0}, RecipeError, r"evaluation.k = 0: must be 1 \.\. 50"),
+        ({"k": 51}, RecipeError, r"evaluation.k = 51: must be 1 \.\. 50"),
+        ({"interactions": only_test(NOTHING)}, DataError, "neither validation nor test"),
+    ],
+)
+def test_what_means_nothing_is_refused(options, error, message):
+    with pytest.raises(error, match=message):
+        evaluate(Loopback.single(), **options)
 
 
 MANY_ITEMS = 15
@@ -160,13 +151,12 @@ def test_metrics_equal_their_definitions(relevant, k, seed):
     users = generator.permutation(len(relevant))
     recommended = np.stack([generator.permutation(MANY_ITEMS)[:k] for _ in users])
     pairs = np.array([(user, item) for user, items in enumerate(relevant) for item in items])
-    hits = find_hits(recommended, users, item_lists_from_pairs(*pairs.T, len(relevant)))
+    hits = _find_hits(recommended, users, item_lists_from_pairs(*pairs.T, len(relevant)))
     counts = np.array([len(relevant[user]) for user in users])
-    recall, ndcg, reciprocal = recall_at_k(hits, counts), ndcg_at_k(hits, counts), mrr_at_k(hits)
+    ndcg, reciprocal = _ndcg_at_k(hits, counts), _mrr_at_k(hits)
     for row, user in enumerate(users):
         found = [item in relevant[user] for item in recommended[row].tolist()]
         assert hits[row].tolist() == found
-        assert recall[row] == sum(found) / len(relevant[user])
         assert reciprocal[row] == (1 / (found.index(True) + 1) if True in found else 0)
         gain = sum(1 / math.log2(place + 2) for place, hit in enumerate(found) if hit)
         best = sum(1 / math.log2(place + 2) for place in range(min(k, len(relevant[user]))))
@@ -174,45 +164,6 @@ def test_metrics_equal_their_definitions(relevant, k, seed):
 
 
 def test_nothing_relevant_nothing_hit():
-    nothing = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), 3)
-    assert not find_hits(np.array([[0, 1]]), np.array([2]), nothing).any()
-    assert find_hits(np.zeros((0, 2), dtype=np.int64), np.zeros(0, dtype=np.int64), nothing).shape == (0, 2)
-
-
-@pytest.mark.parametrize("last_item", [4, 5, 12])
-@pytest.mark.parametrize("batch_size", [1, 3, 100])
-def test_every_rank_has_all_items_and_looks_up_as_often_as_the_others(spmd, last_item, batch_size):
-    def body(world):
-        calls = []
-
-        def look_up(items):
-            assert len(items) <= max(1, batch_size // world.size)
-            # Collective, as a lookup is: hangs where a rank looks up more often than another.
-            counts = world.all_gather(torch.tensor([len(items)]), stage="lookup")
-            calls.append(sum(int(count) for count in counts))
-            return torch.from_numpy(items).double()[:, None] * torch.tensor([1.0, 10.0])
-
-        found = gather_item_vectors(world, look_up, 3, last_item, batch_size=batch_size)
-        expected = np.arange(3, last_item)[:, None] * np.array([1.0, 10.0])
-        np.testing.assert_array_equal(found.numpy(), expected)
-        assert sum(calls) == last_item - 3
-
-    spmd(body)
-
-
-def test_sums_are_those_of_one_rank_bit_by_bit(spmd):
-    chunks = torch.rand(11, 2, generator=torch.Generator().manual_seed(0), dtype=torch.float64) / 3
-
-    def body(world):
-        mine = chunks.tensor_split(world.size)[world.rank]
-        assert sum_of_chunks(world, mine) == chunks.cumsum(dim=0)[-1].tolist()
-
-    spmd(body)
-
-
-@pytest.mark.parametrize("value", [float("nan"), float("inf")])
-def test_what_is_no_number_is_refused(value):
-    check_finite(torch.zeros(2, 2), "an item")
-    check_finite(torch.zeros(0, 2), "an item")
-    with pytest.raises(DataError, match="vector of an item is NaN or infinite: lower the learning rates"):
-        check_finite(torch.tensor([[0.0, value]]), "an item")
+    assert not _find_hits(np.array([[0, 1]]), np.array([2]), NOTHING).any()
+    none = np.zeros((0, 2), dtype=np.int64)
+    assert _find_hits(none, none[:, 0], NOTHING).shape == (0, 2)

@@ -7,18 +7,17 @@ from torch import nn
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.loopback import Loopback
-from windrow.comm.meter import Stopwatch
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.batches.jagged import Jagged, pack_windows
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
-from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 DIM = 8
 OPTIONS = TableOptions(dim=DIM, optimizer="sgd", learning_rate=0.5)
@@ -44,25 +43,30 @@ def make_recommender(world, groups=(), **options):
     return Recommender(bags, sequences, model)
 
 
-def one_batch(world):
+def batch_of(jagged, labels, **others):
+    rows = torch.arange(len(labels))
+    dense = torch.linspace(0, 1, 2 * len(labels)).view(len(labels), 2)
+    return Batch(dense, jagged, labels, rows, **others)
+
+
+@pytest.fixture
+def one_batch(jagged_of):
     """Six samples, all of them on the last rank."""
-    if world.rank < world.size - 1:
-        sparse = KeyedJaggedTensor(
-            keys=["item", "city", "history"],
-            values=torch.zeros(0, dtype=torch.int64),
-            lengths=torch.zeros(0, dtype=torch.int64),
-        )
-        return Batch(torch.zeros(0, 2), sparse, torch.zeros(0), torch.zeros(0, dtype=torch.int64))
-    sparse = KeyedJaggedTensor(
-        keys=["item", "city", "history"],
-        values=torch.tensor([0, 1, 2, 3, 8, 8, 4, 3, 2, 1, 0, 0, 5, 6, 7]),
-        lengths=torch.tensor([1] * 12 + [0, 1, 2, 0, 0, 0]),
-    )
-    dense = torch.arange(12.0).reshape(6, 2) / 12
-    return Batch(dense, sparse, torch.tensor([1.0, 0, 1, 0, 0, 1]), torch.arange(6))
+
+    def make(world):
+        lists = {
+            "item": [[0], [1], [2], [3], [8], [8]],
+            "city": [[4], [3], [2], [1], [0], [0]],
+            "history": [[], [5], [6, 7], [], [], []],
+        }
+        count = 6 if world.rank == world.size - 1 else 0
+        features = {name: rows[:count] for name, rows in lists.items()}
+        return batch_of(jagged_of(features), torch.tensor([1.0, 0, 1, 0, 0, 1])[:count])
+
+    return make
 
 
-def step(world, one_batch=one_batch, groups=(), **options):
+def step(world, one_batch, groups=(), **options):
     """Logits before and after one update of everything."""
     recommender = make_recommender(world, groups, **options)
     reducer = GradientReducer(world, recommender.reduced_parameters())
@@ -79,26 +83,12 @@ def step(world, one_batch=one_batch, groups=(), **options):
     return before.detach(), after
 
 
-def test_samples_on_one_rank_only_give_the_same_answer(spmd):
-    expected = step(Loopback.single())
+def test_samples_on_one_rank_only_give_the_same_answer(spmd, one_batch):
+    expected = step(Loopback.single(), one_batch)
     assert not torch.allclose(*expected)
-    *_, last = spmd(step)
+    *_, last = spmd(lambda world: step(world, one_batch))
     for ours, theirs in zip(last, expected, strict=True):
         torch.testing.assert_close(ours, theirs, rtol=1e-5, atol=1e-6)
-
-
-def test_stages_one_by_one_give_what_forward_gives():
-    world = Loopback.single()
-    recommender = make_recommender(world)
-    batch = one_batch(world)
-    with torch.no_grad():
-        whole = recommender(batch)
-        stopwatch = Stopwatch()
-        lookup = recommender.start(batch, stopwatch)
-        lookup.start_ids()
-        lookup.start_lookup()
-        assert torch.equal(recommender.finish(batch, lookup), whole)
-    assert set(stopwatch.seconds) == {"ids", "lookup", "pooled"}
 
 
 def test_pooled_and_unpooled_features_have_the_same_groups():
@@ -110,7 +100,7 @@ def test_pooled_and_unpooled_features_have_the_same_groups():
         Recommender(bags, sequences, model)
 
 
-def test_windows_are_for_unpooled_features_alone():
+def test_windows_are_for_unpooled_features_alone(one_batch):
     recommender = make_recommender(Loopback.single())
     batch = one_batch(Loopback.single())
     windows = pack_windows(Jagged(torch.zeros(0, dtype=torch.int64), torch.tensor([0, 0])))
@@ -118,13 +108,10 @@ def test_windows_are_for_unpooled_features_alone():
         recommender.start(replace(batch, windows={"item": windows}))
 
 
-def test_an_inverse_without_its_rows_is_refused_before_lists_are_given_to_samples():
+def test_an_inverse_without_its_rows_is_refused_before_lists_are_given_to_samples(one_batch, jagged_of):
     recommender = make_recommender(Loopback.single())
     batch = one_batch(Loopback.single())
-    unique = KeyedJaggedTensor(
-        keys=["history"], values=torch.tensor([3]), lengths=torch.tensor([1]), stride=1
-    )
-    group = InverseKeyedJaggedTensor(unique, torch.tensor([0, 0, 0, 1, 0, 0]))
+    group = InverseKeyedJaggedTensor(jagged_of({"history": [[3]]}), torch.tensor([0, 0, 0, 1, 0, 0]))
     with pytest.raises(DataError, match="history: inverse holds 1, but there are rows 0 to 0"):
         recommender.start(replace(batch, deduplicated=(group,)))
 
@@ -139,41 +126,22 @@ def test_tables_that_every_rank_holds_are_summed_with_the_dense_model():
     assert Loopback.run(2, count) == [(["city"], 1)] * 2
 
 
-def test_a_learning_rate_of_zero_is_the_end_of_learning():
-    world = Loopback.single()
-    recommender = make_recommender(world)
-    recommender.set_table_learning_rate(0.0)
-    before = [part.tensor.clone() for table in recommender.local_tables() for part in table.state()]
-    batch = one_batch(world)
-    recommender.model.loss_sum(recommender(batch), batch).backward()
-    recommender.step_tables()
-    after = [part for table in recommender.local_tables() for part in table.state()]
-    for part, tensor in zip(after, before, strict=True):
-        assert part.name != "weight" or torch.equal(part.tensor, tensor)
-
-
 GROUPS = (("city", "history"),)
 
 
-def repeating_batch(world):
+@pytest.fixture
+def repeating_batch(jagged_of):
     """Seven samples a rank, some of which share city and history; the second rank has none."""
-    choice = torch.tensor([0, 0, 1, 0, 2, 2, 2])[: 0 if world.rank == 1 else 7]
-    lists = {"city": [[3], [4], [3]], "history": [[1, 8, 8], [], [1]]}
-    rows = KeyedJaggedTensor(
-        keys=list(lists),
-        values=torch.tensor([number for kind in lists.values() for row in kind for number in row]),
-        lengths=torch.tensor([len(row) for kind in lists.values() for row in kind]),
-    )
-    if not len(choice):
-        nothing = torch.zeros(0, dtype=torch.int64)
-        rows = KeyedJaggedTensor(keys=list(lists), values=nothing, lengths=nothing, stride=0)
-    items = torch.arange(len(choice)) + world.rank % 3
-    sparse = KeyedJaggedTensor(
-        keys=["item"], values=items, lengths=torch.ones_like(items), stride=len(choice)
-    )
-    labels = (items % 2).float()
-    dense = torch.linspace(0, 1, 2 * len(choice)).view(len(choice), 2)
-    return Batch(dense, sparse, labels, items, (InverseKeyedJaggedTensor(rows, choice),))
+
+    def make(world):
+        choice = torch.tensor([0, 0, 1, 0, 2, 2, 2])[: 0 if world.rank == 1 else 7]
+        lists = {"city": [[3], [4], [3]], "history": [[1, 8, 8], [], [1]]}
+        rows = jagged_of({name: given if len(choice) else [] for name, given in lists.items()})
+        items = torch.arange(len(choice)) + world.rank % 3
+        sparse = jagged_of({"item": items[:, None].tolist()})
+        return batch_of(sparse, (items % 2).float(), deduplicated=(InverseKeyedJaggedTensor(rows, choice),))
+
+    return make
 
 
 @pytest.mark.parametrize(
@@ -185,14 +153,11 @@ def repeating_batch(world):
     ],
     ids=["target", "self", "feature MLPs"],
 )
-def test_what_samples_share_gives_the_same_answer_once(spmd, options):
+def test_what_samples_share_gives_the_same_answer_once(spmd, options, repeating_batch):
     """Logits and everything that was learnt: with tables made for the group, and with lists given to each sample."""
 
     def both(world):
-        return (
-            step(world, repeating_batch, GROUPS, **options),
-            step(world, repeating_batch, (), **options),
-        )
+        return (step(world, repeating_batch, GROUPS, **options), step(world, repeating_batch, (), **options))
 
     for shared, plain in spmd(both):
         for ours, theirs in zip(shared, plain, strict=True):
@@ -210,25 +175,19 @@ class TakesTheRows(nn.Module):
         return embeddings.sequences["history"]
 
 
-def packed_batch():
-    """Two sessions of prefixes: [3] [3 1] [3 1 1], then [4] [4 0]."""
-    lists = [[3], [3, 1], [3, 1, 1], [4], [4, 0]]
-    offsets = torch.tensor([0, *map(len, lists)]).cumsum(0)
-    ids = torch.tensor([item for one in lists for item in one])
-    windows = pack_windows(Jagged(ids, offsets))
-    plain = KeyedJaggedTensor(keys=["history"], values=ids, lengths=offsets.diff())
-    packed = KeyedJaggedTensor(keys=["history"], values=windows.values, lengths=torch.tensor([1, 1, 1, 1, 1]))
-    rest = (torch.ones(5), torch.arange(5))
-    return (
-        Batch(torch.empty(5, 0), plain, *rest),
-        Batch(torch.empty(5, 0), packed, *rest, windows={"history": windows}),
-    )
+@pytest.fixture
+def packed_batches(jagged_of):
+    """Two sessions of prefixes: [3] [3 1] [3 1 1], then [4] [4 0]; each as its list, and as windows."""
+    plain = jagged_of({"history": [[3], [3, 1], [3, 1, 1], [4], [4, 0]]})
+    windows = pack_windows(Jagged(plain.values(), plain.offsets()))
+    packed = jagged_of({"history": windows.values[:, None].tolist()})
+    return batch_of(plain, torch.ones(5)), batch_of(packed, torch.ones(5), windows={"history": windows})
 
 
-def test_windows_get_the_rows_that_lists_get(spmd):
+def test_windows_get_the_rows_that_lists_get(spmd, packed_batches):
     def learnt(world):
         found = []
-        for batch in packed_batch():
+        for batch in packed_batches:
             tables = EmbeddingCollection(SEQUENCES, world=world, optimizer=OPTIONS, seed=2)
             recommender = Recommender(None, tables, TakesTheRows())
             rows = recommender(batch)

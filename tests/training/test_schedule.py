@@ -2,24 +2,25 @@
 
 import itertools
 import math
+from typing import get_args
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from torch.optim.lr_scheduler import CosineAnnealingLR, LinearLR
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.training.schedule import SCHEDULE_KINDS, EarlyStopping, ScheduleOptions, learning_rate_factor
+from windrow.training.schedule import EarlyStopping, ScheduleKind, ScheduleOptions, learning_rate_factor
 
 OPTIONS = st.builds(
     ScheduleOptions,
-    kind=st.sampled_from(SCHEDULE_KINDS),
+    kind=st.sampled_from(get_args(ScheduleKind)),
     warmup_steps=st.integers(0, 20),
     final_fraction=st.floats(0, 1),
 )
 
 
-@settings(deadline=None)
 @given(OPTIONS, st.integers(1, 50))
 def test_it_rises_to_one_and_falls_to_the_final_fraction(options, steps_after_warmup):
     total = options.warmup_steps + steps_after_warmup
@@ -34,27 +35,21 @@ def test_it_rises_to_one_and_falls_to_the_final_fraction(options, steps_after_wa
     assert factors[total:] == [end] * 3
 
 
-@pytest.mark.parametrize("final_fraction", [0.0, 0.25])
-def test_cosine_equals_the_closed_form_of_torch(final_fraction):
-    total, peak = 37, 0.3
+@pytest.mark.parametrize(
+    ("kind", "make"),
+    [
+        ("cosine", lambda optimizer: CosineAnnealingLR(optimizer, 37, eta_min=0.25 * 0.3)),
+        ("linear", lambda optimizer: LinearLR(optimizer, 1.0, 0.25, total_iters=37)),
+    ],
+)
+def test_equals_the_closed_form_of_torch(kind, make):
+    peak = 0.3
     optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=peak)
-    theirs = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, total, eta_min=final_fraction * peak)
-    options = ScheduleOptions(kind="cosine", final_fraction=final_fraction)
-    for step in range(total + 1):
-        assert peak * learning_rate_factor(options, step, total) == pytest.approx(
-            theirs.get_last_lr()[0], abs=1e-12
-        )
-        optimizer.step()
-        theirs.step()
-
-
-def test_linear_equals_the_closed_form_of_torch():
-    total = 20
-    optimizer = torch.optim.SGD([torch.zeros(1, requires_grad=True)], lr=1.0)
-    theirs = torch.optim.lr_scheduler.LinearLR(optimizer, start_factor=1.0, end_factor=0.1, total_iters=total)
-    options = ScheduleOptions(kind="linear", final_fraction=0.1)
-    for step in range(total + 1):
-        assert learning_rate_factor(options, step, total) == pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+    theirs = make(optimizer)
+    options = ScheduleOptions(kind=kind, final_fraction=0.25)
+    for step in range(38):
+        expected = pytest.approx(theirs.get_last_lr()[0], abs=1e-12)
+        assert peak * learning_rate_factor(options, step, 37) == expected
         optimizer.step()
         theirs.step()
 
@@ -72,29 +67,23 @@ def test_a_run_may_be_all_warm_up_but_not_shorter():
         learning_rate_factor(options, 0, 3)
 
 
-def test_options_out_of_range_are_refused():
-    with pytest.raises(RecipeError, match="kind = 'cosin': must be one of constant, linear, cosine"):
-        ScheduleOptions(kind="cosin")
-    with pytest.raises(RecipeError, match="warmup_steps = -1: must not be negative"):
-        ScheduleOptions(warmup_steps=-1)
-    with pytest.raises(RecipeError, match=r"final_fraction = 1\.5: must be between 0 and 1"):
-        ScheduleOptions(final_fraction=1.5)
+@pytest.mark.parametrize(
+    ("make", "message"),
+    [
+        (lambda: ScheduleOptions(kind="cosin"), "kind = 'cosin': must be one of constant, linear, cosine"),
+        (lambda: ScheduleOptions(warmup_steps=-1), "warmup_steps = -1: must not be negative"),
+        (lambda: ScheduleOptions(final_fraction=1.5), r"final_fraction = 1\.5: must be between 0 and 1"),
+        (lambda: EarlyStopping(patience=0), "patience = 0 epochs: must be at least 1"),
+    ],
+)
+def test_options_out_of_range_are_refused(make, message):
+    with pytest.raises(RecipeError, match=message):
+        make()
 
 
 VALUES = st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=20)
 
 
-def test_the_drawn_example():
-    stopping = EarlyStopping(patience=3)
-    stops = []
-    for epoch, value in enumerate([0.70, 0.74, 0.73, math.nan, 0.74]):
-        stopping.update(epoch, value)
-        stops.append(stopping.should_stop)
-    assert stops == [False, False, False, False, True]
-    assert (stopping.best_epoch, stopping.best_value) == (1, 0.74)
-
-
-@settings(deadline=None)
 @given(VALUES, st.integers(1, 5))
 def test_the_best_is_the_first_largest_and_stopping_counts_from_it(values, patience):
     stopping = EarlyStopping(patience=patience)
@@ -108,24 +97,14 @@ def test_the_best_is_the_first_largest_and_stopping_counts_from_it(values, patie
         assert stopping.should_stop == (epoch - best_epoch >= patience)
 
 
-@settings(deadline=None)
 @given(VALUES)
 def test_a_falling_metric_is_a_rising_one_upside_down(values):
-    rising = EarlyStopping(patience=2, min_delta=0.25)
-    falling = EarlyStopping(patience=2, min_delta=0.25, higher_is_better=False)
+    rising = EarlyStopping(patience=2)
+    falling = EarlyStopping(patience=2, higher_is_better=False)
     for epoch, value in enumerate(values):
         assert falling.update(epoch, -value) == rising.update(epoch, value)
         assert falling.should_stop == rising.should_stop
         assert falling.best_value == -rising.best_value
-
-
-def test_a_small_gain_does_not_count():
-    stopping = EarlyStopping(patience=2, min_delta=0.01)
-    assert stopping.update(0, 0.5)
-    assert not stopping.update(1, 0.505)
-    assert not stopping.should_stop
-    assert not stopping.update(2, 0.51)
-    assert stopping.should_stop
 
 
 def test_patience_counts_epochs_and_not_evaluations():
@@ -145,7 +124,6 @@ def test_without_patience_the_best_is_remembered_and_nothing_stops():
     assert stopping.best_epoch == 0
 
 
-@settings(deadline=None)
 @given(VALUES, st.data())
 def test_resumed_halfway_it_ends_the_same(values, data):
     cut = data.draw(st.integers(0, len(values)))
@@ -165,12 +143,3 @@ def test_state_of_another_version_is_refused():
         StoreError, match=r"fields \['best'\] but \['best_epoch', 'best_value', 'last_epoch'\]"
     ):
         EarlyStopping(patience=1).load_state_dict({"best": 1.0})
-
-
-def test_patience_out_of_range_is_refused():
-    with pytest.raises(RecipeError, match="patience = 0 epochs: must be at least 1"):
-        EarlyStopping(patience=0)
-    with pytest.raises(RecipeError, match="min_delta = -1: must be a finite number"):
-        EarlyStopping(patience=1, min_delta=-1)
-    with pytest.raises(RecipeError, match="min_delta = nan"):
-        EarlyStopping(patience=1, min_delta=math.nan)

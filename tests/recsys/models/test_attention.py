@@ -1,3 +1,5 @@
+from functools import partial
+
 import pytest
 import torch
 from hypothesis import given
@@ -5,14 +7,7 @@ from hypothesis import strategies as st
 
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.models import attention as item_pairs
-from windrow.recsys.models.attention import (
-    AttentionPooling,
-    ItemPairs,
-    places_from_the_end,
-    repeated,
-    segment_softmax,
-    summed,
-)
+from windrow.recsys.models.attention import AttentionPooling, ItemPairs, segment_softmax
 
 
 def generator(seed: int = 0) -> torch.Generator:
@@ -82,12 +77,10 @@ def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pyt
     samples = torch.tensor(
         [sample for sample, row in enumerate(rows) for _ in range(lengths[row])], dtype=torch.int64
     )
-    generator = torch.Generator().manual_seed(0)
+    draw = partial(torch.randn, generator=generator(), dtype=torch.float64)
     sizes = (sum(lengths), len(rows), len(places))
-    items, queries, of_pairs = (
-        torch.randn(size, 4, generator=generator, dtype=torch.float64).requires_grad_() for size in sizes
-    )
-    weights = torch.randn(len(places), generator=generator, dtype=torch.float64).requires_grad_()
+    items, queries, of_pairs = (draw(size, 4).requires_grad_() for size in sizes)
+    weights = draw(len(places)).requires_grad_()
     with pytest.MonkeyPatch.context() as patch:
         if by_pytorch:
             patch.setattr(item_pairs, "is_compiled", lambda rows: False)
@@ -109,7 +102,7 @@ def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pyt
     leaves = [items, queries, of_pairs, weights]
     for mine, slow in zip(results, expected, strict=True):
         torch.testing.assert_close(mine, slow)
-        upstream = torch.randn(slow.shape, generator=generator, dtype=torch.float64)
+        upstream = draw(slow.shape)
         gradients = (
             torch.autograd.grad(result, leaves, upstream, allow_unused=True, materialize_grads=True)
             for result in (mine, slow)
@@ -118,39 +111,16 @@ def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pyt
             torch.testing.assert_close(*pair)
 
 
-def make_generator(seed: int = 0) -> torch.Generator:
-    return torch.Generator().manual_seed(seed)
-
-
 @given(lengths=st.lists(st.integers(0, 4), max_size=6), scale=st.sampled_from([0.0, 1.0, 1e4]))
 def test_softmax_is_that_of_each_run(lengths: list[int], scale: float) -> None:
-    scores = (
-        torch.randn(sum(lengths), generator=make_generator(), dtype=torch.float64) * scale
-    ).requires_grad_()
+    scores = (torch.randn(sum(lengths), generator=generator(), dtype=torch.float64) * scale).requires_grad_()
     result = segment_softmax(scores, torch.tensor(lengths, dtype=torch.int64))
     expected = torch.cat([scores[:0], *(run.softmax(0) for run in scores.split(lengths))])
     torch.testing.assert_close(result, expected)
-    upstream = torch.randn(len(scores), generator=make_generator(1), dtype=torch.float64)
+    upstream = torch.randn(len(scores), generator=generator(1), dtype=torch.float64)
     for mine, slow in zip(
         torch.autograd.grad(result, scores, upstream),
         torch.autograd.grad(expected, scores, upstream),
         strict=True,
     ):
         torch.testing.assert_close(mine, slow, atol=1e-12, rtol=1e-9)
-
-
-@given(lengths=st.lists(st.integers(0, 4), max_size=6))
-def test_places_from_the_end(lengths: list[int]) -> None:
-    places = places_from_the_end(torch.tensor(lengths, dtype=torch.int64), sum(lengths))
-    assert places.tolist() == [place for length in lengths for place in reversed(range(length))]
-
-
-@given(lengths=st.lists(st.integers(0, 4), max_size=6))
-def test_rows_are_repeated_and_summed(lengths: list[int]) -> None:
-    rows = torch.arange(2 * len(lengths)).view(-1, 2).float()
-    runs = repeated(rows, torch.tensor(lengths, dtype=torch.int64), sum(lengths))
-    assert runs.tolist() == [
-        row for row, length in zip(rows.tolist(), lengths, strict=True) for _ in range(length)
-    ]
-    totals = summed(runs, torch.tensor(lengths, dtype=torch.int64))
-    assert torch.equal(totals, rows * torch.tensor(lengths).view(-1, 1))

@@ -10,8 +10,9 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.models.build import ModelOptions, build_model
+from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import DCN, DLRM
+from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.models.self_attention import SelfAttentionPooling
 from windrow.recsys.models.towers import FeatureMLPModel, SequenceModel
 
@@ -19,14 +20,25 @@ DIMS = {"user": 4, "item": 4}
 
 
 def test_options_arrive() -> None:
-    model = build_model(
-        ModelOptions(bottom=(7,), top=(9, 5), embeddings_in_top=True), num_dense=3, pooled_dims=DIMS, seed=0
-    )
+    """Towers in front of feature MLPs in front of the model."""
+    options = ModelOptions(
+        sequences=("seen",), sequence_pooling="self", sequence_layers=3, sequence_heads=2, sequence_hidden=(7,),
+        sequence_positions=9, feature_mlp=(5,), bottom=(7,), top=(9, 5), embeddings_in_top=True,
+    )  # fmt: skip
+    outer = build_model(options, num_dense=3, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
+    assert isinstance(outer, SequenceModel)
+    (tower,) = outer.poolings
+    assert isinstance(tower, SelfAttentionPooling)
+    assert len(tower.layers) == 3
+    assert tower.positions.shape == (9, 4)
+    assert isinstance(outer.model, FeatureMLPModel)
+    assert [output.out_features for output in outer.model.outputs] == [4, 4, 4]
+    model = outer.model.model
     assert isinstance(model, DLRM)
     assert model.bottom is not None
     assert [layer.out_features for layer in model.bottom.layers] == [7, 4]
     assert [layer.out_features for layer in model.top.layers] == [9, 5]
-    assert model.top.layers[0].in_features == 3 + 3 * 4
+    assert model.top.layers[0].in_features == 6 + 4 * 4
     dcn = build_model(
         ModelOptions(kind="dcn", structure="parallel", cross_layers=2, low_rank=3, deep=(6,)),
         num_dense=3,
@@ -38,61 +50,22 @@ def test_options_arrive() -> None:
     assert dcn.logit.in_features == 11 + 6
 
 
-def test_sequences_stand_in_front() -> None:
-    options = ModelOptions(sequences=("seen",), sequence_query="item", sequence_hidden=(5,))
-    model = build_model(options, num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
-    assert isinstance(model, SequenceModel)
-    assert isinstance(model.model, DLRM)
-    assert model.model.dots.num_pairs == 3
-
-
-def test_self_attention_and_feature_nets() -> None:
-    options = ModelOptions(
-        sequences=("seen",),
-        sequence_pooling="self",
-        sequence_layers=3,
-        sequence_heads=2,
-        sequence_hidden=(7,),
-        sequence_positions=9,
-        feature_mlp=(5,),
-    )
-    model = build_model(options, num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
-    assert isinstance(model, SequenceModel)
-    (tower,) = model.poolings
-    assert isinstance(tower, SelfAttentionPooling)
-    assert len(tower.layers) == 3
-    assert tower.positions.shape == (9, 4)
-    assert isinstance(model.model, FeatureMLPModel)
-    assert [output.out_features for output in model.model.outputs] == [4, 4, 4]
-
-
 @pytest.mark.parametrize(
-    ("query", "sequence_dim", "message"),
+    ("options", "sequence_dims", "message"),
     [
-        ("shop", 4, r'"shop" is no pooled feature: choose one of user, item'),
-        ("item", 8, "'seen', 8 columns, with 'item', 4"),
+        ({"sequence_query": "shop"}, {"seen": 4}, r'"shop" is no pooled feature: choose one of user, item'),
+        ({"kind": "dcn", "sequence_query": "item"}, {"seen": 8}, "'seen', 8 columns, with 'item', 4"),
+        ({"sequences": ()}, {"seen": 4}, r"sequences = \[\], but the unpooled features are \['seen'\]"),
+        ({"sequences": ("user",), "sequence_pooling": "self"}, {"user": 4}, "user: both pooled and unpooled"),
+        ({"kind": "two_tower", "sequences": ()}, {}, "learns from interactions"),
     ],
 )
-def test_refuses_queries_that_do_not_fit(query: str, sequence_dim: int, message: str) -> None:
-    options = ModelOptions(kind="dcn", sequences=("seen",), sequence_query=query)
+def test_refuses_features_that_do_not_fit(
+    options: dict[str, Any], sequence_dims: dict[str, int], message: str
+) -> None:
+    given = ModelOptions(**{"sequences": ("seen",), **options})
     with pytest.raises(RecipeError, match=message):
-        build_model(options, num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": sequence_dim}, seed=0)
-
-
-def test_refuses_features_that_are_not_there() -> None:
-    with pytest.raises(RecipeError, match=r"sequences = \[\], but the unpooled features are \['seen'\]"):
-        build_model(ModelOptions(), num_dense=0, pooled_dims=DIMS, sequence_dims={"seen": 4}, seed=0)
-
-
-def test_refuses_features_that_are_there_twice() -> None:
-    options = ModelOptions(sequences=("user",), sequence_pooling="self")
-    with pytest.raises(RecipeError, match="user: both pooled and unpooled"):
-        build_model(options, num_dense=0, pooled_dims={"user": 4}, sequence_dims={"user": 4}, seed=0)
-
-
-def test_two_towers_are_no_model_of_clicks() -> None:
-    with pytest.raises(RecipeError, match="learns from interactions"):
-        build_model(ModelOptions(kind="two_tower"), num_dense=0, pooled_dims=DIMS, seed=0)
+        build_model(given, num_dense=0, pooled_dims=DIMS, sequence_dims=sequence_dims, seed=0)
 
 
 def test_large_seeds_work() -> None:
@@ -194,26 +167,6 @@ def test_shared_rows_change_neither_logits_nor_gradients(
             torch.testing.assert_close(mine, slow, rtol=1e-9, atol=1e-11)
 
 
-@pytest.mark.parametrize("options", SHAPES, ids=lambda options: f"{options.kind}-{SHAPES.index(options)}")
-def test_a_step_in_single_precision_is_equal_up_to_rounding(options: ModelOptions) -> None:
-    shared = Shared(5, [0, 0, 0, 1, 2, 2, 4, 4, 4, 4, 3, 0])
-    for name in ("dense", "user", "item", "seen", "bought"):
-        setattr(shared, name, getattr(shared, name).detach().float().requires_grad_())
-    results = []
-    for embeddings in (shared.for_each_sample(), shared.once()):
-        model = build_model(
-            options,
-            num_dense=2,
-            pooled_dims=DIMS,
-            sequence_dims=dict.fromkeys(options.sequences, 4),
-            seed=0,
-        )
-        logits = model(shared.dense, embeddings)
-        results.append([logits, *torch.autograd.grad(logits.mean(), [shared.user, *model.parameters()])])
-    for mine, slow in zip(*results, strict=True):
-        torch.testing.assert_close(mine, slow, rtol=1e-5, atol=1e-6)
-
-
 @pytest.mark.parametrize(
     ("values", "message"),
     [
@@ -229,7 +182,7 @@ def test_a_step_in_single_precision_is_equal_up_to_rounding(options: ModelOption
         ({"sequence_pooling": "self"}, "needs model.sequences"),
         (
             {"sequence_pooling": "self", "sequences": ("seen",), "sequence_query": "item"},
-            'sequence_query = "item" is for sequence_pooling = "target"',
+            'sequence_query is for sequence_pooling = "target", but model.sequence_pooling = "self"',
         ),
         (
             {"sequences": ("seen",), "sequence_query": "item", "sequence_heads": 2},

@@ -67,7 +67,7 @@ def test_vectors_and_loss_equal_one_sample_at_a_time():
         expected = 0.0
         for row, (history, target) in enumerate(zip(histories, targets, strict=True)):
             session = reference_session(model, table[history])
-            torch.testing.assert_close(vectors.sessions[row], session)
+            torch.testing.assert_close(vectors.queries[row], session)
             scores = items @ session / 0.2 - log_probabilities
             against = [target] + [item for item in negatives if item != target]
             expected += float(scores[against].logsumexp(0) - scores[target])
@@ -92,12 +92,12 @@ def test_dropout_goes_with_the_sample():
     model, table = make_model(dropout=0.5), random_table()
     batch = make_batch([[3, 1], [3, 1], [2]], [1, 1, 1])
     context = DropoutContext(seed=1, epoch=0, step=0, row_ids=torch.tensor([7, 8, 7]))
-    dropped = model.finish(batch.dense, embeddings_of(batch, table), context).sessions
+    dropped = model.finish(batch.dense, embeddings_of(batch, table), context).queries
     assert not torch.equal(dropped[0], dropped[1])
     again = make_batch([[3, 1]], [1])
     alone = DropoutContext(seed=1, epoch=0, step=0, row_ids=torch.tensor([8]))
     torch.testing.assert_close(
-        model.finish(again.dense, embeddings_of(again, table), alone).sessions, dropped[1:2]
+        model.finish(again.dense, embeddings_of(again, table), alone).queries, dropped[1:2]
     )
 
 

@@ -6,12 +6,14 @@ from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.embeddings import Embeddings, PooledRows
-from windrow.recsys.models.attention import AttentionPooling, summed
+from windrow.recsys.models.attention import AttentionPooling
 from windrow.recsys.models.click_models import DCN
-from windrow.recsys.models.towers import FeatureMLPModel, SequenceModel, check_deduplicable
+from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.models.towers import FeatureMLPModel, SequenceModel
 from windrow.recsys.torchrec_adapter import JaggedTensor
 
 DIMS = {"user": 3, "item": 4}
+DEEP = ModelOptions(kind="dcn", deep=(5,))
 
 
 class OwnTower(nn.Module):
@@ -24,14 +26,14 @@ class OwnTower(nn.Module):
 
     def forward(self, items: Tensor, lengths: Tensor) -> Tensor:
         self.num_lists = len(lengths)
-        return summed(self.inside(items), lengths)
+        return torch.segment_reduce(self.inside(items), "sum", lengths=lengths)
 
 
 def make(
     tower: nn.Module, query: str | None = None, deduplication: DeduplicationOptions | None = None
 ) -> SequenceModel:
     generator = torch.Generator().manual_seed(0)
-    inner = DCN(num_dense=0, pooled_dims={**DIMS, "seen": 4}, deep=(5,), generator=generator)
+    inner = DCN(DEEP, num_dense=0, pooled_dims={**DIMS, "seen": 4}, generator=generator)
     return SequenceModel(inner, {"seen": tower}, query=query, deduplication=deduplication)
 
 
@@ -66,9 +68,7 @@ def test_a_tower_of_ones_own_runs_once_for_each_list(*, expand_jagged: bool) -> 
     torch.testing.assert_close(*logits)
 
 
-def test_refuses_towers_that_cannot_run_once() -> None:
-    with pytest.raises(RecipeError, match=r"OwnTower.inside.0 \(Dropout\).*deduplication.compute = false"):
-        make(OwnTower(nn.Dropout(0.5)))
+def test_towers_that_cannot_run_once_may_run_for_each_sample() -> None:
     make(OwnTower(nn.Dropout(0.5)), deduplication=DeduplicationOptions(compute=False))
 
 
@@ -77,15 +77,10 @@ def test_target_attention_needs_a_target() -> None:
         make(AttentionPooling(4, generator=torch.Generator().manual_seed(0)))
 
 
-DIMS_OF_MLPS = {"user": 3, "item": 4}
-
-
 def make_mlps(deduplication: DeduplicationOptions | None = None) -> FeatureMLPModel:
     generator = torch.Generator().manual_seed(0)
-    inner = DCN(num_dense=1, pooled_dims=DIMS_OF_MLPS, deep=(5,), generator=generator)
-    return FeatureMLPModel(
-        inner, DIMS_OF_MLPS, hidden=(6, 2), deduplication=deduplication, generator=generator
-    )
+    inner = DCN(DEEP, num_dense=1, pooled_dims=DIMS, generator=generator)
+    return FeatureMLPModel(inner, DIMS, hidden=(6, 2), deduplication=deduplication, generator=generator)
 
 
 def test_formula() -> None:
@@ -95,10 +90,8 @@ def test_formula() -> None:
     changed = [
         output(mlp(part)) for output, mlp, part in zip(model.outputs, model.mlps, (user, item), strict=True)
     ]
-    expected = model.model(dense, Embeddings.of(torch.cat(changed, 1), DIMS_OF_MLPS))
-    torch.testing.assert_close(
-        model(dense, Embeddings.of(torch.cat([user, item], 1), DIMS_OF_MLPS)), expected
-    )
+    expected = model.model(dense, Embeddings.of(torch.cat(changed, 1), DIMS))
+    torch.testing.assert_close(model(dense, Embeddings.of(torch.cat([user, item], 1), DIMS)), expected)
     # Groups may hold features in another order.
     turned = Embeddings.of(torch.cat([item, user], 1), {"item": 4, "user": 3})
     torch.testing.assert_close(model(dense, Embeddings(turned.groups, ("user", "item"))), expected)
@@ -119,7 +112,7 @@ def test_sequences_reach_the_model_inside() -> None:
     model, seen = make_mlps(), []
     model.model.finish = lambda begun, embeddings, context: seen.append(embeddings) or begun  # type: ignore[method-assign]
     sequences = {"seen": Deduplicated(Jagged(torch.zeros(3, 4), torch.tensor([0, 1, 3])))}
-    given = Embeddings.of(torch.zeros(2, 7), DIMS_OF_MLPS)
+    given = Embeddings.of(torch.zeros(2, 7), DIMS)
     model(torch.zeros(2, 1), Embeddings(given.groups, given.order, sequences))
     assert seen[0].sequences == sequences
 
@@ -140,12 +133,13 @@ class Draws(nn.Module):
         (nn.Sequential(Draws()), r"Sequential.0 \(Draws\) says that it depends on other samples"),
     ],
 )  # fmt: skip
-def test_refuses(module: nn.Module, message: str) -> None:
+def test_refuses_towers_that_cannot_run_once(module: nn.Module, message: str) -> None:
     with pytest.raises(RecipeError, match=message):
-        check_deduplicable(module)
+        make(module)
 
 
 def test_takes_what_is_a_function_of_its_input() -> None:
     with torch.device("meta"):  # So that no numbers are drawn.
-        check_deduplicable(nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.0), nn.GRU(4, 4)))
-        check_deduplicable(nn.TransformerEncoderLayer(4, 2, dropout=0.0))
+        tower = nn.Sequential(nn.Linear(4, 4), nn.LayerNorm(4), nn.Dropout(0.0), nn.GRU(4, 4))
+        tower.append(nn.TransformerEncoderLayer(4, 2, dropout=0.0))
+    make(tower)

@@ -3,14 +3,13 @@ import pytest
 import torch
 import torch.nn.functional as F
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.interaction_reader import FEATURES, InteractionReader, Neighbourhoods
 from windrow.recsys.batches.interactions import Interactions, item_lists_from_pairs
 from windrow.recsys.batches.sampling import NegativeSampler
 from windrow.recsys.embeddings import Embeddings
-from windrow.recsys.models.retrieval import TwoTower, corrected_scores, sampled_softmax_loss, two_tower_tables
+from windrow.recsys.models.retrieval import TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -20,21 +19,21 @@ from windrow.recsys.trainer import RecommendationTrainer, RecommendationTraining
 DIM = 8
 
 
-def make_batch(positives, negatives, first_user=0):
+def make_batch(positives, negatives):
     """User u took item u and no other."""
     everyone = np.arange(7)
     train = item_lists_from_pairs(everyone, everyone, 7)
     nothing = item_lists_from_pairs(everyone[:0], everyone[:0], 7)
     neighbourhoods = Neighbourhoods.of(Interactions(7, 7, train, nothing, nothing), seed=0)
-    users, items = first_user + np.arange(len(positives)), np.array([*positives, *negatives], dtype=np.int64)
+    users, items = np.arange(len(positives)), np.array([*positives, *negatives], dtype=np.int64)
     draws = np.zeros(len(items), dtype=np.uint64)
     features = neighbourhoods.features(users, items, draws[: len(users)], draws)
     rows = len(positives) + len(negatives)
     return Batch(torch.empty(rows, 0), features, torch.ones(len(users)), torch.arange(len(users)))
 
 
-def make_pooled(rows, seed=0):
-    return torch.randn(rows, 4 * DIM, generator=torch.Generator().manual_seed(seed), requires_grad=True)
+def make_pooled(rows):
+    return torch.randn(rows, 4 * DIM, generator=torch.Generator().manual_seed(0), requires_grad=True)
 
 
 def embeddings_of(pooled):
@@ -81,19 +80,6 @@ def test_the_loss_is_the_sampled_softmax(corrected):
     assert model.item_gate.grad.abs().sum() > 0
 
 
-def test_parts_of_a_minibatch_add_up():
-    positives, negatives = [3, 1, 4, 1], [5, 1, 2]
-    model, pooled = TwoTower(DIM), make_pooled(7)
-    whole = make_batch(positives, negatives)
-    total = model.loss_sum(model(whole.dense, embeddings_of(pooled)), whole)
-    parts = []
-    for start, stop in ((0, 1), (1, 1), (1, 4)):
-        batch = make_batch(positives[start:stop], negatives, start)
-        rows = torch.cat([pooled[start:stop], pooled[4:]])
-        parts.append(model.loss_sum(model(batch.dense, embeddings_of(rows)), batch))
-    assert sum(parts).item() == pytest.approx(total.item(), rel=1e-5)
-
-
 @pytest.mark.parametrize(("positives", "negatives"), [([], [1, 2]), ([2, 2], [2, 2, 2])])
 def test_nothing_to_tell_apart_costs_nothing_and_has_gradients(positives, negatives):
     model, pooled = TwoTower(DIM), make_pooled(len(positives) + len(negatives))
@@ -106,26 +92,14 @@ def test_nothing_to_tell_apart_costs_nothing_and_has_gradients(positives, negati
 
 def test_empty_rows_have_vector_zero():
     vectors = TwoTower(DIM)(torch.empty(2, 0), embeddings_of(torch.zeros(2, 4 * DIM)))
-    assert not vectors.users.any()
+    assert not vectors.queries.any()
     assert not vectors.items.any()
-
-
-def test_a_temperature_of_zero_is_refused():
-    with pytest.raises(RecipeError, match="temperature = 0"):
-        TwoTower(DIM, temperature=0.0)
 
 
 def test_tables_come_in_the_order_of_the_pooled_columns():
     tables = two_tower_tables(5, 7, DIM)
     assert [feature for table in tables for feature in table.feature_names] == list(FEATURES)
     assert [(table.num_embeddings, table.embedding_dim) for table in tables] == [(5, DIM), (7, DIM)]
-
-
-def make_recommender(world, interactions):
-    tables = two_tower_tables(interactions.num_users, interactions.num_items, DIM)
-    options = TableOptions(dim=DIM, learning_rate=0.1)
-    bags = EmbeddingBagCollection(tables, is_weighted=True, world=world, optimizer=options, seed=1)
-    return Recommender(bags, None, TwoTower(DIM))
 
 
 def make_interactions():
@@ -138,7 +112,10 @@ def make_interactions():
 
 def train(world):
     interactions = make_interactions()
-    recommender = make_recommender(world, interactions)
+    tables = two_tower_tables(interactions.num_users, interactions.num_items, DIM)
+    options = TableOptions(dim=DIM, learning_rate=0.1)
+    bags = EmbeddingBagCollection(tables, is_weighted=True, world=world, optimizer=options, seed=1)
+    recommender = Recommender(bags, None, TwoTower(DIM))
     negatives = NegativeSampler(interactions.item_counts(), 8, seed=0)
     source = InteractionReader(
         interactions,
@@ -169,46 +146,3 @@ def test_training_learns_and_does_not_depend_on_the_number_of_ranks():
         for other_losses, other_figures in ranks:
             assert other_losses == pytest.approx(losses, rel=1e-4)
             assert other_figures == pytest.approx(figures, rel=1e-2)
-
-
-def random(*shape, seed=0):
-    return torch.randn(*shape, generator=torch.Generator().manual_seed(seed), requires_grad=True)
-
-
-@pytest.mark.parametrize("corrected", [False, True])
-def test_scores_are_dot_products_less_what_is_drawn_often(corrected):
-    queries, items, ids = random(3, 4), random(5, 4, seed=1), torch.tensor([2, 0, 1, 2, 2])
-    log_probabilities = torch.tensor([-1.0, -2.0, -4.0]) if corrected else None
-    positive, negative = corrected_scores(
-        queries, items, ids, temperature=0.5, log_probabilities=log_probabilities
-    )
-    correction = log_probabilities[ids] if corrected else torch.zeros(5)
-    products = (2 * queries @ items.T - correction).tolist()
-    for row, expected in enumerate(products):
-        assert positive[row].item() == pytest.approx(expected[row], rel=1e-5)
-        assert negative[row].tolist() == pytest.approx(expected[3:], rel=1e-5)
-
-
-def test_the_loss_is_the_softmax_over_what_is_not_taken():
-    positive, negative = random(4), random(4, 6, seed=1)
-    taken = torch.rand(4, 6, generator=torch.Generator().manual_seed(2)) < 0.4
-    taken[2] = True
-    loss = sampled_softmax_loss(positive, negative, taken)
-    expected = 0.0
-    for row in range(4):
-        scores = torch.cat([positive[row : row + 1], negative[row][~taken[row]]]).detach()
-        expected += float(scores.logsumexp(0) - scores[0])
-    assert loss.item() == pytest.approx(expected, rel=1e-5)
-    loss.backward()
-    assert not negative.grad[taken].any()
-    assert negative.grad[~taken].gt(0).all()
-    assert positive.grad[2] == 0
-
-
-def test_no_samples_cost_nothing():
-    queries, items = random(0, 4), random(3, 4)
-    scores = corrected_scores(queries, items, torch.arange(3), temperature=1.0, log_probabilities=None)
-    loss = sampled_softmax_loss(*scores, torch.zeros(0, 3, dtype=torch.bool))
-    loss.backward()
-    assert loss.item() == 0
-    assert not items.grad.any()

@@ -1,12 +1,11 @@
 """Small collections, batches and plans, and the training that every plan must equal."""
 
-from itertools import pairwise
+from dataclasses import replace
 from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
-from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.partition.tables.plan import Plan, Replica, Shard
@@ -24,15 +23,7 @@ TABLES = [
     ),
     EmbeddingBagConfig(name="tiny", num_embeddings=2, embedding_dim=4, feature_names=["flag"]),
 ]
-SUMS = [
-    EmbeddingBagConfig(
-        name=t.name,
-        num_embeddings=t.num_embeddings,
-        embedding_dim=t.embedding_dim,
-        feature_names=t.feature_names,
-    )
-    for t in TABLES
-]
+SUMS = [replace(table, pooling=PoolingType.SUM) for table in TABLES]
 EQUAL_DIMS = [
     EmbeddingConfig(
         name=t.name, num_embeddings=t.num_embeddings, embedding_dim=12, feature_names=t.feature_names
@@ -137,16 +128,16 @@ def weight_of(feature: str, ids: list[int]) -> list[float]:
 
 
 def jagged(drawn: dict[str, list[list[int]]], *, weighted: bool = False, num_samples: int | None = None):
-    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+    from windrow.recsys.batches.jagged import keyed
 
     bags = [bag for feature in drawn for bag in drawn[feature]]
     weights = [w for feature in drawn for bag in drawn[feature] for w in weight_of(feature, bag)]
-    return KeyedJaggedTensor(
-        keys=list(drawn),
-        values=torch.tensor([i for bag in bags for i in bag], dtype=torch.int64),
-        lengths=torch.tensor([len(bag) for bag in bags], dtype=torch.int64),
-        weights=torch.tensor(weights, dtype=torch.float32) if weighted else None,
-        stride=len(next(iter(drawn.values()))) if num_samples is None else num_samples,
+    return keyed(
+        list(drawn),
+        torch.tensor([i for bag in bags for i in bag], dtype=torch.int64),
+        torch.tensor([len(bag) for bag in bags], dtype=torch.int64),
+        torch.tensor(weights, dtype=torch.float32) if weighted else None,
+        num_samples=len(next(iter(drawn.values()))) if num_samples is None else num_samples,
     )
 
 
@@ -216,37 +207,6 @@ def local(collection) -> list:
     ]
 
 
-@st.composite
-def plans(draw):
-    """Tables, a plan in which every table is cut into stripes, and those again, number of ranks, and groups."""
-    size = draw(st.integers(1, 4))
-    names = ["a", "b", "c"]
-    tables, shards, replicated = [], [], []  # Of some stripes every rank holds all columns.
-    for name in names[: draw(st.integers(1, 3))]:
-        rows, dim = draw(st.integers(1, 9)), 4 * draw(st.integers(1, 4))
-        features = draw(st.lists(st.sampled_from("uvwx"), min_size=1, max_size=3, unique=True))
-        tables.append(
-            EmbeddingBagConfig(name=name, num_embeddings=rows, embedding_dim=dim, feature_names=features)
-        )
-        if draw(st.booleans()) and draw(st.booleans()):
-            replicated.append(Replica(name, (0, rows)))
-            continue
-        between = draw(st.sets(st.integers(1, rows - 1), max_size=2)) if rows > 1 else set()
-        row_cuts = [0, *sorted(between), rows]
-        for top, bottom in pairwise(row_cuts):
-            if draw(st.integers(0, 3)) == 0:
-                replicated.append(Replica(name, (top, bottom)))
-                continue
-            inner = draw(st.sets(st.integers(1, dim // 4 - 1), max_size=2)) if dim > 4 else set()
-            cuts = [0, *(4 * cut for cut in sorted(inner)), dim]
-            for left, right in pairwise(cuts):
-                shards.append(Shard(name, draw(st.integers(0, size - 1)), (top, bottom), (left, right)))
-    grouped = draw(st.lists(st.sampled_from("uvwx"), max_size=4, unique=True))
-    cut = draw(st.integers(0, len(grouped)))
-    groups = [tuple(part) for part in (grouped[:cut], grouped[cut:]) if part]
-    return tables, Plan(tuple(draw(st.permutations(shards))), tuple(replicated)), size, groups
-
-
 @pytest.fixture(scope="session")
 def small() -> SimpleNamespace:
     """Everything above."""
@@ -263,7 +223,6 @@ def small() -> SimpleNamespace:
         assembled=assembled,
         local=local,
         weight_of=weight_of,
-        plans=plans,
         deduplicated=deduplicated,
         repeating=repeating,
     )

@@ -1,61 +1,48 @@
-"""Laws of the layout under random plans: every column filled once, every id asked of who holds its row."""
+"""What results do not tell of a layout: copies in few pieces, and when nothing is exchanged."""
 
-import numpy as np
-from hypothesis import given
-from hypothesis import strategies as st
+import pytest
 
-from windrow.partition.tables.plan import check_plan
-from windrow.recsys.sharded.collection import table_specs
+from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.sharded.pooled import pieces_of
+from windrow.recsys.tables.options import EmbeddingBagConfig
 
 
-@given(data=st.data())
-def test_every_row_fills_every_column_of_its_features_once(small, data):
-    tables, plan, size, groups = data.draw(small.plans())
-    check_plan(plan, table_specs(tables, TableOptions()), size)
-    layout = make_layout(tables, plan, size, groups)
-    most = max(table.num_embeddings for table in tables)
-    filled = np.zeros((most, layout.width), int)
-    for owner in (*layout.owners, layout.replicated):
-        assert list(owner.lookups) == sorted(owner.lookups, key=lambda lookup: lookup.member)
-        for lookup in owner.lookups:
-            request, member = owner.requests[lookup.request], owner.members[lookup.member]
-            assert request.rows == member.rows
-            assert lookup.dim == lookup.output[1] - lookup.output[0] == member.dim
-            filled[slice(*member.rows), slice(*lookup.output)] += 1
-    for number, feature, columns in layout.outputs:
-        assert layout.features[feature] in tables[number].feature_names
-        assert (filled[: tables[number].num_embeddings, slice(*columns)] == 1).all()
-        assert not filled[tables[number].num_embeddings :, slice(*columns)].any()
+@pytest.mark.parametrize(
+    ("kind", "size", "groups", "is_direct"),
+    [
+        ("table", 1, (), True),
+        ("replicated", 1, (), True),
+        ("table", 1, [["unknown"]], True),
+        ("table", 1, [["tag"]], False),
+        ("table", 2, (), False),
+        ("one rank", 2, (), False),
+        ("replicated", 2, (), False),
+        ("column", 1, (), False),
+        ("many pieces", 1, (), False),
+        ("rows on every rank", 1, (), False),
+    ],
+)
+def test_a_process_alone_with_whole_tables_needs_no_exchange(small, kind, size, groups, is_direct):
+    assert make_layout(small.tables, small.make_plan(kind, size), size, groups).is_direct == is_direct
 
 
-@given(data=st.data())
-def test_batches_and_bands_cover_lookups_and_columns(small, data):
-    tables, plan, size, groups = data.draw(small.plans())
-    layout = make_layout(tables, plan, size, groups)
-    group_of = {feature: number for number, names in enumerate(groups, 1) for feature in names}
-    assert layout.groups == tuple(group_of.get(feature, 0) for feature in layout.features)
-    for owner in (*layout.owners, layout.replicated):
-        assert list(owner.request_groups) == sorted(owner.request_groups)
-        expected_groups = []
-        for number, batch in enumerate(owner.batches):
-            lookups = owner.lookups[slice(*batch.lookups)]
-            assert batch.columns == (lookups[0].columns[0], lookups[-1].columns[1])
-            names = {owner.members[lookup.member].name for lookup in lookups}
-            for table in tables:
-                if table.name in names:
-                    assert batch.groups == tuple(sorted({group_of.get(f, 0) for f in table.feature_names}))
-            for lookup in lookups:
-                expected_groups += [(number, owner.request_groups[lookup.request])] * lookup.dim
-        found = [(band.batch, band.group) for band in owner.bands for _ in range(band.width)]
-        assert found == expected_groups
-        assert sum(stop - start for start, stop in (b.lookups for b in owner.batches)) == len(owner.lookups)
+def test_neighbours_that_go_the_same_way_are_one_piece():
+    tables = [
+        EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name, name + "2"])
+        for name in "ab"
+    ]
+    plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
+    (piece,) = pieces_of(make_layout(tables, plan, 2))
+    assert (piece.owner, piece.columns, piece.output, piece.add) == (1, (0, 16), (0, 16), False)
 
 
-@given(data=st.data())
-def test_a_process_alone_with_whole_tables_needs_no_exchange(small, data):
-    tables, plan, size, groups = data.draw(small.plans())
-    layout = make_layout(tables, plan, size, groups)
-    whole = all(len(plan.shards_of(t.name)) + len(plan.replicas_of(t.name)) == 1 for t in tables)
-    assert layout.is_direct == (size == 1 and whole and not any(layout.groups))
+def test_neighbours_of_two_groups_are_two_pieces():
+    tables = [
+        EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name])
+        for name in "ab"
+    ]
+    plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
+    first, second = pieces_of(make_layout(tables, plan, 2, [("b",)]))
+    assert (first.band, first.group, first.output) == (0, 0, (0, 4))
+    assert (second.band, second.group, second.output) == (1, 1, (0, 4))

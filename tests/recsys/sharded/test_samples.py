@@ -80,6 +80,17 @@ def test_weights(small, layout):
             lambda b: {"values": b.values()[:, None], "lengths": b.lengths()},
             "ids are a 2-dimensional tensor of ",
         ),
+        (lambda b: {"values": b.values() + 6, "lengths": b.lengths()}, "feature 'tag', sample 0: id 9"),
+        (lambda b: {"values": b.values() - 1, "lengths": b.lengths()}, "feature 'item', sample 0: id -1"),
+        (lambda b: {"lengths": torch.tensor([1, 1, 3, -1])}, "feature 'tag', sample 1: length -1"),
+        (
+            lambda b: {"values": torch.arange(3), "lengths": b.lengths()},
+            "lengths sum to 4, but there are 3 ids",
+        ),
+        (
+            lambda b: {"values": torch.arange(5), "lengths": b.lengths()},
+            "lengths sum to 4, but there are 5 ids",
+        ),
         (lambda b: {"keys": ["item", "tag", "item", "tag"], "lengths": b.lengths()}, "'item' comes twice"),
         (lambda b: {"weights": torch.ones(len(b.values()), 1), "lengths": b.lengths()}, r"weights of shape"),
     ],

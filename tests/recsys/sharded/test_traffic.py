@@ -12,7 +12,6 @@ from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig
-from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 ROWS, DIM = 30, 8
 FEATURES = {"item": ["item", "history"], "user": ["user"], "day": ["day"]}
@@ -45,24 +44,11 @@ def lists() -> dict[str, list[list[int]]]:
     }
 
 
-def jagged(of_features: dict[str, list[list[int]]]) -> KeyedJaggedTensor:
-    rows = [ids for lists_of_one in of_features.values() for ids in lists_of_one]
-    return KeyedJaggedTensor(
-        keys=list(of_features),
-        values=torch.tensor([one for ids in rows for one in ids], dtype=torch.int64),
-        lengths=torch.tensor([len(ids) for ids in rows], dtype=torch.int64),
-    )
-
-
-def load(ids: list[list[int]], *, one_each: bool) -> FeatureLoad:
-    return FeatureLoad(len(ids), sum(map(len, ids)), one_each)
-
-
 @pytest.mark.parametrize("kind", list(PLANS))
 @pytest.mark.parametrize("size", [1, 2, 3])
 @pytest.mark.parametrize("groups", [(), (("history", "user"),), (("day",), ("history", "item"))], ids=str)
 @pytest.mark.parametrize("pooled", [True, False])
-def test_what_is_expected_is_what_is_measured(kind, size, groups, pooled):
+def test_what_is_expected_is_what_is_measured(jagged_of, kind, size, groups, pooled):
     plain = lists()
     grouped = {name for group in groups for name in group}
     # Each distinct row of a group belongs to two samples.
@@ -78,9 +64,9 @@ def test_what_is_expected_is_what_is_measured(kind, size, groups, pooled):
         world.meter = Meter()
         make = EmbeddingBagCollection if pooled else EmbeddingCollection
         collection = make(tables, world=world, plan=plan_of(kind, size), groups=groups)
-        rest = jagged({name: rows for name, rows in kept.items() if name not in grouped})
+        rest = jagged_of({name: rows for name, rows in kept.items() if name not in grouped})
         once = tuple(
-            InverseKeyedJaggedTensor(jagged({name: kept[name] for name in group}), inverse)
+            InverseKeyedJaggedTensor(jagged_of({name: kept[name] for name in group}), inverse)
             for group in groups
         )
         found = collection(rest, once)
@@ -103,7 +89,10 @@ def test_what_is_expected_is_what_is_measured(kind, size, groups, pooled):
         ids = [one for of_row in kept[feature] for one in of_row]
         return sum(rows[0] <= one < rows[1] for one in ids) / len(ids)
 
-    loads = {name: load(rows, one_each=name in ("item", "user")) for name, rows in kept.items()}
+    loads = {
+        name: FeatureLoad(len(rows), sum(map(len, rows)), name in ("item", "user"))
+        for name, rows in kept.items()
+    }
     expected = expected_traffic(layout, form, loads, share)
     totals = {stage: sum(sent[stage] for sent, _, _, _ in measured) for stage in STAGES}
     assert expected.id_bytes == pytest.approx(totals["counts"] + totals["ids"])

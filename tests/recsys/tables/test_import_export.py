@@ -16,10 +16,7 @@ from windrow.recsys.tables.import_export import export_safetensors, export_torch
 from windrow.recsys.tables.shard_files import ShardReader, write_shard_file
 from windrow.recsys.tables.table import LocalTable, StateTensor
 
-TABLES = {
-    "item": torch.arange(50.0).reshape(10, 5).sqrt(),
-    "user": torch.arange(12.0).reshape(3, 4).pow(0.3),
-}
+TABLES = {"item": torch.arange(50.0).reshape(10, 5).sqrt(), "user": torch.arange(12.0).reshape(3, 4).pow(0.3)}
 
 
 @pytest.fixture
@@ -142,6 +139,8 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, suffix: str) -> None:
     def load(path: Path, shape: tuple[int, int] = SHAPE) -> torch.Tensor:
         return load_pretrained(path, "item", (0, 1), (0, 1), shape=shape)
 
+    with pytest.raises(DataError, match=r"rows\.csv: pretrained rows are read from \.npy and \.safetensors"):
+        load(tmp_path / "rows.csv")
     path = tmp_path / f"rows{suffix}"
     with pytest.raises(DataError, match=f"rows{suffix}: no such file; .* table 'item'"):
         load(path)
@@ -154,8 +153,3 @@ def test_what_does_not_fit_is_refused(tmp_path: Path, suffix: str) -> None:
         load(write(path, torch.tensor(3.0)))
     with pytest.raises(DataError, match=r"holds (torch\.)?int64: pretrained rows are floating point"):
         load(write(path, ROWS.long()))
-
-
-def test_other_kinds_of_file(tmp_path: Path) -> None:
-    with pytest.raises(DataError, match=r"rows\.csv: pretrained rows are read from \.npy and \.safetensors"):
-        load_pretrained(tmp_path / "rows.csv", "item", (0, 1), (0, 1), shape=SHAPE)

@@ -1,7 +1,6 @@
 """What a user says of tables: options with their ranges, overrides for one table, configurations."""
 
 import pytest
-import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.tables.options import (
@@ -39,21 +38,6 @@ from windrow.recsys.tables.options import (
 def test_refusals_name_field_value_and_cure(values, said):
     with pytest.raises(RecipeError, match=said):
         TableOptions(**values)
-
-
-def test_what_follows_from_the_options():
-    assert TableOptions().dtype == torch.float32
-    assert TableOptions(precision="fp16").dtype == torch.float16
-    assert not TableOptions().moves_every_row
-    assert TableOptions(optimizer="adam").moves_every_row
-    assert TableOptions(weight_decay=0.1).moves_every_row
-
-
-@pytest.mark.parametrize(
-    ("optimizer", "expected"), [("sgd", 0), ("rowwise_adagrad", 4), ("adagrad", 32), ("adam", 64)]
-)
-def test_optimizer_bytes_per_row(optimizer, expected):
-    assert TableOptions(optimizer=optimizer).optimizer_bytes_per_row(8) == expected
 
 
 def test_a_table_takes_what_is_not_said_of_it_from_all():
