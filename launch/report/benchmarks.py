@@ -7,9 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.benchmark.measurement import Comparison
-from windrow.launch.benchmark.result import BenchmarkResult, read_result
-from windrow.launch.benchmark.result import Table as ResultTable
+from windrow.launch.benchmark_result import BenchmarkResult, Comparison, read_result
+from windrow.launch.benchmark_result import Table as ResultTable
 from windrow.launch.report.panel import (
     MUTED,
     SURFACE,

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError, WindrowError
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, write_result
+from windrow.launch.benchmark_result import Aim, BenchmarkResult, write_result
 from windrow.launch.commands import report
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.run_folder import create_run_folder

@@ -10,8 +10,7 @@ from typing import Any
 
 import pytest
 
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, Matrix, Table
+from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table
 from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.report.read_run import ReportedRun, read_run
 from windrow.launch.run_folder import create_run_folder

@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import BenchmarkResult, write_result
+from windrow.launch.benchmark_result import BenchmarkResult, Comparison, Measurement, write_result
 from windrow.launch.report.benchmarks import benchmark_sections, read_results
 from windrow.launch.report.panel import View
 

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.benchmark.result import BenchmarkResult
+from windrow.launch.benchmark_result import BenchmarkResult
 from windrow.launch.report.page import build_page
 from windrow.launch.report.read_run import ReportedRun
 

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.memory: the peak rises with what is held, and begins anew; shared pages are shared out."""
+"""benchmarks.harness.memory: the peak rises with what is held, and begins anew; shared pages are shared out."""
 
 import mmap
 import multiprocessing
@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.launch.benchmark.memory import MemoryWatch, peak_memory_bytes, reset_peak_memory
+from benchmarks.harness.memory import MemoryWatch, peak_memory_bytes, reset_peak_memory
 
 BLOCK_BYTES = 64 << 20
 

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.workers: what workers return, how they fail, and that nothing is left of them."""
+"""benchmarks.harness.workers: what workers return, how they fail, and that nothing is left of them."""
 
 import json
 import os
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
-from windrow.launch.benchmark.workers import (
+from benchmarks.harness.workers import (
     emulated_cluster,
     family,
     is_alive,
@@ -19,6 +18,7 @@ from windrow.launch.benchmark.workers import (
     run_worker,
     worker_command,
 )
+from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
 
 SCRIPT = """
 import argparse, json, os
@@ -116,7 +116,7 @@ def test_interrupting_the_benchmark_ends_its_command(tmp_path: Path) -> None:
         f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
     )
     outer = (
-        "import sys; from windrow.launch.benchmark.workers import run_command; "
+        "import sys; from benchmarks.harness.workers import run_command; "
         f"run_command([sys.executable, '-c', {inner!r}])"
     )
     job = subprocess.Popen([sys.executable, "-P", "-c", outer], stderr=subprocess.DEVNULL)
