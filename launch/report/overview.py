@@ -8,7 +8,7 @@ from typing import Any
 
 from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
 from windrow.launch.epoch_record import METRIC_NAMES
-from windrow.launch.report.panel import Panel, Section, Table
+from windrow.launch.report.panel import Panel, Section, Table, shortened
 from windrow.launch.report.read_run import ReportedRun, mean_traffic, section, traffic_stages, waiting_share
 from windrow.launch.terminal import byte_size, count, duration
 
@@ -181,7 +181,7 @@ def _settings_beside(
     }
     return Table(
         header=("setting", *(run.name for run in runs)),
-        rows=[[key, *(_shortened(flat.get(key, ABSENT)) for flat in settings)] for key in keys],
+        rows=[[key, *(shortened(flat.get(key, ABSENT), MOST_LETTERS) for flat in settings)] for key in keys],
         marked=frozenset(marked),
     )
 
@@ -233,7 +233,3 @@ def _largest(values: Sequence[int]) -> str:
 
 def _number(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.5g}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"

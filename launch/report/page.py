@@ -3,11 +3,10 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.benchmark_result import BenchmarkResult
@@ -15,7 +14,7 @@ from windrow.launch.epoch_record import COLOURS
 from windrow.launch.report.benchmarks import benchmark_sections
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.overview import comparison_section, headline, settings_table
-from windrow.launch.report.panel import Panel, Section, View
+from windrow.launch.report.panel import TEMPLATE, Panel, Section
 from windrow.launch.report.placement import placement_section
 from windrow.launch.report.ranks import (
     communication_section,
@@ -113,19 +112,13 @@ def _plots(sections: Sequence[Section]) -> dict[str, Panel]:
 
 
 def _figures(sections: Sequence[Section]) -> str:
-    """All figures as JSON: place -> figures, one per view."""
-    figures = {name: [_checked(view) for view in panel.views] for name, panel in _plots(sections).items()}
-    return json.dumps(figures, allow_nan=False, separators=(",", ":"))
-
-
-def _checked(view: View) -> Mapping[str, Any]:
-    """A figure that Plotly has checked: a misspelt option is an error here, and would be silence in a browser."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure(data=list(view.data), layout={**view.layout, "template": go.layout.Template()})
-    checked: dict[str, Any] = json.loads(figure.to_json())
-    checked["layout"].pop("template", None)
-    return checked
+    """All figures as JSON: place -> figures, one per view; and the template of all, which each figure has only here."""
+    figures = {}
+    for name, panel in _plots(sections).items():
+        figures[name] = [json.loads(view.to_json()) for view in panel.views.values()]
+        for figure in figures[name]:
+            figure["layout"].pop("template", None)
+    return json.dumps({"template": TEMPLATE, "figures": figures}, allow_nan=False, separators=(",", ":"))
 
 
 def _plotly_script() -> str:
