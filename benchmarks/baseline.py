@@ -26,7 +26,7 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.workers import run_command
 from windrow.launch.benchmark_result import Comparison, Findings, Matrix, Measurement, Table
 from windrow.launch.epoch_cost import communication_share
-from windrow.launch.epoch_record import RankRecord, read_rank_records
+from windrow.launch.journal import RankRecord, read_rank_records
 from windrow.launch.run_folder import RunFolder
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

@@ -24,7 +24,7 @@ from windrow.comm.links import Links
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.launch.cache_choice import rank_part, row_sizes
 from windrow.launch.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
-from windrow.launch.epoch_record import COLOURS, new_figure
+from windrow.launch.journal import COLOURS, new_figure
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size, count, table
 

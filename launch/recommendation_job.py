@@ -72,14 +72,25 @@ class RecommendationJob:
         WindrowError: the data, the plan or the recipe does not fit.
     """
 
+    data: Literal["log"] = "log"
+    opening_lines: Sequence[str] = ()
+
     def __init__(self, world: World, recipe: RecommendationRecipe, device: torch.device) -> None:
         self._world = world
-        self._is_ranking = recipe.model.kind == "two_tower"
-        parts = (two_tower_parts if self._is_ranking else click_parts)(world, recipe, device)
+        is_ranking = recipe.model.kind == "two_tower"
+        parts = (two_tower_parts if is_ranking else click_parts)(world, recipe, device)
         self._evaluator = parts.evaluator
-        self._fingerprint = parts.fingerprint
+        self.metric, self.higher_is_better = parts.evaluator.metric, parts.evaluator.higher_is_better
+        # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
+        if is_ranking:
+            quality = {f"test {self.metric.replace('recall', 'ndcg')}": "test ndcg"}
+        else:
+            shown = f"test {self.metric.replace('_', ' ')}"
+            quality = {name: header for name, header in CLICK_FIGURES.items() if name != shown}
+        self.shown_figures: Mapping[str, str] = quality | SPEED
+        self.data_fingerprint = parts.fingerprint
         self._collections = parts.recommender.collections()
-        self._trainer = RecommendationTrainer(
+        self.trainer = RecommendationTrainer(
             world,
             parts.recommender,
             parts.source,
@@ -90,53 +101,11 @@ class RecommendationJob:
             wire=recipe.wire,
             sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
         )
+        self.samples_per_epoch = self.trainer.samples_per_epoch
         # Its checks need the number of steps, which only the log tells.
         learning_rate_factor(
-            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
+            recipe.training.schedule, 0, recipe.training.epochs * self.trainer.steps_per_epoch
         )
-
-    @property
-    def trainer(self) -> RecommendationTrainer:
-        """What learns."""
-        return self._trainer
-
-    @property
-    def data(self) -> Literal["log"]:
-        """What is learnt from."""
-        return "log"
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Digest of the user's data."""
-        return self._fingerprint
-
-    @property
-    def samples_per_epoch(self) -> int:
-        """Training samples."""
-        return self._trainer.samples_per_epoch
-
-    @property
-    def metric(self) -> str:
-        """What chooses the best epoch."""
-        return self._evaluator.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether that metric should rise."""
-        return self._evaluator.higher_is_better
-
-    @property
-    def shown_figures(self) -> Mapping[str, str]:
-        """Quality beside the metric (entropy: against the base rate's, 1.0), and speed."""
-        if self._is_ranking:
-            return {f"test {self.metric.replace('recall', 'ndcg')}": "test ndcg", **SPEED}
-        metric = f"test {self.metric.replace('_', ' ')}"
-        return {name: header for name, header in CLICK_FIGURES.items() if name != metric} | SPEED
-
-    @property
-    def opening_lines(self) -> Sequence[str]:
-        """Nothing is left to be told."""
-        return ()
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
@@ -157,14 +126,14 @@ class RecommendationJob:
 
     def local_tables(self) -> "Sequence[TableBatch]":
         """This rank's shards of the tables, with their optimiser states."""
-        return self._trainer.local_tables()
+        return self.trainer.local_tables()
 
     def check_resumable(self, header: CheckpointHeader) -> None:
         """Plan and number of ranks may change: minibatches depend on neither."""
 
     def close(self) -> None:
         """Detach from the model's parameters."""
-        self._trainer.close()
+        self.trainer.close()
 
 
 class RecommendationEvaluator(Protocol):

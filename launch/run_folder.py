@@ -44,7 +44,7 @@ class RunFolder:
         self.metrics_file = path / "metrics.jsonl"
         """One line of JSON per epoch."""
         self.ranks_file = path / "ranks.jsonl"
-        """One line of JSON per epoch, with what each rank did; see `windrow.launch.epoch_record`."""
+        """One line of JSON per epoch, with what each rank did; see `windrow.launch.journal`."""
         self.tensorboard_folder = path / "tensorboard"
         """Event files."""
         self.checkpoint_folder = path / "checkpoints"

@@ -19,9 +19,8 @@ from windrow.launch.epoch_cost import (
     own_time,
     own_traffic,
 )
-from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.job import TrainingJob
-from windrow.launch.journal import Journal, TrainingResult
+from windrow.launch.journal import EpochRecord, Journal, TrainingResult
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder

@@ -1,7 +1,6 @@
 """``windrow explain``: what caches of a graph, or deduplication of a log, would save, before anything is trained."""
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +11,11 @@ from windrow.launch.commands.arguments import (
     add_overrides,
     refuse_several_processes,
     subcommand,
+    write_json,
     writing,
 )
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from windrow.comm.links import Links
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.epoch_estimate import StepWork
@@ -137,7 +135,7 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
     store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
-    _write_json(explained, arguments)
+    write_json(arguments.json, asdict(explained))
     return 0
 
 
@@ -168,7 +166,7 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         with writing(arguments.plot, "--plot"):
             write_explanation_plot(found, arguments.plot, title=recipe.name)
         print(f"\nwrote {arguments.plot}")
-    _write_json(found, arguments)
+    write_json(arguments.json, asdict(found))
     return 0
 
 
@@ -218,13 +216,6 @@ def _work(
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
     ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"
-
-
-def _write_json(found: "DataclassInstance", arguments: argparse.Namespace) -> None:
-    if arguments.json is not None:
-        with writing(arguments.json, "--json"):
-            arguments.json.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
-        print(f"\nwrote {arguments.json}")
 
 
 def _alphas(text: str) -> list[float]:

@@ -1,7 +1,6 @@
 """``windrow groups``: which features repeat from sample to sample, and which of them to hold once together."""
 
 import argparse
-import json
 from pathlib import Path
 
 from windrow.launch.commands.arguments import (
@@ -9,7 +8,7 @@ from windrow.launch.commands.arguments import (
     add_overrides,
     refuse_several_processes,
     subcommand,
-    writing,
+    write_json,
 )
 
 __all__ = ["add_parser", "run"]
@@ -86,24 +85,20 @@ def run(arguments: argparse.Namespace) -> int:
     _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
     groups = groups_for(recipe, found)
     print(f"{recipe.name}: {describe_groups(groups, found, recipe, ranks=arguments.ranks)}")
-    if arguments.json is not None:
-        single = [[name] for name in found.features]
-        figures = {
-            ",".join(group): {
-                "unchanged": found.unchanged(group),
-                "predicted_factor": found.predicted_factor(group),
-                "clustered_factor": found.clustered.factor(group),
-                "as_read_factor": found.as_read.factor(group),
-            }
-            for group in (*single, *groups)
+    figures = {
+        ",".join(group): {
+            "unchanged": found.unchanged(group),
+            "predicted_factor": found.predicted_factor(group),
+            "clustered_factor": found.clustered.factor(group),
+            "as_read_factor": found.as_read.factor(group),
         }
-        document = {
-            "samples_per_session": found.samples_per_session,
-            "mean_lengths": {name: found.mean_length(name) for name in found.features},
-            "groups": groups,
-            "figures": figures,
-        }
-        with writing(arguments.json, "--json"):
-            arguments.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-        print(f"\nwrote {arguments.json}")
+        for group in (*([name] for name in found.features), *groups)
+    }
+    document = {
+        "samples_per_session": found.samples_per_session,
+        "mean_lengths": {name: found.mean_length(name) for name in found.features},
+        "groups": groups,
+        "figures": figures,
+    }
+    write_json(arguments.json, document)
     return 0

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
-from windrow.launch.epoch_record import METRIC_NAMES
+from windrow.launch.journal import METRIC_NAMES
 from windrow.launch.report.panel import Panel, Section, Table, shortened
 from windrow.launch.report.read_run import ReportedRun, mean_traffic, section, traffic_stages, waiting_share
 from windrow.launch.terminal import byte_size, count, duration

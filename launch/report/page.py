@@ -10,7 +10,7 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.benchmark_result import BenchmarkResult
-from windrow.launch.epoch_record import COLOURS
+from windrow.launch.journal import COLOURS
 from windrow.launch.report.benchmarks import benchmark_sections
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.overview import comparison_section, headline, settings_table

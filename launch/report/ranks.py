@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
-from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.journal import EpochRecord
 from windrow.launch.report.panel import (
     INK,
     MUTED,
@@ -291,8 +291,11 @@ def heat_map(matrix: Sequence[Sequence[float]], *, unit: str = "bytes") -> Any:
     divisor, shown_unit = byte_unit(values.max()) if unit == "bytes" else (1.0, unit)
     exact = exact_bytes if unit == "bytes" else lambda value: f"{value:,.6g} {plain(unit)}"
     short = byte_size if unit == "bytes" else lambda value: f"{value:.3g}"
+    senders, receivers = ([str(rank) for rank in range(size)] for size in values.shape)
     figure = px.imshow(
         values / divisor,
+        x=receivers,
+        y=senders,
         zmin=0,
         zmax=values.max() / divisor or 1,
         color_continuous_scale=["var(--heat-low)", "var(--heat-middle)", "var(--heat-high)"],

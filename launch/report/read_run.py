@@ -14,7 +14,7 @@ from typing import Any
 
 from windrow.comm.errors import StoreError
 from windrow.launch.epoch_cost import RankCost, communication_share
-from windrow.launch.epoch_record import EpochRecord, RankRecord, best_record, read_rank_records, read_records
+from windrow.launch.journal import EpochRecord, RankRecord, best_record, read_rank_records, read_records
 from windrow.launch.run_folder import open_run_folder
 from windrow.launch.settings import read_toml
 

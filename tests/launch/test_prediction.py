@@ -28,7 +28,7 @@ from windrow.launch import journal, prediction
 from windrow.launch import prediction as prediction_file
 from windrow.launch.cache_choice import choose_inference_cache
 from windrow.launch.checkpoint import load_best, load_latest
-from windrow.launch.epoch_record import read_records
+from windrow.launch.journal import read_records
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import (
     PredictionFile,

@@ -16,7 +16,7 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest, tables_folder
-from windrow.launch.epoch_record import read_rank_records, read_records
+from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import train

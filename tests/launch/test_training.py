@@ -17,7 +17,7 @@ from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.epoch_cost import EpochCost
-from windrow.launch.epoch_record import read_rank_records, read_records
+from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train

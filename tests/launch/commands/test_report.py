@@ -1,7 +1,9 @@
 """windrow.launch.commands.report: a page is written, and what is wrong is said."""
 
 import argparse
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 
 import pytest
@@ -9,7 +11,7 @@ import pytest
 from windrow.comm.errors import RecipeError, StoreError, WindrowError
 from windrow.launch.benchmark_result import Aim, BenchmarkResult, write_result
 from windrow.launch.commands import report
-from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.journal import EpochRecord
 from windrow.launch.run_folder import create_run_folder
 
 
@@ -22,7 +24,7 @@ def make_run(tmp_path: Path) -> Callable[[str], Path]:
         record = EpochRecord(
             epoch=1, step=1, loss=1.0, learning_rate=0.1, metric="roc_auc", seconds=1.0, validation=0.5
         )
-        folder.metrics_file.write_text(record.to_json() + "\n")
+        folder.metrics_file.write_text(json.dumps(asdict(record)) + "\n")
         return folder.path
 
     return make

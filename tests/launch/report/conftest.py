@@ -4,6 +4,7 @@ import importlib.util
 import json
 import sys
 from collections.abc import Callable, Iterator
+from dataclasses import asdict
 from pathlib import Path
 from types import ModuleType
 from typing import Any
@@ -11,7 +12,7 @@ from typing import Any
 import pytest
 
 from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table
-from windrow.launch.epoch_record import EpochRecord
+from windrow.launch.journal import EpochRecord
 from windrow.launch.report.read_run import ReportedRun, read_run
 from windrow.launch.run_folder import create_run_folder
 
@@ -29,7 +30,7 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
     ) -> Path:
         path = tmp_path / name
         folder = create_run_folder(path, {**_recipe(kind, ranks), **recipe})
-        lines = [_record(kind, epoch).to_json() for epoch in range(1, epochs + 1)]
+        lines = [json.dumps(asdict(_record(kind, epoch))) for epoch in range(1, epochs + 1)]
         folder.metrics_file.write_text("".join(f"{line}\n" for line in lines))
         if not old:
             rank_lines = [json.dumps(_ranks(kind, epoch, ranks)) for epoch in range(1, epochs + 1)]

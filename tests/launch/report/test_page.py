@@ -135,7 +135,7 @@ def test_another_view_is_drawn_when_it_is_chosen(page: Path, browse: Callable[..
 
 def test_paper_is_light_also_for_those_who_prefer_dark(page: Path, browse: Callable[..., Any]) -> None:
     browser = browse(page, dark=True)
-    ink = "return document.querySelector('.plot').layout.font.color"
+    ink = "return document.querySelector('.plot')._fullLayout.font.color"
     dark = browser.ask(ink)
     browser.ask("window.dispatchEvent(new Event('beforeprint'))")
     light = browser.ask(ink)
@@ -146,7 +146,7 @@ def test_paper_is_light_also_for_those_who_prefer_dark(page: Path, browse: Calla
 def test_colours_follow_the_user(page: Path, browse: Callable[..., Any]) -> None:
     browser = browse(page)
     browser.prefer(dark=True)
-    browser.wait("return document.querySelector('.plot').layout.font.color === '#e8e8e5'")
+    browser.wait("return document.querySelector('.plot')._fullLayout.font.color === '#e8e8e5'")
 
 
 @pytest.mark.parametrize("window", [{}, PHONE], ids=str)
