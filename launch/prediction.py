@@ -59,7 +59,6 @@ __all__ = [
     "PredictionFile",
     "PredictionOptions",
     "PredictionResult",
-    "check_writable",
     "predict",
 ]
 
@@ -145,7 +144,7 @@ def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -
     of its vertices on every rank.
     """
     with ending_all_ranks():
-        check_writable(options.out)
+        _check_writable(options.out)
     with (
         joined_job(recipe.run) as (world, device),
         make_progress(rank=world.rank) as progress,
@@ -325,7 +324,7 @@ METADATA_KEY = "windrow"
 """Of what the file says about itself, as JSON, in the metadata of its schema."""
 
 
-def check_writable(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     """Refuse a file that could not be written, before hours are spent on what belongs into it.
 
     Raises:

@@ -9,6 +9,7 @@ import pytest
 
 from windrow.comm.random import hash_ids
 from windrow.gnn.synthetic import community_graph
+from windrow.launch import journal
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 
 NUM_SAMPLES = 600
@@ -29,6 +30,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "training": {"epochs": 3, "batch_size": 48, "learning_rate": 0.01, "lanes": 4},
     "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "keep_checkpoints": 9},
 }
+
+
+@pytest.fixture(autouse=True)
+def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs, so one run with it is enough."""
+    if request.node.name != "test_a_run_leaves_everything_behind":
+        monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="session")

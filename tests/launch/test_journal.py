@@ -14,7 +14,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch import journal
 from windrow.launch.epoch_cost import RankCost
 from windrow.launch.journal import (
     EpochLines,
@@ -31,11 +30,6 @@ from windrow.launch.journal import (
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 Make = Callable[..., RecommendationRecipe]
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 def record(epoch: int, validation: float | None) -> EpochRecord:

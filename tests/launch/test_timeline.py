@@ -20,7 +20,7 @@ from windrow.comm.launcher import launched_rank, launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Span
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import journal, timeline
+from windrow.launch import timeline
 from windrow.launch.checkpoint import load_latest
 from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
@@ -94,12 +94,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Path
 def folder(prepared: Path, tmp_path: Path) -> Path:
     """A copy of it that a test may spoil."""
     return Path(shutil.copytree(prepared, tmp_path / "work"))
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 def read_bars(path: Path) -> dict[str, list[Bar]]:
