@@ -33,33 +33,7 @@ examples:
   windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
   windrow explain examples/parquet_log.toml --ranks 4
 
-what is printed of a graph (with a network, and without some columns and rows):
-  alpha  kept rows  memory    remote rows  of alpha 0  exchange s  pipeline s
-  0      0          0 B       48.2k        100 %           0.3961       1.218
-  0.16   470        18.4 KiB  37.6k        78.1 %          0.2913       1.113
-  0.488  1,434      56.0 KiB  22.3k        46.3 %          0.1445       0.966  knee
-  1.83   5,368      210 KiB   2.1k         4.36 %          0.1445       0.966  auto, recipe
-  3.05   8,966      350 KiB   0            0 %                  0      0.8215  all
-
-  kept rows, memory   of the largest cache of a rank
-  remote rows         that all ranks together ask each other for in an epoch of training
-  exchange s          what these take on the network in an epoch
-  no pipeline s       an epoch with pipeline.depth = 0;  pipeline s: with a pipeline
-  knee                where more memory hardly helps any more
-  auto                what cache.alpha = "auto" keeps with the recipe's cache.memory_gib
-  all                 every rank keeps every row, and there is no exchange
-  recipe              what training with the recipe as it is keeps
-
-docs/caching.md says how it is worked out.
-
-what is printed of a log (without some columns and rows):
-  step  switch       less                     without  with     factor  as read  an epoch saves
-  O2    cluster, on  samples on disk          1.3 MiB  571 KiB  2.26 x           8.3 MiB
-  O3    read, on     lists that readers hold  6.1 MiB  1.7 MiB  3.47 x  1.3 x    50.8 MiB
-  O5    look_up, on  vectors on the wire      3.4 MiB  1.0 MiB  3.22 x  1.42 x   27.5 MiB
-  O7    compute, on  rows computed of groups  41.0k    6.6k     6.23 x  1.61 x   406k
-
-docs/deduplication.md says how it is worked out, and what the columns are.
+docs/caching.md and docs/deduplication.md say how it is worked out, and what the columns are.
 """
 
 OF_GRAPHS = ("network", "ranks_per_machine", "alphas", "plot")

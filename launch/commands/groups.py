@@ -19,26 +19,6 @@ examples:
   windrow groups examples/parquet_log.toml --ranks 4 --rows 1000000
   windrow groups examples/parquet_log.toml --set training.batch_size=8192 --json groups.json
 
-what is printed (for a log of four features):
-  feature  mean length      S      d  formula  clustered  as read
-  -------  -----------  -----  -----  -------  ---------  -------
-  item               1  8.159      0        1          1        1
-  cart           3.968  8.159  0.902    4.734      5.017     1.12
-  sellers        4.012  8.159  0.902    4.734      5.017     1.12
-  history        19.76  8.159  0.799    3.315      3.422     1.11
-
-  group          ...
-  cart, sellers  ...
-  history        ...
-
-  [deduplication]
-  cluster = true
-  groups = [["cart", "sellers"], ["history"]]
-
-  cart and sellers change together, so that they share one group; the item is new in every sample, and holding it once
-  would save nothing. "as read" is near 1 because the sessions of this log are interleaved: cluster = true, windrow
-  prepare once more, and training.shuffle = "sessions" bring the column "clustered".
-
 Features are joined in a group where that makes a batch cheaper: it saves 8 bytes of each sample, and costs what the
 features hold, look up and send for the rows that only the other one tells apart. Features for which the formula gives
 less than 1.5 are left out; one that has few values, such as a category, repeats in other samples all the same, as the
