@@ -26,7 +26,7 @@ import numpy as np
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.epoch_cost import RankCost
-from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder
+from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
 from windrow.launch.terminal import byte_size, count
 from windrow.partition.atomic_writes import write_atomically
 
@@ -405,7 +405,7 @@ class Journal:
             if resumed:
                 self.folder.record_environment()
             # Also of a resumed run: its plan and its number of ranks may be others.
-            self.folder.write_placement(placement)
+            write_json(self.folder.placement_file, placement)
             self._open_files(finished_epochs)
         except OSError as error:
             raise StoreError(
@@ -462,7 +462,7 @@ class Journal:
             figures=told.figures,
         )
         write_plot(records, self.folder.plot_file, title=self._recipe.name)
-        self.folder.write_summary({**asdict(result), "run_folder": str(self.folder.path)})
+        write_json(self.folder.summary_file, {**asdict(result), "run_folder": str(self.folder.path)})
         return result
 
 

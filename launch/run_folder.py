@@ -27,7 +27,7 @@ from windrow.launch.environment import describe
 from windrow.launch.settings import write_toml
 from windrow.partition.atomic_writes import write_atomically
 
-__all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder"]
+__all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder", "write_json"]
 
 
 class RunFolder:
@@ -40,7 +40,7 @@ class RunFolder:
         self.environment_file = path / "environment.json"
         """What the run ran on: a list, one entry per start."""
         self.placement_file = path / "placement.json"
-        """What each rank holds, since the run was last started."""
+        """What each rank holds, since the run was last started; see `windrow.launch.job`."""
         self.metrics_file = path / "metrics.jsonl"
         """One line of JSON per epoch."""
         self.ranks_file = path / "ranks.jsonl"
@@ -61,15 +61,7 @@ class RunFolder:
     def record_environment(self) -> None:
         """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
         starts = json.loads(self.environment_file.read_text()) if self.environment_file.exists() else []
-        write_atomically(self.environment_file, _json([*starts, describe()]))
-
-    def write_placement(self, placement: Mapping[str, Any]) -> None:
-        """Write placement.json, from `windrow.launch.job`. Rank 0 alone calls it."""
-        write_atomically(self.placement_file, _json(dict(placement)))
-
-    def write_summary(self, figures: Mapping[str, Any]) -> None:
-        """Write summary.json: what JSON can hold, units in the keys. Rank 0 alone calls it."""
-        write_atomically(self.summary_file, _json(dict(figures)))
+        write_json(self.environment_file, [*starts, describe()])
 
 
 def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
@@ -111,5 +103,6 @@ def open_run_folder(path: Path) -> RunFolder:
     return folder
 
 
-def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+def write_json(file: Path, value: object) -> None:
+    """Write one of a folder's files, whole or not at all: what JSON can hold. Rank 0 alone calls it."""
+    write_atomically(file, (json.dumps(value, indent=2) + "\n").encode())

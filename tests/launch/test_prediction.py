@@ -30,10 +30,10 @@ from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.journal import read_records
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import (
-    PredictionFile,
     PredictionOptions,
     PredictionResult,
     predict,
+    prediction_file,
 )
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.run_folder import open_run_folder
@@ -428,9 +428,9 @@ parquet = pytest.importorskip("pyarrow.parquet")
 def write(path: Path, task: Task, logits: torch.Tensor, *, chunk: int) -> None:
     vertices = torch.arange(len(logits)) * 2
     outputs = logits.shape[1]
-    with PredictionFile.create(path, task, outputs, {"epoch": 3}) as file:
+    with prediction_file(path, task, outputs, {"epoch": 3}) as append:
         for first in range(0, len(logits), chunk):
-            file.write(vertices[first : first + chunk], logits[first : first + chunk])
+            append(vertices[first : first + chunk], logits[first : first + chunk])
 
 
 @pytest.mark.parametrize(

@@ -14,7 +14,7 @@ import pytest
 from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table
 from windrow.launch.journal import EpochRecord
 from windrow.launch.report.read_run import ReportedRun, read_run
-from windrow.launch.run_folder import create_run_folder
+from windrow.launch.run_folder import create_run_folder, write_json
 
 HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>%{y}'
 """What a name in a file may say: it must be shown as it is."""
@@ -35,8 +35,9 @@ def make_run(tmp_path: Path) -> Callable[..., Path]:
         if not old:
             rank_lines = [json.dumps(_ranks(kind, epoch, ranks)) for epoch in range(1, epochs + 1)]
             folder.ranks_file.write_text("".join(f"{line}\n" for line in rank_lines))
-            folder.write_placement(_graph_placement(ranks) if kind == "graph" else _log_placement(ranks))
-        folder.write_summary({"metric": "roc_auc"})
+            placement = _graph_placement(ranks) if kind == "graph" else _log_placement(ranks)
+            write_json(folder.placement_file, placement)
+        write_json(folder.summary_file, {"metric": "roc_auc"})
         return path
 
     return make
