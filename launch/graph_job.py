@@ -18,7 +18,6 @@ from windrow.launch.known_links import world_of_sums
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size
 from windrow.partition.book import check_vertex_order
-from windrow.training.schedule import learning_rate_factor
 
 __all__ = ["GraphJob"]
 
@@ -80,10 +79,6 @@ class GraphJob:
         )
         self._cached_rows = [kept for kept, _ in choices]
         self._expected_rows = [expected for _, expected in choices if expected is not None]
-        # Its checks need the number of steps, which only the graph tells.
-        learning_rate_factor(
-            recipe.training.schedule, 0, recipe.training.epochs * self.trainer.steps_per_epoch
-        )
         # What was rounded for the wire would make measured figures depend on the number of ranks.
         is_exact = recipe.sampler.storage != "fp32" or recipe.wire.vectors == "fp32"
         self._evaluator = Evaluator(

@@ -466,8 +466,6 @@ class Journal:
         return result
 
 
-WIDEST_EPOCH = 5
-NUMBER_WIDTH = 9
 ABSENT = "-"
 
 SHORT_NAMES = {"normalised_entropy": "NE"}
@@ -487,49 +485,39 @@ class EpochTable:
         self._repeat_header_every = repeat_header_every
         self._rows = 0
         self._stages: tuple[str, ...] = ()
-        self._widths: list[int] = []
 
     def lines(self, record: EpochRecord) -> list[str]:
         """The lines to print for one epoch: the row, after a header where one is due."""
         if self._rows == 0:
             self._stages = tuple(record.stage_seconds)
-        header = self._header(record.metric)
-        self._widths = [max(len(name), width) for name, width in zip(header, self._minimum(), strict=True)]
-        lines = []
+        columns = self._columns(record)
+        shown = [[cell for _, _, cell in columns]]
         if self._rows % self._repeat_header_every == 0:
-            lines = [
-                _format_row(header, self._widths),
-                _format_row(["-" * width for width in self._widths], self._widths),
-            ]
+            names = [name for name, _, _ in columns]
+            shown = [names, ["-" * max(len(name), least) for name, least, _ in columns], *shown]
         self._rows += 1
-        return [*lines, _format_row(self._cells(record), self._widths)]
-
-    def _header(self, metric: str) -> list[str]:
-        name = SHORT_NAMES.get(metric, metric)
-        metrics = [f"val {name}", f"test {name}", *self._figures.values()]
-        return ["epoch", "loss", *metrics, "total s", *self._stages, "rows", "fetched"]
-
-    def _minimum(self) -> list[int]:
-        figures, stages = [8 for _ in self._figures], [5 for _ in self._stages]
-        return [WIDEST_EPOCH, 7, 7, 7, *figures, 7, *stages, 6, NUMBER_WIDTH]
-
-    def _cells(self, record: EpochRecord) -> list[str]:
         return [
-            str(record.epoch),
-            f"{record.loss:.5f}",
-            _metric(record.validation),
-            _metric(record.test),
-            *[_metric(record.figures.get(name)) for name in self._figures],
-            f"{record.seconds:.2f}",
-            *[f"{record.stage_seconds.get(stage, 0.0):.2f}" for stage in self._stages],
-            count(record.rows_fetched),
-            byte_size(record.bytes_fetched),
+            "  ".join(
+                cell.rjust(max(len(name), least))
+                for cell, (name, least, _) in zip(cells, columns, strict=True)
+            )
+            for cells in shown
         ]
 
-
-def _format_row(cells: Sequence[str], widths: Sequence[int]) -> str:
-    """Cells aligned to the right in columns of the given widths, two spaces apart."""
-    return "  ".join(cell.rjust(width) for cell, width in zip(cells, widths, strict=True))
+    def _columns(self, record: EpochRecord) -> list[tuple[str, int, str]]:
+        """Header, least width and cell of each."""
+        metric = SHORT_NAMES.get(record.metric, record.metric)
+        return [
+            ("epoch", 5, str(record.epoch)),
+            ("loss", 7, f"{record.loss:.5f}"),
+            (f"val {metric}", 7, _metric(record.validation)),
+            (f"test {metric}", 7, _metric(record.test)),
+            *[(header, 8, _metric(record.figures.get(name))) for name, header in self._figures.items()],
+            ("total s", 7, f"{record.seconds:.2f}"),
+            *[(stage, 5, f"{record.stage_seconds.get(stage, 0.0):.2f}") for stage in self._stages],
+            ("rows", 6, count(record.rows_fetched)),
+            ("fetched", 9, byte_size(record.bytes_fetched)),
+        ]
 
 
 def _metric(value: float | None) -> str:

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -40,13 +40,11 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.trainer import BatchSource, RecommendationTrainer
-from windrow.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
-    "RecommendationEvaluator",
     "RecommendationJob",
     "RecommendationParts",
     "click_parts",
@@ -102,10 +100,6 @@ class RecommendationJob:
             sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
         )
         self.samples_per_epoch = self.trainer.samples_per_epoch
-        # Its checks need the number of steps, which only the log tells.
-        learning_rate_factor(
-            recipe.training.schedule, 0, recipe.training.epochs * self.trainer.steps_per_epoch
-        )
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
@@ -136,19 +130,6 @@ class RecommendationJob:
         self.trainer.close()
 
 
-class RecommendationEvaluator(Protocol):
-    """Measures a recommender on the splits that there are."""
-
-    metric: str
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger value of `metric` is the better one."""
-
-    def evaluate(self) -> Mapping[str, Mapping[str, float]]:
-        """Figures by name, for each split. Collective."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecommendationParts:
     """Everything that belongs to one kind of recommendation model, on one rank."""
@@ -159,7 +140,7 @@ class RecommendationParts:
     """Tables and model."""
     source: BatchSource
     """Training minibatches."""
-    evaluator: RecommendationEvaluator
+    evaluator: ClickEvaluator | RankingEvaluator
     """Measures the recommender."""
 
 

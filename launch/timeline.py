@@ -43,7 +43,6 @@ __all__ = [
     "OTHER_TRAFFIC",
     "VIEWER",
     "RankTrace",
-    "Row",
     "Timeline",
     "event_pieces",
     "lanes",
@@ -63,77 +62,62 @@ OTHER_TRAFFIC = "other traffic"
 """Row of messages that belong to no minibatch: figures, checkpoints, evaluation."""
 
 
-@dataclass(frozen=True, slots=True)
-class Row:
-    """One row, and the stages that it shows."""
+Rows = Mapping[str, str]
+"""Name of a row -> the stage of the stopwatch that it shows; of messages how the stage of their exchange ends."""
 
-    name: str
-    work: tuple[str, ...] = ()
-    """Stages of the stopwatch."""
-    messages: tuple[str, ...] = ()
-    """What stands after the last ": " in the stage of an exchange: "rows" for "features: rows"."""
+_COMPUTED: Rows = {"forward": "forward", "backward": "backward"}
+_LAST: Rows = {_ALL_REDUCE: "", "wait": "wait", "update": "update", "evaluate": "evaluate"}
 
-
-GRAPH_ROWS = (
-    Row(EPOCH),
-    Row("sample", work=("sample",)),
-    Row("wait for samples", work=("wait for samples",)),
-    Row("fetch", work=("fetch",)),
-    Row("request", messages=("ids",)),
-    Row("reply", messages=("rows",)),
-    Row("forward", work=("forward",)),
-    Row("backward", work=("backward",)),
-    Row(_ALL_REDUCE),
-    Row("wait", work=("wait",)),
-    Row("update", work=("update",)),
-    Row("evaluate", work=("evaluate",)),
-)
+GRAPH_ROWS: Rows = {
+    EPOCH: "",
+    "sample": "sample",
+    "wait for samples": "wait for samples",
+    "fetch": "fetch",
+    "request": ": ids",
+    "reply": ": rows",
+    **_COMPUTED,
+    **_LAST,
+}
 """Training on a graph."""
 
-LOG_ROWS = (
-    Row(EPOCH),
-    Row("read", work=("read",)),
-    Row("pack", work=("ids",)),
-    Row("counts", messages=("counts",)),
-    Row("ids", messages=("ids",)),
-    Row("lookup", work=("lookup",)),
-    Row("vectors", messages=("vectors",)),
-    Row("unpack", work=("pooled",)),
-    Row("forward", work=("forward",)),
-    Row("backward", work=("backward",)),
-    Row("gradients", messages=("gradients",)),
-    Row(_ALL_REDUCE),
-    Row("wait", work=("wait",)),
-    Row("update", work=("update",)),
-    Row("evaluate", work=("evaluate",)),
-)
+LOG_ROWS: Rows = {
+    EPOCH: "",
+    "read": "read",
+    "pack": "ids",
+    "counts": ": counts",
+    "ids": ": ids",
+    "lookup": "lookup",
+    "vectors": ": vectors",
+    "unpack": "pooled",
+    **_COMPUTED,
+    "gradients": ": gradients",
+    **_LAST,
+}
 """Training on a click log."""
 
 
 def row_of(span: Span, data: Literal["graph", "log"]) -> str:
     """The name of a span's row; the work of a stage that is not known gets a row of its own."""
-    rows = _rows(data)
-    match span.operation:
-        case "all_reduce":
-            return _ALL_REDUCE
-        case "exchange":
-            kind = span.stage.rpartition(": ")[2]
-            return next((row.name for row in rows if kind in row.messages), OTHER_TRAFFIC)
+    if span.operation == "all_reduce":
+        return _ALL_REDUCE
     if span.stage.startswith(f"{EPOCH} "):
         return EPOCH
-    return next((row.name for row in rows if span.stage in row.work), span.stage)
+    shown = {stage: row for row, stage in _rows(data).items() if stage}
+    if span.operation == "exchange":
+        return shown.get(f": {span.stage.rpartition(': ')[2]}", OTHER_TRAFFIC)
+    return shown.get(span.stage, span.stage)
 
 
 def sorted_rows(names: Iterable[str], data: Literal["graph", "log"]) -> list[str]:
     """Rows from top to bottom: those known, then others by name, and traffic that belongs to no minibatch."""
-    places = {row.name: place for place, row in enumerate(_rows(data))}
+    places = {name: place for place, name in enumerate(_rows(data))}
     last = len(places) + 1
     return sorted(
         names, key=lambda name: (last if name == OTHER_TRAFFIC else places.get(name, last - 1), name)
     )
 
 
-def _rows(data: Literal["graph", "log"]) -> tuple[Row, ...]:
+def _rows(data: Literal["graph", "log"]) -> Rows:
     return GRAPH_ROWS if data == "graph" else LOG_ROWS
 
 

@@ -27,7 +27,7 @@ from windrow.launch.run_folder import RunFolder, open_run_folder
 from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
 from windrow.launch.terminal import Progress, make_progress
 from windrow.launch.timeline import Timeline
-from windrow.training.schedule import EarlyStopping
+from windrow.training.schedule import EarlyStopping, learning_rate_factor
 
 __all__ = ["TrainingResult", "train"]
 
@@ -53,6 +53,10 @@ def train(
         joined_job(recipe.run) as (world, device),
         contextlib.closing(_open_job(world, recipe, device)) as job,
     ):
+        # Its checks need the number of steps, which only the data tell.
+        learning_rate_factor(
+            recipe.training.schedule, 0, recipe.training.epochs * job.trainer.steps_per_epoch
+        )
         run = _Run(world, recipe, job)
         if resume is not None:
             run.restore(resume)
