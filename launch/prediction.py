@@ -48,10 +48,10 @@ from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.cache_choice import choose_inference_cache
+from windrow.launch.checkpoint import WhichCheckpoint, load_weights
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.launch.run_folder import RunFolder
-from windrow.launch.shared_checkpoint import WhichCheckpoint, load_weights
 from windrow.launch.terminal import Progress, make_progress
 from windrow.partition.atomic_writes import open_atomically
 

@@ -153,9 +153,11 @@ def _members(expected: Any) -> list[Any]:
     if typing.get_origin(expected) not in (Union, UnionType):
         return [expected]
     alternatives = [inner for member in typing.get_args(expected) for inner in _members(member)]
-    return sorted(
-        alternatives, key=lambda member: not (member is NoneType or typing.get_origin(member) is Literal)
-    )
+    return sorted(alternatives, key=_admits_anything)
+
+
+def _admits_anything(member: Any) -> bool:
+    return not (member is NoneType or typing.get_origin(member) is Literal)
 
 
 def _convert(expected: Any, value: Any, place: Place) -> tuple[bool, Any]:

@@ -8,7 +8,13 @@ from pathlib import Path
 import torch
 
 from windrow.comm.world import World
-from windrow.launch.checkpoint import CheckpointHeader, check_fits
+from windrow.launch.checkpoint import (
+    CheckpointHeader,
+    check_fits,
+    load_together,
+    restore_tables,
+    save_together,
+)
 from windrow.launch.epoch_cost import (
     EpochCost,
     RankCost,
@@ -24,7 +30,6 @@ from windrow.launch.journal import EpochRecord, Journal, TrainingResult
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder
-from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
 from windrow.launch.terminal import Progress, make_progress
 from windrow.launch.timeline import Timeline
 from windrow.training.schedule import EarlyStopping, learning_rate_factor

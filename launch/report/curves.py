@@ -1,6 +1,7 @@
 """Loss and metric curves, all runs in one figure."""
 
 import math
+import operator
 import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
@@ -49,7 +50,7 @@ def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
             series = plain(f"{prefix}{split}")
             colours[series] = series_colour(runs.index(run) if prefix else own_colour)
             dashes[series] = dash
-            found = _points([run], lambda record, split=split: getattr(record, split))
+            found = _points([run], operator.attrgetter(split))
             points += [point | {"series": f"{prefix}{split}"} for point in found if math.isfinite(point["y"])]
     if not points:
         return Panel(
@@ -94,9 +95,7 @@ def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
 
 def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
     names = dict.fromkeys(name for run in runs for record in run.records for name in record.figures)
-    values: dict[str, tuple[str, OfRecord]] = {
-        name: (plain(name), lambda record, name=name: record.figures.get(name)) for name in names
-    }
+    values: dict[str, tuple[str, OfRecord]] = {name: (plain(name), _figure(name)) for name in names}
     values["learning rate"] = "learning rate at the epoch's last step", lambda record: record.learning_rate
     views = {
         label: _chart(_points(runs, value), title, **looks([run.name for run in runs]))
@@ -107,6 +106,10 @@ def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
         description=f"Line chart by epoch of whatever else was measured, for {_names(runs)}.",
         views=views,
     )
+
+
+def _figure(name: str) -> OfRecord:
+    return lambda record: record.figures.get(name)
 
 
 def _points(runs: Sequence[ReportedRun], value: OfRecord) -> list[dict[str, Any]]:

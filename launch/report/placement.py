@@ -106,7 +106,7 @@ def _graph_views(ranks: Sequence[Mapping[str, int]]) -> dict[str, Any]:
 
 def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -> Any:
     totals = {key: sum(int(rank[key]) for rank in ranks) for key in quantities}
-    rows = [
+    rows: list[dict[str, Any]] = [
         {
             "series": f"rank {number}",
             "y": name,

@@ -66,7 +66,7 @@ def traffic_stages(epochs: RankEpochs) -> list[str]:
 def _by_amount(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     totals = Counter[str]()
     for each in amounts:
-        totals.update(each)  # type: ignore[arg-type]  # it adds any numbers
+        totals.update(each)
     return dict(totals.most_common())
 
 
