@@ -201,20 +201,21 @@ def chart(
         options.pop("pattern_shape_map", None)
     figure = getattr(px, kind)(frame, **defaults | options)
     figure.update_traces(hovertemplate=f"{hover}<extra></extra>")
-    figure.update_xaxes(title_text=x, showgrid=kind != "bar")
-    figure.update_yaxes(title_text=y, rangemode="tozero" if kind == "bar" else None)
+    x_axis: dict[str, Any] = {"title_text": x, "showgrid": kind != "bar"}
+    if x == "rank":
+        x_axis["type"] = "category"
+    if x == "epoch" and len(frame):
+        few = frame["x"].max() - frame["x"].min() < FEW_EPOCHS
+        x_axis |= {"tickformat": "d", "dtick": 1 if few else None}
     figure.update_layout(
+        xaxis=x_axis,
+        yaxis={"title_text": y, "rangemode": "tozero" if kind == "bar" else None},
         legend_title_text="",
         height=HEIGHT,
         margin_t=12,
         barmode="stack",
         showlegend=1 < len(figure.data) <= MOST_IN_LEGEND,
     )
-    if x == "rank":
-        figure.update_xaxes(type="category")
-    if x == "epoch" and len(frame):
-        few = frame["x"].max() - frame["x"].min() < FEW_EPOCHS
-        figure.update_xaxes(tickformat="d", dtick=1 if few else None)
     for trace in figure.data if kind == "line" else ():
         trace.mode = "lines+markers" if len(trace.x) <= FEW_POINTS else "lines"
     return figure.update_layout(layout or {})
