@@ -5,13 +5,13 @@ hold.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from windrow.comm.errors import StoreError
 from windrow.launch.report.panel import (
     MUTED,
     Panel,
-    Section,
     byte_unit,
     chart,
     exact_bytes,
@@ -25,22 +25,6 @@ from windrow.launch.report.read_run import ReportedRun
 from windrow.launch.terminal import byte_size
 
 __all__ = ["placement_section"]
-
-
-def placement_section(runs: Sequence[ReportedRun]) -> Section:
-    """One panel per run.
-
-    Raises:
-        StoreError: a placement.json is not what this version writes.
-    """
-    return per_run(
-        runs,
-        _panel,
-        name="placement",
-        title="Placement",
-        lead="What each rank holds (placement.json), one colour per rank: of a graph its share of vertices, edges and "
-        "features; of a click log the pieces of the embedding tables, weights and optimiser state together.",
-    )
 
 
 def _panel(run: ReportedRun, title: str) -> Panel:
@@ -77,6 +61,20 @@ def _panel(run: ReportedRun, title: str) -> Panel:
         f'{run.path / "placement.json"}: kind = {kind!r} is neither "graph" nor "log". Remove the file to go '
         "without it."
     )
+
+
+placement_section = partial(
+    per_run,
+    panel=_panel,
+    name="placement",
+    title="Placement",
+    lead="What each rank holds (placement.json), one colour per rank: of a graph its share of vertices, edges and "
+    "features; of a click log the pieces of the embedding tables, weights and optimiser state together.",
+)
+"""One panel per run.
+
+    Raises:
+        StoreError: a placement.json is not what this version writes."""
 
 
 QUANTITIES = {

@@ -5,6 +5,7 @@ Each is a section of the page with a panel per run.
 
 import statistics
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any
 
 import numpy as np
@@ -15,7 +16,6 @@ from windrow.launch.report.panel import (
     INK,
     MUTED,
     Panel,
-    Section,
     byte_unit,
     chart,
     exact_bytes,
@@ -51,18 +51,6 @@ MOST_RANKS_TO_CHOOSE = 64
 """Of more ranks each one's bars would make the page too large."""
 
 
-def stages_section(runs: Sequence[ReportedRun]) -> Section:
-    """Seconds of each stage by epoch, of the slowest rank or of one."""
-    return per_run(
-        runs,
-        _stages_panel,
-        name="stages",
-        title="Seconds per stage",
-        lead="How long an epoch spent in each stage. Stages that overlap add up to more than the epoch, whose own "
-        "duration is the line. Of each stage the slowest rank is shown until you choose a rank.",
-    )
-
-
 def _stages_panel(run: ReportedRun, title: str) -> Panel:
     slowest = {record.epoch: record for record in run.records}
     stages = list(dict.fromkeys(stage for record in run.records for stage in record.stage_seconds))
@@ -91,6 +79,17 @@ def _stages_panel(run: ReportedRun, title: str) -> Panel:
     )
 
 
+stages_section = partial(
+    per_run,
+    panel=_stages_panel,
+    name="stages",
+    title="Seconds per stage",
+    lead="How long an epoch spent in each stage. Stages that overlap add up to more than the epoch, whose own "
+    "duration is the line. Of each stage the slowest rank is shown until you choose a rank.",
+)
+"""Seconds of each stage by epoch, of the slowest rank or of one."""
+
+
 def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: Sequence[str]) -> Any:
     rows = [
         {"x": epoch, "series": stage, "y": measured.stage_seconds.get(stage, 0.0)}
@@ -108,19 +107,6 @@ def _stages_view(epochs: Mapping[int, EpochRecord | RankCost], stages: Sequence[
         line={"color": INK, "width": 1.5},
         marker={"size": 5},
         hovertemplate="whole epoch: %{y:.4~g} s<extra>epoch %{x}</extra>",
-    )
-
-
-def communication_section(runs: Sequence[ReportedRun]) -> Section:
-    """The share of training that ranks wait in communication, by rank and by epoch."""
-    return per_run(
-        runs,
-        _waiting_panel,
-        name="communication",
-        title="Time in communication",
-        lead="The share of its time in training, evaluation left out, that each rank spent waiting inside exchanges "
-        "and sums (ranks.jsonl): for the network, or for a rank that came later. What travels while a rank computes "
-        "costs it nothing, and is not in it.",
     )
 
 
@@ -142,6 +128,18 @@ def _waiting_panel(run: ReportedRun, title: str) -> Panel:
     )
 
 
+communication_section = partial(
+    per_run,
+    panel=_waiting_panel,
+    name="communication",
+    title="Time in communication",
+    lead="The share of its time in training, evaluation left out, that each rank spent waiting inside exchanges "
+    "and sums (ranks.jsonl): for the network, or for a rank that came later. What travels while a rank computes "
+    "costs it nothing, and is not in it.",
+)
+"""The share of training that ranks wait in communication, by rank and by epoch."""
+
+
 def _waiting_view(places: Mapping[int, Sequence[RankCost]], stages: Sequence[str], what: str) -> Any:
     """The stages' shares of the training time of what is listed at each place."""
     rows = []
@@ -160,18 +158,6 @@ def _percent(part: float, whole: float) -> float:
     return 100 * part / whole if whole > 0 else 0.0
 
 
-def locality_section(runs: Sequence[ReportedRun]) -> Section:
-    """The share of rows found at home, by rank and by epoch."""
-    return per_run(
-        runs,
-        _locality_panel,
-        name="locality",
-        title="Rows found at home",
-        lead="Of the rows of features or embeddings that a rank needed, the share that it had itself: its own ones, "
-        "and copies in its cache where it has one (ranks.jsonl). The rest travelled.",
-    )
-
-
 def _locality_panel(run: ReportedRun, title: str) -> Panel:
     if not run.rank_epochs:
         return Panel(title=title, missing=NOT_RECORDED)
@@ -188,6 +174,17 @@ def _locality_panel(run: ReportedRun, title: str) -> Panel:
         views={"by rank, all epochs": _locality_by_rank(run), "by epoch": _locality_by_epoch(run)},
         note=note,
     )
+
+
+locality_section = partial(
+    per_run,
+    panel=_locality_panel,
+    name="locality",
+    title="Rows found at home",
+    lead="Of the rows of features or embeddings that a rank needed, the share that it had itself: its own ones, "
+    "and copies in its cache where it has one (ranks.jsonl). The rest travelled.",
+)
+"""The share of rows found at home, by rank and by epoch."""
 
 
 def _locality_by_rank(run: ReportedRun) -> Any:
@@ -271,18 +268,6 @@ CELL_PIXELS = 46
 LEAST_HEIGHT, MOST_HEIGHT = 340, 620
 
 
-def traffic_section(runs: Sequence[ReportedRun]) -> Section:
-    """Bytes from rank to rank, of all stages and of each."""
-    return per_run(
-        runs,
-        _traffic_panel,
-        name="traffic",
-        title="Bytes between ranks",
-        lead="What each rank (row) sent to each other rank (column) in training steps, per epoch on average over all "
-        "epochs (ranks.jsonl). Choose a stage to see it alone.",
-    )
-
-
 def heat_map(matrix: Sequence[Sequence[float]], *, unit: str = "bytes") -> Any:
     """A ``plotly.graph_objects.Figure`` of a matrix [from, to]; bytes are scaled to a readable unit."""
     import plotly.express as px
@@ -352,16 +337,15 @@ def _traffic_panel(run: ReportedRun, title: str) -> Panel:
     )
 
 
-def memory_section(runs: Sequence[ReportedRun]) -> Section:
-    """Peak memory of each rank."""
-    return per_run(
-        runs,
-        _memory_panel,
-        name="memory",
-        title="Memory per rank",
-        lead="The most memory that each rank's process has had, code of libraries included (ranks.jsonl), and the most "
-        "that tensors took on its GPU where it has one.",
-    )
+traffic_section = partial(
+    per_run,
+    panel=_traffic_panel,
+    name="traffic",
+    title="Bytes between ranks",
+    lead="What each rank (row) sent to each other rank (column) in training steps, per epoch on average over all "
+    "epochs (ranks.jsonl). Choose a stage to see it alone.",
+)
+"""Bytes from rank to rank, of all stages and of each."""
 
 
 def _memory_panel(run: ReportedRun, title: str) -> Panel:
@@ -392,3 +376,14 @@ def _memory_panel(run: ReportedRun, title: str) -> Panel:
         views={"peak": chart("bar", rows, x="rank", y=f"peak memory ({unit})", hover=hover, layout=grouped)},
         note=f"{exact_bytes(sum(peaks))} over all ranks; pages that processes share count once for each.",
     )
+
+
+memory_section = partial(
+    per_run,
+    panel=_memory_panel,
+    name="memory",
+    title="Memory per rank",
+    lead="The most memory that each rank's process has had, code of libraries included (ranks.jsonl), and the most "
+    "that tensors took on its GPU where it has one.",
+)
+"""Peak memory of each rank."""
