@@ -263,7 +263,11 @@ METRIC_NAMES = {
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
     """Draw the curves of a run with at least one record into a .png file."""
     figure, (loss, metric, seconds) = new_figure(3)
-    _draw_loss(loss, records)
+    loss.plot(
+        [r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records)
+    )
+    loss.set_title("Training loss")
+    loss.set_ylabel("mean loss per training sample")
     _draw_metric(metric, records)
     _draw_seconds(seconds, records)
     for axes in (loss, metric, seconds):
@@ -287,14 +291,6 @@ def new_figure(panels: int) -> "tuple[Figure, Sequence[Axes]]":
     return figure, drawn
 
 
-def _draw_loss(axes: "Axes", records: Sequence[EpochRecord]) -> None:
-    axes.plot(
-        [r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records)
-    )
-    axes.set_title("Training loss")
-    axes.set_ylabel("mean loss per training sample")
-
-
 def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
     name = records[-1].metric
     for label, colour, points in (
@@ -310,7 +306,9 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         axes.axvline(
             best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}"
         )
-        axes.set_title(_best_title(best))
+        told = {"validation": best.validation, "test": best.test}
+        parts = [f"{split} {value:.4f}" for split, value in told.items() if value is not None]
+        axes.set_title(f"Best epoch: {', '.join(parts)}")
         axes.legend(loc="lower right" if best.higher_is_better else "upper right", edgecolor="none")
     axes.set_ylabel(METRIC_NAMES.get(name, name))
 
@@ -331,15 +329,6 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
     axes.set_title("Seconds per stage")
     axes.set_ylabel("seconds (each stage: its slowest rank)")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
-
-
-def _best_title(best: EpochRecord) -> str:
-    parts = [
-        f"{name} {value:.4f}"
-        for name, value in (("validation", best.validation), ("test", best.test))
-        if value is not None
-    ]
-    return f"Best epoch: {', '.join(parts)}"
 
 
 def _marker(points: Sequence[object]) -> str | None:

@@ -2,7 +2,7 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
@@ -166,15 +166,24 @@ class _Run:
         self, progress: Progress, checkpoints: Path
     ) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
         started = time.perf_counter()
-        self._begin_measuring()
+        assert self._world.meter is not None
+        self._world.meter.reset()
+        self._job.trainer.stopwatch.reset()
         progress.start(
             f"epoch {self._finished_epochs + 1}", self._job.trainer.steps_per_epoch - self._first_step
         )
+        every = self._recipe.run.checkpoint_every_steps
+
+        def after_step(done: int) -> None:
+            progress.advance()
+            if every and done % every == 0 and done < self._job.trainer.steps_per_epoch:
+                self._save(checkpoints, step=done, started=started)
+
         loss = self._job.trainer.train_epoch(
             self._finished_epochs,
             first_step=self._first_step,
             loss_before=self._loss_before,
-            after_step=self._after_step(progress, checkpoints, started),
+            after_step=after_step,
         )
         progress.finish()
         training_seconds = self._cost_before.seconds + time.perf_counter() - started
@@ -220,22 +229,6 @@ class _Run:
         """What the epoch has cost since its beginning, on all ranks, those of an earlier start too. Collective."""
         time_taken = own_time(time.perf_counter() - started, self._job.trainer.stopwatch.seconds)
         return self._cost_before + gather_cost(self._world, traffic + time_taken)
-
-    def _begin_measuring(self) -> None:
-        assert self._world.meter is not None
-        self._world.meter.reset()
-        self._job.trainer.stopwatch.reset()
-
-    def _after_step(self, progress: Progress, checkpoints: Path, started: float) -> Callable[[int], None]:
-        """What happens after each step of an epoch; called with the steps of it that are done."""
-        every = self._recipe.run.checkpoint_every_steps
-
-        def after_step(done: int) -> None:
-            progress.advance()
-            if every and done % every == 0 and done < self._job.trainer.steps_per_epoch:
-                self._save(checkpoints, step=done, started=started)
-
-        return after_step
 
     def _is_due(self, every_epochs: int) -> bool:
         is_last = self._finished_epochs == self._recipe.training.epochs or self._stopping.should_stop

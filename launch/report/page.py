@@ -5,6 +5,7 @@ import hashlib
 import json
 from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
 
@@ -28,7 +29,6 @@ from windrow.launch.report.read_run import ReportedRun
 __all__ = ["build_page"]
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-MISSING = "windrow report needs {name}, which is not installed: pip install 'windrow[report]'"
 
 
 def build_page(
@@ -42,16 +42,22 @@ def build_page(
         made: when, for the page's foot; now by default.
 
     Raises:
-        RecipeError: Plotly or Jinja2 is not installed.
+        RecipeError: Plotly, pandas or Jinja2 is not installed.
         StoreError: a placement.json is not what this version writes.
     """
-    plotly_script = _plotly_script()
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-        from markupsafe import Markup
-    except ImportError as error:
-        raise RecipeError(MISSING.format(name="Jinja2")) from error
+    for library, name in (("plotly", "Plotly"), ("pandas", "pandas"), ("jinja2", "Jinja2")):
+        try:
+            import_module(library)
+        except ImportError as error:
+            raise RecipeError(
+                f"windrow report needs {name}, which is not installed: pip install 'windrow[report]'"
+            ) from error
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
 
+    # A browser reads every line end as this one before it compares the script with its hash.
+    plotly_script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
     compared = [comparison_section(runs)] if len(runs) > 1 else []
     curves = [curves_section(runs)] if runs else []
     kinds = (
@@ -119,15 +125,6 @@ def _figures(sections: Sequence[Section]) -> str:
         for figure in figures[name]:
             figure["layout"].pop("template", None)
     return json.dumps({"template": TEMPLATE, "figures": figures}, allow_nan=False, separators=(",", ":"))
-
-
-def _plotly_script() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise RecipeError(MISSING.format(name="Plotly")) from error
-    # A browser reads every line end as this one before it compares the script with its hash.
-    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
 
 
 def _script_safe(text: str) -> str:

@@ -71,10 +71,7 @@ placement_section = partial(
     lead="What each rank holds (placement.json), one colour per rank: of a graph its share of vertices, edges and "
     "features; of a click log the pieces of the embedding tables, weights and optimiser state together.",
 )
-"""One panel per run.
-
-    Raises:
-        StoreError: a placement.json is not what this version writes."""
+"""One panel per run; a StoreError where a placement.json is not what this version writes."""
 
 
 QUANTITIES = {

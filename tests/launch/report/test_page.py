@@ -64,7 +64,9 @@ def test_benchmarks_alone(result: BenchmarkResult) -> None:
     assert 'id="settings"' not in page
 
 
-@pytest.mark.parametrize(("module", "name"), [("plotly.offline", "Plotly"), ("jinja2", "Jinja2")])
+@pytest.mark.parametrize(
+    ("module", "name"), [("plotly", "Plotly"), ("pandas", "pandas"), ("jinja2", "Jinja2")]
+)
 def test_a_missing_library_is_named_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
