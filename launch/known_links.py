@@ -135,9 +135,9 @@ def known_links(
     kept: KnownLinks | None = None
     if world.rank == 0 and not measure and (found := read_cached_links(file, hosts)) is not None:
         kept = KnownLinks(links=found, age_s=max(0.0, time.time() - file.stat().st_mtime), file=file)
-    kept = world.broadcast_object(kept, root=0, stage=STAGE)
-    if kept is not None:
-        return kept
+    known: KnownLinks | None = world.broadcast_object(kept, root=0, stage=STAGE)
+    if known is not None:
+        return known
     links = measure_links(world, options, device=device)
     problem = _keep(file, links) if world.rank == 0 else ""
     return KnownLinks(links=links, age_s=0.0, file=file, problem=problem)
