@@ -186,7 +186,7 @@ def chart(
     import pandas as pd
     import plotly.express as px
 
-    frame = pd.DataFrame(rows)
+    frame = pd.DataFrame(rows or {"x": [], "y": []})
     # The style is the page's: Plotly's own template would be checked anew for every figure.
     defaults: dict[str, Any] = {"x": "x", "y": "y", "template": "none", "color_discrete_sequence": _COLOURS}
     if kind == "bar":

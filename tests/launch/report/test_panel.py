@@ -45,6 +45,10 @@ def test_points_are_marked_and_epochs_get_a_tick_each_while_there_are_few() -> N
         assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("epoch", "seconds")
 
 
+def test_nothing_is_an_empty_chart() -> None:
+    assert not sum(len(bar.x) for bar in chart("bar", [], x="epoch", y="", hover="", **looks(["a"])).data)
+
+
 def test_options_of_the_caller_win() -> None:
     layout = chart("bar", {"x": [1], "y": [1]}, x="", y="", hover="", layout={"height": 99}).layout
     assert (layout.height, layout.showlegend) == (99, False)
