@@ -61,7 +61,7 @@ bench bench-full: $(INSTALLED_FOR_DEVELOPMENT)
 	@failed=; for name in $(BENCHMARKS); do \
 		echo "== $$name"; python benchmarks/$$name.py $(FORM) || failed="$$failed $$name"; \
 	done; \
-	python -m windrow.launch.benchmark.markdown benchmarks/results || failed="$$failed results/README.md"; \
+	python -m benchmarks.harness.markdown benchmarks/results || failed="$$failed results/README.md"; \
 	if [ -n "$$failed" ]; then echo "failed, see above:$$failed" >&2; exit 1; fi
 
 install: $(INSTALLED_FOR_DEVELOPMENT)

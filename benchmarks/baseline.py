@@ -21,13 +21,12 @@ from typing import Any
 import numpy as np
 from numpy.typing import NDArray
 
-from windrow.launch.benchmark.data_sets import data_option
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Findings, Matrix, Table
-from windrow.launch.benchmark.workers import run_command
+from benchmarks.harness.data_sets import data_option
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.workers import run_command
+from windrow.launch.benchmark_result import Comparison, Findings, Matrix, Measurement, Table
 from windrow.launch.epoch_cost import communication_share
-from windrow.launch.epoch_record import RankRecord, read_rank_records
+from windrow.launch.journal import RankRecord, read_rank_records
 from windrow.launch.run_folder import RunFolder
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"

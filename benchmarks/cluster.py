@@ -17,12 +17,12 @@ import sys
 import time
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from statistics import median
 from typing import Literal
 
-from windrow.launch.benchmark.measurement import median
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.workers import emulated_cluster, family, is_alive, mpirun
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.workers import emulated_cluster, family, is_alive, mpirun
+from windrow.launch.benchmark_result import Aim, Findings, Table
 
 HOSTS = 4
 RATE = "1gbit"

@@ -30,14 +30,13 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.workers import worker_command
 from windrow.comm.connect import connect
 from windrow.comm.launcher import launched_rank
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.synthetic import power_law_communities
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.workers import worker_command
+from windrow.launch.benchmark_result import Aim, Comparison, Findings, Measurement, Table
 from windrow.launch.cluster.network import CLUSTER_VARIABLE, INTERFACE, host_address
 from windrow.launch.graph_job import GraphJob
 from windrow.launch.partitioning import graph_to_store

@@ -9,9 +9,9 @@ import time
 import numpy as np
 import numpy.typing as npt
 
-from windrow.launch.benchmark.data_sets import data_option
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
+from benchmarks.harness.data_sets import data_option
+from benchmarks.harness.program import Program, run_benchmark
+from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition import PartitionOptions, PartitionQuality, measure_quality, partition_graph
 from windrow.partition.refine import Adjacency, symmetric_adjacency
 

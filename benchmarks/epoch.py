@@ -24,27 +24,27 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional
 
-from windrow.comm.loopback import Loopback
-from windrow.comm.random import hash_ids, stream_key
-from windrow.gnn.graph import Graph
-from windrow.gnn.models import ModelOptions, build_model
-from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark.compare import compare, interleave
-from windrow.launch.benchmark.data_sets import (
+from benchmarks.harness.compare import compare
+from benchmarks.harness.data_sets import (
     EGO_TWITTER,
     POWER_LAW,
     data_option,
     load_topology,
     save_topology,
 )
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from benchmarks.harness.program import Program, run_benchmark
+from windrow.comm.loopback import Loopback
+from windrow.comm.random import hash_ids, stream_key
+from windrow.gnn.graph import Graph
+from windrow.gnn.models import ModelOptions, build_model
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.book import PartitionBook
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark.measurement import Comparison
+    from windrow.launch.benchmark_result import Comparison
 
 OURS = "windrow"
 FANOUTS = (15, 10, 5)
@@ -126,11 +126,13 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     graph = load_graph(Path(task["path"]), short=short)
     named = {str(variant): variant for variant in dgl_variants(threads, short=short)}
     trials = {name: dgl_epochs(graph, variant, steps=2 if short else 6) for name, variant in named.items()}
-    samples = interleave(trials, repeats=1 if short else 3, warm_up=0 if short else 1)
+    tried = compare(
+        trials, baseline=next(iter(trials)), repeats=1 if short else 3, warm_up=0 if short else 1
+    ).variants
     trials.clear()
-    trial_seconds = dict(
-        sorted(((name, min(each)) for name, each in samples.items()), key=lambda item: item[1])
-    )
+    trial_seconds = {
+        name: min(tried[name].seconds) for name in sorted(tried, key=lambda name: min(tried[name].seconds))
+    }
     finalists = list(trial_seconds)[: 1 if short else 2]
     stages: list[dict[str, float]] = []
     variants = {OURS: windrow_epochs(graph, stages)}

@@ -15,13 +15,13 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.connect import connect
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
-from windrow.launch.benchmark.compare import Variant, compare
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, comparison_from_json, comparison_to_json
+from windrow.launch.benchmark_result import Aim, Findings, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import keep_freed_memory
 
 RANKS = 2
@@ -85,7 +85,7 @@ def measure(program: Program) -> Findings:
     for row_bytes, compared in comparisons.items():
         key = f"fetch_{row_bytes}_byte_rows"
         figures[f"{key}_over_raw_ratio"] = compared.ratio(FETCH).median
-        figures[f"{key}_over_copy_ratio"] = compared.advantage(FETCH, COPY).median
+        figures[f"{key}_over_copy_ratio"] = compared.ratio(FETCH, COPY).median
         figures[f"{key}_gigabytes_per_second"] = FETCHED_BYTES / compared.variants[FETCH].median_s / 1e9
     worst = min(
         compared.ratio(FETCH).median

@@ -23,9 +23,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.launch.benchmark.compare import Variant, compare
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings
+from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.program import Program, run_benchmark
+from windrow.launch.benchmark_result import Aim, Findings
 from windrow.launch.rank_process import keep_freed_memory
 from windrow.recsys.batches.deduplication.ikjt import deduplicate
 from windrow.recsys.batches.jagged import Jagged, pack_windows, select_by_pytorch
@@ -33,7 +33,7 @@ from windrow.recsys.batches.jagged import Jagged, pack_windows, select_by_pytorc
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-    from windrow.launch.benchmark.measurement import Comparison
+    from windrow.launch.benchmark_result import Comparison
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 LENGTHS = (1, 10, 100)
@@ -237,12 +237,12 @@ def measure(program: Program) -> Findings:
             figures[f"{key}_over_unique_ratio"] = compared.ratio(OURS).median / max(
                 1.0, padding.ratio(PADDING).median
             )
-            figures[f"{key}_over_runs_ratio"] = compared.advantage(OURS, RUNS).median
-            figures[f"{key}_over_copy_ratio"] = compared.advantage(OURS, COPY).median
+            figures[f"{key}_over_runs_ratio"] = compared.ratio(OURS, RUNS).median
+            figures[f"{key}_over_copy_ratio"] = compared.ratio(OURS, COPY).median
             figures[f"{key}_ids_per_second"] = (ours.rows or 0) / ours.median_s
             figures[f"{key}_gigabytes_per_second"] = (ours.bytes or 0) / ours.median_s / 1e9
-            figures[f"{key}_expand_over_index_select_ratio"] = compared.advantage(EXPAND, SELECT).median
-            figures[f"{key}_expand_over_copy_ratio"] = compared.advantage(EXPAND, COPY).median
+            figures[f"{key}_expand_over_index_select_ratio"] = compared.ratio(EXPAND, SELECT).median
+            figures[f"{key}_expand_over_copy_ratio"] = compared.ratio(EXPAND, COPY).median
     prefixes, factor = time_prefixes(PREFIX_IDS, repeats, chance)
     comparisons["prefixes"] = prefixes
     figures["prefixes_ids_over_packed_ratio"] = factor

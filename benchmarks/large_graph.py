@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.memory import MemoryWatch
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
@@ -28,9 +30,7 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark.memory import MemoryWatch
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.terminal import Progress
 from windrow.partition import PartitionOptions

@@ -15,6 +15,7 @@ from typing import Any
 import torch
 from torch.nn import functional
 
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.connect import connect
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
@@ -24,8 +25,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.seed_order import SeedOrder
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 
 DATA = Path(__file__).parent.parent / "examples" / "data" / "tolokers.npz"

@@ -17,10 +17,10 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.loopback import Loopback
-from windrow.launch.benchmark.compare import Variant, compare
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings
+from windrow.launch.benchmark_result import Aim, Findings
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.log.options import FeatureOptions, LogFormat, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
@@ -34,7 +34,7 @@ from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark.measurement import Comparison
+    from windrow.launch.benchmark_result import Comparison
 
 OURS, PYARROW = "windrow", "pyarrow"
 AIM = 0.5

@@ -20,10 +20,10 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.compare import mean_and_standard_error
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.loopback import Loopback
-from windrow.launch.benchmark.measurement import mean_and_standard_error
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe

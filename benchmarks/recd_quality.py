@@ -31,12 +31,12 @@ from typing import Any
 import numpy as np
 import torch
 
+from benchmarks.harness.compare import mean_and_standard_error
+from benchmarks.harness.data_sets import DIGINETICA, data_option, read_sessions
+from benchmarks.harness.program import MissingDataError, Program, run_benchmark
 from windrow.comm.loopback import Loopback
 from windrow.comm.npz_file import integer_row, load_arrays
-from windrow.launch.benchmark.data_sets import DIGINETICA, data_option, read_sessions
-from windrow.launch.benchmark.measurement import mean_and_standard_error
-from windrow.launch.benchmark.program import MissingDataError, Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
+from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler

@@ -21,15 +21,15 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from windrow.launch.benchmark.data_sets import (
+from benchmarks.harness.data_sets import (
     DIGINETICA,
     data_option,
     interleaved,
     prefix_samples,
     read_sessions,
 )
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
+from benchmarks.harness.program import Program, run_benchmark
+from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
 from windrow.recsys.log.synthetic.generate import generate_log
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionLogOptions, published_statistics, recd

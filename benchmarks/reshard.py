@@ -15,14 +15,20 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.program import Program, run_benchmark
+from benchmarks.harness.workers import mpirun, run_command
 from windrow.comm.connect import connect
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.workers import mpirun, run_command
-from windrow.launch.checkpoint import Checkpoint, load_latest, tables_folder
+from windrow.launch.benchmark_result import Aim, Findings, Table
+from windrow.launch.checkpoint import (
+    Checkpoint,
+    load_latest,
+    load_together,
+    restore_tables,
+    save_together,
+    tables_folder,
+)
 from windrow.launch.recommendation_job import RecommendationJob
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
-from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
 from windrow.recsys.tables.shard_files import ShardReader
 
 RECIPE = Path(__file__).parent.parent / "examples" / "open_bandit.toml"

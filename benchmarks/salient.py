@@ -21,6 +21,8 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
+from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.caching.selection import cache_capacity, choose_cached
 from windrow.caching.vip import inclusion_probabilities
 from windrow.comm.connect import connect
@@ -33,15 +35,13 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic import power_law_communities
 from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
-from windrow.launch.benchmark.compare import Variant, compare
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions
 
 if TYPE_CHECKING:
-    from windrow.launch.benchmark.measurement import Comparison
+    from windrow.launch.benchmark_result import Comparison
 
 HOSTS = 4
 FANOUTS = (15, 10, 5)

@@ -23,19 +23,26 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.gnn.sampler import NeighborSampler
-from windrow.launch.benchmark.compare import compare
-from windrow.launch.benchmark.data_sets import (
+from benchmarks.harness.compare import compare
+from benchmarks.harness.data_sets import (
     EGO_TWITTER,
     POWER_LAW,
     data_option,
     load_topology,
     save_topology,
 )
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from benchmarks.harness.program import Program, run_benchmark
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.gnn.sampler import NeighborSampler
+from windrow.launch.benchmark_result import (
+    Aim,
+    Comparison,
+    Findings,
+    Measurement,
+    Table,
+    comparison_from_json,
+    comparison_to_json,
+)
 
 OURS = "windrow"
 FANOUTS = [15, 10, 5]

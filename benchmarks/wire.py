@@ -18,13 +18,12 @@ from typing import Any
 
 import torch
 
+from benchmarks.harness.compare import Variant, compare, mean_and_standard_error
+from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.connect import connect
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.benchmark.compare import Variant, compare
-from windrow.launch.benchmark.measurement import mean_and_standard_error
-from windrow.launch.benchmark.program import Program, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table, comparison_from_json, comparison_to_json
+from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe

@@ -129,23 +129,20 @@ def measure_step_work(
     before = torch.get_num_threads()
     torch.set_num_threads(threads)
     try:
-        return _run_some(graph, recipe, device).result(slower)
+        bench = _Bench(graph, recipe, device)
+        parts = graph.book.num_parts
+        orders = [seed_order(graph, part, recipe) for part in range(parts)]
+        begun = time.perf_counter()
+        for index in range(MINIBATCHES + 1):
+            order = orders[index % parts]
+            step = index * max(1, order.steps_per_epoch // MINIBATCHES) % order.steps_per_epoch
+            share = 1 / order.global_batch_size(0, step)
+            bench.run(order.seeds(0, step), step, share=share, counts=index > 0)
+            if index > 1 and time.perf_counter() - begun > ENOUGH_S:
+                break
+        return bench.result(slower)
     finally:
         torch.set_num_threads(before)
-
-
-def _run_some(graph: PartitionedGraph, recipe: Recipe, device: torch.device) -> "_Bench":
-    bench = _Bench(graph, recipe, device)
-    parts = graph.book.num_parts
-    orders = [seed_order(graph, part, recipe) for part in range(parts)]
-    begun = time.perf_counter()
-    for index in range(MINIBATCHES + 1):
-        order = orders[index % parts]
-        step = index * max(1, order.steps_per_epoch // MINIBATCHES) % order.steps_per_epoch
-        bench.run(order.seeds(0, step), step, share=1 / order.global_batch_size(0, step), counts=index > 0)
-        if index > 1 and time.perf_counter() - begun > ENOUGH_S:
-            break
-    return bench
 
 
 @dataclass(eq=False)

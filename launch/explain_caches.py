@@ -1,7 +1,7 @@
 """Predict what caches of several sizes would save a graph recipe in rows, bytes and seconds, without training.
 
-A survey counts in one process, for all parts of the graph, what each size leaves to be asked for.
-`windrow.launch.epoch_estimate` makes seconds of it.
+One process counts, for all parts of the graph, what each size leaves to be asked for; `windrow.launch.epoch_estimate`
+makes seconds of it.
 """
 
 from collections.abc import Sequence
@@ -24,7 +24,7 @@ from windrow.comm.links import Links
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.launch.cache_choice import rank_part, row_sizes
 from windrow.launch.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
-from windrow.launch.epoch_record import COLOURS, new_figure
+from windrow.launch.journal import COLOURS, new_figure
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size, count, table
 
@@ -33,13 +33,10 @@ if TYPE_CHECKING:
 
 __all__ = [
     "USUAL_ALPHAS",
-    "CacheSize",
-    "CacheSurvey",
     "Explanation",
     "SizeEstimate",
     "describe_explanation",
     "explain",
-    "survey_caches",
     "write_explanation_plot",
 ]
 
@@ -122,49 +119,73 @@ def explain(
         alphas: replication factors to show; those that would keep everything anyway are left out.
         links: of a network with one rank for each part; None where it is not known.
         work: of a step; None where the network is not known.
+
+    Cost:
+        That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
     row_bytes, wire_row_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
-    full = max(vertices - graph.book.part_size(part) for part in range(parts)) * parts / vertices
+    remote = [vertices - graph.book.part_size(part) for part in range(parts)]
+    full = max(remote) * parts / vertices
     shown = [alpha for alpha in alphas if alpha < full]
     on_curve = (full * np.linspace(0.0, 1.0, CURVE_POINTS) ** 2).tolist()
     given = [] if isinstance(recipe.cache.alpha, str) else [recipe.cache.alpha]
-    survey = survey_caches(graph, recipe, [*shown, *on_curve, *given])
+    tried = [*shown, *on_curve, *given]
+    by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in tried]
+    affordable = rows_that_fit(recipe.cache.memory_gib, wire_row_bytes)
 
-    def estimate(size: CacheSize) -> SizeEstimate:
-        rows = float(size.asked.sum())
+    # Behind the sizes asked for stand the two that depend on the part: what is worth it and fits, and everything.
+    kept = np.empty((len(tried) + 2, parts), np.int64)
+    asked = np.empty((len(tried) + 2, parts, parts))
+    samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
+    worthwhile, input_rows, steps = [], 0.0, 0
+    for part in range(parts):
+        ranking = rank_part(graph, part, recipe, samplers=samplers)
+        worthwhile.append(ranking.worthwhile(recipe.training.epochs))
+        capacities = [*by_alpha, min(worthwhile[-1], affordable), remote[part]]
+        kept[:, part] = [ranking.num_kept(capacity) for capacity in capacities]
+        asked[:, part] = ranking.expected_rows(capacities)
+        input_rows += ranking.input_rows
+        steps = ranking.steps
+
+    def estimate(place: int, alpha: float) -> SizeEstimate:
+        rows, kept_rows = float(asked[place].sum()), int(kept[place].max())
         time = None
         if links is not None and work is not None:
-            asked = None if size.everything else size.asked / survey.steps
-            time = estimate_epoch(work, links, asked, wire_row_bytes, steps=survey.steps)
+            each_step = None if (kept[place] == remote).all() else asked[place] / steps
+            time = estimate_epoch(work, links, each_step, wire_row_bytes, steps=steps)
         return SizeEstimate(
-            alpha=size.alpha,
-            kept_rows=int(size.kept.max()),
-            memory_bytes=int(size.kept.max()) * wire_row_bytes,
+            alpha=alpha,
+            kept_rows=kept_rows,
+            memory_bytes=kept_rows * wire_row_bytes,
             remote_rows=rows,
             remote_bytes=rows * (ID_BYTES + wire_row_bytes),
             time=time,
         )
 
-    estimates = [estimate(size) for size in survey.sizes]
+    estimates = [estimate(place, alpha) for place, alpha in enumerate(tried)]
     worth_it = [
-        one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= survey.worthwhile
+        one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= max(worthwhile)
     ]
     pipelined = recipe.pipeline.depth > 0
     knee = _knee(worth_it, pipelined=pipelined)
-    automatic, everything = estimate(survey.automatic), estimate(survey.everything)
+    everything = estimate(-1, full)
+    affordable_everywhere = automatic_capacities(worthwhile, remote, wire_row_bytes, recipe.cache.memory_gib)
+    automatic = everything
+    if affordable_everywhere != remote:
+        automatic = estimate(-2, max(affordable_everywhere) * parts / vertices)
     chosen = estimates[-1] if given else automatic
-    by_alpha = {one.alpha: one for one in (*estimates[: len(shown)], everything, knee, automatic, chosen)}
+    marked = {one.alpha: one for one in (*estimates[: len(shown)], everything, knee, automatic, chosen)}
     return Explanation(
         num_vertices=vertices,
         num_parts=parts,
-        steps=survey.steps,
-        input_rows=survey.input_rows,
+        steps=steps,
+        input_rows=input_rows,
         row_bytes=row_bytes,
         wire_row_bytes=wire_row_bytes,
         work=work,
         pipelined=pipelined,
-        sizes=tuple(by_alpha[alpha] for alpha in sorted(by_alpha)),
+        sizes=tuple(marked[alpha] for alpha in sorted(marked)),
         curve=tuple(worth_it),
         knee=knee,
         automatic=automatic,
@@ -178,81 +199,6 @@ def _knee(curve: Sequence[SizeEstimate], *, pipelined: bool) -> SizeEstimate:
     if seconds:
         return curve[least_that_suffices(seconds, tolerance=HARDLY_SLOWER)]
     return curve[knee_of_curve([one.kept_rows for one in curve], [one.remote_rows for one in curve])]
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CacheSize:
-    """A size of the caches, and what it leaves to be asked for."""
-
-    alpha: float
-    """Replication factor."""
-    kept: npt.NDArray[np.int64]
-    """int64 [parts], rows in each cache."""
-    asked: npt.NDArray[np.float64]
-    """float64 [parts, parts], rows that each rank asks each for in an epoch, in expectation."""
-    everything: bool
-    """Whether each rank keeps every row, so that there is no exchange."""
-
-
-@dataclass(frozen=True, kw_only=True, eq=False)
-class CacheSurvey:
-    """Sizes of caches, compared."""
-
-    steps: int
-    """Minibatches of a rank in an epoch."""
-    input_rows: float
-    """Rows, local and remote, that all minibatches of an epoch need, in expectation."""
-    sizes: tuple[CacheSize, ...]
-    """One for each alpha that was asked for, in that order."""
-    automatic: CacheSize
-    """What ``cache.alpha = "auto"`` keeps."""
-    everything: CacheSize
-    """Every rank keeps every row."""
-    worthwhile: int
-    """Rows that are worth keeping on the rank where most are, whatever memory there is."""
-
-
-def survey_caches(graph: PartitionedGraph, recipe: Recipe, alphas: Sequence[float]) -> CacheSurvey:
-    """Rank the remote rows of every part and see what caches of these replication factors leave.
-
-    Cost:
-        That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
-    """
-    parts, vertices = graph.book.num_parts, graph.num_vertices
-    _, copy_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
-    affordable = rows_that_fit(recipe.cache.memory_gib, copy_bytes)
-    by_alpha = [cache_capacity(alpha, vertices, parts) for alpha in alphas]
-    remote = [vertices - graph.book.part_size(part) for part in range(parts)]
-
-    # Behind the sizes asked for stand the two that depend on the part: what is worth it and fits, and everything.
-    kept = np.empty((len(alphas) + 2, parts), np.int64)
-    asked = np.empty((len(alphas) + 2, parts, parts))
-    samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
-    worthwhile, input_rows, steps = [], 0.0, 0
-    for part in range(parts):
-        ranking = rank_part(graph, part, recipe, samplers=samplers)
-        worthwhile.append(ranking.worthwhile(recipe.training.epochs))
-        capacities = [*by_alpha, min(worthwhile[-1], affordable), remote[part]]
-        kept[:, part] = [ranking.num_kept(capacity) for capacity in capacities]
-        asked[:, part] = ranking.expected_rows(capacities)
-        input_rows += ranking.input_rows
-        steps = ranking.steps
-
-    def size(index: int, alpha: float) -> CacheSize:
-        everything = bool((kept[index] == remote).all())
-        return CacheSize(alpha=alpha, kept=kept[index], asked=asked[index], everything=everything)
-
-    everything = size(-1, max(remote) * parts / vertices)
-    capacities = automatic_capacities(worthwhile, remote, copy_bytes, recipe.cache.memory_gib)
-    partly = size(-2, max(capacities) * parts / vertices)
-    return CacheSurvey(
-        steps=steps,
-        input_rows=input_rows,
-        sizes=tuple(size(index, alpha) for index, alpha in enumerate(alphas)),
-        automatic=everything if capacities == remote else partly,
-        everything=everything,
-        worthwhile=max(worthwhile),
-    )
 
 
 def describe_explanation(found: Explanation, recipe: Recipe, *, network: str, computed: str) -> str:

@@ -18,7 +18,6 @@ from windrow.launch.known_links import world_of_sums
 from windrow.launch.recipe import Recipe
 from windrow.launch.terminal import byte_size
 from windrow.partition.book import check_vertex_order
-from windrow.training.schedule import learning_rate_factor
 
 __all__ = ["GraphJob"]
 
@@ -34,6 +33,10 @@ class GraphJob:
     Raises:
         WindrowError: the store or the recipe does not fit.
     """
+
+    data: Literal["graph"] = "graph"
+    higher_is_better = True
+    """Every metric of vertices should."""
 
     def __init__(self, world: World, recipe: Recipe, device: torch.device) -> None:
         self._world = world
@@ -57,7 +60,7 @@ class GraphJob:
             seed=recipe.run.seed,
         )
         self._cache = choose_cache(world, self._graph, recipe)
-        self._trainer = MinibatchTrainer(
+        self.trainer = MinibatchTrainer(
             world,
             self._graph,
             model.to(device),
@@ -76,10 +79,6 @@ class GraphJob:
         )
         self._cached_rows = [kept for kept, _ in choices]
         self._expected_rows = [expected for _, expected in choices if expected is not None]
-        # Its checks need the number of steps, which only the graph tells.
-        learning_rate_factor(
-            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
-        )
         # What was rounded for the wire would make measured figures depend on the number of ranks.
         is_exact = recipe.sampler.storage != "fp32" or recipe.wire.vectors == "fp32"
         self._evaluator = Evaluator(
@@ -89,43 +88,12 @@ class GraphJob:
             fanouts=recipe.sampler.fanouts,
             seed=recipe.run.seed,
             pipeline=recipe.pipeline,
-            store=self._trainer.store if is_exact else None,
+            store=self.trainer.store if is_exact else None,
         )
-
-    @property
-    def trainer(self) -> MinibatchTrainer:
-        """What learns."""
-        return self._trainer
-
-    @property
-    def data(self) -> Literal["graph"]:
-        """What is learnt from."""
-        return "graph"
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Digest of the user's graph."""
-        return self._graph.fingerprint
-
-    @property
-    def samples_per_epoch(self) -> int:
-        """Training vertices."""
-        return len(self._graph.train_ids)
-
-    @property
-    def metric(self) -> str:
-        """What chooses the best epoch."""
-        return self._evaluator.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Every metric of vertices should rise."""
-        return True
-
-    @property
-    def shown_figures(self) -> Mapping[str, str]:
-        """The metric says it all."""
-        return {}
+        self.metric = self._evaluator.metric
+        self.shown_figures: Mapping[str, str] = {}
+        self.data_fingerprint = self._graph.fingerprint
+        self.samples_per_epoch = len(self._graph.train_ids)
 
     @property
     def opening_lines(self) -> Sequence[str]:
@@ -143,7 +111,7 @@ class GraphJob:
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
-        values = self._evaluator.evaluate(self._trainer.model)
+        values = self._evaluator.evaluate(self.trainer.model)
         return {split: {self.metric: value} for split, value in values.items()}
 
     def traffic(self) -> Traffic:
@@ -164,4 +132,4 @@ class GraphJob:
 
     def close(self) -> None:
         """Detach from the model's parameters."""
-        self._trainer.close()
+        self.trainer.close()

@@ -14,7 +14,7 @@ Of a click log, with a shard on each rank for a replicated table::
 Bytes of tables are those of weights and optimiser state. Every rank knows all of it: nothing is communicated.
 """
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from typing import TYPE_CHECKING, Any, Literal, Protocol
 
 import numpy as np
@@ -182,6 +182,13 @@ def graph_placement(
 
 def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
     """Where embedding tables, each with a plan that holds it, live on so many ranks."""
+
+    def shards(spec: TableSpec, plan: Plan) -> Iterator[Shard]:
+        yield from plan.shards_of(spec.name)
+        for rank in range(world_size):
+            for replica in plan.replicas_of(spec.name):
+                yield Shard(spec.name, rank, replica.rows, (0, spec.dim))
+
     return {
         "kind": "log",
         "world_size": world_size,
@@ -192,28 +199,18 @@ def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -
                 "dim": spec.dim,
                 "bytes": spec.num_bytes,
                 "plan": plan.kind_of(spec.name),
-                "shards": [_described(shard, spec) for shard in _shards(spec, plan, world_size)],
+                "shards": [
+                    {
+                        "rank": shard.rank,
+                        "first_row": shard.rows[0],
+                        "rows": shard.num_rows,
+                        "first_column": shard.columns[0],
+                        "columns": shard.num_columns,
+                        "bytes": rectangle_bytes(spec, shard.num_rows, shard.num_columns),
+                    }
+                    for shard in shards(spec, plan)
+                ],
             }
             for spec, plan in tables
         ],
-    }
-
-
-def _shards(spec: TableSpec, plan: Plan, world_size: int) -> Sequence[Shard]:
-    copies = [
-        Shard(spec.name, rank, replica.rows, (0, spec.dim))
-        for rank in range(world_size)
-        for replica in plan.replicas_of(spec.name)
-    ]
-    return [*plan.shards_of(spec.name), *copies]
-
-
-def _described(shard: Shard, spec: TableSpec) -> dict[str, int]:
-    return {
-        "rank": shard.rank,
-        "first_row": shard.rows[0],
-        "rows": shard.num_rows,
-        "first_column": shard.columns[0],
-        "columns": shard.num_columns,
-        "bytes": rectangle_bytes(spec, shard.num_rows, shard.num_columns),
     }

@@ -132,19 +132,15 @@ def known_links(
         The links, the same on every rank.
     """
     file = cached_file(folder, hosts, backend=type(world).__name__, device=device)
-    kept = _kept(file, hosts) if world.rank == 0 and not measure else None
-    text, age_s = world.broadcast_object(kept or ("", 0.0), root=0, stage=STAGE)
-    if text:
-        return KnownLinks(links=links_from_json(text, source=str(file)), age_s=age_s, file=file)
+    kept: KnownLinks | None = None
+    if world.rank == 0 and not measure and (found := read_cached_links(file, hosts)) is not None:
+        kept = KnownLinks(links=found, age_s=max(0.0, time.time() - file.stat().st_mtime), file=file)
+    known: KnownLinks | None = world.broadcast_object(kept, root=0, stage=STAGE)
+    if known is not None:
+        return known
     links = measure_links(world, options, device=device)
     problem = _keep(file, links) if world.rank == 0 else ""
     return KnownLinks(links=links, age_s=0.0, file=file, problem=problem)
-
-
-def _kept(file: Path, hosts: Sequence[str]) -> tuple[str, float] | None:
-    """Links of the cache as text, and the seconds since they were written; None where there are none."""
-    links = read_cached_links(file, hosts)
-    return None if links is None else (links_to_json(links), max(0.0, time.time() - file.stat().st_mtime))
 
 
 def _keep(file: Path, links: Links) -> str:
@@ -207,21 +203,13 @@ def read_network(path: Path) -> Links:
 
 
 def kept_links_of_this_machine(ranks: int) -> Links | None:
-    """What ``mpirun -n RANKS windrow network`` measured on this machine; None where nobody ran it.
-
-    Args:
-        ranks: how many, all on this host.
-    """
+    """What ``mpirun -n RANKS windrow network`` measured on this machine; None where nobody ran it."""
     hosts = [socket.gethostname()] * ranks
     return read_cached_links(cached_file(cache_folder(), hosts, backend="MPIWorld", device="cpu"), hosts)
 
 
 def ranks_on_one_host(links: Links) -> int:
-    """How many ranks share a machine: on the one that has most.
-
-    Args:
-        links: of the network.
-    """
+    """How many ranks share a machine: on the one that has most."""
     return max(Counter(links.hosts).values())
 
 

@@ -48,19 +48,18 @@ from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.cache_choice import choose_inference_cache
+from windrow.launch.checkpoint import WhichCheckpoint, load_weights
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.launch.run_folder import RunFolder
-from windrow.launch.shared_checkpoint import WhichCheckpoint, load_weights
 from windrow.launch.terminal import Progress, make_progress
 from windrow.partition.atomic_writes import open_atomically
 
 __all__ = [
-    "PredictionFile",
     "PredictionOptions",
     "PredictionResult",
-    "check_writable",
     "predict",
+    "prediction_file",
 ]
 
 CHUNK_BYTES = 1 << 24
@@ -145,7 +144,7 @@ def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -
     of its vertices on every rank.
     """
     with ending_all_ranks():
-        check_writable(options.out)
+        _check_writable(options.out)
     with (
         joined_job(recipe.run) as (world, device),
         make_progress(rank=world.rank) as progress,
@@ -250,7 +249,7 @@ class _Predictor:
             self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows
         )
         with contextlib.ExitStack() as stack:
-            file: PredictionFile | None = None
+            write: Callable[[Tensor, Tensor], None] | None = None
             if self._world.rank == 0:
                 about = {
                     "run": self._recipe.name,
@@ -260,15 +259,14 @@ class _Predictor:
                     "splits": list(self._options.splits) or None,
                     self.metric: figures,
                 }
-                file = stack.enter_context(
-                    PredictionFile.create(
-                        self._options.out, self._graph.task, self._graph.outputs, about, ids=self._names
-                    )
+                out, graph = self._options.out, self._graph
+                write = stack.enter_context(
+                    prediction_file(out, graph.task, graph.outputs, about, ids=self._names)
                 )
             stack.enter_context(self._shown("writing", len(wanted)))
             for vertices, rows in chunks:
-                if file is not None:
-                    file.write(vertices, rows)
+                if write is not None:
+                    write(vertices, rows)
                 self._progress.advance(len(vertices))
         return len(wanted)
 
@@ -325,7 +323,7 @@ METADATA_KEY = "windrow"
 """Of what the file says about itself, as JSON, in the metadata of its schema."""
 
 
-def check_writable(path: Path) -> None:
+def _check_writable(path: Path) -> None:
     """Refuse a file that could not be written, before hours are spent on what belongs into it.
 
     Raises:
@@ -365,77 +363,63 @@ def _users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[st
     return ids
 
 
-class PredictionFile:
-    """Writes predictions to a ``pyarrow.parquet.ParquetWriter``; `create` opens one."""
+@contextlib.contextmanager
+def prediction_file(
+    path: Path, task: Task, num_outputs: int, about: Mapping[str, Any], *, ids: Any = None
+) -> Iterator[Callable[[Tensor, Tensor], None]]:
+    """Open a new file, which takes its name, durably, when the block ends without an error.
 
-    def __init__(self, writer: Any, task: Task, ids: Any = None) -> None:
-        self._writer = writer
-        self._task = task
-        self._ids = ids
+    Args:
+        path: of the file; its folder exists. It is replaced in one step.
+        task: of the graph, which says what the columns are.
+        num_outputs: numbers that a model gives for a vertex.
+        about: what JSON can hold; kept in the metadata of the file's schema.
+        ids: ``pyarrow.Array`` [N] of the vertices' ids in the user's files; None where these are their numbers.
 
-    @staticmethod
-    @contextlib.contextmanager
-    def create(
-        path: Path, task: Task, num_outputs: int, about: Mapping[str, Any], *, ids: Any = None
-    ) -> Iterator["PredictionFile"]:
-        """Open a new file, which takes its name, durably, when the block ends without an error.
+    Yields:
+        What appends a chunk: int64 [n] numbers in the user's order, ascending over all chunks, and [n, outputs] logits.
+        It raises a DataError where an output is NaN or infinite.
 
-        Args:
-            path: of the file; its folder exists. It is replaced in one step.
-            task: of the graph, which says what the columns are.
-            num_outputs: numbers that a model gives for a vertex.
-            about: what JSON can hold; kept in the metadata of the file's schema.
-            ids: ``pyarrow.Array`` [N] of the vertices' ids in the user's files; None where these are their numbers.
+    Raises:
+        StoreError: the disk is full or the folder not writable; an old file is as it was.
+    """
+    import pyarrow as pa
+    from pyarrow import parquet
 
-        Raises:
-            StoreError: the disk is full or the folder not writable; an old file is as it was.
-        """
-        import pyarrow as pa
-        from pyarrow import parquet
+    from windrow.gnn.metrics import check_finite, prediction_columns
 
-        fields = [("vertex", pa.int64())]
-        if ids is not None:
-            fields.append(("id", ids.type))
-        if task == "single-label":
-            fields.append(("prediction", pa.int32()))
-        if task == "multi-label":
-            fields.append(("probabilities", pa.list_(pa.float32(), num_outputs)))
-        else:
-            fields.append(("probability", pa.float32()))
-        schema = pa.schema(
-            [pa.field(name, kind, nullable=False) for name, kind in fields],
-            metadata={METADATA_KEY: json.dumps(dict(about))},
-        )
-        try:
-            with (
-                open_atomically(path) as file,
-                parquet.ParquetWriter(file, schema, compression="zstd") as writer,
-            ):
-                yield PredictionFile(writer, task, ids)
-        except OSError as error:
-            raise StoreError(
-                f"cannot write {path}: {error.strerror or error}. Make room, or choose another --out."
-            ) from error
+    fields = [("vertex", pa.int64())]
+    if ids is not None:
+        fields.append(("id", ids.type))
+    if task == "single-label":
+        fields.append(("prediction", pa.int32()))
+    if task == "multi-label":
+        fields.append(("probabilities", pa.list_(pa.float32(), num_outputs)))
+    else:
+        fields.append(("probability", pa.float32()))
+    schema = pa.schema(
+        [pa.field(name, kind, nullable=False) for name, kind in fields],
+        metadata={METADATA_KEY: json.dumps(dict(about))},
+    )
 
-    def write(self, vertices: Tensor, logits: Tensor) -> None:
-        """Append a chunk: int64 [n] numbers in the user's order, ascending over all chunks, and [n, outputs] logits.
-
-        Raises:
-            DataError: an output is NaN or infinite.
-        """
-        import pyarrow as pa
-
-        from windrow.gnn.metrics import check_finite, prediction_columns
-
+    def write(vertices: Tensor, logits: Tensor) -> None:
         check_finite(vertices, logits)
         columns = {"vertex": pa.array(vertices.numpy())}
-        if self._ids is not None:
-            columns["id"] = self._ids.take(columns["vertex"])
-        for name, values in prediction_columns(self._task, logits).items():
+        if ids is not None:
+            columns["id"] = ids.take(columns["vertex"])
+        for name, values in prediction_columns(task, logits).items():
             column = pa.array(values.reshape(-1).numpy())
             is_list = values.dim() > 1
             columns[name] = pa.FixedSizeListArray.from_arrays(column, values.shape[1]) if is_list else column
-        schema = self._writer.schema
-        self._writer.write_table(
-            pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema)
-        )
+        writer.write_table(pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema))
+
+    try:
+        with (
+            open_atomically(path) as file,
+            parquet.ParquetWriter(file, schema, compression="zstd") as writer,
+        ):
+            yield write
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}. Make room, or choose another --out."
+        ) from error

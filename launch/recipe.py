@@ -1,17 +1,5 @@
 """The recipe of a graph: every setting of a run in one TOML file; and the reader of recipes of either kind.
 
-    store = "../stores/tolokers-2"    the partitioned graph, relative to this file
-    [graph]                           which graph            windrow.gnn.readers.options.GraphOptions
-    [partition]                       how it is split        windrow.partition.options.PartitionOptions
-    [model]                           the network            windrow.gnn.models.ModelOptions
-    [sampler]                         its minibatches        windrow.gnn.trainer.SamplerOptions
-    [cache]                           remote rows kept here  windrow.caching.selection.CacheOptions
-    [pipeline]                        batches under way      windrow.gnn.pipeline.PipelineOptions
-    [wire]                            formats on the way     windrow.comm.wire.WireOptions
-    [training]                        how it learns          windrow.gnn.trainer.TrainingOptions
-    [evaluation]                      how it is measured     windrow.gnn.evaluation.EvaluationOptions
-    [run]                             where, with what seed  windrow.launch.rank_process.RunOptions
-
 Each section is a dataclass beside the component that it configures. A recipe is checked before any other process is
 involved. Its sections tell its kind: [graph], or [log] for `windrow.launch.recommendation_recipe`.
 """

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal, Protocol
+from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
@@ -40,13 +40,11 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.trainer import BatchSource, RecommendationTrainer
-from windrow.training.schedule import learning_rate_factor
 
 if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
-    "RecommendationEvaluator",
     "RecommendationJob",
     "RecommendationParts",
     "click_parts",
@@ -72,14 +70,25 @@ class RecommendationJob:
         WindrowError: the data, the plan or the recipe does not fit.
     """
 
+    data: Literal["log"] = "log"
+    opening_lines: Sequence[str] = ()
+
     def __init__(self, world: World, recipe: RecommendationRecipe, device: torch.device) -> None:
         self._world = world
-        self._is_ranking = recipe.model.kind == "two_tower"
-        parts = (two_tower_parts if self._is_ranking else click_parts)(world, recipe, device)
+        is_ranking = recipe.model.kind == "two_tower"
+        parts = (two_tower_parts if is_ranking else click_parts)(world, recipe, device)
         self._evaluator = parts.evaluator
-        self._fingerprint = parts.fingerprint
+        self.metric, self.higher_is_better = parts.evaluator.metric, parts.evaluator.higher_is_better
+        # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
+        if is_ranking:
+            quality = {f"test {self.metric.replace('recall', 'ndcg')}": "test ndcg"}
+        else:
+            shown = f"test {self.metric.replace('_', ' ')}"
+            quality = {name: header for name, header in CLICK_FIGURES.items() if name != shown}
+        self.shown_figures: Mapping[str, str] = quality | SPEED
+        self.data_fingerprint = parts.fingerprint
         self._collections = parts.recommender.collections()
-        self._trainer = RecommendationTrainer(
+        self.trainer = RecommendationTrainer(
             world,
             parts.recommender,
             parts.source,
@@ -90,53 +99,7 @@ class RecommendationJob:
             wire=recipe.wire,
             sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
         )
-        # Its checks need the number of steps, which only the log tells.
-        learning_rate_factor(
-            recipe.training.schedule, 0, recipe.training.epochs * self._trainer.steps_per_epoch
-        )
-
-    @property
-    def trainer(self) -> RecommendationTrainer:
-        """What learns."""
-        return self._trainer
-
-    @property
-    def data(self) -> Literal["log"]:
-        """What is learnt from."""
-        return "log"
-
-    @property
-    def data_fingerprint(self) -> str:
-        """Digest of the user's data."""
-        return self._fingerprint
-
-    @property
-    def samples_per_epoch(self) -> int:
-        """Training samples."""
-        return self._trainer.samples_per_epoch
-
-    @property
-    def metric(self) -> str:
-        """What chooses the best epoch."""
-        return self._evaluator.metric
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether that metric should rise."""
-        return self._evaluator.higher_is_better
-
-    @property
-    def shown_figures(self) -> Mapping[str, str]:
-        """Quality beside the metric (entropy: against the base rate's, 1.0), and speed."""
-        if self._is_ranking:
-            return {f"test {self.metric.replace('recall', 'ndcg')}": "test ndcg", **SPEED}
-        metric = f"test {self.metric.replace('_', ' ')}"
-        return {name: header for name, header in CLICK_FIGURES.items() if name != metric} | SPEED
-
-    @property
-    def opening_lines(self) -> Sequence[str]:
-        """Nothing is left to be told."""
-        return ()
+        self.samples_per_epoch = self.trainer.samples_per_epoch
 
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
@@ -157,27 +120,14 @@ class RecommendationJob:
 
     def local_tables(self) -> "Sequence[TableBatch]":
         """This rank's shards of the tables, with their optimiser states."""
-        return self._trainer.local_tables()
+        return self.trainer.local_tables()
 
     def check_resumable(self, header: CheckpointHeader) -> None:
         """Plan and number of ranks may change: minibatches depend on neither."""
 
     def close(self) -> None:
         """Detach from the model's parameters."""
-        self._trainer.close()
-
-
-class RecommendationEvaluator(Protocol):
-    """Measures a recommender on the splits that there are."""
-
-    metric: str
-
-    @property
-    def higher_is_better(self) -> bool:
-        """Whether a larger value of `metric` is the better one."""
-
-    def evaluate(self) -> Mapping[str, Mapping[str, float]]:
-        """Figures by name, for each split. Collective."""
+        self.trainer.close()
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -190,7 +140,7 @@ class RecommendationParts:
     """Tables and model."""
     source: BatchSource
     """Training minibatches."""
-    evaluator: RecommendationEvaluator
+    evaluator: ClickEvaluator | RankingEvaluator
     """Measures the recommender."""
 
 

@@ -1,20 +1,5 @@
 """The recipe of a recommendation model: every setting of a run in one TOML file.
 
-    store = "../stores/open_bandit"   the prepared log, relative to this file
-    [log]                             which log              windrow.recsys.log.options.LogOptions
-    [log.features.item_id]            each sparse feature    windrow.recsys.log.options.FeatureOptions
-    [split]                           train, test            windrow.recsys.log.options.LogSplitOptions
-    [interactions]                    users, items           windrow.recsys.batches.interactions.InteractionOptions
-    [transforms.history]              ids while read         windrow.recsys.batches.transforms.TransformOptions
-    [deduplication]                   lists held once        windrow.recsys.batches.deduplication.options
-    [tables]                          how tables are kept    windrow.recsys.tables.options.TableOptions
-    [plan]                            where they live        windrow.partition.tables.planners.PlanOptions
-    [wire]                            formats on the way     windrow.comm.wire.WireOptions
-    [model]                           the dense part         windrow.recsys.models.options.ModelOptions
-    [training]                        how it learns          windrow.recsys.trainer.RecommendationTrainingOptions
-    [evaluation]                      how it is measured     windrow.recsys.evaluation.RecommendationEvaluationOptions
-    [run]                             where, with what seed  windrow.launch.rank_process.RunOptions
-
 Each section is a dataclass beside the component that it configures.
 """
 

@@ -71,10 +71,6 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
 def log_transforms(recipe: RecommendationRecipe, store: LogStore) -> Transforms:
     """What is done to the ids of a log while it is read, and the features that come out.
 
-    Args:
-        recipe: of the run.
-        store: its prepared log.
-
     Raises:
         RecipeError: the section [transforms] does not fit the log.
     """
@@ -82,12 +78,7 @@ def log_transforms(recipe: RecommendationRecipe, store: LogStore) -> Transforms:
 
 
 def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingBagConfig]:
-    """The tables whose rows are pooled, in the order in which features name them.
-
-    Args:
-        recipe: of the run.
-        store: its prepared log.
-    """
+    """The tables whose rows are pooled, in the order in which features name them."""
     return [
         EmbeddingBagConfig(
             name=table,
@@ -101,12 +92,7 @@ def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embedding
 
 
 def sequence_configs(recipe: RecommendationRecipe, store: LogStore) -> list[EmbeddingConfig]:
-    """The tables whose rows come one by one; with the same vocabulary as a pooled one, a table has its own weights.
-
-    Args:
-        recipe: of the run.
-        store: its prepared log.
-    """
+    """The tables whose rows come one by one; with the same vocabulary as a pooled one, a table has its own weights."""
     pooled = {config.name for config in bag_configs(recipe, store)}
     return [
         EmbeddingConfig(
@@ -129,12 +115,7 @@ def sequence_tables(recipe: RecommendationRecipe) -> set[str]:
 
 
 def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[TableSpec]:
-    """What planners have to know of all tables: sizes, and ids per sample as counted in the training split.
-
-    Args:
-        recipe: of the run.
-        store: its prepared log.
-    """
+    """What planners have to know of all tables: sizes, and ids per sample as counted in the training split."""
     specs = table_specs([*bag_configs(recipe, store), *sequence_configs(recipe, store)], recipe.tables)
     rows = store.split("train").rows
     mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
@@ -147,11 +128,6 @@ def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[Table
 
 def plan_tables(recipe: RecommendationRecipe, store: LogStore, world_size: int) -> Plan:
     """Where the tables live, as the recipe's section [plan] says.
-
-    Args:
-        recipe: of the run.
-        store: its prepared log.
-        world_size: number of ranks.
 
     Raises:
         PlanError: the plan's file is not right, or the tables do not fit into the ranks' memory.

@@ -3,13 +3,13 @@
     runs/tolokers-1/
         recipe.toml          every setting of the run, defaults included
         environment.json     versions, hardware and commit, one entry for each start of the run
-        placement.json       what each rank holds
-        metrics.jsonl        one line per epoch
+        placement.json       what each rank holds since the last start (windrow.launch.job)
+        metrics.jsonl        one line per epoch (windrow.launch.journal)
         ranks.jsonl          the same rank by rank: seconds, bytes to each other rank, rows, memory
         tensorboard/         the same for TensorBoard
-        checkpoints/
-        trace.json           a timeline of the first epochs, where --trace asked for it
-        predictions.parquet  what windrow predict wrote, where it was asked
+        checkpoints/         (windrow.launch.checkpoint)
+        trace.json           a timeline of the first epochs, where --trace asked for it (windrow.launch.timeline)
+        predictions.parquet  what windrow predict wrote, where it was asked (windrow.launch.prediction)
         summary.json         the figures at the end
         plot.png             the curves
 
@@ -27,7 +27,7 @@ from windrow.launch.environment import describe
 from windrow.launch.settings import write_toml
 from windrow.partition.atomic_writes import write_atomically
 
-__all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder"]
+__all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder", "write_json"]
 
 
 class RunFolder:
@@ -36,40 +36,21 @@ class RunFolder:
     def __init__(self, path: Path) -> None:
         self.path = path
         self.recipe_file = path / "recipe.toml"
-        """All settings of the run."""
         self.environment_file = path / "environment.json"
-        """What the run ran on: a list, one entry per start."""
         self.placement_file = path / "placement.json"
-        """What each rank holds, since the run was last started."""
         self.metrics_file = path / "metrics.jsonl"
-        """One line of JSON per epoch."""
         self.ranks_file = path / "ranks.jsonl"
-        """One line of JSON per epoch, with what each rank did; see `windrow.launch.epoch_record`."""
         self.tensorboard_folder = path / "tensorboard"
-        """Event files."""
         self.checkpoint_folder = path / "checkpoints"
-        """Checkpoints; see `windrow.launch.checkpoint`."""
         self.trace_file = path / "trace.json"
-        """A timeline of all ranks; see `windrow.launch.timeline`."""
         self.predictions_file = path / "predictions.parquet"
-        """What the model says about every vertex; see `windrow.launch.prediction`."""
         self.summary_file = path / "summary.json"
-        """Figures at the end of the run."""
         self.plot_file = path / "plot.png"
-        """The curves as a picture."""
 
     def record_environment(self) -> None:
         """Add an entry for this start of the run to environment.json. Rank 0 alone calls it."""
         starts = json.loads(self.environment_file.read_text()) if self.environment_file.exists() else []
-        write_atomically(self.environment_file, _json([*starts, describe()]))
-
-    def write_placement(self, placement: Mapping[str, Any]) -> None:
-        """Write placement.json, from `windrow.launch.job`. Rank 0 alone calls it."""
-        write_atomically(self.placement_file, _json(dict(placement)))
-
-    def write_summary(self, figures: Mapping[str, Any]) -> None:
-        """Write summary.json: what JSON can hold, units in the keys. Rank 0 alone calls it."""
-        write_atomically(self.summary_file, _json(dict(figures)))
+        write_json(self.environment_file, [*starts, describe()])
 
 
 def next_run_folder(name: str, parent: Path = Path("runs")) -> Path:
@@ -111,5 +92,6 @@ def open_run_folder(path: Path) -> RunFolder:
     return folder
 
 
-def _json(value: object) -> bytes:
-    return (json.dumps(value, indent=2) + "\n").encode()
+def write_json(file: Path, value: object) -> None:
+    """Write one of a folder's files, whole or not at all: what JSON can hold. Rank 0 alone calls it."""
+    write_atomically(file, (json.dumps(value, indent=2) + "\n").encode())

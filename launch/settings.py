@@ -18,6 +18,7 @@
 TOML has no null: the word "none" stands for it, in fields that allow None. ``--set`` assignments go on top of a file.
 """
 
+import copy
 import dataclasses
 import difflib
 import tomllib
@@ -227,12 +228,9 @@ def _is_required(field: "dataclasses.Field[Any]") -> bool:
     return field.default is dataclasses.MISSING and field.default_factory is dataclasses.MISSING
 
 
-def _is_table(expected: Any) -> bool:
-    return isinstance(expected, type) and dataclasses.is_dataclass(expected)
-
-
 def _is_section(expected: Any) -> bool:
-    return _is_table(expected) or typing.get_origin(expected) is Mapping
+    is_table = isinstance(expected, type) and dataclasses.is_dataclass(expected)
+    return is_table or typing.get_origin(expected) is Mapping
 
 
 def _plain(value: Any) -> Any:
@@ -286,7 +284,7 @@ def with_overrides(values: Mapping[str, Any], assignments: Iterable[str]) -> dic
     Raises:
         RecipeError: an assignment without "=", with an empty key, or to a key inside a plain value.
     """
-    result = _copied(values)
+    result = copy.deepcopy(dict(values))
     for assignment in assignments:
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
@@ -310,7 +308,3 @@ def _toml_value(text: str) -> Any:
     except tomllib.TOMLDecodeError:
         return text
     return parsed["value"] if len(parsed) == 1 else text
-
-
-def _copied(values: Mapping[str, Any]) -> dict[str, Any]:
-    return {key: _copied(value) if isinstance(value, Mapping) else value for key, value in values.items()}

@@ -2,13 +2,19 @@
 
 import contextlib
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import torch
 
 from windrow.comm.world import World
-from windrow.launch.checkpoint import CheckpointHeader, check_fits
+from windrow.launch.checkpoint import (
+    CheckpointHeader,
+    check_fits,
+    load_together,
+    restore_tables,
+    save_together,
+)
 from windrow.launch.epoch_cost import (
     EpochCost,
     RankCost,
@@ -19,16 +25,14 @@ from windrow.launch.epoch_cost import (
     own_time,
     own_traffic,
 )
-from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.job import TrainingJob
-from windrow.launch.journal import Journal, TrainingResult
+from windrow.launch.journal import EpochRecord, Journal, TrainingResult
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import AnyRecipe, Recipe
 from windrow.launch.run_folder import RunFolder, open_run_folder
-from windrow.launch.shared_checkpoint import load_together, restore_tables, save_together
 from windrow.launch.terminal import Progress, make_progress
 from windrow.launch.timeline import Timeline
-from windrow.training.schedule import EarlyStopping
+from windrow.training.schedule import EarlyStopping, learning_rate_factor
 
 __all__ = ["TrainingResult", "train"]
 
@@ -54,6 +58,10 @@ def train(
         joined_job(recipe.run) as (world, device),
         contextlib.closing(_open_job(world, recipe, device)) as job,
     ):
+        # Its checks need the number of steps, which only the data tell.
+        learning_rate_factor(
+            recipe.training.schedule, 0, recipe.training.epochs * job.trainer.steps_per_epoch
+        )
         run = _Run(world, recipe, job)
         if resume is not None:
             run.restore(resume)
@@ -158,15 +166,24 @@ class _Run:
         self, progress: Progress, checkpoints: Path
     ) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
         started = time.perf_counter()
-        self._begin_measuring()
+        assert self._world.meter is not None
+        self._world.meter.reset()
+        self._job.trainer.stopwatch.reset()
         progress.start(
             f"epoch {self._finished_epochs + 1}", self._job.trainer.steps_per_epoch - self._first_step
         )
+        every = self._recipe.run.checkpoint_every_steps
+
+        def after_step(done: int) -> None:
+            progress.advance()
+            if every and done % every == 0 and done < self._job.trainer.steps_per_epoch:
+                self._save(checkpoints, step=done, started=started)
+
         loss = self._job.trainer.train_epoch(
             self._finished_epochs,
             first_step=self._first_step,
             loss_before=self._loss_before,
-            after_step=self._after_step(progress, checkpoints, started),
+            after_step=after_step,
         )
         progress.finish()
         training_seconds = self._cost_before.seconds + time.perf_counter() - started
@@ -212,22 +229,6 @@ class _Run:
         """What the epoch has cost since its beginning, on all ranks, those of an earlier start too. Collective."""
         time_taken = own_time(time.perf_counter() - started, self._job.trainer.stopwatch.seconds)
         return self._cost_before + gather_cost(self._world, traffic + time_taken)
-
-    def _begin_measuring(self) -> None:
-        assert self._world.meter is not None
-        self._world.meter.reset()
-        self._job.trainer.stopwatch.reset()
-
-    def _after_step(self, progress: Progress, checkpoints: Path, started: float) -> Callable[[int], None]:
-        """What happens after each step of an epoch; called with the steps of it that are done."""
-        every = self._recipe.run.checkpoint_every_steps
-
-        def after_step(done: int) -> None:
-            progress.advance()
-            if every and done % every == 0 and done < self._job.trainer.steps_per_epoch:
-                self._save(checkpoints, step=done, started=started)
-
-        return after_step
 
     def _is_due(self, every_epochs: int) -> bool:
         is_last = self._finished_epochs == self._recipe.training.epochs or self._stopping.should_stop

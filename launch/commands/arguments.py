@@ -2,6 +2,7 @@
 
 import argparse
 import contextlib
+import json
 import re
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,7 +11,16 @@ from typing import Any, TypeAlias
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_size
 
-__all__ = ["Commands", "add_overrides", "byte_count", "refuse_several_processes", "subcommand", "writing"]
+__all__ = [
+    "Commands",
+    "add_checkpoint",
+    "add_overrides",
+    "byte_count",
+    "refuse_several_processes",
+    "subcommand",
+    "write_json",
+    "writing",
+]
 
 Commands: TypeAlias = "argparse._SubParsersAction[Any]"  # noqa: SLF001 - it has no public name
 """What argparse makes of the subcommands of a parser."""
@@ -51,6 +61,28 @@ def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:
         dest="overrides",
         help=f"change a setting of the recipe, for example {example}; may be repeated",
     )
+
+
+def add_checkpoint(parser: argparse.ArgumentParser) -> None:
+    """Declare ``--checkpoint``, which names one of those of a run."""
+    parser.add_argument(
+        "--checkpoint",
+        choices=("best", "latest"),
+        default="best",
+        help="which one: the best on the validation split by default",
+    )
+
+
+def write_json(path: Path | None, value: object) -> None:
+    """Write what JSON can hold to the file of ``--json``, where one was named, and say so.
+
+    Raises:
+        StoreError: it cannot be written.
+    """
+    if path is not None:
+        with writing(path, "--json"):
+            path.write_text(json.dumps(value, indent=1), encoding="utf-8")
+        print(f"\nwrote {path}")
 
 
 def byte_count(text: str) -> int:

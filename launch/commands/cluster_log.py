@@ -3,10 +3,10 @@
 import argparse
 import time
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import byte_count, refuse_several_processes
+from windrow.launch.commands.arguments import Commands, byte_count, refuse_several_processes, subcommand
 
 if TYPE_CHECKING:
     from windrow.recsys.log.clustering.cluster_log import ClusterSummary
@@ -22,20 +22,17 @@ examples:
 DEFAULT_MEMORY_BYTES = 2 << 30
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "cluster-log",
+        run,
         help="write a log anew with the rows of a session together, in order of time",
         description="Read a log in Parquet, of any size and with any columns, and write it as Parquet files in which "
         "all rows of a session are in one file, next to one another, in order of time. It takes less room so, and "
         "training can compute what a session repeats once (RecD). One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "inputs",
@@ -83,21 +80,10 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="the most rows of a row group; as many as take 32 MiB in memory by default, up to 65536",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a clustered log that is there")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: log, output or an option is not right.
-    """
+    """Do it."""
     refuse_several_processes("windrow cluster-log")
     from windrow.launch.terminal import StageProgress, duration, make_progress
     from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log

@@ -1,7 +1,6 @@
 """``windrow explain``: what caches of a graph, or deduplication of a log, would save, before anything is trained."""
 
 import argparse
-import json
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -12,12 +11,11 @@ from windrow.launch.commands.arguments import (
     add_overrides,
     refuse_several_processes,
     subcommand,
+    write_json,
     writing,
 )
 
 if TYPE_CHECKING:
-    from _typeshed import DataclassInstance
-
     from windrow.comm.links import Links
     from windrow.gnn.partitioned import PartitionedGraph
     from windrow.launch.epoch_estimate import StepWork
@@ -35,33 +33,7 @@ examples:
   windrow explain examples/tolokers.toml --network links.json --ranks-per-machine 2
   windrow explain examples/parquet_log.toml --ranks 4
 
-what is printed of a graph (with a network, and without some columns and rows):
-  alpha  kept rows  memory    remote rows  of alpha 0  exchange s  pipeline s
-  0      0          0 B       48.2k        100 %           0.3961       1.218
-  0.16   470        18.4 KiB  37.6k        78.1 %          0.2913       1.113
-  0.488  1,434      56.0 KiB  22.3k        46.3 %          0.1445       0.966  knee
-  1.83   5,368      210 KiB   2.1k         4.36 %          0.1445       0.966  auto, recipe
-  3.05   8,966      350 KiB   0            0 %                  0      0.8215  all
-
-  kept rows, memory   of the largest cache of a rank
-  remote rows         that all ranks together ask each other for in an epoch of training
-  exchange s          what these take on the network in an epoch
-  no pipeline s       an epoch with pipeline.depth = 0;  pipeline s: with a pipeline
-  knee                where more memory hardly helps any more
-  auto                what cache.alpha = "auto" keeps with the recipe's cache.memory_gib
-  all                 every rank keeps every row, and there is no exchange
-  recipe              what training with the recipe as it is keeps
-
-docs/caching.md says how it is worked out.
-
-what is printed of a log (without some columns and rows):
-  step  switch       less                     without  with     factor  as read  an epoch saves
-  O2    cluster, on  samples on disk          1.3 MiB  571 KiB  2.26 x           8.3 MiB
-  O3    read, on     lists that readers hold  6.1 MiB  1.7 MiB  3.47 x  1.3 x    50.8 MiB
-  O5    look_up, on  vectors on the wire      3.4 MiB  1.0 MiB  3.22 x  1.42 x   27.5 MiB
-  O7    compute, on  rows computed of groups  41.0k    6.6k     6.23 x  1.61 x   406k
-
-docs/deduplication.md says how it is worked out, and what the columns are.
+docs/caching.md and docs/deduplication.md say how it is worked out, and what the columns are.
 """
 
 OF_GRAPHS = ("network", "ranks_per_machine", "alphas", "plot")
@@ -137,7 +109,7 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
     store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
-    _write_json(explained, arguments)
+    write_json(arguments.json, asdict(explained))
     return 0
 
 
@@ -168,7 +140,7 @@ def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
         with writing(arguments.plot, "--plot"):
             write_explanation_plot(found, arguments.plot, title=recipe.name)
         print(f"\nwrote {arguments.plot}")
-    _write_json(found, arguments)
+    write_json(arguments.json, asdict(found))
     return 0
 
 
@@ -218,13 +190,6 @@ def _work(
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
     ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"
-
-
-def _write_json(found: "DataclassInstance", arguments: argparse.Namespace) -> None:
-    if arguments.json is not None:
-        with writing(arguments.json, "--json"):
-            arguments.json.write_text(json.dumps(asdict(found), indent=1), encoding="utf-8")
-        print(f"\nwrote {arguments.json}")
 
 
 def _alphas(text: str) -> list[float]:

@@ -4,7 +4,13 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import (
+    Commands,
+    add_checkpoint,
+    refuse_several_processes,
+    subcommand,
+    writing,
+)
 
 __all__ = ["add_parser", "run"]
 
@@ -34,12 +40,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--out", type=Path, required=True, metavar="FILE", help="file to write, or to replace"
     )
-    parser.add_argument(
-        "--checkpoint",
-        choices=("best", "latest"),
-        default="best",
-        help="which one: the best on the validation split by default",
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--table",
         action="append",

@@ -4,10 +4,9 @@ import argparse
 import os
 import time
 from pathlib import Path
-from typing import Any
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import refuse_several_processes
+from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
 
 __all__ = ["add_parser", "run"]
 
@@ -34,21 +33,18 @@ docs/session-logs.md says which statistics are published, and what was chosen.
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "generate-log",
+        run,
         help="make up a log of sessions with published statistics, of any size",
         description="Write a made-up log of sessions as one Parquet file: 16.5 samples a session, of which about 80 %% "
         "of the values are those of the sample before, as published for production logs (RecD, Zhao et al., MLSys "
         "2023). The same seed gives the same log, and a longer log begins with the sessions of a shorter one. Memory "
         "does not grow with the log. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="file to write (*.parquet)")
     parser.add_argument(
@@ -83,25 +79,15 @@ def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
         help="also write a recipe (*.toml) for windrow prepare and windrow train; its store is a folder beside it",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace files that are there")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: an option is out of range, or a file is there already or cannot be written.
-    """
+    """Do it."""
     refuse_several_processes("windrow generate-log")
     from windrow.launch.environment import usable_cores
+    from windrow.launch.settings import write_toml
     from windrow.launch.terminal import byte_size, duration, make_progress
-    from windrow.recsys.log.synthetic.generate import generate_log
+    from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
     from windrow.recsys.log.synthetic.options import recd
     from windrow.recsys.log.synthetic.sessions import sessions_for
 
@@ -134,19 +120,11 @@ def run(arguments: argparse.Namespace) -> int:
             f"{byte_size(output.stat().st_size)}, in {duration(time.perf_counter() - started)}"
         )
         if arguments.recipe is not None:
-            _write_recipe(arguments.recipe, output, options)
-            progress.write(f"{arguments.recipe}: a recipe for it")
+            recipe: Path = arguments.recipe
+            with writing(recipe, "--recipe"):
+                recipe.parent.mkdir(parents=True, exist_ok=True)
+                # Paths in a recipe start from its folder.
+                seen = os.path.relpath(output.resolve(), recipe.resolve().parent)
+                write_toml(recipe, session_log_recipe(options, log=seen, store=recipe.stem))
+            progress.write(f"{recipe}: a recipe for it")
     return 0
-
-
-def _write_recipe(path: Path, log: Path, options: Any) -> None:
-    """Write the recipe; paths in it start from its folder."""
-    from windrow.launch.settings import write_toml
-    from windrow.recsys.log.synthetic.generate import session_log_recipe
-
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        seen = os.path.relpath(log.resolve(), path.resolve().parent)
-        write_toml(path, session_log_recipe(options, log=seen, store=path.stem))
-    except OSError as error:
-        raise StoreError(f"cannot write {path}: {error}. Choose another --recipe.") from error

@@ -1,7 +1,6 @@
 """``windrow groups``: which features repeat from sample to sample, and which of them to hold once together."""
 
 import argparse
-import json
 from pathlib import Path
 
 from windrow.launch.commands.arguments import (
@@ -9,7 +8,7 @@ from windrow.launch.commands.arguments import (
     add_overrides,
     refuse_several_processes,
     subcommand,
-    writing,
+    write_json,
 )
 
 __all__ = ["add_parser", "run"]
@@ -19,26 +18,6 @@ examples:
   windrow groups examples/parquet_log.toml
   windrow groups examples/parquet_log.toml --ranks 4 --rows 1000000
   windrow groups examples/parquet_log.toml --set training.batch_size=8192 --json groups.json
-
-what is printed (for a log of four features):
-  feature  mean length      S      d  formula  clustered  as read
-  -------  -----------  -----  -----  -------  ---------  -------
-  item               1  8.159      0        1          1        1
-  cart           3.968  8.159  0.902    4.734      5.017     1.12
-  sellers        4.012  8.159  0.902    4.734      5.017     1.12
-  history        19.76  8.159  0.799    3.315      3.422     1.11
-
-  group          ...
-  cart, sellers  ...
-  history        ...
-
-  [deduplication]
-  cluster = true
-  groups = [["cart", "sellers"], ["history"]]
-
-  cart and sellers change together, so that they share one group; the item is new in every sample, and holding it once
-  would save nothing. "as read" is near 1 because the sessions of this log are interleaved: cluster = true, windrow
-  prepare once more, and training.shuffle = "sessions" bring the column "clustered".
 
 Features are joined in a group where that makes a batch cheaper: it saves 8 bytes of each sample, and costs what the
 features hold, look up and send for the rows that only the other one tells apart. Features for which the formula gives
@@ -86,24 +65,20 @@ def run(arguments: argparse.Namespace) -> int:
     _, found = open_and_survey(recipe, ranks=arguments.ranks, max_rows=arguments.rows)
     groups = groups_for(recipe, found)
     print(f"{recipe.name}: {describe_groups(groups, found, recipe, ranks=arguments.ranks)}")
-    if arguments.json is not None:
-        single = [[name] for name in found.features]
-        figures = {
-            ",".join(group): {
-                "unchanged": found.unchanged(group),
-                "predicted_factor": found.predicted_factor(group),
-                "clustered_factor": found.clustered.factor(group),
-                "as_read_factor": found.as_read.factor(group),
-            }
-            for group in (*single, *groups)
+    figures = {
+        ",".join(group): {
+            "unchanged": found.unchanged(group),
+            "predicted_factor": found.predicted_factor(group),
+            "clustered_factor": found.clustered.factor(group),
+            "as_read_factor": found.as_read.factor(group),
         }
-        document = {
-            "samples_per_session": found.samples_per_session,
-            "mean_lengths": {name: found.mean_length(name) for name in found.features},
-            "groups": groups,
-            "figures": figures,
-        }
-        with writing(arguments.json, "--json"):
-            arguments.json.write_text(json.dumps(document, indent=1), encoding="utf-8")
-        print(f"\nwrote {arguments.json}")
+        for group in (*([name] for name in found.features), *groups)
+    }
+    document = {
+        "samples_per_session": found.samples_per_session,
+        "mean_lengths": {name: found.mean_length(name) for name in found.features},
+        "groups": groups,
+        "figures": figures,
+    }
+    write_json(arguments.json, document)
     return 0

@@ -62,8 +62,11 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective, unless a network is described: every process that the launcher started calls it."""
+    from windrow.launch.known_links import cache_folder, known_links, read_network
+
     if arguments.describe is not None:
-        _show(_described(arguments.describe), f"described in {arguments.describe}", arguments.out)
+        refuse_several_processes("windrow network --describe")
+        _show(read_network(arguments.describe), f"described in {arguments.describe}", arguments.out)
         return 0
     if launched_size() == 1:
         raise RecipeError(
@@ -72,7 +75,6 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from windrow.comm.connect import connect
     from windrow.comm.hosts import gather_hosts
-    from windrow.launch.known_links import cache_folder, known_links
     from windrow.launch.terminal import duration
 
     with connect() as world:
@@ -83,15 +85,6 @@ def run(arguments: argparse.Namespace) -> int:
             kept = f"not kept ({known.problem})" if known.problem else f"kept in {known.file}"
             _show(known.links, f"measured {age}, {kept}", arguments.out)
     return 0
-
-
-def _described(path: Path) -> "Links":
-    refuse_several_processes("windrow network --describe")
-    from windrow.comm.links import NetworkDescription, described_links
-    from windrow.launch.settings import parse_settings, read_toml
-
-    network = parse_settings(NetworkDescription, read_toml(path), source=str(path), base=path.parent)
-    return described_links(network)
 
 
 def _show(links: "Links", source: str, out: Path | None) -> None:

@@ -1,6 +1,7 @@
 """``windrow partition``: split a graph among the ranks that will train on it."""
 
 import argparse
+import json
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -81,17 +82,15 @@ def _job(arguments: argparse.Namespace) -> "PartitionJob":
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
-    """The options of the command line as ``--set`` texts; they win over ``--set`` itself."""
+    """The options of the command line as ``--set`` texts, which win over ``--set`` itself; JSON quotes as TOML does."""
     given = {
-        "store": None if arguments.out is None else _quoted(str(arguments.out.absolute())),
+        "store": None
+        if arguments.out is None
+        else json.dumps(str(arguments.out.absolute()), ensure_ascii=False),
         "partition.num_parts": arguments.parts,
-        "partition.method": None if arguments.method is None else _quoted(arguments.method),
+        "partition.method": None
+        if arguments.method is None
+        else json.dumps(arguments.method, ensure_ascii=False),
         "partition.seed": arguments.seed,
     }
     return [*arguments.overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]
-
-
-def _quoted(text: str) -> str:
-    """A TOML string, whatever the text looks like."""
-    escaped = text.replace("\\", "\\\\").replace('"', '\\"')
-    return f'"{escaped}"'

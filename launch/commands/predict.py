@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
+from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand
 
 if TYPE_CHECKING:
     from windrow.launch.prediction import PredictionResult
@@ -44,12 +44,7 @@ def add_parser(commands: Commands) -> None:
         metavar="FILE",
         help="file to write, or to replace: predictions.parquet in the run folder by default",
     )
-    parser.add_argument(
-        "--checkpoint",
-        choices=("best", "latest"),
-        default="best",
-        help="which one: the best on the validation split by default",
-    )
+    add_checkpoint(parser)
     parser.add_argument(
         "--method",
         choices=("exact", "sampled"),
@@ -108,11 +103,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def summary_lines(result: "PredictionResult") -> list[str]:
-    """What is said at the end.
-
-    Args:
-        result: its figures.
-    """
+    """What is said at the end."""
     from windrow.launch.terminal import byte_size, count, duration
 
     rate = count(result.num_vertices / max(result.inference_seconds, 1e-9))

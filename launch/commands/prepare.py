@@ -3,11 +3,10 @@
 import argparse
 import time
 from pathlib import Path
-from typing import Any
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand
 
 __all__ = ["add_parser", "run"]
 
@@ -18,41 +17,27 @@ examples:
 """
 
 
-def add_parser(commands: "argparse._SubParsersAction[Any]") -> None:
-    """Declare the subcommand.
-
-    Args:
-        commands: of the main parser.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
         "prepare",
+        run,
         help="read a log of samples and write the store that training reads",
         description="Read a log (Parquet, CSV, Criteo's or libfm's layout), split it into train, validation and test, "
         "turn its values into rows of tables, and write a store that any number of ranks can train from. "
         "One process does this: start it without mpirun.",
         epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
     )
     parser.add_argument(
         "recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store"
     )
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_overrides(parser, example="split.seed=1")
-    parser.set_defaults(run=run)
 
 
 def run(arguments: argparse.Namespace) -> int:
-    """Do it.
-
-    Args:
-        arguments: as parsed.
-
-    Returns:
-        Exit status 0.
-
-    Raises:
-        WindrowError: log, recipe or store is not right.
-    """
+    """Do it."""
     refuse_several_processes("windrow prepare")
     from windrow.launch.log_survey import log_summary
     from windrow.launch.recipe import load_any_recipe

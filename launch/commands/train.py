@@ -98,11 +98,7 @@ def _recipe_path(arguments: argparse.Namespace) -> Path:
 
 
 def summary_lines(result: "TrainingResult") -> list[str]:
-    """What is said at the end of a run.
-
-    Args:
-        result: its figures.
-    """
+    """What is said at the end of a run."""
     from windrow.launch.terminal import duration
 
     lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]

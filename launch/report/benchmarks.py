@@ -5,23 +5,12 @@ Ratios are drawn as dots, their intervals as whiskers.
 
 from collections.abc import Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from windrow.comm.errors import StoreError
-from windrow.launch.benchmark.measurement import Comparison
-from windrow.launch.benchmark.result import BenchmarkResult, read_result
-from windrow.launch.benchmark.result import Table as ResultTable
-from windrow.launch.report.panel import (
-    MUTED,
-    SURFACE,
-    Panel,
-    Section,
-    Table,
-    View,
-    axis,
-    layout,
-    plain,
-    series_colour,
-)
+from windrow.launch.benchmark_result import BenchmarkResult, Comparison, read_result
+from windrow.launch.benchmark_result import Table as ResultTable
+from windrow.launch.report.panel import MUTED, Panel, Section, Table, chart, plain, shortened
 from windrow.launch.report.ranks import heat_map
 
 __all__ = ["benchmark_sections", "read_results"]
@@ -72,7 +61,7 @@ def _section(result: BenchmarkResult, number: int) -> Section:
         Panel(
             title=title,
             description=f"Heat map: {title}, in {matrix.unit}.",
-            views=[heat_map(matrix.values, unit=matrix.unit)],
+            views={"all": heat_map(matrix.values, unit=matrix.unit)},
             note=f"Rows send, columns receive; {matrix.unit}.",
         )
         for title, matrix in result.matrices.items()
@@ -95,7 +84,7 @@ def _ratios_panel(result: BenchmarkResult) -> Panel:
         title="Ratios to the baseline",
         description=f"Dots and whiskers: how many times as fast as its baseline each variant of {result.benchmark} is, "
         "with 95 % intervals.",
-        views=[_ratio_view(result.comparisons)],
+        views={"ratios": _ratio_view(result.comparisons)},
         note="Right of the line is faster than the baseline. Whiskers: 95 % bootstrap interval of the median over "
         "interleaved rounds.",
     )
@@ -128,77 +117,56 @@ LABEL_SHIFT_PIXELS = 17
 MOST_LETTERS = 40
 
 
-def _ratio_view(comparisons: Mapping[str, Comparison]) -> View:
+def _ratio_view(comparisons: Mapping[str, Comparison]) -> Any:
     """One row per variant, in groups by setting; labels stand above the dots, so that narrow windows suffice."""
     labels: list[str] = []
-    rows: list[tuple[int, Comparison, str, str]] = []
+    rows: list[dict[str, object]] = []
     for setting, comparison in comparisons.items():
         others = [name for name in comparison.variants if name != comparison.baseline]
         if others:
             labels.append(f"<b>{_short(setting)}</b>, against {_short(comparison.baseline)}")
-            for name in others:
-                rows.append((len(labels), comparison, name, setting))
-                labels.append(f"{_short(name)}: {comparison.ratio(name)}")
-    ratios = [comparison.ratio(name) for _, comparison, name, _ in rows]
-    trace = {
-        "type": "scatter",
-        "mode": "markers",
-        "x": [ratio.median for ratio in ratios],
-        "y": [place for place, _, _, _ in rows],
-        "error_x": {
-            "type": "data",
-            "symmetric": False,
-            "array": [ratio.high - ratio.median for ratio in ratios],
-            "arrayminus": [ratio.median - ratio.low for ratio in ratios],
-            "color": series_colour(0),
-            "thickness": 2,
-            "width": 5,
-        },
-        "marker": {"size": 10, "color": series_colour(0)},
-        "customdata": [
-            f"<b>{plain(name)}</b><br>{plain(setting)}<br>{ratio} times as fast as {plain(comparison.baseline)}"
-            f"<br>median {comparison.variants[name].median_s:.4g} s per {plain(comparison.per)}"
-            for (_, comparison, name, setting), ratio in zip(rows, ratios, strict=True)
-        ],
-        "hovertemplate": "%{customdata}<extra></extra>",
-    }
-    notes = [
-        {
-            "xref": "paper",
-            "yref": "y",
-            "x": 0,
-            "y": place,
-            "yshift": LABEL_SHIFT_PIXELS,
-            "xanchor": "left",
-            "text": text,
-            "showarrow": False,
-            "bgcolor": SURFACE,
-            "align": "left",
-        }
-        for place, text in enumerate(labels)
-    ]
-    equal = {
-        "type": "line",
-        "yref": "paper",
-        "x0": 1,
-        "x1": 1,
-        "y0": 0,
-        "y1": 1,
-        "line": {"color": MUTED, "width": 1.5, "dash": "dot"},
-    }
-    return View(
-        label="ratios",
-        data=[trace],
-        layout=layout(
-            x=axis("ratio to the baseline (log scale)", type="log"),
-            y=axis(range=[len(labels) - 0.5, -0.8], showticklabels=False, showgrid=False),
-            height=FRAME_PIXELS + ROW_PIXELS * len(labels),
-            shapes=[equal],
-            annotations=notes,
-            showlegend=False,
-        ),
+        for name in others:
+            ratio = comparison.ratio(name)
+            rows.append(
+                {
+                    "x": ratio.median,
+                    "above": ratio.high - ratio.median,
+                    "below": ratio.median - ratio.low,
+                    "y": len(labels),
+                    "told": f"<b>{plain(name)}</b><br>{plain(setting)}<br>{ratio} times as fast as "
+                    f"{plain(comparison.baseline)}<br>"
+                    f"median {comparison.variants[name].median_s:.4g} s per {plain(comparison.per)}",
+                }
+            )
+            labels.append(f"{_short(name)}: {ratio}")
+    figure = chart(
+        "scatter",
+        rows,
+        x="ratio to the baseline (log scale)",
+        y="",
+        hover="%{customdata[0]}",
+        error_x="above",
+        error_x_minus="below",
+        log_x=True,
+        layout={"height": FRAME_PIXELS + ROW_PIXELS * len(labels)},
     )
+    figure.update_traces(marker_size=10, error_x={"thickness": 2, "width": 5})
+    figure.update_yaxes(range=[len(labels) - 0.5, -0.8], showticklabels=False, showgrid=False)
+    figure.add_vline(1, line={"color": MUTED, "width": 1.5, "dash": "dot"})
+    for place, text in enumerate(labels):
+        figure.add_annotation(
+            xref="paper",
+            x=0,
+            y=place,
+            yshift=LABEL_SHIFT_PIXELS,
+            xanchor="left",
+            text=text,
+            showarrow=False,
+            bgcolor="var(--surface)",
+            align="left",
+        )
+    return figure
 
 
 def _short(name: str) -> str:
-    return plain(name if len(name) <= MOST_LETTERS else f"{name[: MOST_LETTERS - 1]}…")
+    return plain(shortened(name, MOST_LETTERS))

@@ -3,22 +3,11 @@
 import math
 import operator
 import statistics
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from windrow.launch.epoch_record import METRIC_NAMES, EpochRecord
-from windrow.launch.report.panel import (
-    INK,
-    Panel,
-    Section,
-    View,
-    axis,
-    curve,
-    layout,
-    plain,
-    series_colour,
-    whole_ticks,
-)
+from windrow.launch.journal import METRIC_NAMES, EpochRecord
+from windrow.launch.report.panel import INK, Panel, Section, chart, looks, plain, series_colour
 from windrow.launch.report.read_run import ReportedRun
 
 __all__ = ["curves_section"]
@@ -27,7 +16,6 @@ LARGE_RATIO = 4.0
 """Of the largest to the smallest value, from which on a curve is also shown on a logarithmic axis; and of the first
 epoch's time to the median of the others, from which on it is shown so at first."""
 
-Trace = dict[str, Any]
 OfRecord = Callable[[EpochRecord], float | None]
 
 
@@ -35,77 +23,84 @@ def curves_section(runs: Sequence[ReportedRun]) -> Section:
     """Training loss, one panel per metric, and one for all else that was measured, of at least one run."""
     metrics = list(dict.fromkeys(run.records[-1].metric for run in runs))
     panels = [_loss_panel(runs), *(_metric_panel(runs, metric) for metric in metrics), _seconds_panel(runs)]
-    others = _other_figures(runs)
     return Section(
         name="curves",
         title="Curves",
         lead="Each point is one epoch (metrics.jsonl). Pick an entry of the legend to hide its curve.",
-        panels=[*panels, others] if others.views else panels,
+        panels=[*panels, _other_figures(runs)],
     )
 
 
 def _loss_panel(runs: Sequence[ReportedRun]) -> Panel:
-    data = _of_runs(runs, lambda record: record.loss)
     return Panel(
         title="Training loss",
         description=f"Line chart of the training loss by epoch of {_names(runs)}.",
-        views=_scaled_views(data, "mean loss per training sample"),
+        views=_scaled_views(runs, lambda record: record.loss, "mean loss per training sample"),
     )
 
 
 def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
-    chosen = [(index, run) for index, run in enumerate(runs) if run.records[-1].metric == metric]
+    chosen = [run for run in runs if run.records[-1].metric == metric]
     name = METRIC_NAMES.get(metric, metric)
-    data = []
-    for index, run in chosen:
-        alone = len(runs) == 1
-        prefix = "" if alone else f"{run.name}, "
+    points: list[dict[str, Any]] = []
+    colours, dashes = {}, {}
+    for run in chosen:
+        prefix = f"{run.name}, " if len(runs) > 1 else ""
         for split, dash, own_colour in (("validation", "solid", 1), ("test", "dot", 2)):
-            epochs, values = _points(run.records, operator.attrgetter(split))
-            if epochs:
-                colour = series_colour(own_colour if alone else index)
-                data.append(curve(f"{prefix}{split}", epochs, values, colour=colour, dash=dash))
-        best = run.best
-        if best is not None and best.validation is not None:
-            data.append(
-                {
-                    "type": "scatter",
-                    "mode": "markers",
-                    "x": [best.epoch],
-                    "y": [best.validation],
-                    "name": plain(f"{prefix}best epoch, {best.epoch}"),
-                    "marker": {"symbol": "star", "size": 14, "color": INK},
-                    "hovertemplate": "best epoch %{x}: %{y:.6~g}<extra></extra>",
-                }
-            )
-    if not data:
+            series = plain(f"{prefix}{split}")
+            colours[series] = series_colour(runs.index(run) if prefix else own_colour)
+            dashes[series] = dash
+            found = _points([run], operator.attrgetter(split))
+            points += [point | {"series": f"{prefix}{split}"} for point in found if math.isfinite(point["y"])]
+    if not points:
         return Panel(
             title=name, missing="No epoch was evaluated, or the metric had no value: see the recipe's splits."
         )
-    better = "higher" if chosen[0][1].records[-1].higher_is_better else "lower"
-    names = _names([run for _, run in chosen])
+    better = "higher" if chosen[0].records[-1].higher_is_better else "lower"
+    looks = {"color_discrete_map": colours, "line_dash": "series", "line_dash_map": dashes}
+    views = _scaled(points, f"{plain(name)} ({better} is better)", **looks)
+    for run in chosen:
+        if (best := run.best) is not None:
+            prefix = f"{run.name}, " if len(runs) > 1 else ""
+            for view in views.values():
+                view.add_scatter(
+                    x=[best.epoch],
+                    y=[best.validation],
+                    mode="markers",
+                    name=plain(f"{prefix}best epoch, {best.epoch}"),
+                    marker={"symbol": "star", "size": 14, "color": INK},
+                    hovertemplate="best epoch %{x}: %{y:.6~g}<extra></extra>",
+                ).update_layout(showlegend=True)
     return Panel(
         title=name,
-        description=f"Line chart of {name} by epoch on the validation and test split of {names}.",
-        views=_scaled_views(data, f"{plain(name)} ({better} is better)"),
+        description=f"Line chart of {name} by epoch on the validation and test split of {_names(chosen)}.",
+        views=views,
     )
 
 
 def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
-    data = _of_runs(runs, lambda record: record.seconds)
-    views = _scaled_views(data, "seconds, evaluation included", rangemode="tozero")
+    views = _scaled_views(
+        runs,
+        lambda record: record.seconds,
+        "seconds, evaluation included",
+        layout={"yaxis_rangemode": "tozero"},
+    )
+    first_dwarfs_others = any(_first_dwarfs_others(run.records) for run in runs)
     return Panel(
         title="Time per epoch",
         description=f"Line chart of the seconds per epoch of {_names(runs)}.",
-        views=views[::-1] if any(_first_dwarfs_others(run.records) for run in runs) else views,
+        views=dict(reversed(views.items())) if first_dwarfs_others else views,
     )
 
 
 def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
     names = dict.fromkeys(name for run in runs for record in run.records for name in record.figures)
-    views = [_view(name, _of_runs(runs, _figure(name)), plain(name)) for name in names]
-    rates = _of_runs(runs, lambda record: record.learning_rate)
-    views.append(_view("learning rate", rates, "learning rate at the epoch's last step"))
+    values: dict[str, tuple[str, OfRecord]] = {name: (plain(name), _figure(name)) for name in names}
+    values["learning rate"] = "learning rate at the epoch's last step", lambda record: record.learning_rate
+    views = {
+        label: _chart(_points(runs, value), title, **looks([run.name for run in runs]))
+        for label, (title, value) in values.items()
+    }
     return Panel(
         title="Other figures",
         description=f"Line chart by epoch of whatever else was measured, for {_names(runs)}.",
@@ -117,44 +112,38 @@ def _figure(name: str) -> OfRecord:
     return lambda record: record.figures.get(name)
 
 
-def _view(label: str, data: Sequence[Trace], title: str, **options: Any) -> View:
-    x = axis("epoch", **whole_ticks([epoch for trace in data for epoch in trace["x"]]))
-    return View(
-        label=label, data=data, layout=layout(x=x, y=axis(title, **options), showlegend=len(data) > 1)
-    )
+def _points(runs: Sequence[ReportedRun], value: OfRecord) -> list[dict[str, Any]]:
+    """A point for each epoch of each run that has a value."""
+    return [
+        {"series": run.name, "x": record.epoch, "y": found}
+        for run in runs
+        for record in run.records
+        if (found := value(record)) is not None
+    ]
 
 
-def _scaled_views(data: Sequence[Trace], title: str, **linear: Any) -> list[View]:
-    """A linear view, with options of its axis, and a logarithmic one where values are far apart."""
-    values = [value for trace in data for value in trace["y"] if math.isfinite(value)]
-    views = [_view("linear", data, title, **linear)]
+def _scaled_views(runs: Sequence[ReportedRun], value: OfRecord, title: str, **options: Any) -> dict[str, Any]:
+    return _scaled(_points(runs, value), title, **looks([run.name for run in runs]), **options)
+
+
+def _scaled(points: Sequence[Mapping[str, Any]], title: str, **options: Any) -> dict[str, Any]:
+    """A linear view and a logarithmic one where values are far apart."""
+    values = [point["y"] for point in points if math.isfinite(point["y"])]
+    views = {"linear": _chart(points, title, **options)}
     if values and min(values) > 0 and max(values) > LARGE_RATIO * min(values):
-        views.append(_view("logarithmic", data, title, type="log"))
+        views["logarithmic"] = _chart(points, title, **options).update_yaxes(type="log")
     return views
+
+
+def _chart(points: Sequence[Mapping[str, Any]], title: str, **options: Any) -> Any:
+    hover = "%{fullData.name}<br>epoch %{x}: %{y:.6~g}"
+    return chart("line", points, x="epoch", y=title, hover=hover, **options)
 
 
 def _first_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
     """Whether the first epoch, which compiles, would press all others to the ground of a linear axis."""
     others = [record.seconds for record in records[1:]]
     return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
-
-
-def _of_runs(runs: Sequence[ReportedRun], value: OfRecord) -> list[Trace]:
-    """A curve for each run that has values."""
-    found = []
-    for index, run in enumerate(runs):
-        epochs = [record.epoch for record in run.records if value(record) is not None]
-        values = [each for record in run.records if (each := value(record)) is not None]
-        if epochs:
-            found.append(curve(run.name, epochs, values, colour=series_colour(index)))
-    return found
-
-
-def _points(records: Sequence[EpochRecord], value: OfRecord) -> tuple[list[int], list[float]]:
-    """Epochs whose value is a number, and the values."""
-    found = [(record.epoch, each) for record in records if (each := value(record)) is not None]
-    finite = [(epoch, each) for epoch, each in found if math.isfinite(each)]
-    return [epoch for epoch, _ in finite], [each for _, each in finite]
 
 
 def _names(runs: Sequence[ReportedRun]) -> str:

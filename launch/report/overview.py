@@ -3,12 +3,11 @@
 import json
 import statistics
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
-from windrow.launch.epoch_record import METRIC_NAMES
-from windrow.launch.report.panel import Panel, Section, Table
+from windrow.launch.journal import METRIC_NAMES
+from windrow.launch.report.panel import Panel, Section, Table, shortened
 from windrow.launch.report.read_run import ReportedRun, mean_traffic, section, traffic_stages, waiting_share
 from windrow.launch.terminal import byte_size, count, duration
 
@@ -18,22 +17,8 @@ UNKNOWN = "not recorded"
 MOST_HOSTS = 4
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Headline:
-    """A card on top of the page."""
-
-    name: str
-    """Of the run."""
-    result: str
-    """The one number that the run was about, with its name."""
-    result_note: str
-    """What to know about that number."""
-    facts: tuple[tuple[str, str], ...]
-    """(what, value)."""
-
-
-def headline(run: ReportedRun) -> _Headline:
-    """Sum a run up."""
+def headline(run: ReportedRun) -> dict[str, Any]:
+    """A card on top of the page: the run's name, the one number that it was about, a note on that, and facts."""
     metric = METRIC_NAMES.get(run.records[-1].metric, run.records[-1].metric)
     best = run.best
     value, note = "not evaluated", "no epoch has a validation metric"
@@ -42,7 +27,7 @@ def headline(run: ReportedRun) -> _Headline:
         value = f"{told:.4f}"
         split = "validation" if best.test is None else f"test, validation {best.validation:.4f}"
         note = f"{metric} ({split}) at epoch {best.epoch}, the best of {len(run.records)}"
-    return _Headline(name=run.name, result=value, result_note=note, facts=tuple(_facts(run).items()))
+    return {"name": run.name, "result": value, "result_note": note, "facts": _facts(run)}
 
 
 def _facts(run: ReportedRun) -> dict[str, str]:
@@ -181,7 +166,7 @@ def _settings_beside(
     }
     return Table(
         header=("setting", *(run.name for run in runs)),
-        rows=[[key, *(_shortened(flat.get(key, ABSENT)) for flat in settings)] for key in keys],
+        rows=[[key, *(shortened(flat.get(key, ABSENT), MOST_LETTERS) for flat in settings)] for key in keys],
         marked=frozenset(marked),
     )
 
@@ -233,7 +218,3 @@ def _largest(values: Sequence[int]) -> str:
 
 def _number(value: float | None) -> str:
     return ABSENT if value is None else f"{value:.5g}"
-
-
-def _shortened(text: str) -> str:
-    return text if len(text) <= MOST_LETTERS else f"{text[: MOST_LETTERS - 1]}…"

@@ -3,19 +3,19 @@
 import base64
 import hashlib
 import json
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from datetime import UTC, datetime
+from importlib import import_module
 from importlib.metadata import version
 from pathlib import Path
-from typing import Any
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.benchmark.result import BenchmarkResult
-from windrow.launch.epoch_record import COLOURS
+from windrow.launch.benchmark_result import BenchmarkResult
+from windrow.launch.journal import COLOURS
 from windrow.launch.report.benchmarks import benchmark_sections
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.overview import comparison_section, headline, settings_table
-from windrow.launch.report.panel import Panel, Section, View
+from windrow.launch.report.panel import TEMPLATE, Panel, Section
 from windrow.launch.report.placement import placement_section
 from windrow.launch.report.ranks import (
     communication_section,
@@ -29,7 +29,6 @@ from windrow.launch.report.read_run import ReportedRun
 __all__ = ["build_page"]
 
 TEMPLATES = Path(__file__).resolve().parent / "templates"
-MISSING = "windrow report needs {name}, which is not installed: pip install 'windrow[report]'"
 
 
 def build_page(
@@ -43,16 +42,22 @@ def build_page(
         made: when, for the page's foot; now by default.
 
     Raises:
-        RecipeError: Plotly or Jinja2 is not installed.
+        RecipeError: Plotly, pandas or Jinja2 is not installed.
         StoreError: a placement.json is not what this version writes.
     """
-    plotly_script = _plotly_script()
-    try:
-        from jinja2 import Environment, FileSystemLoader, StrictUndefined
-        from markupsafe import Markup
-    except ImportError as error:
-        raise RecipeError(MISSING.format(name="Jinja2")) from error
+    for library, name in (("plotly", "Plotly"), ("pandas", "pandas"), ("jinja2", "Jinja2")):
+        try:
+            import_module(library)
+        except ImportError as error:
+            raise RecipeError(
+                f"windrow report needs {name}, which is not installed: pip install 'windrow[report]'"
+            ) from error
+    from jinja2 import Environment, FileSystemLoader, StrictUndefined
+    from markupsafe import Markup
+    from plotly.offline import get_plotlyjs
 
+    # A browser reads every line end as this one before it compares the script with its hash.
+    plotly_script = str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
     compared = [comparison_section(runs)] if len(runs) > 1 else []
     curves = [curves_section(runs)] if runs else []
     kinds = (
@@ -113,28 +118,13 @@ def _plots(sections: Sequence[Section]) -> dict[str, Panel]:
 
 
 def _figures(sections: Sequence[Section]) -> str:
-    """All figures as JSON: place -> figures, one per view."""
-    figures = {name: [_checked(view) for view in panel.views] for name, panel in _plots(sections).items()}
-    return json.dumps(figures, allow_nan=False, separators=(",", ":"))
-
-
-def _checked(view: View) -> Mapping[str, Any]:
-    """A figure that Plotly has checked: a misspelt option is an error here, and would be silence in a browser."""
-    import plotly.graph_objects as go
-
-    figure = go.Figure(data=list(view.data), layout={**view.layout, "template": go.layout.Template()})
-    checked: dict[str, Any] = json.loads(figure.to_json())
-    checked["layout"].pop("template", None)
-    return checked
-
-
-def _plotly_script() -> str:
-    try:
-        from plotly.offline import get_plotlyjs
-    except ImportError as error:
-        raise RecipeError(MISSING.format(name="Plotly")) from error
-    # A browser reads every line end as this one before it compares the script with its hash.
-    return str(get_plotlyjs()).replace("\r\n", "\n").replace("\r", "\n")
+    """All figures as JSON: place -> figures, one per view; and the template of all, which each figure has only here."""
+    figures = {}
+    for name, panel in _plots(sections).items():
+        figures[name] = [json.loads(view.to_json()) for view in panel.views.values()]
+        for figure in figures[name]:
+            figure["layout"].pop("template", None)
+    return json.dumps({"template": TEMPLATE, "figures": figures}, allow_nan=False, separators=(",", ":"))
 
 
 def _script_safe(text: str) -> str:

@@ -1,53 +1,36 @@
-"""Sections and panels of the page, each a figure or a table, and what all figures have in common.
+"""Sections and panels of the page, and charts in its style.
 
-A section has panels; a panel is a figure with views to choose from, or a table. Figures share colours, axes, legend,
-and texts that are safe to show.
+A section has panels; a panel is a figure with views to choose from, or a table. Charts are of Plotly Express, from a
+pandas frame or what makes one.
 """
 
 import html
-from collections.abc import Callable, Collection, Mapping, Sequence
-from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any
+import itertools
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING, Any, Literal
 
-from windrow.launch.terminal import byte_size
+from windrow.launch.terminal import BYTE_UNITS, byte_size
 
 if TYPE_CHECKING:
     from windrow.launch.report.read_run import ReportedRun
 
 __all__ = [
     "INK",
-    "MOST_RANKS_IN_LEGEND",
     "MUTED",
-    "SURFACE",
+    "TEMPLATE",
     "Panel",
     "Section",
     "Table",
-    "View",
-    "axis",
-    "bar_marker",
-    "bars",
     "byte_unit",
-    "curve",
+    "chart",
     "exact_bytes",
-    "layout",
+    "looks",
     "per_run",
     "plain",
-    "rank_axis",
     "series_colour",
-    "whole_ticks",
+    "shortened",
 ]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class View:
-    """One way to look at a panel's figure, in Plotly's terms."""
-
-    label: str
-    """What a reader chooses it by, where there are several."""
-    data: Sequence[Mapping[str, Any]]
-    """Plotly's traces; texts from files have gone through `windrow.launch.report.panel.plain`."""
-    layout: Mapping[str, Any]
-    """Plotly's layout, from `windrow.launch.report.panel.layout`."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -70,8 +53,8 @@ class Panel:
     """Heading of the box; empty where the section's says it all."""
     description: str = ""
     """What the figure shows, for those who do not see it."""
-    views: Sequence[View] = ()
-    """The figure; the first view is shown until another is chosen."""
+    views: Mapping[str, Any] = field(default_factory=dict)
+    """What a reader chooses a view by -> ``plotly.graph_objects.Figure``, from `chart`; the first is shown at first."""
     table: Table | None = None
     """A table, below the figure where there is one."""
     folded: str = ""
@@ -98,45 +81,6 @@ class Section:
     """Whether panels fill columns from the top, where their heights differ much and rows mean nothing."""
 
 
-INK = "var(--ink)"
-"""Colours are names of the page's own style sheet: its script puts in what they are in light or dark mode."""
-MUTED = "var(--muted)"
-GRID = "var(--grid)"
-SURFACE = "var(--surface)"
-NUM_COLOURS = 8
-"""Colours of the palette; further series begin again with the first."""
-FEW_POINTS = 25
-"""Up to so many points of a curve are marked."""
-MOST_RANKS_IN_LEGEND = 24
-"""A longer legend of ranks would leave no room for the figure: the pointer tells them."""
-FEW_EPOCHS = 12
-"""Fewer epochs than this get a tick each."""
-FONT = "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif"
-BYTE_UNITS = ("bytes", "KiB", "MiB", "GiB", "TiB", "PiB")
-PLOT_HEIGHT = 340
-"""Pixels of a figure that has no rows to make room for."""
-
-
-def plain(text: object) -> str:
-    """A text from a file, so that Plotly shows it as it is: it takes some HTML for markup."""
-    return html.escape(str(text), quote=False)
-
-
-def series_colour(index: int) -> str:
-    """The colour of the series (rank, stage, run) with this number."""
-    return f"var(--series-{index % NUM_COLOURS})"
-
-
-def bar_marker(index: int) -> dict[str, Any]:
-    """Plotly's marker of the bars of the series with this number: hatched where the colours begin again."""
-    shape = ("", "/", "x", ".")[index // NUM_COLOURS % 4]
-    return {
-        "color": series_colour(index),
-        "line": {"color": SURFACE, "width": 1},
-        "pattern": {"shape": shape, "fillmode": "overlay", "fgcolor": SURFACE, "size": 6, "solidity": 0.3},
-    }
-
-
 def per_run(
     runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: Any
 ) -> Section:
@@ -150,115 +94,47 @@ def per_run(
     return Section(panels=[panel(run, run.name if len(runs) > 1 else "") for run in runs], **texts)
 
 
-def bars(
-    x: Sequence[object],
-    series: Mapping[str, Sequence[float]],
-    hover: str,
-    *,
-    told: Mapping[str, Sequence[str]] | None = None,
-    marker: Callable[[int], Mapping[str, Any]] = bar_marker,
-) -> list[dict[str, Any]]:
-    """Plotly's traces of bars at the same places.
+INK = "var(--ink)"
+"""Colours are names of the page's own style sheet: its script puts in what they are in light or dark mode."""
+MUTED = "var(--muted)"
+_GRID, _SURFACE = "var(--grid)", "var(--surface)"
+NUM_COLOURS = 8
+"""Colours of the palette; further series begin again with the first, and their bars are hatched."""
+_COLOURS = [f"var(--series-{number})" for number in range(NUM_COLOURS)]
+_PATTERNS = [shape for shape in ("", "/", "x", ".") for _ in _COLOURS]
+HEIGHT = 340
+"""Pixels of a figure that has no rows to make room for."""
+FEW_POINTS = 25
+"""Up to so many points of a curve are marked."""
+MOST_IN_LEGEND = 24
+"""A longer legend would leave no room for the figure: the pointer tells what is what."""
+FEW_EPOCHS = 12
+"""Fewer epochs than this get a tick each: Plotly would put ticks in between."""
 
-    Args:
-        x: the places.
-        series: name -> heights.
-        hover: what the pointer shows, in Plotly's terms.
-        told: name -> a text for each bar, as "%{customdata}" of `hover`.
-        marker: of the series with this number.
-    """
-    return [
-        {
-            "type": "bar",
-            "name": plain(name),
-            "x": x,
-            "y": heights,
-            "hovertemplate": hover,
-            "marker": marker(number),
-            **({} if told is None else {"customdata": told[name]}),
-        }
-        for number, (name, heights) in enumerate(series.items())
-    ]
+_AXIS = {
+    "title": {"standoff": 10},
+    "automargin": True,
+    "gridcolor": _GRID,
+    "linecolor": _GRID,
+    "zeroline": False,
+    "ticks": "",
+    "tickfont": {"color": MUTED},
+}
 
-
-def curve(
-    name: str,
-    x: Sequence[int],
-    y: Sequence[float],
-    *,
-    colour: str,
-    dash: str = "solid",
-    hover: str = "epoch %{x}: %{y:.6~g}",
-) -> dict[str, Any]:
-    """Plotly's trace of a curve, whose points are marked while there are few."""
-    return {
-        "type": "scatter",
-        "mode": "lines+markers" if len(x) <= FEW_POINTS else "lines",
-        "name": plain(name),
-        "x": x,
-        "y": y,
-        "line": {"color": colour, "width": 2, "dash": dash},
-        "marker": {"size": 6},
-        "hovertemplate": f"%{{fullData.name}}<br>{hover}<extra></extra>",
-    }
-
-
-def rank_axis() -> dict[str, Any]:
-    """The axis of bars that stand for ranks."""
-    return axis("rank", type="category", showgrid=False)
-
-
-def byte_unit(largest: float) -> tuple[float, str]:
-    """Bytes per unit, and the unit's name, for an axis: the largest binary unit of which the largest value has one."""
-    power = 0
-    while power < len(BYTE_UNITS) - 1 and largest >= 1024.0 ** (power + 1):
-        power += 1
-    return 1024.0**power, BYTE_UNITS[power]
-
-
-def exact_bytes(num_bytes: float) -> str:
-    """Bytes to the last one, and as people read them."""
-    exact = f"{num_bytes:,.0f} bytes"
-    return exact if num_bytes < 1024 else f"{exact} ({byte_size(num_bytes)})"
-
-
-def axis(title: str = "", **options: Any) -> dict[str, Any]:
-    """An axis; the title has the unit in parentheses, and Plotly's options win over ours."""
-    return {
-        "title": {"text": title, "standoff": 10},
-        "automargin": True,
-        "gridcolor": GRID,
-        "linecolor": GRID,
-        "zerolinecolor": GRID,
-        "zeroline": False,
-        "ticks": "",
-        "tickfont": {"color": MUTED},
-        **options,
-    }
-
-
-def whole_ticks(epochs: Collection[int]) -> dict[str, Any]:
-    """Options of an axis of epochs: few of them would get ticks in between."""
-    few = max(epochs, default=1) - min(epochs, default=1) < FEW_EPOCHS
-    return {"tickformat": "d", "dtick": 1} if few else {"tickformat": "d"}
-
-
-def layout(
-    *, x: Mapping[str, Any], y: Mapping[str, Any], height: int = PLOT_HEIGHT, **options: Any
-) -> dict[str, Any]:
-    """A figure's layout: no background of its own, the legend above the plot and never over it.
-
-    The axes come from `axis`; the height is in pixels; Plotly's options win over ours.
-    """
-    return {
-        "height": height,
-        "xaxis": dict(x),
-        "yaxis": dict(y),
+TEMPLATE: Mapping[str, Any] = {
+    "layout": {
+        "xaxis": _AXIS,
+        "yaxis": _AXIS,
+        "bargap": 0.35,
         "margin": {"l": 8, "r": 20, "t": 12, "b": 8},
-        "font": {"family": FONT, "size": 13, "color": INK},
+        "font": {
+            "family": "system-ui, -apple-system, 'Segoe UI', Roboto, 'Helvetica Neue', Arial, sans-serif",
+            "size": 13,
+            "color": INK,
+        },
         "paper_bgcolor": "rgba(0,0,0,0)",
         "plot_bgcolor": "rgba(0,0,0,0)",
-        "hoverlabel": {"bgcolor": SURFACE, "bordercolor": GRID, "font": {"color": INK}, "align": "left"},
+        "hoverlabel": {"bgcolor": _SURFACE, "bordercolor": _GRID, "font": {"color": INK}, "align": "left"},
         "legend": {
             "orientation": "h",
             "x": 0,
@@ -268,5 +144,118 @@ def layout(
             "traceorder": "normal",
             "bgcolor": "rgba(0,0,0,0)",
         },
-        **options,
+    },
+    "data": {
+        "bar": [
+            {
+                "marker": {
+                    "line": {"color": _SURFACE, "width": 1},
+                    "pattern": {"fillmode": "overlay", "fgcolor": _SURFACE, "size": 6, "solidity": 0.3},
+                }
+            }
+        ],
+        "scatter": [{"line": {"width": 2}, "marker": {"size": 6}}],
+    },
+}
+"""Plotly's template of all figures, which the page puts in: no background of their own, the legend above the plot and
+never over it."""
+
+
+def chart(
+    kind: Literal["bar", "line", "scatter"],
+    rows: Any,
+    *,
+    x: str,
+    y: str,
+    hover: str,
+    layout: Mapping[str, Any] | None = None,
+    **options: Any,
+) -> Any:
+    """A ``plotly.graph_objects.Figure`` of bars (stacked), curves (points marked while there are few) or points.
+
+    Args:
+        kind: which.
+        rows: what ``pandas.DataFrame`` takes: columns "x" and "y" or other names given to `options`, "series", where
+            there are several, and "told", what the pointer says as "%{customdata[0]}".
+        x: title of the axis, its unit in parentheses; that of epochs is "epoch", and "rank" has names for numbers.
+        y: the same.
+        hover: what the pointer shows, in Plotly's terms.
+        layout: Plotly's options, which win over the template's.
+        options: of `plotly.express`.
+    """
+    import pandas as pd
+    import plotly.express as px
+
+    frame = pd.DataFrame(rows or {"x": [], "y": []})
+    # The style is the page's: Plotly's own template would be checked anew for every figure.
+    defaults: dict[str, Any] = {"x": "x", "y": "y", "template": "none", "color_discrete_sequence": _COLOURS}
+    if kind == "bar":
+        defaults["pattern_shape_sequence"] = _PATTERNS
+    if "series" in frame:
+        # Plotly takes some HTML for markup.
+        frame["series"] = frame["series"].map(plain)
+        defaults |= {"color": "series"} | ({"pattern_shape": "series"} if kind == "bar" else {})
+    if "told" in frame:
+        defaults["custom_data"] = ["told"]
+    if kind != "bar":
+        options.pop("pattern_shape_map", None)
+    figure = getattr(px, kind)(frame, **defaults | options)
+    figure.update_traces(hovertemplate=f"{hover}<extra></extra>")
+    x_axis: dict[str, Any] = {"title_text": x, "showgrid": kind != "bar"}
+    if x == "rank":
+        x_axis["type"] = "category"
+    if x == "epoch" and len(frame):
+        few = frame["x"].max() - frame["x"].min() < FEW_EPOCHS
+        x_axis |= {"tickformat": "d", "dtick": 1 if few else None}
+    figure.update_layout(
+        xaxis=x_axis,
+        yaxis={"title_text": y, "rangemode": "tozero" if kind == "bar" else None},
+        legend_title_text="",
+        height=HEIGHT,
+        margin_t=12,
+        barmode="stack",
+        showlegend=1 < len(figure.data) <= MOST_IN_LEGEND,
+    )
+    for trace in figure.data if kind == "line" else ():
+        trace.mode = "lines+markers" if len(trace.x) <= FEW_POINTS else "lines"
+    return figure.update_layout(layout or {})
+
+
+def looks(series: Sequence[object]) -> dict[str, Any]:
+    """Options of `chart` that draw series in this order, each as its place says, whether those before it are there."""
+    names = [plain(name) for name in series]
+    shapes = itertools.cycle(_PATTERNS)
+    return {
+        "category_orders": {"series": names},
+        "color_discrete_map": {name: series_colour(place) for place, name in enumerate(names)},
+        "pattern_shape_map": dict(zip(names, shapes, strict=False)),
     }
+
+
+def series_colour(index: int) -> str:
+    """The colour of the series (rank, stage, run) with this number."""
+    return f"var(--series-{index % NUM_COLOURS})"
+
+
+def plain(text: object) -> str:
+    """A text from a file, so that Plotly shows it as it is: it takes some HTML for markup."""
+    return html.escape(str(text), quote=False)
+
+
+def shortened(text: str, letters: int) -> str:
+    """A text of at most so many letters; an ellipsis stands for what is cut off."""
+    return text if len(text) <= letters else f"{text[: letters - 1]}…"
+
+
+def byte_unit(largest: float) -> tuple[float, str]:
+    """Bytes per unit, and the unit's name, for an axis: the largest binary unit of which the largest value has one."""
+    power = 0
+    while power < len(BYTE_UNITS) - 1 and largest >= 1024.0 ** (power + 1):
+        power += 1
+    return 1024.0**power, BYTE_UNITS[power] if power else "bytes"
+
+
+def exact_bytes(num_bytes: float) -> str:
+    """Bytes to the last one, and as people read them."""
+    exact = f"{num_bytes:,.0f} bytes"
+    return exact if num_bytes < 1024 else f"{exact} ({byte_size(num_bytes)})"

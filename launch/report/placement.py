@@ -5,46 +5,26 @@ hold.
 """
 
 from collections.abc import Mapping, Sequence
+from functools import partial
 from typing import Any, Literal
 
 from windrow.comm.errors import StoreError
 from windrow.launch.report.panel import (
-    MOST_RANKS_IN_LEGEND,
     MUTED,
     Panel,
-    Section,
-    View,
-    axis,
-    bar_marker,
-    bars,
     byte_unit,
+    chart,
     exact_bytes,
-    layout,
+    looks,
     per_run,
     plain,
-    rank_axis,
     series_colour,
+    shortened,
 )
 from windrow.launch.report.read_run import ReportedRun
 from windrow.launch.terminal import byte_size
 
 __all__ = ["placement_section"]
-
-
-def placement_section(runs: Sequence[ReportedRun]) -> Section:
-    """One panel per run.
-
-    Raises:
-        StoreError: a placement.json is not what this version writes.
-    """
-    return per_run(
-        runs,
-        _panel,
-        name="placement",
-        title="Placement",
-        lead="What each rank holds (placement.json), one colour per rank: of a graph its share of vertices, edges and "
-        "features; of a click log the pieces of the embedding tables, weights and optimiser state together.",
-    )
 
 
 def _panel(run: ReportedRun, title: str) -> Panel:
@@ -83,6 +63,17 @@ def _panel(run: ReportedRun, title: str) -> Panel:
     )
 
 
+placement_section = partial(
+    per_run,
+    panel=_panel,
+    name="placement",
+    title="Placement",
+    lead="What each rank holds (placement.json), one colour per rank: of a graph its share of vertices, edges and "
+    "features; of a click log the pieces of the embedding tables, weights and optimiser state together.",
+)
+"""One panel per run; a StoreError where a placement.json is not what this version writes."""
+
+
 QUANTITIES = {
     "vertices": "vertices",
     "train_vertices": "training vertices",
@@ -93,84 +84,60 @@ CACHED = {"cached_rows": "cached rows", "cached_bytes": "cache"}
 """Shown where there is a cache; older versions did not write them."""
 MOST_RANKS_WITH_LINES = 16
 """More lines of equal shares would be a thicket."""
+LEAST_SHARE_WITH_TEXT = 8
+"""Percent: a smaller piece has no room for its number."""
 
 
-def _graph_views(ranks: Sequence[Mapping[str, int]]) -> list[View]:
+def _graph_views(ranks: Sequence[Mapping[str, int]]) -> dict[str, Any]:
     """Shares of the ranks in each quantity, and each quantity in numbers."""
     quantities = QUANTITIES
     if any(rank.get("cached_rows") for rank in ranks):
         quantities = QUANTITIES | CACHED
-    return [
-        _shares(ranks, quantities),
-        *(_quantity_numbers(ranks, key, name) for key, name in quantities.items()),
-    ]
+    return {
+        "shares": _shares(ranks, quantities),
+        **{name: _quantity_numbers(ranks, key, name) for key, name in quantities.items()},
+    }
 
 
-def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -> View:
+def _shares(ranks: Sequence[Mapping[str, int]], quantities: Mapping[str, str]) -> Any:
     totals = {key: sum(int(rank[key]) for rank in ranks) for key in quantities}
-    data = []
-    for number, rank in enumerate(ranks):
-        percent = [100 * int(rank[key]) / totals[key] if totals[key] else 0.0 for key in quantities]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": f"rank {number}",
-                "y": list(quantities.values()),
-                "x": percent,
-                "customdata": [_amount_text(key, name, int(rank[key])) for key, name in quantities.items()],
-                "text": [f"{share:.1f} %" if share >= 8 else "" for share in percent],
-                "textposition": "inside",
-                "insidetextanchor": "middle",
-                "hovertemplate": f"rank {number}: " + "%{customdata}, %{x:.2f} %<extra>%{y}</extra>",
-                "marker": bar_marker(number),
-            }
-        )
-    lines = [
+    rows: list[dict[str, Any]] = [
         {
-            "type": "line",
-            "yref": "paper",
-            "x0": 100 * n / len(ranks),
-            "x1": 100 * n / len(ranks),
-            "y0": 0,
-            "y1": 1,
-            "line": {"color": MUTED, "width": 1, "dash": "dot"},
+            "series": f"rank {number}",
+            "y": name,
+            "x": 100 * int(rank[key]) / (totals[key] or 1),
+            "told": _amount_text(key, name, int(rank[key])),
         }
-        for n in range(1, len(ranks))
-        if len(ranks) <= MOST_RANKS_WITH_LINES
+        for number, rank in enumerate(ranks)
+        for key, name in quantities.items()
     ]
-    return View(
-        label="shares",
-        data=data,
-        layout=layout(
-            x=axis("share (%)", range=[0, 100], showgrid=False),
-            y=axis(autorange="reversed", showgrid=False),
-            barmode="stack",
-            bargap=0.3,
-            shapes=lines,
-            showlegend=1 < len(ranks) <= MOST_RANKS_IN_LEGEND,
-        ),
+    figure = chart(
+        "bar",
+        rows,
+        x="share (%)",
+        y="",
+        hover="%{fullData.name}: %{customdata[0]}, %{x:.2f} %<br>%{y}",
+        orientation="h",
+        text=[f"{row['x']:.1f} %" if row["x"] >= LEAST_SHARE_WITH_TEXT else "" for row in rows],
+        range_x=[0, 100],
+        layout={"bargap": 0.3},
     )
+    figure.update_traces(textposition="inside", insidetextanchor="middle")
+    figure.update_yaxes(autorange="reversed")
+    for number in range(1, len(ranks) if len(ranks) <= MOST_RANKS_WITH_LINES else 0):
+        figure.add_vline(100 * number / len(ranks), line={"color": MUTED, "width": 1, "dash": "dot"})
+    return figure
 
 
-def _quantity_numbers(ranks: Sequence[Mapping[str, int]], key: str, name: str) -> View:
-    values = [int(rank[key]) for rank in ranks]
+def _quantity_numbers(ranks: Sequence[Mapping[str, int]], key: str, name: str) -> Any:
+    rows = [
+        {"x": number, "y": int(rank[key]), "told": _amount_text(key, name, int(rank[key]))}
+        for number, rank in enumerate(ranks)
+    ]
     title = f"{name} ({'bytes' if _is_bytes(key) else 'count'})"
-    return View(
-        label=name,
-        data=bars(
-            [str(rank) for rank in range(len(ranks))],
-            {name: values},
-            "rank %{x}: %{customdata}<extra></extra>",
-            told={name: [_amount_text(key, name, value) for value in values]},
-            marker=lambda _: {"color": [series_colour(rank) for rank in range(len(ranks))]},
-        ),
-        layout=layout(
-            x=rank_axis(),
-            y=axis(title, rangemode="tozero"),
-            bargap=0.35,
-            showlegend=False,
-        ),
+    colours = [series_colour(rank) for rank in range(len(ranks))]
+    return chart("bar", rows, x="rank", y=title, hover="rank %{x}: %{customdata[0]}").update_traces(
+        marker_color=colours
     )
 
 
@@ -193,13 +160,13 @@ COPY_OPACITY = 0.45
 PlacedTable = Mapping[str, Any]
 
 
-def _table_views(tables: Sequence[PlacedTable], world_size: int) -> list[View]:
+def _table_views(tables: Sequence[PlacedTable], world_size: int) -> dict[str, Any]:
     """The tables sized by bytes, all equally wide, and what each rank holds in all."""
-    return [
-        _bars(tables, world_size, "bytes"),
-        _bars(tables, world_size, "percent"),
-        _by_rank(tables, world_size),
-    ]
+    return {
+        "sized by bytes": _bars(tables, world_size, "bytes"),
+        "each table as 100 %": _bars(tables, world_size, "percent"),
+        "what each rank holds": _by_rank(tables, world_size),
+    }
 
 
 def _table_note(tables: Sequence[PlacedTable]) -> str:
@@ -215,76 +182,53 @@ def _table_note(tables: Sequence[PlacedTable]) -> str:
     return "; ".join(parts) + "."
 
 
-def _bars(tables: Sequence[PlacedTable], world_size: int, scale: Literal["bytes", "percent"]) -> View:
+def _bars(tables: Sequence[PlacedTable], world_size: int, scale: Literal["bytes", "percent"]) -> Any:
     shown = sorted(tables, key=lambda table: -_held(table))[:MOST_TABLES]
     divisor, unit = byte_unit(max((_held(table) for table in shown), default=0))
-    data = []
-    for rank in range(world_size):
-        pieces = [
-            (index, table, shard)
-            for index, table in enumerate(shown)
-            for shard in table["shards"]
-            if int(shard["rank"]) == rank
-        ]
-        pale = [COPY_OPACITY if table["plan"] == REPLICATED else 1.0 for _, table, _ in pieces]
-        data.append(
-            {
-                "type": "bar",
-                "orientation": "h",
-                "name": f"rank {rank}",
-                "y": [index for index, _, _ in pieces],
-                "x": [
-                    int(shard["bytes"]) / divisor
-                    if scale == "bytes"
-                    else 100 * int(shard["bytes"]) / (_held(table) or 1)
-                    for _, table, shard in pieces
-                ],
-                "customdata": [_shard_text(table, shard) for _, table, shard in pieces],
-                "hovertemplate": "%{customdata}<extra></extra>",
-                "marker": bar_marker(rank) | {"opacity": pale},
-            }
-        )
-    title = f"bytes of all pieces ({unit})" if scale == "bytes" else "share of the table (%)"
-    options: dict[str, Any] = {"range": [0, 100]} if scale == "percent" else {"rangemode": "tozero"}
-    names = [_short_name(str(table["name"])) for table in shown]
-    return View(
-        label="sized by bytes" if scale == "bytes" else "each table as 100 %",
-        data=data,
-        layout=layout(
-            x=axis(title, **options),
-            y=axis(autorange="reversed", showgrid=False, tickvals=list(range(len(shown))), ticktext=names),
-            height=max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(shown)),
-            barmode="stack",
-            bargap=0.25,
-            showlegend=1 < world_size <= MOST_RANKS_IN_LEGEND,
-        ),
+    rows = [
+        {
+            "series": f"rank {int(shard['rank'])}",
+            "y": place,
+            "x": int(shard["bytes"]) / (divisor if scale == "bytes" else _held(table) / 100 or 1),
+            "told": _shard_text(table, shard),
+            "opacity": COPY_OPACITY if table["plan"] == REPLICATED else 1.0,
+        }
+        for place, table in enumerate(shown)
+        for shard in table["shards"]
+    ]
+    figure = chart(
+        "bar",
+        rows,
+        x=f"bytes of all pieces ({unit})" if scale == "bytes" else "share of the table (%)",
+        y="",
+        hover="%{customdata[0]}",
+        orientation="h",
+        **looks([f"rank {rank}" for rank in range(world_size)]),
+        range_x=None if scale == "bytes" else [0, 100],
+        layout={
+            "height": max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(shown)),
+            "bargap": 0.25,
+        },
     )
+    for trace in figure.data:
+        trace.marker.opacity = [row["opacity"] for row in rows if row["series"] == trace.name]
+    names = [plain(shortened(str(table["name"]), MOST_LETTERS_OF_TABLE)) for table in shown]
+    return figure.update_yaxes(autorange="reversed", tickvals=list(range(len(shown))), ticktext=names)
 
 
-def _by_rank(tables: Sequence[PlacedTable], world_size: int) -> View:
-    plans = list(dict.fromkeys(str(table["plan"]) for table in tables))
-    held = {plan: [0] * world_size for plan in plans}
+def _by_rank(tables: Sequence[PlacedTable], world_size: int) -> Any:
+    held = {str(table["plan"]): [0] * world_size for table in tables}
     for table in tables:
         for shard in table["shards"]:
             held[str(table["plan"])][int(shard["rank"])] += int(shard["bytes"])
-    largest = max((sum(held[plan][rank] for plan in plans) for rank in range(world_size)), default=0)
-    divisor, unit = byte_unit(largest)
-    return View(
-        label="what each rank holds",
-        data=bars(
-            [str(rank) for rank in range(world_size)],
-            {plan: [value / divisor for value in held[plan]] for plan in plans},
-            "rank %{x}, %{fullData.name}: %{customdata}<extra></extra>",
-            told={plan: [exact_bytes(value) for value in held[plan]] for plan in plans},
-        ),
-        layout=layout(
-            x=rank_axis(),
-            y=axis(f"tables ({unit})", rangemode="tozero"),
-            barmode="stack",
-            bargap=0.35,
-            showlegend=True,
-        ),
-    )
+    divisor, unit = byte_unit(max(map(sum, zip(*held.values(), strict=True)), default=0))
+    rows = [
+        {"x": rank, "series": plan, "y": value / divisor, "told": exact_bytes(value)}
+        for plan, values in held.items()
+        for rank, value in enumerate(values)
+    ]
+    hover = "rank %{x}, %{fullData.name}: %{customdata[0]}"
+    return chart("bar", rows, x="rank", y=f"tables ({unit})", hover=hover, layout={"showlegend": True})
 
 
 def _held(table: PlacedTable) -> int:
@@ -303,7 +247,3 @@ def _shard_text(table: PlacedTable, shard: Mapping[str, Any]) -> str:
 
 def _range(first: Any, count: Any) -> str:
     return f"{int(first):,} to {int(first) + int(count) - 1:,}"
-
-
-def _short_name(name: str) -> str:
-    return plain(name if len(name) <= MOST_LETTERS_OF_TABLE else f"{name[: MOST_LETTERS_OF_TABLE - 1]}…")

@@ -5,16 +5,17 @@ What each rank did in each epoch (ranks.jsonl) is checked, and summed up as pane
 
 import json
 import math
-import statistics
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+import numpy as np
+
 from windrow.comm.errors import StoreError
 from windrow.launch.epoch_cost import RankCost, communication_share
-from windrow.launch.epoch_record import EpochRecord, RankRecord, best_record, read_rank_records, read_records
+from windrow.launch.journal import EpochRecord, RankRecord, best_record, read_rank_records, read_records
 from windrow.launch.run_folder import open_run_folder
 from windrow.launch.settings import read_toml
 
@@ -52,20 +53,21 @@ def waiting_share(ranks: Sequence[RankCost]) -> float | None:
 
 def waiting_stages(epochs: RankEpochs) -> list[str]:
     """Stages in which ranks waited, those with the most seconds first."""
-    totals = Counter[str]()
-    for ranks in epochs.values():
-        for rank in ranks:
-            totals.update(rank.waiting_seconds)
-    return [stage for stage, _ in totals.most_common()]
+    return list(_by_amount(rank.waiting_seconds for ranks in epochs.values() for rank in ranks))
 
 
 def traffic_stages(epochs: RankEpochs) -> list[str]:
     """Stages in which bytes went from rank to rank, those with the most bytes first."""
+    sent = (rank.bytes_sent for ranks in epochs.values() for rank in ranks)
+    totals = _by_amount({stage: sum(row) for stage, row in matrix.items()} for matrix in sent)
+    return [stage for stage, num_bytes in totals.items() if num_bytes]
+
+
+def _by_amount(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
     totals = Counter[str]()
-    for ranks in epochs.values():
-        for rank in ranks:
-            totals.update({stage: sum(row) for stage, row in rank.bytes_sent.items()})
-    return [stage for stage, num_bytes in totals.most_common() if num_bytes]
+    for each in amounts:
+        totals.update(each)
+    return dict(totals.most_common())
 
 
 def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]:
@@ -74,19 +76,15 @@ def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]
     Epochs with another number of ranks than the last one are passed over.
     """
     size = len(list(epochs.values())[-1])
-    chosen = [ranks for ranks in epochs.values() if len(ranks) == size]
-    wanted = list(stages)
-    return [
-        [
-            statistics.fmean(
-                sum(ranks[sender].bytes_sent.get(stage, no_bytes)[receiver] for stage in wanted)
-                for ranks in chosen
-            )
-            for receiver in range(size)
-        ]
-        for sender in range(size)
-        for no_bytes in [[0] * size]
+    wanted, nothing = list(stages), [0] * size
+    matrices = [
+        [[rank.bytes_sent.get(stage, nothing) for stage in wanted] for rank in ranks]
+        for ranks in epochs.values()
+        if len(ranks) == size
     ]
+    sent = np.asarray(matrices, np.float64).reshape(len(matrices), size, len(wanted), size)
+    means: list[list[float]] = sent.sum(axis=2).mean(axis=0).tolist()
+    return means
 
 
 def _check(record: RankRecord) -> None:

@@ -1,6 +1,8 @@
-"""Fixtures for tests of whole runs: a click log small enough to train on in no time."""
+"""Fixtures: data small enough to train on in no time, made-up run folders, a benchmark's result."""
 
+import json
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -9,7 +11,15 @@ import pytest
 
 from windrow.comm.random import hash_ids
 from windrow.gnn.synthetic import community_graph
+from windrow.launch import journal
+from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table
+from windrow.launch.journal import EpochRecord
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
+from windrow.launch.run_folder import create_run_folder, write_json
+
+HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>%{y}'
+"""What a name in a file may say: it must be shown as it is."""
+STAGES = {"graph": ("sample", "fetch", "forward", "backward", "evaluate"), "log": tuple("abcdefghij")}
 
 NUM_SAMPLES = 600
 NUM_ITEMS, NUM_USERS = 12, 40
@@ -29,6 +39,13 @@ SETTINGS: dict[str, dict[str, Any]] = {
     "training": {"epochs": 3, "batch_size": 48, "learning_rate": 0.01, "lanes": 4},
     "run": {"tensorboard": False, "threads": 1, "deadline_s": 60, "keep_checkpoints": 9},
 }
+
+
+@pytest.fixture(autouse=True)
+def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Drawing takes longer than these runs, so one run with it is enough."""
+    if request.node.name != "test_a_run_leaves_everything_behind":
+        monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 @pytest.fixture(scope="session")
@@ -62,6 +79,51 @@ def prepare_clicks() -> Callable[[Path], None]:
     return _prepare_clicks
 
 
+@pytest.fixture
+def make_run(tmp_path: Path) -> Callable[..., Path]:
+    """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
+
+    def make(
+        kind: str, name: str, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any
+    ) -> Path:
+        path = tmp_path / name
+        folder = create_run_folder(path, {**_run_recipe(kind, ranks), **recipe})
+        lines = [json.dumps(asdict(_record(kind, epoch))) for epoch in range(1, epochs + 1)]
+        folder.metrics_file.write_text("".join(f"{line}\n" for line in lines))
+        if not old:
+            rank_lines = [json.dumps(_ranks(kind, epoch, ranks)) for epoch in range(1, epochs + 1)]
+            folder.ranks_file.write_text("".join(f"{line}\n" for line in rank_lines))
+            placement = _graph_placement(ranks) if kind == "graph" else _log_placement(ranks)
+            write_json(folder.placement_file, placement)
+        write_json(folder.summary_file, {"metric": "roc_auc"})
+        return path
+
+    return make
+
+
+@pytest.fixture
+def result() -> BenchmarkResult:
+    """A benchmark with everything: an aim met and one missed, comparisons, a byte matrix, a table."""
+    seconds = {"raw": (1.0, 1.1, 0.9), "ours": (0.5, 0.56, 0.44), HOSTILE: (2.0, 2.1, 2.2)}
+    comparison = Comparison(
+        baseline="raw", variants={name: Measurement(seconds=each) for name, each in seconds.items()}
+    )
+    return BenchmarkResult(
+        benchmark="exchange",
+        form="short",
+        date="2026-01-02T03:04:05Z",
+        command="python benchmarks/exchange.py --short",
+        commit="abc",
+        hardware="2 cores of something",
+        packages={"python": "3.11.0"},
+        figures={"ours_over_raw_ratio": 2.0},
+        aims={"fast": Aim("twice as fast", met=True), "faster": Aim("ten times as fast", met=False)},
+        comparisons={"rows of 64 bytes": comparison, "rows of 4096 bytes": comparison},
+        tables={"More": Table(columns=("what", "number"), rows=(("a", 1), (HOSTILE, 2.5)))},
+        matrices={"bytes sent": Matrix(unit="bytes", values=((0.0, 5e6), (4e6, 0.0)))},
+    )
+
+
 def _click_recipe(folder: Path, **changes: dict[str, Any]) -> RecommendationRecipe:
     sections = {
         name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()
@@ -86,3 +148,95 @@ def _prepare_clicks(folder: Path) -> None:
     (folder / "log.csv").write_text("\n".join(lines) + "\n")
     recipe = _click_recipe(folder)
     prepare_log(recipe.store, recipe.log, recipe.split, overwrite=True)
+
+
+def _run_recipe(kind: str, ranks: int) -> dict[str, Any]:
+    if kind == "graph":
+        data: dict[str, Any] = {"graph": {"path": "graph.npz"}, "partition": {"num_parts": ranks}}
+    else:
+        data = {"log": {"paths": ["a.csv", "b.csv"]}, "tables": {"dim": 8}}
+    return {"name": f"{kind}-recipe", **data, "model": {"kind": "m"}, "training": {"epochs": 3}}
+
+
+def _record(kind: str, epoch: int) -> EpochRecord:
+    better = kind == "graph"
+    return EpochRecord(
+        epoch=epoch,
+        step=10 * epoch,
+        loss=1 / epoch,
+        learning_rate=0.01,
+        metric="roc_auc" if better else "normalised_entropy",
+        higher_is_better=better,
+        validation=0.7 + 0.01 * epoch if better else 10 / epoch,
+        test=0.6 + 0.01 * epoch if better else 11 / epoch,
+        figures={"samples per second": 100.0 * epoch},
+        seconds=2.0 / epoch,
+        stage_seconds=dict.fromkeys(STAGES[kind], 0.2 / epoch),
+        rows_fetched=1000,
+        bytes_fetched=64000,
+    )
+
+
+def _ranks(kind: str, epoch: int, ranks: int) -> dict[str, Any]:
+    """Rank p sends 1000 (p + 1) bytes to each other rank in each of two stages, and finds p of p + 3 rows."""
+    return {
+        "epoch": epoch,
+        "ranks": [
+            {
+                "host": f"host{rank}",
+                "seconds": 1.9 / epoch,
+                "stage_seconds": dict.fromkeys(STAGES[kind], 0.1 / epoch),
+                "bytes_sent": {
+                    stage: [0 if peer == rank else 1000 * (rank + 1) for peer in range(ranks)]
+                    for stage in ("features: ids", "features: rows")
+                },
+                "bytes_received": {},
+                "waiting_seconds": {"features: rows": 0.3 / epoch, "gradients": 0.06 / epoch},
+                "bytes_reduced": 4096,
+                "rows_local": rank,
+                "rows_remote": 3,
+                "peak_memory_bytes": (rank + 1) << 28,
+                "peak_gpu_memory_bytes": 0,
+            }
+            for rank in range(ranks)
+        ],
+    }
+
+
+def _graph_placement(ranks: int) -> dict[str, Any]:
+    one = {"vertices": 100, "train_vertices": 50, "edges": 1000, "feature_bytes": 4000}
+    return {"kind": "graph", "ranks": [one] * ranks}
+
+
+def _log_placement(ranks: int) -> dict[str, Any]:
+    """Table 0 is cut by rows, table 1 is copied, table 2 is whole on the last rank."""
+
+    def shard(rank: int, first: int, rows: int) -> dict[str, int]:
+        return {
+            "rank": rank,
+            "first_row": first,
+            "rows": rows,
+            "first_column": 0,
+            "columns": 8,
+            "bytes": 32 * rows,
+        }
+
+    shards = {
+        "row-wise": [shard(rank, 100 * rank, 100) for rank in range(ranks)],
+        "replicated": [shard(rank, 0, 10) for rank in range(ranks)],
+        "table-wise": [shard(ranks - 1, 0, 50)],
+    }
+    tables = [
+        {
+            "name": f"table {number}",
+            "rows": rows,
+            "dim": 8,
+            "bytes": 32 * rows,
+            "plan": plan,
+            "shards": shards[plan],
+        }
+        for number, (plan, rows) in enumerate(
+            {"row-wise": 100 * ranks, "replicated": 10, "table-wise": 50}.items()
+        )
+    ]
+    return {"kind": "log", "world_size": ranks, "tables": tables}

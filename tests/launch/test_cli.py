@@ -108,7 +108,11 @@ def test_it_runs_as_a_module() -> None:
 @pytest.mark.parametrize(
     "arguments",
     [
+        ["cluster", "--hosts", "2", "--rate", "1gbit", "--", "true"],
+        ["cluster-log", "a.parquet", "--output", "b", "--by", "c", "--no-sort"],
         ["explain", "r.toml"],
+        ["generate-log", "a.parquet"],
+        ["prepare", "r.toml"],
         ["export", "run", "--out", "f"],
         ["groups", "r.toml"],
         ["network", "--describe", "n.toml"],
@@ -124,4 +128,7 @@ def test_the_work_of_one_process_is_refused_to_several(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert cli.main(arguments) == 2
-    assert "is the work of one process" in capsys.readouterr().err
+    assert (
+        "is the work of one process, but the launcher started 2: run it without mpirun"
+        in capsys.readouterr().err
+    )

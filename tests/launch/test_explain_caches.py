@@ -18,7 +18,6 @@ from windrow.launch.explain_caches import (
     SizeEstimate,
     describe_explanation,
     explain,
-    survey_caches,
     write_explanation_plot,
 )
 from windrow.launch.recipe import Recipe, make_recipe
@@ -147,46 +146,39 @@ def surveyed(memory_rows: float = 1e6, epochs: int = 5, **changes: Any) -> Recip
 
 
 def test_parts_are_those_of_their_own_ranking(uneven: PartitionedGraph) -> None:
-    survey = survey_caches(uneven, surveyed(), [0.5, 0.0, 9.0])
+    found = explain(uneven, surveyed(), alphas=[0.5, 0.0, 9.0])
     rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
-    assert [size.alpha for size in survey.sizes] == [0.5, 0.0, 9.0]
-    for size, capacity in zip(survey.sizes, (150, 0, 900), strict=True):
-        for part, ranking in enumerate(rankings):
-            assert size.asked[part] == pytest.approx(ranking.expected_rows([capacity])[0])
-            assert size.kept[part] == len(ranking.kept(capacity))
-    assert [size.everything for size in survey.sizes] == [False, False, True]
-    assert survey.steps == rankings[0].steps
-    assert survey.input_rows == pytest.approx(sum(ranking.input_rows for ranking in rankings))
-    assert survey.worthwhile == max(ranking.worthwhile(5) for ranking in rankings)
+    sizes = {one.alpha: one for one in found.sizes}
+    for alpha, capacity in ((0.5, 150), (0.0, 0)):
+        assert sizes[alpha].remote_rows == pytest.approx(
+            sum(one.expected_rows([capacity]).sum() for one in rankings)
+        )
+        assert sizes[alpha].kept_rows == max(len(one.kept(capacity)) for one in rankings)
+    assert 9.0 not in sizes
+    assert found.steps == rankings[0].steps
+    assert found.input_rows == pytest.approx(sum(ranking.input_rows for ranking in rankings))
+    assert found.curve[-1].kept_rows <= max(ranking.worthwhile(5) for ranking in rankings)
 
 
 def test_everything_is_every_row_of_the_others(uneven: PartitionedGraph) -> None:
-    everything = survey_caches(uneven, surveyed(), []).everything
-    sizes = [uneven.book.part_size(part) for part in range(UNEVEN_PARTS)]
-    assert len(set(sizes)) > 1
-    assert everything.kept.tolist() == [900 - size for size in sizes]
-    assert everything.everything
-    assert everything.alpha == pytest.approx(UNEVEN_PARTS * (900 - min(sizes)) / 900)
-    assert (everything.asked == 0).all()
+    everything = explain(uneven, surveyed()).everything
+    smallest = min(uneven.book.part_size(part) for part in range(UNEVEN_PARTS))
+    assert smallest < 300
+    assert (everything.kept_rows, everything.remote_rows) == (900 - smallest, 0)
+    assert everything.alpha == pytest.approx(UNEVEN_PARTS * (900 - smallest) / 900)
 
 
 def test_the_automatic_size(uneven: PartitionedGraph) -> None:
-    plenty = survey_caches(uneven, surveyed(epochs=500), []).automatic
-    assert plenty.everything
-    short = survey_caches(uneven, surveyed(memory_rows=100), []).automatic
-    assert short.kept.tolist() == [100] * UNEVEN_PARTS
-    assert short.alpha == pytest.approx(100 * UNEVEN_PARTS / 900)
+    plenty = explain(uneven, surveyed(epochs=500))
+    assert plenty.automatic is plenty.everything
+    short = explain(uneven, surveyed(memory_rows=100)).automatic
     rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
-    assert short.asked == pytest.approx(np.stack([one.expected_rows([100])[0] for one in rankings]))
-    halved = surveyed(memory_rows=100, sampler={"fanouts": [2, 1]}, wire={"vectors": "fp16"})
-    assert survey_caches(uneven, halved, []).automatic.kept.tolist() == [200] * UNEVEN_PARTS
-    brief = surveyed(epochs=1)
-    worth_it = survey_caches(uneven, brief, []).automatic
-    assert worth_it.kept.tolist() == [one.worthwhile(1) for one in rankings]
-    assert not worth_it.everything
-    assert (
-        survey_caches(uneven, dataclasses.replace(brief, cache=surveyed(0).cache), []).automatic.kept == 0
-    ).all()
+    assert (short.kept_rows, short.alpha) == (100, pytest.approx(100 * UNEVEN_PARTS / 900))
+    assert short.remote_rows == pytest.approx(sum(one.expected_rows([100]).sum() for one in rankings))
+    worth_it = explain(uneven, surveyed(epochs=1))
+    assert worth_it.automatic.kept_rows == max(one.worthwhile(1) for one in rankings)
+    assert worth_it.automatic is not worth_it.everything
+    assert explain(uneven, surveyed(memory_rows=0)).automatic.kept_rows == 0
 
 
 RECIPE = make_recipe(

@@ -81,7 +81,7 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
     def body(world: World) -> tuple[str, list[dict[str, int]], int]:
         world.meter = Meter()
         one = GraphJob(world, asked, torch.device("cpu"))
-        found = ("".join(one.opening_lines), one.placement()["ranks"], one._trainer.store.cached.nbytes)
+        found = ("".join(one.opening_lines), one.placement()["ranks"], one.trainer.store.cached.nbytes)
         one.close()
         return found
 

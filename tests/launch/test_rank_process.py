@@ -44,10 +44,6 @@ def test_a_gpu_that_is_not_there() -> None:
         pass
 
 
-def test_defaults_are_valid() -> None:
-    assert RunOptions().backend == "auto"
-
-
 @pytest.mark.parametrize(
     ("name", "value"),
     [

@@ -14,9 +14,8 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
-from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest, tables_folder
-from windrow.launch.epoch_record import read_rank_records, read_records
+from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import train
@@ -43,12 +42,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, prepare_clicks: Callable[
 def folder(prepared: Path, tmp_path: Path) -> Path:
     """A copy of it that a test may spoil."""
     return Path(shutil.copytree(prepared, tmp_path / "work"))
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 def killed_run(folder: Path, recipe: RecommendationRecipe, *, epoch: int, step: int) -> Path:

@@ -21,24 +21,6 @@ def test_a_new_folder_holds_recipe_and_environment(tmp_path: Path) -> None:
     again = open_run_folder(folder.path)
     again.record_environment()
     assert len(json.loads(folder.environment_file.read_text())) == 2
-    again.write_placement({"kind": "graph", "ranks": []})
-    assert json.loads(folder.placement_file.read_text()) == {"kind": "graph", "ranks": []}
-    again.write_summary({"test_roc_auc": 0.8})
-    assert json.loads(folder.summary_file.read_text()) == {"test_roc_auc": 0.8}
-
-
-def test_places_lie_inside(tmp_path: Path) -> None:
-    folder = create_run_folder(tmp_path / "a", {})
-    places = [
-        folder.placement_file,
-        folder.metrics_file,
-        folder.ranks_file,
-        folder.tensorboard_folder,
-        folder.checkpoint_folder,
-        folder.plot_file,
-    ]
-    assert all(place.parent == folder.path for place in places)
-    assert len({place.name for place in places}) == len(places)
 
 
 def test_a_used_folder_is_refused_with_the_cure(tmp_path: Path) -> None:

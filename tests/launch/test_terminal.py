@@ -86,13 +86,6 @@ def test_a_bar_is_removed_when_an_error_passes() -> None:
     assert stream.getvalue().split("\r")[-1].strip() == ""
 
 
-def test_silence() -> None:
-    with Progress() as progress:
-        progress.start("x", 1)
-        progress.advance(1, "note")
-        progress.write("line")
-
-
 def test_progress_line_at_the_edges() -> None:
     assert progress_line("x", 0, 10, 0.0) == "x: 0/10 (0 %)"
     assert progress_line("x", 0, 0, 1.0) == "x: 0/0 (100 %)"

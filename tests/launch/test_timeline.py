@@ -4,26 +4,40 @@ import errno
 import itertools
 import json
 import os
+import random
 import shutil
 from collections import defaultdict
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import hypothesis.strategies as st
 import pytest
+from hypothesis import given
 
 from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.launcher import launched_rank, launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Span
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import journal, timeline
+from windrow.launch import timeline
 from windrow.launch.checkpoint import load_latest
-from windrow.launch.epoch_record import read_rank_records, read_records
+from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
-from windrow.launch.timeline import write_alone, write_together
-from windrow.launch.trace_events import EVENTS_PER_PIECE, GRAPH_ROWS, LOG_ROWS, OTHER_TRAFFIC, RankTrace
+from windrow.launch.timeline import (
+    EVENTS_PER_PIECE,
+    GRAPH_ROWS,
+    LOG_ROWS,
+    OTHER_TRAFFIC,
+    RankTrace,
+    event_pieces,
+    lanes,
+    row_of,
+    sorted_rows,
+    write_alone,
+    write_together,
+)
 from windrow.launch.training import train
 
 STEPS = 4
@@ -80,12 +94,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Path
 def folder(prepared: Path, tmp_path: Path) -> Path:
     """A copy of it that a test may spoil."""
     return Path(shutil.copytree(prepared, tmp_path / "work"))
-
-
-@pytest.fixture(autouse=True)
-def no_plots(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs."""
-    monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 def read_bars(path: Path) -> dict[str, list[Bar]]:
@@ -203,7 +211,7 @@ def test_a_graph_job_of_two_ranks(shared_tmp_path: Path, graph_file: Path) -> No
     assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
     for bars in timelines.values():
         check_epochs(bars, [1, 2])
-        known = {row.name for row in GRAPH_ROWS} | {OTHER_TRAFFIC}
+        known = set(GRAPH_ROWS) | {OTHER_TRAFFIC}
         assert {bar.row for bar in bars} == known
         for row in ("sample", "wait", "update"):
             # "wait" is also for the loss, once an epoch.
@@ -235,7 +243,7 @@ def test_a_recommendation_job_of_two_ranks(
     assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
     for bars in timelines.values():
         check_epochs(bars, [1, 2])
-        assert {bar.row for bar in bars} == {row.name for row in LOG_ROWS} | {OTHER_TRAFFIC}
+        assert {bar.row for bar in bars} == set(LOG_ROWS) | {OTHER_TRAFFIC}
         epochs = in_row(bars, "epoch")
         compute = [*in_row(bars, "forward"), *in_row(bars, "backward")]
         steps = len(in_row(bars, "update")) // 2
@@ -270,7 +278,7 @@ def test_a_run_of_one_rank(folder: Path, capsys: pytest.CaptureFixture[str]) -> 
     check_epochs(bars, [1, 2])
     # Nobody to talk to.
     silent = {"request", "reply", "all-reduce"}
-    assert {bar.row for bar in bars} == {row.name for row in GRAPH_ROWS} - silent
+    assert {bar.row for bar in bars} == set(GRAPH_ROWS) - silent
 
 
 def test_a_short_run_and_a_resumed_one(folder: Path) -> None:
@@ -449,3 +457,170 @@ def test_a_rank_alone_says_why(tmp_path):
 def test_a_rank_alone_without_the_folder_cannot_write(tmp_path):
     with pytest.raises(OSError, match="No such file"):
         write_alone(tmp_path / "elsewhere" / "trace.json", make_trace(0, 1), origin_ns=0, reason="")
+
+
+spans = st.builds(
+    lambda stage, begin, length, operation: Span(stage, begin, begin + length, operation, 7, 9),
+    st.sampled_from(["sample", "features: ids", "gradients", "invented", "epoch 1"]),
+    st.integers(0, 5000),
+    st.integers(0, 3000),
+    st.sampled_from(["work", "exchange", "all_reduce"]),
+)
+
+
+def trace_of(spans, *, rank=2, dropped=0, offset_ns=0, uncertainty_ns=1500):
+    offset = ClockOffset(0, offset_ns, uncertainty_ns)
+    return RankTrace(
+        rank=rank,
+        host="far",
+        data="graph",
+        spans=spans,
+        dropped=dropped,
+        alignment=ClockAlignment(offset, offset),
+    )
+
+
+def parse(trace, *, origin_ns=0):
+    return json.loads(b"[" + b",".join(event_pieces(trace, origin_ns=origin_ns)) + b"]")
+
+
+def most_at_once(intervals):
+    """The slow way: how many are open just after each begins."""
+    return max(
+        (sum(b <= begin < e or (b, e) == (begin, begin) for b, e in intervals) for begin, _ in intervals),
+        default=0,
+    )
+
+
+@given(st.lists(st.tuples(st.integers(0, 50), st.integers(1, 20)), max_size=40))
+def test_lanes_are_disjoint_and_as_few_as_can_be(pairs):
+    intervals = sorted((begin, begin + length) for begin, length in pairs)
+    chosen = lanes(intervals)
+    ends = defaultdict(lambda: -1)
+    for (begin, end), lane in zip(intervals, chosen, strict=True):
+        assert begin >= ends[lane]
+        ends[lane] = end
+    assert len(ends) == most_at_once(intervals)
+    assert set(chosen) == set(range(len(ends)))
+
+
+@given(st.lists(spans, max_size=60), st.integers(-(10**12), 10**12), st.integers(0, 10**6))
+def test_every_span_becomes_one_event_and_threads_hold_disjoint_ones(spans, offset_ns, origin_before_ns):
+    origin_ns = offset_ns - origin_before_ns
+    events = parse(trace_of(spans, offset_ns=offset_ns), origin_ns=origin_ns)
+    complete = [event for event in events if event["ph"] == "X"]
+    assert sorted(event["name"] for event in complete) == sorted(span.stage for span in spans)
+    by_thread = defaultdict(list)
+    for event in complete:
+        # What a viewer makes of the numbers: whole nanoseconds, the rest cut off.
+        begin_ns, length_ns = event["ts"] * 1000, event["dur"] * 1000
+        assert begin_ns == int(begin_ns) >= 0
+        assert length_ns == int(length_ns) >= 0
+        by_thread[event["tid"]].append((begin_ns, begin_ns + length_ns))
+    for intervals in by_thread.values():
+        ordered = sorted(intervals)
+        assert all(end <= begin for (_, end), (begin, _) in itertools.pairwise(ordered))
+    expected = sorted((span.begin_ns + origin_before_ns) // 125 * 125 for span in spans)
+    assert sorted(event["ts"] * 1000 for event in complete) == expected
+
+
+@given(st.lists(spans, min_size=1, max_size=30))
+def test_every_thread_and_process_has_a_name_and_a_place(spans):
+    events = parse(trace_of(spans))
+    assert {event["pid"] for event in events} == {3}
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    places = {e["tid"]: e["args"]["sort_index"] for e in events if e["name"] == "thread_sort_index"}
+    used = {event["tid"] for event in events if event["ph"] == "X"}
+    assert names.keys() == places.keys() == used
+    assert len(set(names.values())) == len(names)
+    assert sorted(places.values()) == [places[thread] for thread in sorted(places)]
+    # Neither 0, which viewers hide, nor the number of a process, which makes it a main thread.
+    assert used.isdisjoint(range(10_000))
+
+
+def test_sums_on_their_way_at_once_have_lanes_of_their_own():
+    buckets = [(0, 4000), (1000, 5000), (4000, 6000), (4500, 7000), (4750, 4875)]
+    events = parse(trace_of([Span("gradients", *bucket, "all_reduce", 64, 64) for bucket in buckets]))
+    names = {e["tid"]: e["args"]["name"] for e in events if e["name"] == "thread_name"}
+    placed = [(names[e["tid"]], e["ts"], e["dur"]) for e in events if e["ph"] == "X"]
+    assert sorted(placed) == [
+        ("all-reduce", 0, 4),
+        ("all-reduce", 4, 2),
+        ("all-reduce 2", 1, 4),
+        ("all-reduce 3", 4.5, 2.5),
+        ("all-reduce 4", 4.75, 0.125),
+    ]
+    assert all(e["args"] == {"bytes reduced": 64} for e in events if e["ph"] == "X")
+
+
+def test_messages_are_told_from_work():
+    [exchange, work] = [
+        event
+        for event in parse(
+            trace_of([Span("features: rows", 0, 9000, "exchange", 10, 20), Span("forward", 0, 9000)])
+        )
+        if event["ph"] == "X"
+    ]
+    assert (exchange["cat"], exchange["args"]) == (
+        "communication",
+        {"bytes sent": 10, "bytes received": 20},
+    )
+    assert work["cat"] == "work"
+    assert "args" not in work
+
+
+def test_the_process_says_who_it_is_and_what_is_missing():
+    events = parse(trace_of([Span("sample", 0, 1)], dropped=12))
+    told = {event["name"]: event["args"] for event in events if event["name"].startswith("process_")}
+    assert told["process_name"] == {"name": "rank 2 (far)"}
+    assert told["process_sort_index"] == {"sort_index": 2}
+    assert told["process_labels"]["labels"] == (
+        "clock within 1.5 us of rank 0's; recording stopped after 1 spans, 12 more are missing"
+    )
+    [event] = [event for event in parse(trace_of([])) if event["name"] == "process_labels"]
+    assert "missing" not in event["args"]["labels"]
+
+
+def test_many_events_come_in_pieces():
+    many = [Span("sample", 1000 * n, 1000 * n + 500) for n in range(2 * EVENTS_PER_PIECE + 5)]
+    pieces = list(event_pieces(trace_of(many), origin_ns=0))
+    assert len(pieces) == 3
+    assert max(piece.count(b"\n") for piece in pieces) < EVENTS_PER_PIECE
+    assert sum(event["ph"] == "X" for event in parse(trace_of(many))) == len(many)
+
+
+def one_span(stage, operation="work"):
+    return Span(stage, 0, 1, operation)
+
+
+@pytest.mark.parametrize(
+    ("data", "stage", "operation", "row"),
+    [
+        ("graph", "features: ids", "exchange", "request"),
+        ("graph", "evaluation: rows", "exchange", "reply"),
+        ("graph", "sample", "work", "sample"),
+        ("log", "embedding bags: counts", "exchange", "counts"),
+        ("log", "embedding rows: ids", "exchange", "ids"),
+        ("log", "ids", "work", "pack"),
+        ("log", "embedding bags: vectors", "exchange", "vectors"),
+        ("log", "pooled", "work", "unpack"),
+        ("log", "embedding bags: gradients", "exchange", "gradients"),
+        ("log", "gradients", "all_reduce", "all-reduce"),
+        ("graph", "loss", "all_reduce", "all-reduce"),
+        ("graph", "epoch 12", "work", "epoch"),
+        ("log", "checkpoint", "exchange", "other traffic"),
+        ("graph", "invented", "work", "invented"),
+    ],
+)
+def test_stages_have_their_row(data, stage, operation, row):
+    assert row_of(one_span(stage, operation), data) == row
+
+
+@pytest.mark.parametrize(("data", "rows"), [("graph", GRAPH_ROWS), ("log", LOG_ROWS)])
+def test_rows_stand_in_the_order_of_a_step(data, rows):
+    known = list(rows)
+    stages = [stage for stage in rows.values() if stage]
+    assert len(set(stages)) == len(stages), "a stage is in one row"
+    shuffled = [*known, "other traffic", "a new stage", "zebra"]
+    random.Random(3).shuffle(shuffled)
+    assert sorted_rows(shuffled, data) == [*known, "a new stage", "zebra", "other traffic"]

@@ -14,10 +14,9 @@ import torch
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.gnn.pipeline import LoadedMinibatch
 from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch import journal
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.epoch_cost import EpochCost
-from windrow.launch.epoch_record import read_rank_records, read_records
+from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
@@ -65,13 +64,6 @@ def prepared(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Path
 def folder(prepared: Path, tmp_path: Path) -> Path:
     """A copy of it that a test may spoil."""
     return Path(shutil.copytree(prepared, tmp_path / "work"))
-
-
-@pytest.fixture(autouse=True)
-def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """Drawing takes longer than these runs, so one test of it is enough."""
-    if request.node.name != "test_a_run_leaves_everything_behind":
-        monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
 def kill_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
@@ -325,12 +317,6 @@ def test_a_damaged_store(folder: Path, name: str, damage: str) -> None:
     else:
         file.write_bytes(whole[:-8] if damage == "truncated" else whole[:-1] + bytes([whole[-1] ^ 1]))
     refused(folder, StoreError, name)
-
-
-def test_a_store_of_another_version(folder: Path) -> None:
-    manifest = folder / "store" / "manifest.json"
-    manifest.write_text(json.dumps(json.loads(manifest.read_text()) | {"format_version": 99}))
-    refused(folder, StoreError, "format version 99")
 
 
 def test_a_graph_without_labels(folder: Path) -> None:

@@ -1,7 +1,7 @@
 "use strict";
 // Draws the figures of the page, and draws them again when colours, view or paper change.
 (function () {
-  const figures = JSON.parse(document.getElementById("figures").textContent);
+  const { template, figures } = JSON.parse(document.getElementById("figures").textContent);
   const chosen = {};
   const touch = window.matchMedia("(pointer: coarse)").matches;
   const config = { displaylogo: false, displayModeBar: false, responsive: true, doubleClick: "reset" };
@@ -22,7 +22,9 @@
 
   function draw(name) {
     const holder = document.getElementById(name);
-    const figure = coloured(figures[name][chosen[name] || 0], getComputedStyle(document.documentElement));
+    const { data, layout } = figures[name][chosen[name] || 0];
+    const styles = getComputedStyle(document.documentElement);
+    const figure = coloured({ data: data, layout: { ...layout, template: template } }, styles);
     if (touch) {
       figure.layout.dragmode = false; // A finger on a figure scrolls the page.
     }

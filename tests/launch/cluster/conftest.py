@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.launch.benchmark import workers as processes
+from benchmarks.harness import workers as processes
 
 WINDROW = [sys.executable, "-P", "-m", "windrow.launch", "cluster"]
 

@@ -4,8 +4,7 @@ import argparse
 
 import pytest
 
-from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import add_overrides, byte_count, refuse_several_processes
+from windrow.launch.commands.arguments import add_overrides, byte_count
 
 
 def test_settings_come_in_the_order_in_which_they_were_given() -> None:
@@ -28,12 +27,3 @@ def test_bytes_have_binary_units(text: str, number: int) -> None:
 def test_what_is_no_number_of_bytes(text: str) -> None:
     with pytest.raises(argparse.ArgumentTypeError, match="expected a number of bytes, such as 2GiB"):
         byte_count(text)
-
-
-def test_several_processes_are_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    refuse_several_processes("windrow plan")
-    monkeypatch.setattr("windrow.launch.commands.arguments.launched_size", lambda: 4)
-    with pytest.raises(
-        RecipeError, match="windrow plan is the work of one process, but the launcher started 4"
-    ):
-        refuse_several_processes("windrow plan")

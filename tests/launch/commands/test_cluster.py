@@ -4,7 +4,7 @@ import argparse
 
 import pytest
 
-from windrow.comm.errors import ClusterError, RecipeError
+from windrow.comm.errors import ClusterError
 from windrow.launch.cluster import run as cluster_run
 from windrow.launch.commands import cluster
 
@@ -40,10 +40,3 @@ def test_no_command(rest: tuple[str, ...]) -> None:
 def test_one_host(capsys: pytest.CaptureFixture[str]) -> None:
     with pytest.raises(ClusterError, match="--hosts 2 or more"):
         cluster_with("--hosts", "1", "--rate", "1gbit", "--", "true")
-
-
-def test_not_under_mpirun(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("PMI_RANK", "0")
-    monkeypatch.setenv("PMI_SIZE", "2")
-    with pytest.raises(RecipeError, match="run it without mpirun"):
-        cluster_with("--hosts", "2", "--rate", "1gbit", "--", "true")

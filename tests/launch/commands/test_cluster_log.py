@@ -64,18 +64,3 @@ def test_wrong_use_is_refused(
     assert main(["cluster-log", str(log), "--output", str(tmp_path / "out"), *options]) == 2
     assert words in capsys.readouterr().err
     assert not (tmp_path / "out").exists()
-
-
-def test_a_size_without_meaning_is_refused(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit):
-        main(["cluster-log", "a.parquet", "--output", "b", "--by", "c", "--memory", "2 gigs"])
-    assert "'2 gigs': expected a number of bytes, such as 2GiB" in capsys.readouterr().err
-
-
-def test_several_processes_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["cluster-log", "a.parquet", "--output", "b", "--by", "c", "--no-sort"]) == 2
-    assert "without mpirun" in capsys.readouterr().err

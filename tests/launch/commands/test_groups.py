@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import StoreError
-from windrow.launch.cli import build_parser, main
+from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
 
@@ -41,14 +40,3 @@ def test_what_is_printed_fits_the_recipe(recipe, tmp_path, capsys):
     assert figures["figures"]["cart,sellers"]["unchanged"] == pytest.approx(0.9, abs=0.05)
     assert figures["figures"]["item"]["clustered_factor"] == 1
     assert figures["mean_lengths"]["user"] == 1
-
-
-def test_errors_have_a_cure(recipe, planted_store, tmp_path, capsys):
-    with pytest.raises(StoreError, match=r"cannot write .*--json"):
-        groups_with(recipe, "--json", tmp_path / "no" / "file.json")
-    planted_store(tmp_path, session=False)
-    capsys.readouterr()
-    assert main(["groups", str(tmp_path / "planted.toml")]) == 2
-    shown = capsys.readouterr().err
-    assert "has no sessions" in shown
-    assert "session = ..." in shown

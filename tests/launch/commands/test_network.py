@@ -39,17 +39,6 @@ def test_described_network_is_shown_and_written(described, tmp_path, capsys):
     assert links.seconds_per_byte[0, 3] == pytest.approx(8 / 25e9)
 
 
-@pytest.mark.parametrize(
-    ("text", "message"),
-    [("nodes = 0", "nodes = 0"), ("node = 3", "Did you mean 'nodes'"), ('nodes = 2\nrate = "x"', "rate 'x'")],
-)
-def test_a_wrong_description_is_refused_with_its_file(described, text, message):
-    described.write_text(text)
-    with pytest.raises(RecipeError, match=message) as caught:
-        network_with("--describe", described)
-    assert str(described) in str(caught.value)
-
-
 def test_one_rank_has_no_links(monkeypatch):
     monkeypatch.setattr("windrow.launch.commands.network.launched_size", lambda: 1)
     with pytest.raises(RecipeError, match="mpirun -n 4 windrow network"):

@@ -24,17 +24,7 @@ def test_a_graph_becomes_a_store(
     graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     store = tmp_path / "store"
-    arguments = [
-        "partition",
-        "--graph",
-        str(graph_file),
-        "--out",
-        str(store),
-        "--parts",
-        "4",
-        "--method",
-        "random",
-    ]
+    arguments = f"partition --graph {graph_file} --out {store} --parts 4 --method random".split()
     assert main([*arguments, "--seed", "5"]) == 0
     assert "edge cut" in capsys.readouterr().out
     opened = PartitionStore.open(store, expect_parts=4)
@@ -58,17 +48,8 @@ def test_a_recipe_names_graph_and_store_and_options_win(graph_file: Path, tmp_pa
     assert main(["partition", str(recipe)]) == 0
     assert PartitionStore.open(tmp_path / "stores" / "a").book.num_parts == 2
     other = tmp_path / 'a "quoted" name'
-    arguments = [
-        "partition",
-        str(recipe),
-        "--out",
-        str(other),
-        "--set",
-        "partition.num_parts=5",
-        "--parts",
-        "3",
-    ]
-    assert main(arguments) == 0
+    options = ["--set", "partition.num_parts=5", "--parts", "3"]
+    assert main(["partition", str(recipe), "--out", str(other), *options]) == 0
     assert PartitionStore.open(other).book.num_parts == 3
 
 

@@ -62,16 +62,7 @@ def test_all_vertices_go_to_the_run_folder(
 
 def test_arguments_are_passed_on(run_folder: Path, tmp_path: Path, calls: list[Any]) -> None:
     out = tmp_path / "p.parquet"
-    arguments = [
-        "predict",
-        str(run_folder),
-        "--out",
-        str(out),
-        "--checkpoint",
-        "latest",
-        "--method",
-        "sampled",
-    ]
+    arguments = f"predict {run_folder} --out {out} --checkpoint latest --method sampled".split()
     arguments += ["--fanouts", "20,-1,5", "--split", "test", "--split", "train", "--split", "test"]
     assert main([*arguments, "--set", "run.threads=3", "--set", f"store={tmp_path}/other"]) == 0
     [(recipe, _, options)] = calls

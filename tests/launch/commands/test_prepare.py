@@ -62,15 +62,6 @@ def test_a_graph_is_not_prepared(repository: Path, capsys: pytest.CaptureFixture
     assert "run that" in capsys.readouterr().err
 
 
-def test_several_processes_are_refused(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    monkeypatch.setenv("RANK", "0")
-    monkeypatch.setenv("WORLD_SIZE", "2")
-    assert main(["prepare", "r.toml"]) == 2
-    assert "without mpirun" in capsys.readouterr().err
-
-
 def test_open_bandit(repository: Path, tmp_path: Path) -> None:
     recipe = repository / "examples" / "open_bandit.toml"
     assert main(["prepare", str(recipe), "--set", f"store={tmp_path / 'store'}"]) == 0

@@ -7,42 +7,13 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError, WindrowError
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, write_result
+from windrow.launch.benchmark_result import BenchmarkResult, write_result
 from windrow.launch.commands import report
-from windrow.launch.epoch_record import EpochRecord
-from windrow.launch.run_folder import create_run_folder
 
 
 @pytest.fixture
-def make_run(tmp_path: Path) -> Callable[[str], Path]:
-    """Write the folder of a run of one epoch."""
-
-    def make(name: str) -> Path:
-        folder = create_run_folder(tmp_path / name, {"name": name})
-        record = EpochRecord(
-            epoch=1, step=1, loss=1.0, learning_rate=0.1, metric="roc_auc", seconds=1.0, validation=0.5
-        )
-        folder.metrics_file.write_text(record.to_json() + "\n")
-        return folder.path
-
-    return make
-
-
-@pytest.fixture
-def result_file(tmp_path: Path) -> Path:
-    """A result of a benchmark."""
-    result = BenchmarkResult(
-        figures={"ratio": 1.0},
-        aims={"fast": Aim("fast", met=True)},
-        benchmark="reader",
-        form="full",
-        date="2026-01-02T03:04:05Z",
-        command="python",
-        commit="abc",
-        hardware="one core",
-        packages={},
-    )
-    path = tmp_path / "results" / "reader.json"
+def result_file(result: BenchmarkResult, tmp_path: Path) -> Path:
+    path = tmp_path / "results" / "exchange.json"
     write_result(result, path)
     return path
 
@@ -55,15 +26,18 @@ def report_with(*arguments: object) -> int:
 
 
 def test_a_page_is_written_and_named(
-    make_run: Callable[[str], Path], result_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    make_run: Callable[[str, str], Path],
+    result_file: Path,
+    tmp_path: Path,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     out = tmp_path / "page.html"
-    runs = [make_run("one"), make_run("two")]
+    runs = [make_run("graph", "one"), make_run("graph", "two")]
     assert report_with(*runs, "--benchmarks", result_file, "--out", out) == 0
     shown = capsys.readouterr().out
     assert shown.startswith(f"{out}: 2 runs, 1 benchmark result, 4")
     assert shown.endswith(" MiB\n")
-    assert "one, two, reader · windrow report" in out.read_text()
+    assert "<title>one (graph-recipe), two (graph-recipe), exchange · windrow report" in out.read_text()
 
 
 def test_a_folder_of_results_alone(
@@ -81,17 +55,17 @@ def test_nothing_to_show(tmp_path: Path) -> None:
 
 
 def test_what_is_wrong_with_a_run_is_said_and_nothing_is_written(
-    make_run: Callable[[str], Path], tmp_path: Path
+    make_run: Callable[[str, str], Path], tmp_path: Path
 ) -> None:
-    run = make_run("one")
+    run = make_run("graph", "one")
     (run / "ranks.jsonl").write_text("{}\n")
     with pytest.raises(WindrowError, match=r"ranks.jsonl, line 1"):
         report_with(run, "--out", tmp_path / "page.html")
     assert not (tmp_path / "page.html").exists()
 
 
-def test_a_place_that_cannot_be_written(make_run: Callable[[str], Path], tmp_path: Path) -> None:
-    run = make_run("one")
+def test_a_place_that_cannot_be_written(make_run: Callable[[str, str], Path], tmp_path: Path) -> None:
+    run = make_run("graph", "one")
     with pytest.raises(StoreError, match="is a folder: name a file in it"):
         report_with(run, "--out", tmp_path)
     with pytest.raises(StoreError, match=r"cannot write .*Choose another --out"):

@@ -1,7 +1,6 @@
 """Fixtures for tests of the report: run folders of both kinds and a benchmark's result, made up; and a browser."""
 
 import importlib.util
-import json
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -10,36 +9,7 @@ from typing import Any
 
 import pytest
 
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, Matrix, Table
-from windrow.launch.epoch_record import EpochRecord
 from windrow.launch.report.read_run import ReportedRun, read_run
-from windrow.launch.run_folder import create_run_folder
-
-HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>%{y}'
-"""What a name in a file may say: it must be shown as it is."""
-STAGES = {"graph": ("sample", "fetch", "forward", "backward", "evaluate"), "log": tuple("abcdefghij")}
-
-
-@pytest.fixture
-def make_run(tmp_path: Path) -> Callable[..., Path]:
-    """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
-
-    def make(
-        kind: str, name: str, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any
-    ) -> Path:
-        path = tmp_path / name
-        folder = create_run_folder(path, {**_recipe(kind, ranks), **recipe})
-        lines = [_record(kind, epoch).to_json() for epoch in range(1, epochs + 1)]
-        folder.metrics_file.write_text("".join(f"{line}\n" for line in lines))
-        if not old:
-            rank_lines = [json.dumps(_ranks(kind, epoch, ranks)) for epoch in range(1, epochs + 1)]
-            folder.ranks_file.write_text("".join(f"{line}\n" for line in rank_lines))
-            folder.write_placement(_graph_placement(ranks) if kind == "graph" else _log_placement(ranks))
-        folder.write_summary({"metric": "roc_auc"})
-        return path
-
-    return make
 
 
 @pytest.fixture
@@ -50,29 +20,6 @@ def run_of(make_run: Callable[..., Path]) -> Callable[..., ReportedRun]:
         return read_run(make_run(kind, name, **options), name=name)
 
     return read
-
-
-@pytest.fixture
-def result() -> BenchmarkResult:
-    """A benchmark with everything: an aim met and one missed, comparisons, a byte matrix, a table."""
-    seconds = {"raw": (1.0, 1.1, 0.9), "ours": (0.5, 0.56, 0.44), HOSTILE: (2.0, 2.1, 2.2)}
-    comparison = Comparison(
-        baseline="raw", variants={name: Measurement(seconds=each) for name, each in seconds.items()}
-    )
-    return BenchmarkResult(
-        benchmark="exchange",
-        form="short",
-        date="2026-01-02T03:04:05Z",
-        command="python benchmarks/exchange.py --short",
-        commit="abc",
-        hardware="2 cores of something",
-        packages={"python": "3.11.0"},
-        figures={"ours_over_raw_ratio": 2.0},
-        aims={"fast": Aim("twice as fast", met=True), "faster": Aim("ten times as fast", met=False)},
-        comparisons={"rows of 64 bytes": comparison, "rows of 4096 bytes": comparison},
-        tables={"More": Table(columns=("what", "number"), rows=(("a", 1), (HOSTILE, 2.5)))},
-        matrices={"bytes sent": Matrix(unit="bytes", values=((0.0, 5e6), (4e6, 0.0)))},
-    )
 
 
 @pytest.fixture(scope="session")
@@ -111,95 +58,3 @@ def browse(browser: Any) -> Callable[..., Any]:
         return browser
 
     return browse
-
-
-def _recipe(kind: str, ranks: int) -> dict[str, Any]:
-    if kind == "graph":
-        data: dict[str, Any] = {"graph": {"path": "graph.npz"}, "partition": {"num_parts": ranks}}
-    else:
-        data = {"log": {"paths": ["a.csv", "b.csv"]}, "tables": {"dim": 8}}
-    return {"name": f"{kind}-recipe", **data, "model": {"kind": "m"}, "training": {"epochs": 3}}
-
-
-def _record(kind: str, epoch: int) -> EpochRecord:
-    better = kind == "graph"
-    return EpochRecord(
-        epoch=epoch,
-        step=10 * epoch,
-        loss=1 / epoch,
-        learning_rate=0.01,
-        metric="roc_auc" if better else "normalised_entropy",
-        higher_is_better=better,
-        validation=0.7 + 0.01 * epoch if better else 10 / epoch,
-        test=0.6 + 0.01 * epoch if better else 11 / epoch,
-        figures={"samples per second": 100.0 * epoch},
-        seconds=2.0 / epoch,
-        stage_seconds=dict.fromkeys(STAGES[kind], 0.2 / epoch),
-        rows_fetched=1000,
-        bytes_fetched=64000,
-    )
-
-
-def _ranks(kind: str, epoch: int, ranks: int) -> dict[str, Any]:
-    """Rank p sends 1000 (p + 1) bytes to each other rank in each of two stages, and finds p of p + 3 rows."""
-    return {
-        "epoch": epoch,
-        "ranks": [
-            {
-                "host": f"host{rank}",
-                "seconds": 1.9 / epoch,
-                "stage_seconds": dict.fromkeys(STAGES[kind], 0.1 / epoch),
-                "bytes_sent": {
-                    stage: [0 if peer == rank else 1000 * (rank + 1) for peer in range(ranks)]
-                    for stage in ("features: ids", "features: rows")
-                },
-                "bytes_received": {},
-                "waiting_seconds": {"features: rows": 0.3 / epoch, "gradients": 0.06 / epoch},
-                "bytes_reduced": 4096,
-                "rows_local": rank,
-                "rows_remote": 3,
-                "peak_memory_bytes": (rank + 1) << 28,
-                "peak_gpu_memory_bytes": 0,
-            }
-            for rank in range(ranks)
-        ],
-    }
-
-
-def _graph_placement(ranks: int) -> dict[str, Any]:
-    one = {"vertices": 100, "train_vertices": 50, "edges": 1000, "feature_bytes": 4000}
-    return {"kind": "graph", "ranks": [one] * ranks}
-
-
-def _log_placement(ranks: int) -> dict[str, Any]:
-    """Table 0 is cut by rows, table 1 is copied, table 2 is whole on the last rank."""
-
-    def shard(rank: int, first: int, rows: int) -> dict[str, int]:
-        return {
-            "rank": rank,
-            "first_row": first,
-            "rows": rows,
-            "first_column": 0,
-            "columns": 8,
-            "bytes": 32 * rows,
-        }
-
-    shards = {
-        "row-wise": [shard(rank, 100 * rank, 100) for rank in range(ranks)],
-        "replicated": [shard(rank, 0, 10) for rank in range(ranks)],
-        "table-wise": [shard(ranks - 1, 0, 50)],
-    }
-    tables = [
-        {
-            "name": f"table {number}",
-            "rows": rows,
-            "dim": 8,
-            "bytes": 32 * rows,
-            "plan": plan,
-            "shards": shards[plan],
-        }
-        for number, (plan, rows) in enumerate(
-            {"row-wise": 100 * ranks, "replicated": 10, "table-wise": 50}.items()
-        )
-    ]
-    return {"kind": "log", "world_size": ranks, "tables": tables}

@@ -2,14 +2,13 @@
 
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import BenchmarkResult, write_result
+from windrow.launch.benchmark_result import BenchmarkResult, Comparison, Measurement, write_result
 from windrow.launch.report.benchmarks import benchmark_sections, read_results
-from windrow.launch.report.panel import View
 
 
 def test_files_and_folders(result: BenchmarkResult, tmp_path: Path) -> None:
@@ -49,7 +48,7 @@ def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
     assert aims.rows == [("twice as fast", "met"), ("ten times as fast", "missed")]
     assert aims.marked == {(1, 1)}
     assert panels["Aims"].note == "1 of 2 met."
-    assert panels["bytes sent"].views[0].data[0]["customdata"][0][1] == "5,000,000 bytes (4.8 MiB)"
+    assert panels["bytes sent"].views["all"].data[0].customdata[0][1] == "5,000,000 bytes (4.8 MiB)"
     more = panels["More"].table
     assert more is not None
     assert [row[1] for row in more.rows] == ["1", "2.5"]
@@ -83,10 +82,10 @@ def comparison(*names: str) -> Comparison:
     return Comparison(baseline=names[0], variants=variants)
 
 
-def ratio_view(result: BenchmarkResult, comparisons: dict[str, Comparison]) -> View:
+def ratio_view(result: BenchmarkResult, comparisons: dict[str, Comparison]) -> Any:
     (section,) = benchmark_sections([replace(result, comparisons=comparisons)])
     (panel,) = (panel for panel in section.panels if panel.title == "Ratios to the baseline")
-    return panel.views[0]
+    return panel.views["ratios"]
 
 
 def test_dots_and_whiskers_are_the_ratios_and_their_intervals(result: BenchmarkResult) -> None:
@@ -94,16 +93,16 @@ def test_dots_and_whiskers_are_the_ratios_and_their_intervals(result: BenchmarkR
     trace = ratio_view(result, {"setting": compared}).data[0]
     for place, name in enumerate(("one", "two")):
         expected = compared.ratio(name)
-        assert trace["x"][place] == expected.median
-        assert trace["x"][place] + trace["error_x"]["array"][place] == pytest.approx(expected.high)
-        assert trace["x"][place] - trace["error_x"]["arrayminus"][place] == pytest.approx(expected.low)
+        assert trace.x[place] == expected.median
+        assert trace.x[place] + trace.error_x.array[place] == pytest.approx(expected.high)
+        assert trace.x[place] - trace.error_x.arrayminus[place] == pytest.approx(expected.low)
 
 
 def test_settings_head_their_groups_and_baselines_are_not_drawn(result: BenchmarkResult) -> None:
     view = ratio_view(
         result, {"<a>": comparison("raw", "one"), "b": comparison("alone"), "c": comparison("raw", "x", "y")}
     )
-    labels = [note["text"] for note in view.layout["annotations"]]
+    labels = [note.text for note in view.layout.annotations]
     assert labels[0] == "<b>&lt;a&gt;</b>, against raw"
     assert [label.partition(":")[0] for label in labels] == [
         labels[0],
@@ -112,10 +111,10 @@ def test_settings_head_their_groups_and_baselines_are_not_drawn(result: Benchmar
         "x",
         "y",
     ]
-    assert view.data[0]["y"] == [1, 3, 4]
-    assert [note["y"] for note in view.layout["annotations"]] == [0, 1, 2, 3, 4]
+    assert list(view.data[0].y) == [1, 3, 4]
+    assert [note.y for note in view.layout.annotations] == [0, 1, 2, 3, 4]
 
 
 def test_a_line_marks_what_is_as_fast_as_the_baseline(result: BenchmarkResult) -> None:
-    (line,) = ratio_view(result, {"a": comparison("raw", "one")}).layout["shapes"]
-    assert (line["x0"], line["x1"]) == (1, 1)
+    (line,) = ratio_view(result, {"a": comparison("raw", "one")}).layout.shapes
+    assert (line.x0, line.x1) == (1, 1)

@@ -13,35 +13,43 @@ RunOf = Callable[..., ReportedRun]
 
 def test_one_run(run_of: RunOf) -> None:
     loss, metric, seconds, others = curves_section([run_of("graph", "one", epochs=3)]).panels
-    (curve,) = loss.views[0].data
-    assert (curve["x"], curve["y"]) == ([1, 2, 3], [1.0, 0.5, 1 / 3])
-    assert loss.views[0].layout["showlegend"] is False
+    (curve,) = loss.views["linear"].data
+    assert (list(curve.x), list(curve.y)) == ([1, 2, 3], [1.0, 0.5, 1 / 3])
+    assert loss.views["linear"].layout.showlegend is False
+    assert loss.views["linear"].layout.xaxis.dtick == 1  # few epochs get a tick each
     assert metric.title == "ROC-AUC"
-    assert [trace["name"] for trace in metric.views[0].data] == ["validation", "test", "best epoch, 3"]
-    assert metric.views[0].layout["yaxis"]["title"]["text"] == "ROC-AUC (higher is better)"
-    assert [view.label for view in seconds.views] == ["linear"]
-    assert [view.label for view in others.views] == ["samples per second", "learning rate"]
+    drawn = metric.views["linear"]
+    assert [(trace.name, trace.line.dash) for trace in drawn.data] == [
+        ("validation", "solid"),
+        ("test", "dot"),
+        ("best epoch, 3", None),
+    ]
+    assert drawn.layout.yaxis.title.text == "ROC-AUC (higher is better)"
+    assert list(seconds.views) == ["linear"]
+    assert list(others.views) == ["samples per second", "learning rate"]
 
 
 def test_runs_share_a_figure_and_have_colours_of_their_own(run_of: RunOf) -> None:
     runs = [run_of("graph", "one"), run_of("log", "two"), run_of("graph", "three", epochs=30)]
     section = curves_section(runs)
-    loss = section.panels[0].views[0]
-    assert [trace["name"] for trace in loss.data] == ["one", "two", "three"]
-    assert len({trace["line"]["color"] for trace in loss.data}) == 3
-    assert [trace["mode"] for trace in loss.data] == ["lines+markers", "lines+markers", "lines"]
+    loss = section.panels[0].views["linear"]
+    assert loss.layout.xaxis.dtick is None
+    assert [trace.name for trace in loss.data] == ["one", "two", "three"]
+    assert [trace.line.color for trace in loss.data] == [f"var(--series-{n})" for n in range(3)]
+    assert [trace.mode for trace in loss.data] == ["lines+markers", "lines+markers", "lines"]
     titles = [panel.title for panel in section.panels]
     assert titles == ["Training loss", "ROC-AUC", "normalised entropy", "Time per epoch", "Other figures"]
-    names = [trace["name"] for trace in section.panels[1].views[0].data]
-    assert names[:2] == ["one, validation", "one, test"]
-    assert "two" not in " ".join(names)
-    assert "lower is better" in section.panels[2].views[0].layout["yaxis"]["title"]["text"]
+    metric, other = (panel.views["linear"] for panel in section.panels[1:3])
+    assert [trace.name for trace in metric.data[:2]] == ["one, validation", "one, test"]
+    assert "two" not in " ".join(trace.name for trace in metric.data)
+    assert metric.data[2].line.color == "var(--series-2)"  # of the third run, as everywhere
+    assert "lower is better" in other.layout.yaxis.title.text
 
 
 def test_a_logarithmic_axis_is_offered_where_values_are_far_apart(run_of: RunOf) -> None:
     near, far = run_of("graph", "near", epochs=2), run_of("graph", "far", epochs=9)
-    assert [view.label for view in curves_section([near]).panels[0].views] == ["linear"]
-    assert [view.label for view in curves_section([far]).panels[0].views] == ["linear", "logarithmic"]
+    assert list(curves_section([near]).panels[0].views) == ["linear"]
+    assert list(curves_section([far]).panels[0].views) == ["linear", "logarithmic"]
 
 
 @pytest.mark.parametrize(
@@ -60,7 +68,7 @@ def test_the_axis_of_time_is_logarithmic_where_the_first_epoch_dwarfs_the_others
     run = run_of("graph", "one", epochs=len(seconds))
     records = [replace(record, seconds=each) for record, each in zip(run.records, seconds, strict=True)]
     panel = curves_section([replace(run, records=records)]).panels[2]
-    assert [view.label for view in panel.views] == views
+    assert list(panel.views) == views
 
 
 def test_values_that_are_no_numbers_are_left_out(run_of: RunOf) -> None:
@@ -68,10 +76,10 @@ def test_values_that_are_no_numbers_are_left_out(run_of: RunOf) -> None:
     nan = float("nan")
     records = [replace(run.records[0], loss=nan, validation=nan, test=nan), *run.records[1:]]
     loss, metric, *_ = curves_section([replace(run, records=records)]).panels
-    assert [view.label for view in loss.views] == ["linear", "logarithmic"]
-    assert metric.views[0].data[0]["x"] == list(range(2, 10))
+    assert list(loss.views) == ["linear", "logarithmic"]
+    assert list(metric.views["linear"].data[0].x) == list(range(2, 10))
     metric = curves_section([replace(run, records=records[:1])]).panels[1]
-    assert metric.views == ()
+    assert not metric.views
     assert "no value" in metric.missing
 
 
@@ -79,11 +87,11 @@ def test_a_run_without_evaluation_says_so(run_of: RunOf) -> None:
     run = run_of("graph", "one")
     blind = [replace(record, validation=None, test=None) for record in run.records]
     metric = curves_section([replace(run, records=blind)]).panels[1]
-    assert metric.views == ()
+    assert not metric.views
     assert "No epoch was evaluated" in metric.missing
 
 
 def test_names_are_not_taken_for_markup(run_of: RunOf) -> None:
     run = replace(run_of("graph", "one"), name="<b>bold</b>")
-    trace = curves_section([run]).panels[0].views[0].data[0]
-    assert trace["name"] == "&lt;b&gt;bold&lt;/b&gt;"
+    trace = curves_section([run]).panels[0].views["linear"].data[0]
+    assert trace.name == "&lt;b&gt;bold&lt;/b&gt;"

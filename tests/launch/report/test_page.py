@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.benchmark.result import BenchmarkResult
+from windrow.launch.benchmark_result import BenchmarkResult
 from windrow.launch.report.page import build_page
 from windrow.launch.report.read_run import ReportedRun
 
@@ -64,7 +64,9 @@ def test_benchmarks_alone(result: BenchmarkResult) -> None:
     assert 'id="settings"' not in page
 
 
-@pytest.mark.parametrize(("module", "name"), [("plotly.offline", "Plotly"), ("jinja2", "Jinja2")])
+@pytest.mark.parametrize(
+    ("module", "name"), [("plotly", "Plotly"), ("pandas", "pandas"), ("jinja2", "Jinja2")]
+)
 def test_a_missing_library_is_named_with_the_cure(
     monkeypatch: pytest.MonkeyPatch, module: str, name: str
 ) -> None:
@@ -135,7 +137,7 @@ def test_another_view_is_drawn_when_it_is_chosen(page: Path, browse: Callable[..
 
 def test_paper_is_light_also_for_those_who_prefer_dark(page: Path, browse: Callable[..., Any]) -> None:
     browser = browse(page, dark=True)
-    ink = "return document.querySelector('.plot').layout.font.color"
+    ink = "return document.querySelector('.plot')._fullLayout.font.color"
     dark = browser.ask(ink)
     browser.ask("window.dispatchEvent(new Event('beforeprint'))")
     light = browser.ask(ink)
@@ -146,7 +148,7 @@ def test_paper_is_light_also_for_those_who_prefer_dark(page: Path, browse: Calla
 def test_colours_follow_the_user(page: Path, browse: Callable[..., Any]) -> None:
     browser = browse(page)
     browser.prefer(dark=True)
-    browser.wait("return document.querySelector('.plot').layout.font.color === '#e8e8e5'")
+    browser.wait("return document.querySelector('.plot')._fullLayout.font.color === '#e8e8e5'")
 
 
 @pytest.mark.parametrize("window", [{}, PHONE], ids=str)

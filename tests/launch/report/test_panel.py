@@ -5,17 +5,7 @@ import html
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.launch.report.panel import (
-    axis,
-    bar_marker,
-    byte_unit,
-    curve,
-    exact_bytes,
-    layout,
-    plain,
-    series_colour,
-    whole_ticks,
-)
+from windrow.launch.report.panel import byte_unit, chart, exact_bytes, looks, plain
 
 
 @given(st.text())
@@ -39,29 +29,26 @@ def test_units_by_example() -> None:
     assert exact_bytes(1234567) == "1,234,567 bytes (1.2 MiB)"
 
 
-def test_series_beyond_the_palette_have_another_hatching() -> None:
-    markers = [bar_marker(index) for index in range(32)]
-    assert len({(marker["color"], marker["pattern"]["shape"]) for marker in markers}) == 32
-    assert [series_colour(index) for index in (0, 7, 8)] == [
-        "var(--series-0)",
-        "var(--series-7)",
-        "var(--series-0)",
-    ]
+def test_series_beyond_the_palette_have_another_hatching_and_their_texts_are_no_markup() -> None:
+    rows = [{"x": 1, "y": 2, "series": f"<{number}>"} for number in range(32)]
+    for options in ({}, looks([row["series"] for row in rows])):
+        bars = chart("bar", rows, x="epoch", y="", hover="", **options).data
+        assert len({(bar.marker.color, bar.marker.pattern.shape) for bar in bars}) == 32
+        assert bars[0].name == "&lt;0&gt;"
 
 
-def test_few_epochs_get_a_tick_each() -> None:
-    assert whole_ticks([1, 2, 3]) == {"tickformat": "d", "dtick": 1}
-    assert whole_ticks(range(1, 200)) == {"tickformat": "d"}
-    assert whole_ticks([]) == {"tickformat": "d", "dtick": 1}
+def test_points_are_marked_and_epochs_get_a_tick_each_while_there_are_few() -> None:
+    for last, mode, ticks in ((12, "lines+markers", 1), (25, "lines+markers", None), (26, "lines", None)):
+        rows = {"x": range(1, last + 1), "y": range(last)}
+        figure = chart("line", rows, x="epoch", y="seconds", hover="")
+        assert (figure.data[0].mode, figure.layout.xaxis.dtick) == (mode, ticks)
+        assert (figure.layout.xaxis.title.text, figure.layout.yaxis.title.text) == ("epoch", "seconds")
 
 
-def test_points_are_marked_while_there_are_few() -> None:
-    modes = [curve("loss", range(n), range(n), colour="red")["mode"] for n in (25, 26)]
-    assert modes == ["lines+markers", "lines"]
+def test_nothing_is_an_empty_chart() -> None:
+    assert not sum(len(bar.x) for bar in chart("bar", [], x="epoch", y="", hover="", **looks(["a"])).data)
 
 
 def test_options_of_the_caller_win() -> None:
-    assert axis("seconds", type="log")["type"] == "log"
-    assert axis("seconds")["title"]["text"] == "seconds"
-    made = layout(x=axis("a"), y=axis("b"), height=99, showlegend=False)
-    assert (made["height"], made["showlegend"], made["xaxis"]["title"]["text"]) == (99, False, "a")
+    layout = chart("bar", {"x": [1], "y": [1]}, x="", y="", hover="", layout={"height": 99}).layout
+    assert (layout.height, layout.showlegend) == (99, False)

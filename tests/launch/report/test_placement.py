@@ -9,8 +9,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.launch.epoch_record import EpochRecord
-from windrow.launch.report.panel import Panel, View
+from windrow.launch.journal import EpochRecord
+from windrow.launch.report.panel import Panel
 from windrow.launch.report.placement import MOST_TABLES, placement_section
 from windrow.launch.report.read_run import ReportedRun
 
@@ -36,22 +36,27 @@ def drawn(placement: dict[str, Any]) -> Panel:
     return panel
 
 
-def graph_views(ranks: Sequence[dict[str, int]]) -> Sequence[View]:
-    return drawn({"kind": "graph", "ranks": ranks}).views
+def graph_views(ranks: Sequence[dict[str, int]]) -> list[Any]:
+    return list(drawn({"kind": "graph", "ranks": ranks}).views.values())
 
 
 def of_tables(tables: Sequence[dict[str, Any]], ranks: int) -> Panel:
     return drawn({"kind": "log", "world_size": ranks, "tables": tables})
 
 
-def table_views(tables: Sequence[dict[str, Any]], ranks: int) -> Sequence[View]:
-    return of_tables(tables, ranks).views
+def table_views(tables: Sequence[dict[str, Any]], ranks: int) -> list[Any]:
+    return list(of_tables(tables, ranks).views.values())
+
+
+def told(trace: Any) -> list[str]:
+    """What the pointer says about each bar."""
+    return [text for (text,) in trace.customdata]
 
 
 def test_each_kind_has_its_picture(run_of: RunOf) -> None:
     graph, log = placement_section([run_of("graph", "one"), run_of("log", "two")]).panels
-    assert graph.views[0].label == "shares"
-    assert log.views[0].label == "sized by bytes"
+    assert "shares" in graph.views
+    assert "sized by bytes" in log.views
 
 
 def test_an_old_run_says_why_there_is_none(run_of: RunOf) -> None:
@@ -92,20 +97,20 @@ ranks = st.lists(
 def test_shares_of_all_ranks_are_the_whole(ranks: list[dict[str, int]]) -> None:
     shares, vertices, *_ = graph_views(ranks)
     for place in range(4):
-        assert sum(bar["x"][place] for bar in shares.data) == pytest.approx(100)
-    assert vertices.data[0]["y"] == [rank["vertices"] for rank in ranks]
+        assert sum(bar.x[place] for bar in shares.data) == pytest.approx(100)
+    assert list(vertices.data[0].y) == [rank["vertices"] for rank in ranks]
 
 
 def test_a_graph_by_example() -> None:
     one = {"vertices": 30, "train_vertices": 5, "edges": 9, "feature_bytes": 1 << 20}
     other = {"vertices": 10, "train_vertices": 5, "edges": 0, "feature_bytes": 0}
     shares, vertices, *_, features = graph_views([one, other])
-    assert shares.data[0]["x"] == [75, 50, 100, 100]
-    assert shares.data[0]["text"] == ["75.0 %", "50.0 %", "100.0 %", "100.0 %"]
-    assert shares.data[1]["text"][3] == ""
-    assert [line["x0"] for line in shares.layout["shapes"]] == [50]
-    assert vertices.data[0]["customdata"] == ["30 vertices", "10 vertices"]
-    assert features.data[0]["customdata"][0] == "1,048,576 bytes (1.0 MiB)"
+    assert list(shares.data[0].x) == [75, 50, 100, 100]
+    assert list(shares.data[0].text) == ["75.0 %", "50.0 %", "100.0 %", "100.0 %"]
+    assert shares.data[1].text[3] == ""
+    assert [line.x0 for line in shares.layout.shapes] == [50]
+    assert told(vertices.data[0]) == ["30 vertices", "10 vertices"]
+    assert told(features.data[0])[0] == "1,048,576 bytes (1.0 MiB)"
 
 
 def test_caches_are_shown_where_there_are_some() -> None:
@@ -113,16 +118,16 @@ def test_caches_are_shown_where_there_are_some() -> None:
     none = old | {"cached_rows": 0, "cached_bytes": 0}
     assert len(graph_views([old, old])) == len(graph_views([none, none])) == 5
     shares, *_, rows, cache = graph_views([none, old | {"cached_rows": 1500, "cached_bytes": 2048}])
-    assert shares.data[0]["y"][-2:] == ["cached rows", "cache"]
-    assert [bar["x"][-2:] for bar in shares.data] == [[0, 0], [100, 100]]
-    assert rows.data[0]["customdata"] == ["0 cached rows", "1,500 cached rows"]
-    assert cache.data[0]["customdata"][1] == "2,048 bytes (2.0 KiB)"
-    assert cache.layout["yaxis"]["title"]["text"] == "cache (bytes)"
+    assert list(shares.data[0].y[-2:]) == ["cached rows", "cache"]
+    assert [list(bar.x[-2:]) for bar in shares.data] == [[0, 0], [100, 100]]
+    assert told(rows.data[0]) == ["0 cached rows", "1,500 cached rows"]
+    assert told(cache.data[0])[1] == "2,048 bytes (2.0 KiB)"
+    assert cache.layout.yaxis.title.text == "cache (bytes)"
 
 
 def test_nothing_at_all_is_no_division_by_zero() -> None:
     shares = graph_views([dict.fromkeys(KEYS, 0)])[0]
-    assert shares.data[0]["x"] == [0, 0, 0, 0]
+    assert list(shares.data[0].x) == [0, 0, 0, 0]
 
 
 @pytest.mark.parametrize(
@@ -130,8 +135,8 @@ def test_nothing_at_all_is_no_division_by_zero() -> None:
 )
 def test_many_ranks_have_no_legend_and_no_lines(ranks: int, legend: bool, lines: int) -> None:
     panel = drawn({"kind": "graph", "ranks": [dict.fromkeys(KEYS, 1)] * ranks})
-    layout = panel.views[0].layout
-    assert (layout["showlegend"], len(layout["shapes"])) == (legend, lines)
+    layout = panel.views["shares"].layout
+    assert (layout.showlegend, len(layout.shapes)) == (legend, lines)
     assert bool(panel.note) == (lines > 0)
 
 
@@ -154,36 +159,34 @@ def test_bars_are_as_long_as_their_pieces(shards: list[list[tuple[int, int]]]) -
     tables = [table(f"t{number}", each) for number, each in enumerate(shards)]
     by_bytes, by_share, by_rank = table_views(tables, WORLD_SIZE)
     everything = sum(num_bytes for each in shards for _, num_bytes in each)
-    drawn = sum(sum(trace["x"]) for trace in by_bytes.data)
-    held = sum(sum(trace["y"]) for trace in by_rank.data)
+    drawn = sum(sum(trace.x) for trace in by_bytes.data)
+    held = sum(sum(trace.y) for trace in by_rank.data)
     largest = max(sum(num_bytes for _, num_bytes in each) for each in shards)
     assert everything / drawn in (pytest.approx(1024.0**power) for power in range(4))
     assert everything / held in (pytest.approx(1024.0**power) for power in range(4))
-    assert sum(len(trace["x"]) for trace in by_bytes.data) == sum(map(len, shards))
+    assert sum(len(trace.x) for trace in by_bytes.data) == sum(map(len, shards))
     for place in range(len(tables)):
-        share = sum(
-            x for trace in by_share.data for y, x in zip(trace["y"], trace["x"], strict=True) if y == place
-        )
+        share = sum(x for trace in by_share.data for y, x in zip(trace.y, trace.x, strict=True) if y == place)
         assert share == pytest.approx(100)
     assert largest > 0
 
 
 def test_a_piece_says_what_it_is() -> None:
     view = table_views([table("users <b>", [(1, 2048)])], 2)[0]
-    assert view.data[0]["customdata"] == []
-    (told,) = view.data[1]["customdata"]
-    assert told.split("<br>") == [
+    (bar,) = view.data
+    assert bar.marker.color == "var(--series-1)"  # of rank 1, though rank 0 has no piece
+    assert told(bar)[0].split("<br>") == [
         "<b>users &lt;b&gt;</b> (row-wise)",
         "rank 1: rows 5 to 14 of 1,000, columns 0 to 3 of 8",
         "2,048 bytes (2.0 KiB)",
     ]
-    assert list(view.layout["yaxis"]["ticktext"]) == ["users &lt;b&gt;"]
+    assert list(view.layout.yaxis.ticktext) == ["users &lt;b&gt;"]
 
 
 def test_copies_are_pale() -> None:
     tables = [table("own", [(0, 9)]), table("copied", [(0, 4), (1, 4)], "replicated")]
     panel = of_tables(tables, 2)
-    own, copied = panel.views[0].data[0]["marker"]["opacity"]
+    own, copied = panel.views["sized by bytes"].data[0].marker.opacity
     assert copied < own == 1
     assert panel.note == "2 tables, 13 B; 1 of them (pale) copied to every rank, 17 B with all copies."
 
@@ -191,18 +194,18 @@ def test_copies_are_pale() -> None:
 def test_of_many_tables_the_largest_are_drawn() -> None:
     tables = [table(f"t{size}", [(0, size)]) for size in range(1, MOST_TABLES + 11)]
     panel = of_tables(tables, 1)
-    names = panel.views[0].layout["yaxis"]["ticktext"]
+    names = panel.views["sized by bytes"].layout.yaxis.ticktext
     assert len(names) == MOST_TABLES
     assert (names[0], names[-1]) == (f"t{MOST_TABLES + 10}", "t11")
     assert f"the {MOST_TABLES} largest" in panel.note
 
 
 def test_a_long_name_is_cut() -> None:
-    (name,) = table_views([table("x" * 99, [(0, 1)])], 1)[0].layout["yaxis"]["ticktext"]
+    (name,) = table_views([table("x" * 99, [(0, 1)])], 1)[0].layout.yaxis.ticktext
     assert name == "x" * 23 + "…"
 
 
 @pytest.mark.parametrize(("ranks", "legend"), [(1, False), (8, True), (64, False)])
 def test_tables_of_many_ranks_have_no_legend(ranks: int, legend: bool) -> None:
     view = table_views([table("t", [(rank, 1) for rank in range(ranks)])], ranks)[0]
-    assert view.layout["showlegend"] is legend
+    assert view.layout.showlegend is legend

@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
@@ -35,6 +36,11 @@ def panel_of(run_of: RunOf) -> PanelOf:
     return panel_of
 
 
+def told(trace: Any) -> list[str]:
+    """What the pointer says about each bar."""
+    return [text for (text,) in trace.customdata]
+
+
 def waiting(seconds: float, **stages: float) -> RankCost:
     """Half a second of evaluation is no training."""
     return RankCost(seconds=seconds + 0.5, stage_seconds={"evaluate": 0.5}, waiting_seconds=stages)
@@ -45,10 +51,10 @@ def test_an_old_run_says_why_there_is_nothing(run_of: RunOf) -> None:
     for section in (communication_section, locality_section, memory_section, traffic_section):
         (panel,) = section([old]).panels
         assert "no ranks.jsonl" in panel.missing
-        assert panel.views == ()
+        assert not panel.views
     assert "62.5 KiB fetched per epoch" in traffic_section([old]).panels[0].missing
     (stages,) = stages_section([old]).panels
-    assert [view.label for view in stages.views] == ["slowest rank of each stage"]
+    assert list(stages.views) == ["slowest rank of each stage"]
     assert "no ranks.jsonl" in stages.note
 
 
@@ -57,25 +63,26 @@ def test_an_old_run_says_why_there_is_nothing(run_of: RunOf) -> None:
 
 def test_the_slowest_rank_first_then_each_one(run_of: RunOf) -> None:
     (panel,) = stages_section([run_of("graph", "one", ranks=2, epochs=3)]).panels
-    assert [view.label for view in panel.views] == [
+    assert list(panel.views) == [
         "slowest rank of each stage",
         "slowest rank, without the first epoch",
         "rank 0 (host0)",
         "rank 1 (host1)",
     ]
-    *bars, line = panel.views[0].data
-    assert [bar["name"] for bar in bars] == ["sample", "fetch", "forward", "backward", "evaluate"]
-    assert bars[0]["y"] == [0.2, 0.1, 0.2 / 3]
-    assert (line["name"], line["y"]) == ("whole epoch", [2.0, 1.0, 2 / 3])
-    assert panel.views[1].data[0]["x"] == [2, 3]
-    assert panel.views[2].data[0]["y"] == [0.1, 0.05, 0.1 / 3]
-    assert panel.views[2].data[-1]["y"] == [1.9, 0.95, 1.9 / 3]
+    slowest, later, first_rank, _ = panel.views.values()
+    *bars, line = slowest.data
+    assert [bar.name for bar in bars] == ["sample", "fetch", "forward", "backward", "evaluate"]
+    assert list(bars[0].y) == [0.2, 0.1, 0.2 / 3]
+    assert (line.name, list(line.y)) == ("whole epoch", [2.0, 1.0, 2 / 3])
+    assert list(later.data[0].x) == [2, 3]
+    assert list(first_rank.data[0].y) == [0.1, 0.05, 0.1 / 3]
+    assert list(first_rank.data[-1].y) == [1.9, 0.95, 1.9 / 3]
     assert (panel.title, panel.note) == ("", "")
 
 
 def test_of_very_many_ranks_the_first_can_be_chosen(run_of: RunOf) -> None:
     (panel,) = stages_section([run_of("graph", "one", ranks=70, epochs=1)]).panels
-    assert [view.label for view in panel.views[1:]] == [f"rank {n} (host{n})" for n in range(64)]
+    assert list(panel.views)[1:] == [f"rank {n} (host{n})" for n in range(64)]
     assert panel.note == "Of 70 ranks the first 64 can be chosen; ranks.jsonl has them all."
 
 
@@ -93,31 +100,32 @@ def test_shares_of_waiting_by_rank_and_by_epoch(panel_of: PanelOf) -> None:
         [waiting(4, sums=1), waiting(4, rows=2)],
         [waiting(6, sums=1, rows=1), waiting(2, rows=2)],
     )
-    by_rank, by_epoch = panel.views
-    assert [bar["name"] for bar in by_rank.data] == ["rows", "sums"]
-    assert [list(bar["x"]) for bar in by_rank.data] == [["0", "1"]] * 2
-    assert [bar["y"] for bar in by_rank.data] == [[pytest.approx(10), pytest.approx(400 / 6)], [20, 0]]
-    assert by_rank.data[0]["customdata"] == ["1 s", "4 s"]
-    assert [bar["x"] for bar in by_epoch.data] == [[1, 2]] * 2
-    assert [bar["y"] for bar in by_epoch.data] == [[25, 37.5], [12.5, 12.5]]
+    by_rank, by_epoch = panel.views.values()
+    assert [bar.name for bar in by_rank.data] == ["rows", "sums"]
+    assert [list(bar.x) for bar in by_rank.data] == [[0, 1]] * 2
+    assert [list(bar.y) for bar in by_rank.data] == [[pytest.approx(10), pytest.approx(400 / 6)], [20, 0]]
+    assert told(by_rank.data[0]) == ["1 s", "4 s"]
+    assert [list(bar.x) for bar in by_epoch.data] == [[1, 2]] * 2
+    assert [list(bar.y) for bar in by_epoch.data] == [[25, 37.5], [12.5, 12.5]]
     assert panel.note == "43.8% over all ranks and epochs."
 
 
 def test_a_run_that_goes_on_with_fewer_ranks(panel_of: PanelOf) -> None:
     views = panel_of(communication_section, [waiting(2, rows=1), waiting(2, rows=1)], [waiting(2)]).views
-    assert [view.data[0]["y"] for view in views] == [[25], [50, 0]]
+    assert [list(view.data[0].y) for view in views.values()] == [[25], [50, 0]]
 
 
 def test_what_was_not_recorded_is_no_zero_and_no_time_is_no_division_by_zero(panel_of: PanelOf) -> None:
     assert "has no waiting times" in panel_of(communication_section, [RankCost(seconds=1.0)]).missing
     timeless = [RankCost(waiting_seconds={"rows": 0.0}), waiting(1, rows=0.5)]
-    assert panel_of(communication_section, timeless).views[0].data[0]["y"] == [0, 50]
+    by_rank, _ = panel_of(communication_section, timeless).views.values()
+    assert list(by_rank.data[0].y) == [0, 50]
 
 
 def test_names_of_stages_are_not_taken_for_markup(panel_of: PanelOf) -> None:
     cost = RankCost(seconds=1.0, waiting_seconds={"<b>rows</b>": 0.5})
-    bar = panel_of(communication_section, [cost]).views[0].data[0]
-    assert bar["name"] == "&lt;b&gt;rows&lt;/b&gt;"
+    by_rank, _ = panel_of(communication_section, [cost]).views.values()
+    assert by_rank.data[0].name == "&lt;b&gt;rows&lt;/b&gt;"
 
 
 # ------------------------------------------------------------------------------------------------------------- locality
@@ -126,13 +134,14 @@ def test_names_of_stages_are_not_taken_for_markup(panel_of: PanelOf) -> None:
 def test_shares_at_home_by_rank_and_by_epoch(run_of: RunOf) -> None:
     """Rank p finds p of p + 3 rows in each of three epochs."""
     (panel,) = locality_section([run_of("graph", "one", ranks=3, epochs=3)]).panels
-    home, away = panel.views[0].data
-    assert (home["name"], away["name"]) == ("its own", "from another rank")
-    assert home["y"] == pytest.approx([0, 25, 40])
-    assert [a + b for a, b in zip(home["y"], away["y"], strict=True)] == pytest.approx([100, 100, 100])
-    assert home["customdata"] == ["0 rows", "3 rows", "6 rows"]
+    by_rank, by_epoch = panel.views.values()
+    home, away = by_rank.data
+    assert (home.name, away.name) == ("its own", "from another rank")
+    assert home.y == pytest.approx([0, 25, 40])
+    assert home.y + away.y == pytest.approx([100, 100, 100])
+    assert told(home) == ["0 rows", "3 rows", "6 rows"]
     # Without a cache there is no curve of its hits: best rank, all together, worst rank.
-    assert [curve["y"] for curve in panel.views[1].data] == [pytest.approx([y] * 3) for y in (40, 25, 0)]
+    assert [list(curve.y) for curve in by_epoch.data] == [pytest.approx([y] * 3) for y in (40, 25, 0)]
     assert panel.note == "25.00% over all ranks and epochs."
 
 
@@ -141,12 +150,12 @@ def test_a_cache_has_a_bar_and_a_curve(panel_of: PanelOf) -> None:
     first = (RankCost(rows_local=4), RankCost(rows_local=5, rows_remote=5))
     second = (RankCost(rows_local=4), RankCost(rows_local=5, rows_cached=2, rows_remote=3))
     panel = panel_of(locality_section, first, second)
-    own, cached, away = panel.views[0].data
-    assert (own["y"], cached["y"], away["y"]) == ([100, 50], [0, 10], [0, 40])
-    assert cached["customdata"] == ["0 rows", "2 rows"]
-    _, together, _, hits = panel.views[1].data
-    assert together["y"] == pytest.approx([100 * 9 / 14, 100 * 11 / 14])
-    assert (hits["x"], hits["y"]) == ([2], pytest.approx([40]))
+    by_rank, by_epoch = panel.views.values()
+    assert [list(bar.y) for bar in by_rank.data] == [[100, 50], [0, 10], [0, 40]]
+    assert told(by_rank.data[1]) == ["0 rows", "2 rows"]
+    _, together, _, hits = by_epoch.data
+    assert together.y == pytest.approx([100 * 9 / 14, 100 * 11 / 14])
+    assert (list(hits.x), list(hits.y)) == ([2], pytest.approx([40]))
     whole = "71.43% over all ranks and epochs. Of the rows of other ranks, 20.00% were in the cache."
     assert panel.note == whole
 
@@ -154,7 +163,7 @@ def test_a_cache_has_a_bar_and_a_curve(panel_of: PanelOf) -> None:
 def test_ranks_without_rows(panel_of: PanelOf) -> None:
     assert panel_of(locality_section, (RankCost(), RankCost())).missing == "No rows were asked for."
     panel = panel_of(locality_section, (RankCost(), RankCost(rows_local=3, rows_remote=1)))
-    assert [curve["y"] for curve in panel.views[1].data] == [[75]] * 3
+    assert [list(curve.y) for curve in panel.views["by epoch"].data] == [[75]] * 3
 
 
 # -------------------------------------------------------------------------------------------------------------- traffic
@@ -162,36 +171,36 @@ def test_ranks_without_rows(panel_of: PanelOf) -> None:
 
 def test_all_stages_first_then_each(run_of: RunOf) -> None:
     (panel,) = traffic_section([run_of("graph", "one", ranks=2, epochs=3)]).panels
-    assert [view.label for view in panel.views] == ["all stages", "features: ids", "features: rows"]
-    everything, ids, _ = (view.data[0] for view in panel.views)
-    assert everything["customdata"] == [
+    assert list(panel.views) == ["all stages", "features: ids", "features: rows"]
+    everything, ids, _ = (view.data[0].customdata for view in panel.views.values())
+    assert [list(row) for row in everything] == [
         ["0 bytes", "2,000 bytes (2.0 KiB)"],
         ["4,000 bytes (3.9 KiB)", "0 bytes"],
     ]
-    assert ids["customdata"][1][0] == "2,000 bytes (2.0 KiB)"
+    assert ids[1][0] == "2,000 bytes (2.0 KiB)"
     assert panel.note.startswith("5.9 KiB per epoch in all. Besides, each rank puts 4.0 KiB of gradients")
 
 
 def test_values_are_in_the_unit_of_the_colour_bar() -> None:
-    trace = heat_map([[0, 3 << 20], [1 << 20, 0]]).data[0]
-    assert (trace["z"], trace["zmax"]) == ([[0, 3], [1, 0]], 3)
-    assert trace["colorbar"]["title"]["text"] == "MiB"
-    assert trace["text"][0] == ["0 B", "3.0 MiB"]
+    figure = heat_map([[0, 3 << 20], [1 << 20, 0]])
+    assert (figure.data[0].z.tolist(), figure.layout.coloraxis.cmax) == ([[0, 3], [1, 0]], 3)
+    assert figure.layout.coloraxis.colorbar.title.text == "MiB"
+    assert list(figure.data[0].text[0]) == ["0 B", "3.0 MiB"]
     other = heat_map([[1.5, 2.25]], unit="us").data[0]
-    assert (other["z"], other["y"], other["x"]) == ([[1.5, 2.25]], ["0"], ["0", "1"])
-    assert other["customdata"] == [["1.5 us", "2.25 us"]]
-    assert heat_map([[0, 0], [0, 0]]).data[0]["zmax"] == 1
+    assert other.z.tolist() == [[1.5, 2.25]]
+    assert [list(row) for row in other.customdata] == [["1.5 us", "2.25 us"]]
+    assert heat_map([[0, 0], [0, 0]]).layout.coloraxis.cmax == 1
 
 
 def test_of_many_ranks_a_heat_map_shows_less() -> None:
     maps = {ranks: heat_map([[2048.0] * ranks] * ranks) for ranks in (8, 9, 32, 64, 65)}
     traces = {ranks: view.data[0] for ranks, view in maps.items()}
-    assert ["text" in traces[ranks] for ranks in (8, 9)] == [True, False]
+    assert [traces[ranks].text is None for ranks in (8, 9)] == [False, True]
     # Gaps would make many small cells pale.
-    assert [traces[ranks]["xgap"] for ranks in (9, 32, 64)] == [2, 2, 0]
-    assert ["customdata" in traces[ranks] for ranks in (64, 65)] == [True, False]
-    assert traces[65]["hovertemplate"] == "from %{y} to %{x}: %{z:.4~g} KiB<extra></extra>"
-    assert maps[64].layout["height"] == 620
+    assert [traces[ranks].xgap for ranks in (9, 32, 64)] == [2, 2, 0]
+    assert [traces[ranks].customdata is None for ranks in (64, 65)] == [False, True]
+    assert traces[65].hovertemplate == "from %{y} to %{x}: %{z:.4~g} KiB<extra></extra>"
+    assert maps[64].layout.height == 620
 
 
 def test_a_rank_that_sends_nothing_says_so(panel_of: PanelOf) -> None:
@@ -204,17 +213,17 @@ def test_a_rank_that_sends_nothing_says_so(panel_of: PanelOf) -> None:
 
 def test_bars_of_memory_have_a_unit_and_exact_numbers(run_of: RunOf) -> None:
     (panel,) = memory_section([run_of("graph", "one", ranks=4)]).panels
-    (bars,) = panel.views[0].data
-    assert bars["y"] == [0.25, 0.5, 0.75, 1.0]
-    assert panel.views[0].layout["yaxis"]["title"]["text"] == "peak memory (GiB)"
-    assert bars["customdata"][0] == "host0: 268,435,456 bytes (256 MiB)"
+    (bars,) = panel.views["peak"].data
+    assert list(bars.y) == [0.25, 0.5, 0.75, 1.0]
+    assert panel.views["peak"].layout.yaxis.title.text == "peak memory (GiB)"
+    assert told(bars)[0] == "host0: 268,435,456 bytes (256 MiB)"
     assert panel.note.startswith("2,684,354,560 bytes (2.5 GiB) over all ranks")
 
 
 def test_the_peak_is_over_all_epochs_and_gpus_get_bars_of_their_own(panel_of: PanelOf) -> None:
     first = (RankCost(peak_memory_bytes=9 << 20), RankCost(peak_memory_bytes=1 << 20))
     second = (RankCost(peak_memory_bytes=5 << 20, peak_gpu_memory_bytes=8 << 20),) * 2
-    view = panel_of(memory_section, first, second).views[0]
-    assert [(bars["name"], bars["y"]) for bars in view.data] == [("process", [9, 5]), ("GPU", [8, 8])]
-    assert view.layout["showlegend"] is True
+    view = panel_of(memory_section, first, second).views["peak"]
+    assert [(bars.name, list(bars.y)) for bars in view.data] == [("process", [9, 5]), ("GPU", [8, 8])]
+    assert view.layout.showlegend
     assert "does not tell" in panel_of(memory_section, (RankCost(),)).missing

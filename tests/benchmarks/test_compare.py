@@ -1,15 +1,16 @@
-"""windrow.launch.benchmark.compare: the order of runs, warm-up, memory; on ranks, the slowest counts for all."""
+"""benchmarks.harness.compare: the order of runs, warm-up, memory; on ranks, the slowest counts for all."""
 
+import math
 import mmap
 import time
 from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.compare import Variant, compare, mean_and_standard_error
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.benchmark.compare import Variant, compare, interleave
-from windrow.launch.benchmark.measurement import Comparison
+from windrow.launch.benchmark_result import Comparison
 
 PAUSE_S = 0.02
 BLOCK_BYTES = 64 << 20
@@ -17,11 +18,11 @@ BLOCK_BYTES = 64 << 20
 
 def test_every_timed_run_is_kept_and_warm_up_is_not() -> None:
     order: list[str] = []
-    variants = {name: (lambda name=name: order.append(name)) for name in "ab"}
+    variants = {name: (lambda name=name: order.append(name)) for name in "abc"}
     found = compare(variants, baseline="b", repeats=3, warm_up=2)
-    assert "".join(order) == "ab" + "ba" + "ab" + "ba" + "ab"
+    assert "".join(order) == "abc" + "bca" + "cab" + "abc" + "bca"
     assert found.baseline == "b"
-    assert {name: len(measured.seconds) for name, measured in found.variants.items()} == {"a": 3, "b": 3}
+    assert [len(measured.seconds) for measured in found.variants.values()] == [3, 3, 3]
 
 
 def test_what_is_done_before_each_run_is_not_timed() -> None:
@@ -86,15 +87,5 @@ def test_the_slowest_rank_counts_and_all_start_together() -> None:
         assert min(found.variants["pause"].seconds) >= 2 * PAUSE_S
 
 
-def test_interleaving_rotates_and_keeps_every_timed_sample() -> None:
-    order: list[str] = []
-    variants = {name: (lambda name=name: order.append(name)) for name in "abc"}
-    samples = interleave(variants, repeats=3, warm_up=1)
-    assert "".join(order) == "abc" + "bca" + "cab" + "abc"
-    assert {name: len(seconds) for name, seconds in samples.items()} == {"a": 3, "b": 3, "c": 3}
-    assert all(second >= 0 for seconds in samples.values() for second in seconds)
-
-
-def test_nothing_to_time_is_refused() -> None:
-    with pytest.raises(ValueError, match="at least one variant"):
-        interleave({}, repeats=1)
+def test_the_standard_error_is_that_of_the_mean() -> None:
+    assert mean_and_standard_error([1.0, 2.0, 4.0, 5.0]) == pytest.approx((3.0, math.sqrt(10 / 3 / 4)))

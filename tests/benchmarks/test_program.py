@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.program: a whole small benchmark, from its options to its last line."""
+"""benchmarks.harness.program: a whole small benchmark, from its options to its last line."""
 
 import json
 import os
@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
-from windrow.launch.benchmark.program import Program
-from windrow.launch.benchmark.result import read_result
+from benchmarks.harness.program import Program
+from windrow.launch.benchmark_result import read_result
 
 SCRIPT = '''
 """A small benchmark."""
@@ -25,10 +25,10 @@ import torch
 
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError
-from windrow.launch.benchmark.compare import compare
-from windrow.launch.benchmark.program import MissingDataError, run_benchmark
-from windrow.launch.benchmark.result import Aim, Findings, Table
-from windrow.launch.benchmark.result import comparison_from_json, comparison_to_json
+from benchmarks.harness.compare import compare
+from benchmarks.harness.program import MissingDataError, run_benchmark
+from windrow.launch.benchmark_result import Aim, Findings, Table
+from windrow.launch.benchmark_result import comparison_from_json, comparison_to_json
 
 
 def add_options(parser):

@@ -1,6 +1,6 @@
 """The page of all results, for people who read the repository: written by a program, never by hand.
 
-python -m windrow.launch.benchmark.markdown [FOLDER]
+python -m benchmarks.harness.markdown [FOLDER]
 """
 
 import argparse
@@ -9,8 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from windrow.comm.errors import DataError, WindrowError
-from windrow.launch.benchmark.measurement import Comparison
-from windrow.launch.benchmark.result import BenchmarkResult, read_result
+from windrow.launch.benchmark_result import BenchmarkResult, Comparison, read_result
 from windrow.partition.atomic_writes import write_atomically
 
 __all__ = ["PAGE", "main", "read_results", "results_page"]
@@ -80,7 +79,7 @@ def results_page(results: Sequence[BenchmarkResult]) -> str:
 
 def main(arguments: Sequence[str] | None = None) -> int:
     """Write the page of a folder of results; exit status 2 where a result cannot be read."""
-    parser = argparse.ArgumentParser(prog="python -m windrow.launch.benchmark.markdown", description=__doc__)
+    parser = argparse.ArgumentParser(prog="python -m benchmarks.harness.markdown", description=__doc__)
     parser.add_argument("folder", type=Path, nargs="?", default=FOLDER, help=f"default: {FOLDER}")
     folder: Path = parser.parse_args(arguments).folder
     try:

@@ -3,17 +3,20 @@
 Variants take turns, so that a slow spell of the machine falls on all of them.
 """
 
+import math
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
+from statistics import fmean, stdev
 
 import torch
 
+from benchmarks.harness.memory import peak_memory_bytes, reset_peak_memory
 from windrow.comm.world import World
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.memory import peak_memory_bytes, reset_peak_memory
+from windrow.launch.benchmark_result import Comparison, Measurement
 
-__all__ = ["Variant", "compare", "interleave"]
+__all__ = ["Variant", "compare", "mean_and_standard_error"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,13 +70,16 @@ def compare(
     }
     seconds: dict[str, list[float]] = {name: [] for name in described}
     peaks = dict.fromkeys(described, 0)
-    for turn, name in _rotation(list(described), warm_up + repeats):
-        if turn < warm_up:
-            _time_once(described[name], world)
-            continue
-        reset_peak_memory()
-        seconds[name].append(_time_once(described[name], world))
-        peaks[name] = max(peaks[name], peak_memory_bytes() or 0)
+    names = deque(described)
+    for turn in range(warm_up + repeats):
+        for name in names:
+            if turn < warm_up:
+                _time_once(described[name], world)
+                continue
+            reset_peak_memory()
+            seconds[name].append(_time_once(described[name], world))
+            peaks[name] = max(peaks[name], peak_memory_bytes() or 0)
+        names.rotate(-1)
     if world is not None:
         peaks = {name: int(_largest(world, peak)) for name, peak in peaks.items()}
     measured = {
@@ -106,22 +112,6 @@ def _largest(world: World, value: float) -> float:
     return float(total)
 
 
-def _rotation(names: Sequence[str], rounds: int) -> Iterator[tuple[int, str]]:
-    """The order of runs: each round has every name once and starts with another one; gives (round, name).
-
-    round 0: a b c      round 1: b c a      round 2: c a b      round 3: a b c
-    """
-    for turn in range(rounds):
-        first = turn % len(names)
-        for name in (*names[first:], *names[:first]):
-            yield turn, name
-
-
-def interleave(
-    variants: Mapping[str, Callable[[], object]], *, repeats: int, warm_up: int = 1
-) -> dict[str, list[float]]:
-    """Seconds of every timed run in this process, per variant: entry i of each is of round i; else as `compare`."""
-    if not variants:
-        raise ValueError("expected at least one variant, got none")
-    found = compare(variants, baseline=next(iter(variants)), repeats=repeats, warm_up=warm_up)
-    return {name: list(measured.seconds) for name, measured in found.variants.items()}
+def mean_and_standard_error(samples: Sequence[float]) -> tuple[float, float]:
+    """The mean of two samples or more, and the standard error of that mean."""
+    return fmean(samples), stdev(samples) / math.sqrt(len(samples))

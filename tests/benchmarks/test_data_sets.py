@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.data_sets: topologies on disk; samples of sessions."""
+"""benchmarks.harness.data_sets: topologies on disk; samples of sessions."""
 
 from pathlib import Path
 
@@ -7,10 +7,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import DataError
-from windrow.gnn.synthetic import power_law_graph
-from windrow.launch.benchmark import data_sets as graphs
-from windrow.launch.benchmark.data_sets import (
+from benchmarks.harness import data_sets as graphs
+from benchmarks.harness.data_sets import (
     DIGINETICA,
     EGO_TWITTER,
     POWER_LAW,
@@ -20,6 +18,8 @@ from windrow.launch.benchmark.data_sets import (
     read_sessions,
     save_topology,
 )
+from windrow.comm.errors import DataError
+from windrow.gnn.synthetic import power_law_graph
 
 
 def test_the_generated_graph_comes_back_equal(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from windrow.launch.benchmark.data_sets import data_option
-from windrow.launch.benchmark.markdown import PAGE, read_results, results_page
+from benchmarks.harness.data_sets import data_option
+from benchmarks.harness.markdown import PAGE, read_results, results_page
 
-ROOT = Path(__file__).resolve().parent.parent
+ROOT = Path(__file__).resolve().parents[2]
 SCRIPTS = sorted((ROOT / "benchmarks").glob("*.py"))
 RESULTS = ROOT / "benchmarks" / "results"
 

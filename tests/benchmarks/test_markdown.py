@@ -1,14 +1,13 @@
-"""windrow.launch.benchmark.markdown: everything is on the page, and the page follows from the files alone."""
+"""benchmarks.harness.markdown: everything is on the page, and the page follows from the files alone."""
 
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from benchmarks.harness.markdown import main, read_results, results_page
 from windrow.comm.errors import DataError, StoreError
-from windrow.launch.benchmark.markdown import main, read_results, results_page
-from windrow.launch.benchmark.measurement import Comparison, Measurement
-from windrow.launch.benchmark.result import Aim, BenchmarkResult, write_result
+from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Measurement, write_result
 
 
 @pytest.fixture

@@ -1,4 +1,4 @@
-"""windrow.launch.benchmark.workers: what workers return, how they fail, and that nothing is left of them."""
+"""benchmarks.harness.workers: what workers return, how they fail, and that nothing is left of them."""
 
 import json
 import os
@@ -9,8 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
-from windrow.launch.benchmark.workers import (
+from benchmarks.harness.workers import (
     emulated_cluster,
     family,
     is_alive,
@@ -19,6 +18,7 @@ from windrow.launch.benchmark.workers import (
     run_worker,
     worker_command,
 )
+from windrow.comm.errors import DeadlineError, PeerFailedError, RecipeError
 
 SCRIPT = """
 import argparse, json, os
@@ -108,25 +108,6 @@ def test_no_mpirun_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> N
     monkeypatch.setenv("PATH", str(tmp_path))
     with pytest.raises(RecipeError, match="mpirun is not on the PATH"):
         mpirun(2)
-
-
-def test_interrupting_the_benchmark_ends_its_command(tmp_path: Path) -> None:
-    file = tmp_path / "pid"
-    inner = (
-        f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    )
-    outer = (
-        "import sys; from windrow.launch.benchmark.workers import run_command; "
-        f"run_command([sys.executable, '-c', {inner!r}])"
-    )
-    job = subprocess.Popen([sys.executable, "-P", "-c", outer], stderr=subprocess.DEVNULL)
-    waited = time.monotonic()
-    while not (file.exists() and file.read_text()) and time.monotonic() - waited < 60:
-        time.sleep(0.05)
-    job.send_signal(2)
-    assert job.wait(60) != 0
-    with pytest.raises(ProcessLookupError):
-        os.kill(int(file.read_text()), 0)
 
 
 pytestmark = pytest.mark.skipif(sys.platform != "linux", reason="needs Linux's /proc")
