@@ -129,9 +129,7 @@ def training_seconds(record: RankRecord) -> float:
 def bytes_between_ranks(record: RankRecord) -> NDArray[np.float64]:
     """[from, to] bytes of one epoch, all stages; reductions, which are the library's affair, are not in it."""
     nothing = [0] * len(record.ranks)
-    return np.array(
-        [np.sum([*rank.bytes_sent.values(), nothing], axis=0) for rank in record.ranks], dtype=np.float64
-    )
+    return np.array([np.sum([*rank.bytes_sent.values(), nothing], axis=0) for rank in record.ranks], dtype=np.float64)
 
 
 def home_share(epochs: Sequence[RankRecord]) -> float:
@@ -151,9 +149,7 @@ def cost_of_an_epoch(epochs: Sequence[RankRecord]) -> dict[str, float]:
     """Figures of a job at one rate, by name."""
     return {
         "epoch_seconds": float(np.median([training_seconds(epoch) for epoch in epochs])),
-        "communication_share": float(
-            np.median([communication_share(epoch.ranks) or 0.0 for epoch in epochs])
-        ),
+        "communication_share": float(np.median([communication_share(epoch.ranks) or 0.0 for epoch in epochs])),
         "exchanged_bytes_per_epoch": float(mean_matrix(epochs).sum()),
         "reduced_bytes_per_epoch": float(np.mean([epoch.ranks[0].bytes_reduced for epoch in epochs])),
         "rows_found_at_home_share": home_share(epochs),

@@ -188,9 +188,7 @@ def kill_one(outer: int, chance: random.Random) -> str:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark alone."""
-    parser.add_argument(
-        "--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock"
-    )
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock")
 
 
 def measure(program: Program) -> Findings:
@@ -205,8 +203,7 @@ def measure(program: Program) -> Findings:
     starts = [one.start_seconds for one in rounds if one.start_seconds is not None]
     killed = [one.seconds_until_gone for one in rounds if one.victim]
     processes, networks, links = (
-        sum(getattr(one, name) for one in rounds)
-        for name in ("processes_left", "namespaces_left", "links_left")
+        sum(getattr(one, name) for one in rounds) for name in ("processes_left", "namespaces_left", "links_left")
     )
     return Findings(
         figures={

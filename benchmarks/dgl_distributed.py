@@ -86,12 +86,8 @@ class Scale:
     """Jobs of each variant."""
 
 
-FULL_SCALE = Scale(
-    vertices=1_000_000, edges=20_000_000, communities=500, seeds_per_host=512, epochs=2, rounds=1
-)
-SHORT_SCALE = Scale(
-    vertices=100_000, edges=1_500_000, communities=100, seeds_per_host=128, epochs=3, rounds=1
-)
+FULL_SCALE = Scale(vertices=1_000_000, edges=20_000_000, communities=500, seeds_per_host=512, epochs=2, rounds=1)
+SHORT_SCALE = Scale(vertices=100_000, edges=1_500_000, communities=100, seeds_per_host=128, epochs=3, rounds=1)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -198,9 +194,7 @@ def write_dgl_partition(store: PartitionStore, folder: Path) -> Path:
             "labels": labels[start:stop].clone(),
             "train_mask": is_trained[start:stop].clone(),
         }
-        save_tensors(
-            str(place / "node_feat.dgl"), {f"{vertex_type}/{name}": row for name, row in rows.items()}
-        )
+        save_tensors(str(place / "node_feat.dgl"), {f"{vertex_type}/{name}": row for name, row in rows.items()})
         save_tensors(str(place / "edge_feat.dgl"), {})
         _save_graphs(str(place / "graph.dgl"), [graph], formats="csc")
         config[f"part-{part}"] = {
@@ -251,9 +245,7 @@ class SampleAndPull:
         return blocks, self.graph.ndata["features"][inputs], self.graph.ndata["labels"][outputs]
 
 
-def dgl_minibatches(
-    graph: Any, peer: Peer, train_ids: Tensor, batch_size: int
-) -> Callable[[], Iterator[Any]]:
+def dgl_minibatches(graph: Any, peer: Peer, train_ids: Tensor, batch_size: int) -> Callable[[], Iterator[Any]]:
     """What makes an iterator over an epoch's (blocks, rows, labels)."""
     import dgl
 
@@ -263,9 +255,7 @@ def dgl_minibatches(
             train_ids, batch_size, shuffle=True, collate_fn=SampleAndPull(graph, sampler)
         )
         return lambda: iter(pulled)
-    loader = dgl.dataloading.DistNodeDataLoader(
-        graph, train_ids, sampler, batch_size=batch_size, shuffle=True
-    )
+    loader = dgl.dataloading.DistNodeDataLoader(graph, train_ids, sampler, batch_size=batch_size, shuffle=True)
 
     def pull() -> Iterator[Any]:
         for inputs, outputs, blocks in loader:
@@ -410,9 +400,7 @@ def train_beside_servers(task: Mapping[str, Any]) -> dict[str, Any]:
     return found
 
 
-def run_jobs(
-    program: Program, scale: Scale, paths: Mapping[str, str], peers: Mapping[str, Peer], rate: str
-) -> Jobs:
+def run_jobs(program: Program, scale: Scale, paths: Mapping[str, str], peers: Mapping[str, Peer], rate: str) -> Jobs:
     """Train every variant in turn, round after round; the epochs that count."""
     names = [*OURS, *peers]
     jobs: Jobs = {name: [] for name in names}
@@ -433,9 +421,7 @@ def fastest(jobs: Jobs, peers: Mapping[str, Peer]) -> str:
 
 def finalists(jobs: Jobs, peers: Mapping[str, Peer]) -> dict[str, Peer]:
     """The fastest without and with sampler processes: what these fetch ahead counts for more on slower links."""
-    kinds = [
-        {name: peer for name, peer in peers.items() if (peer.samplers > 0) is has} for has in (False, True)
-    ]
+    kinds = [{name: peer for name, peer in peers.items() if (peer.samplers > 0) is has} for has in (False, True)]
     names = [fastest(jobs, kind) for kind in kinds]
     return {name: peers[name] for name in names}
 
@@ -472,17 +458,13 @@ def measure(program: Program) -> Findings:
             comparisons[f"{HOSTS} hosts at {rate}"] = found
             for name, epochs in jobs.items():
                 last = epochs[-1]
-                rows.append(
-                    {"links": rate, "variant": name, "steps": last["steps"], "last loss, nats": last["loss"]}
-                )
+                rows.append({"links": rate, "variant": name, "steps": last["steps"], "last loss, nats": last["loss"]})
             for name in OURS:
                 key = f"{rate}_{'cached' if name == 'windrow' else 'plain'}"
                 figures[f"{key}_epoch_seconds"] = found.variants[name].median_s
                 figures[f"{key}_over_dgl_ratio"] = found.ratio(name).median
             figures[f"{rate}_dgl_epoch_seconds"] = found.variants[best].median_s
-            aims[f"{rate}_faster"] = Aim(
-                "faster than every way to run dgl.distributed", found.ratio("windrow").low > 1
-            )
+            aims[f"{rate}_faster"] = Aim("faster than every way to run dgl.distributed", found.ratio("windrow").low > 1)
     tables = {"What was learnt": Table.from_rows(rows)}
     return Findings(figures=figures, aims=aims, comparisons=comparisons, tables=tables)
 

@@ -34,9 +34,7 @@ def measure(program: Program) -> Findings:
         with np.load(program.options.data / f"{name}.npz", allow_pickle=False) as archive:
             graph, published = undirected(archive["edges"]), archive["best2way5"].astype(np.int32)
         if graph.cut(published) != best_known:
-            raise SystemExit(
-                f"{name}: the stored partition cuts {graph.cut(published)}, expected {best_known}"
-            )
+            raise SystemExit(f"{name}: the stored partition cuts {graph.cut(published)}, expected {best_known}")
         for num_parts in (2, 4, 8):
             once, _ = run(graph, num_parts, restarts=1, refine_cycles=0)
             ours, seconds = run(graph, num_parts, restarts=restarts, refine_cycles=4)
@@ -71,9 +69,7 @@ def measure(program: Program) -> Findings:
     return Findings(figures=figures, aims=aims, tables={"cuts": Table.from_rows(rows)})
 
 
-def run(
-    graph: Adjacency, num_parts: int, *, restarts: int, refine_cycles: int
-) -> tuple[PartitionQuality, float]:
+def run(graph: Adjacency, num_parts: int, *, restarts: int, refine_cycles: int) -> tuple[PartitionQuality, float]:
     """Partition once; returns the quality report and the seconds taken."""
     start = time.perf_counter()
     options = PartitionOptions(
@@ -81,9 +77,7 @@ def run(
     )  # fmt: skip
     assignment = partition_graph(graph.indptr, graph.indices, options)
     seconds = time.perf_counter() - start
-    quality = measure_quality(
-        graph.indptr, graph.indices, assignment, num_parts, balance=("vertices", "degree")
-    )
+    quality = measure_quality(graph.indptr, graph.indices, assignment, num_parts, balance=("vertices", "degree"))
     return quality, seconds
 
 

@@ -126,9 +126,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     graph = load_graph(Path(task["path"]), short=short)
     named = {str(variant): variant for variant in dgl_variants(threads, short=short)}
     trials = {name: dgl_epochs(graph, variant, steps=2 if short else 6) for name, variant in named.items()}
-    tried = compare(
-        trials, baseline=next(iter(trials)), repeats=1 if short else 3, warm_up=0 if short else 1
-    ).variants
+    tried = compare(trials, baseline=next(iter(trials)), repeats=1 if short else 3, warm_up=0 if short else 1).variants
     trials.clear()
     trial_seconds = {
         name: min(tried[name].seconds) for name in sorted(tried, key=lambda name: min(tried[name].seconds))
@@ -142,9 +140,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
     return {
         "steps": -(-len(graph.train_ids) // BATCH_SIZE),
         "comparison": comparison_to_json(compared.against(compared.rival(OURS))),
-        "windrow by stage": {
-            key: float(np.mean([epoch[key] for epoch in stages[-rounds:]])) for key in stages[-1]
-        },
+        "windrow by stage": {key: float(np.mean([epoch[key] for epoch in stages[-rounds:]])) for key in stages[-1]},
         "DGL's trial": trial_seconds,
     }
 
@@ -208,9 +204,7 @@ def dgl_variants(threads: int, *, short: bool) -> list[Variant]:
     """Those to try, with up to as many worker processes as threads."""
     paths = [(torch.int64, False), (torch.int32, False)] + [(torch.int64, True)] * (not short)
     prefetched = (False,) if short else (False, True)
-    return [
-        Variant(*path, workers, how) for path, workers, how in product(paths, range(threads + 1), prefetched)
-    ]
+    return [Variant(*path, workers, how) for path, workers, how in product(paths, range(threads + 1), prefetched)]
 
 
 def dgl_epochs(graph: Graph, variant: Variant, *, steps: int | None = None) -> Epoch:

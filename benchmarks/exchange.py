@@ -88,9 +88,7 @@ def measure(program: Program) -> Findings:
         figures[f"{key}_over_copy_ratio"] = compared.ratio(FETCH, COPY).median
         figures[f"{key}_gigabytes_per_second"] = FETCHED_BYTES / compared.variants[FETCH].median_s / 1e9
     worst = min(
-        compared.ratio(FETCH).median
-        for row_bytes, compared in comparisons.items()
-        if row_bytes >= AIM_FROM_ROW_BYTES
+        compared.ratio(FETCH).median for row_bytes, compared in comparisons.items() if row_bytes >= AIM_FROM_ROW_BYTES
     )
     figures["worst_from_512_bytes_over_raw_ratio"] = worst
     aim = f"rows of {AIM_FROM_ROW_BYTES} bytes and up, random order: >= {AIM} of raw Alltoallv"

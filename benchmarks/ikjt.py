@@ -94,9 +94,7 @@ def powers(count: int) -> tuple[Tensor, Tensor]:
     return torch.from_numpy(found[0].view(np.int64)), torch.from_numpy(found[1].view(np.int64))
 
 
-def by_hashes(
-    jagged: "KeyedJaggedTensor", weights: Tensor, inverses: Tensor
-) -> tuple[Tensor, Tensor, Tensor]:
+def by_hashes(jagged: "KeyedJaggedTensor", weights: Tensor, inverses: Tensor) -> tuple[Tensor, Tensor, Tensor]:
     """Distinct lists and the inverse through `torch.unique` of one number for each list."""
     distinct, inverse = torch.unique(hashes_of(jagged, weights, inverses), return_inverse=True)
     return copied(jagged, len(distinct), inverse)
@@ -160,9 +158,7 @@ def time_lists(batches: list["KeyedJaggedTensor"], repeats: int) -> "Comparison"
         OURS: lambda: [deduplicate(batch, ["history"]) for batch in batches],
         EXPAND: lambda: [group.expand() for group in groups],
         SELECT: lambda: [
-            select_by_pytorch(
-                group.unique.offsets(), group.unique.values(), None, group.num_unique, [0], group.inverse
-            )
+            select_by_pytorch(group.unique.offsets(), group.unique.values(), None, group.num_unique, [0], group.inverse)
             for group in groups
         ],
     }
@@ -195,9 +191,7 @@ def time_prefixes(num_ids: int, repeats: int, chance: np.random.Generator) -> tu
     sizes = np.full(num_ids // (PREFIX_ITEMS * (PREFIX_ITEMS + 1) // 2), PREFIX_ITEMS)
     lengths = np.tile(np.arange(1, PREFIX_ITEMS + 1), len(sizes))
     items = chance.integers(0, NUM_ITEMS, (len(sizes), PREFIX_ITEMS))
-    values = torch.from_numpy(
-        np.concatenate([items[:, :size] for size in range(1, PREFIX_ITEMS + 1)], 1).reshape(-1)
-    )
+    values = torch.from_numpy(np.concatenate([items[:, :size] for size in range(1, PREFIX_ITEMS + 1)], 1).reshape(-1))
     offsets = torch.from_numpy(np.concatenate([[0], np.cumsum(lengths)]))
     packed, copy = pack_windows(Jagged(values, offsets)), torch.empty_like(values)
     assert torch.equal(packed.expand().values, values)
@@ -234,9 +228,7 @@ def measure(program: Program) -> Findings:
             key, ours = f"{order}_{length}_ids", compared.variants[OURS]
             figures[f"{key}_padding_over_hashes_ratio"] = padding.ratio(PADDING).median
             # Over the faster of the two ways through `torch.unique` alone.
-            figures[f"{key}_over_unique_ratio"] = compared.ratio(OURS).median / max(
-                1.0, padding.ratio(PADDING).median
-            )
+            figures[f"{key}_over_unique_ratio"] = compared.ratio(OURS).median / max(1.0, padding.ratio(PADDING).median)
             figures[f"{key}_over_runs_ratio"] = compared.ratio(OURS, RUNS).median
             figures[f"{key}_over_copy_ratio"] = compared.ratio(OURS, COPY).median
             figures[f"{key}_ids_per_second"] = (ours.rows or 0) / ours.median_s
@@ -247,9 +239,7 @@ def measure(program: Program) -> Findings:
     comparisons["prefixes"] = prefixes
     figures["prefixes_ids_over_packed_ratio"] = factor
     figures["prefixes_pack_over_copy_ratio"] = prefixes.ratio(PACK).median
-    figures["prefixes_pack_ids_per_second"] = (prefixes.variants[PACK].rows or 0) / prefixes.variants[
-        PACK
-    ].median_s
+    figures["prefixes_pack_ids_per_second"] = (prefixes.variants[PACK].rows or 0) / prefixes.variants[PACK].median_s
     worst = min(figures[f"clustered_{length}_ids_over_unique_ratio"] for length in LENGTHS)
     figures["worst_clustered_over_unique_ratio"] = worst
     aim = f"clustered rows, lists of any length: >= {AIM} times the faster way through torch.unique"

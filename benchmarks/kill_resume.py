@@ -203,9 +203,7 @@ def bitwise_equal(first: Any, second: Any) -> bool:
 
 def add_options(parser: argparse.ArgumentParser) -> None:
     """Options of this benchmark alone."""
-    parser.add_argument(
-        "--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock"
-    )
+    parser.add_argument("--seed", type=int, default=time.time_ns() % 2**31, help="of the moments; default: the clock")
     parser.add_argument("--recipe", choices=[job.name for job in JOBS], help="this one only")
 
 

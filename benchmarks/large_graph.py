@@ -72,9 +72,7 @@ def measure(program: Program) -> Findings:
     with tempfile.TemporaryDirectory() as folder:
         task = {"store": str(Path(folder) / "store"), "vertices": num_vertices}
         # Streaming is sequential; what can, uses all cores.
-        built = program.in_process(
-            {**task, "do": "build"}, threads=os.cpu_count() or 1, deadline_s=DEADLINE_S
-        )
+        built = program.in_process({**task, "do": "build"}, threads=os.cpu_count() or 1, deadline_s=DEADLINE_S)
         trained = program.on_ranks(
             RANKS, {**task, "do": "train"}, environment={"OMP_NUM_THREADS": "1"}, deadline_s=DEADLINE_S
         )
@@ -92,9 +90,7 @@ def measure(program: Program) -> Findings:
     figures = {f"{stage['name'].replace(' ', '_')}_seconds": stage["seconds"] for stage in stages}
     figures |= {"peak_memory_gigabytes": peak_bytes / 1e9, **trained["figures"]}
     title = f"{num_vertices:,} vertices, {num_vertices * EDGES_PER_VERTEX:,} stored edges, {RANKS} ranks"
-    fits = Aim(
-        f"from generation to training in {AIM_BYTES / 1e9:g} GB of memory", met=peak_bytes <= AIM_BYTES
-    )
+    fits = Aim(f"from generation to training in {AIM_BYTES / 1e9:g} GB of memory", met=peak_bytes <= AIM_BYTES)
     return Findings(figures=figures, aims={"memory": fits}, tables={title: Table.from_rows(rows)})
 
 

@@ -117,9 +117,7 @@ def work(task: Mapping[str, Any]) -> object:
                 Point(name, num_bytes, measured.median_s, predicted[name], ports[name])
                 for name, measured in compared.variants.items()
             ]
-            found.append(
-                {"points": [asdict(point) for point in points], "compared": comparison_to_json(compared)}
-            )
+            found.append({"points": [asdict(point) for point in points], "compared": comparison_to_json(compared)})
     return {"links": links_to_json(links), "sizes": found}
 
 

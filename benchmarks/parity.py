@@ -36,9 +36,7 @@ BATCH_SIZE = 512
 LEARNING_RATE = 1e-3
 LAUNCHED = (("mpi", 1), ("mpi", 2), ("mpi", 4), ("gloo", 2), ("gloo", 4))
 
-SAMPLED = ModelOptions(
-    kind="graphsage", hidden=64, num_layers=2, dropout=0.2, normalise="layer", residual=True
-)
+SAMPLED = ModelOptions(kind="graphsage", hidden=64, num_layers=2, dropout=0.2, normalise="layer", residual=True)
 PLAIN = ModelOptions(kind="graphsage", hidden=64, num_layers=2)
 
 
@@ -123,9 +121,7 @@ def dgl_losses(graph: Graph, reference: GNN) -> list[float]:
             theirs.get_parameter("fc_neigh.weight").copy_(ours.get_parameter("neighbor_linear.weight"))
     optimizer = torch.optim.AdamW(layers.parameters(), lr=LEARNING_RATE, weight_decay=0)
     sampler = dgl.dataloading.MultiLayerFullNeighborSampler(PLAIN.num_layers)
-    order = SeedOrder(
-        graph.train_ids, None, offsets=[0, graph.num_vertices], rank=0, batch_size=BATCH_SIZE, seed=SEED
-    )
+    order = SeedOrder(graph.train_ids, None, offsets=[0, graph.num_vertices], rank=0, batch_size=BATCH_SIZE, seed=SEED)
     losses = []
     for number in range(STEPS):
         seeds = order.seeds(*divmod(number, order.steps_per_epoch))

@@ -124,9 +124,7 @@ def write_parquet(path: Path, rows: int, chance: np.random.Generator) -> None:
     parquet.write_table(pa.table(columns), path, row_group_size=1 << 16)
 
 
-def read_all(
-    log_format: LogFormat, path: Path, columns: Mapping[str, TextType], rows: int
-) -> Callable[[], None]:
+def read_all(log_format: LogFormat, path: Path, columns: Mapping[str, TextType], rows: int) -> Callable[[], None]:
     """Read a log to its end and count."""
 
     def read() -> None:

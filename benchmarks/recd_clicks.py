@@ -93,9 +93,7 @@ def work(task: Mapping[str, Any]) -> object:
 
 def measure(program: Program) -> Findings:
     """Train every variant from every seed."""
-    samples, seeds, epochs = (
-        (SAMPLES_SHORT, SEEDS_SHORT, EPOCHS_SHORT) if program.short else (SAMPLES, SEEDS, EPOCHS)
-    )
+    samples, seeds, epochs = (SAMPLES_SHORT, SEEDS_SHORT, EPOCHS_SHORT) if program.short else (SAMPLES, SEEDS, EPOCHS)
     with tempfile.TemporaryDirectory(prefix="recd-clicks-") as name:
         folder = Path(name)
         options = recd(length_scale=LENGTH_SCALE, rows_scale=ROWS_SCALE)
@@ -103,9 +101,7 @@ def measure(program: Program) -> Findings:
         for variant in ("shuffled", "sessions"):
             recipe = recipe_of(folder, variant, 0)
             clustered = recipe.deduplication.cluster
-            prepare_log(
-                recipe.store, recipe.log, recipe.split, cluster=clustered, leave_out_repeats=clustered
-            )
+            prepare_log(recipe.store, recipe.log, recipe.split, cluster=clustered, leave_out_repeats=clustered)
         runs: dict[tuple[str, int], list[float]] = {
             (variant, seed): program.in_process(
                 {"folder": name, "variant": variant, "seed": seed, "epochs": epochs}, threads=2

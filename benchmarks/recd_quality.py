@@ -283,17 +283,13 @@ def measure(program: Program) -> Findings:
         of_seeds = [runs[variant, seed] for seed in seeds]
         figures[f"{variant}_best_epoch_count"] = fmean(of["best_epoch"] for of in of_seeds)
         figures[f"{variant}_lookups_count"] = fmean(of["lookups"] for of in of_seeds)
-        figures[f"{variant}_lookups_until_best_count"] = fmean(
-            of["lookups"] * of["best_epoch"] for of in of_seeds
-        )
+        figures[f"{variant}_lookups_until_best_count"] = fmean(of["lookups"] * of["best_epoch"] for of in of_seeds)
     figures["lookups_ratio"] = figures["shuffled_lookups_count"] / figures["clustered_lookups_count"]
     return Findings(
         figures=figures,
         aims=aims,
         tables={
-            "Test prefixes of Diginetica, among all items, at the best validation epoch": Table.from_rows(
-                rows
-            ),
+            "Test prefixes of Diginetica, among all items, at the best validation epoch": Table.from_rows(rows),
             "From memory": Table.from_rows([{"model": "NARM", **REMEMBERED}]),
         },
     )

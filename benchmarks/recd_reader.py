@@ -247,12 +247,10 @@ def measure(program: Program) -> Findings:
         for transformed in (False, True):
             suffix = ", transforms" if transformed else ""
             timed[f"first epoch{suffix}"] = {
-                kind: first_epochs(stores, kind, transformed=transformed)
-                for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
+                kind: first_epochs(stores, kind, transformed=transformed) for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
             }
             timed[f"later epochs{suffix}"] = {
-                kind: later_epochs(stores, kind, transformed=transformed)
-                for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
+                kind: later_epochs(stores, kind, transformed=transformed) for kind in (PLAIN, WINDOW, GROUPS, LEFT_OUT)
             }
         for name, runs in timed.items():
             comparisons[name] = compared = compare(runs, baseline=PLAIN, repeats=repeats)

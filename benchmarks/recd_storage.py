@@ -95,11 +95,7 @@ def written_bytes(rows: Any, setting: Setting) -> int:
 
 def bytes_of_settings(rows: Any, *, short: bool) -> dict[Setting, int]:
     """Bytes under every setting."""
-    return {
-        setting: written_bytes(rows, setting)
-        for codec in DEFAULTS
-        for setting in settings(codec, short=short)
-    }
+    return {setting: written_bytes(rows, setting) for codec in DEFAULTS for setting in settings(codec, short=short)}
 
 
 def smallest(found: dict[Setting, int], codec: str, *, page_bytes: int) -> tuple[int, Setting]:
@@ -195,9 +191,7 @@ def what_matters(folder: Path, samples: int) -> list[dict[str, object]]:
         "lists half as often unchanged": changed(
             published, lambda group: dataclasses.replace(group, unchanged=group.unchanged / 2)
         ),
-        "no lists that move on by one": changed(
-            published, lambda group: dataclasses.replace(group, shifted=0)
-        ),
+        "no lists that move on by one": changed(published, lambda group: dataclasses.replace(group, shifted=0)),
         "lists a quarter as long": recd(length_scale=0.25),
         "tables a hundredth as large": recd(rows_scale=0.01),
     }
@@ -207,9 +201,7 @@ def what_matters(folder: Path, samples: int) -> list[dict[str, object]]:
         for order in ("time", "sessions"):
             path = folder / "one.parquet"
             generate_log(path, options, samples=samples, order=order)
-            sizes[order] = written_bytes(
-                parquet.read_table(path), Setting("zstd", 3, dictionary=order == "time")
-            )
+            sizes[order] = written_bytes(parquet.read_table(path), Setting("zstd", 3, dictionary=order == "time"))
         rows.append(
             {
                 "log": name,
@@ -252,8 +244,8 @@ def measure(program: Program) -> Findings:
         else:
             print(f"diginetica: not measured, no {DIGINETICA} in {program.options.data} (see --data)")
         if not program.short:
-            tables[f"zstd, default, logs of {VARIED:,} samples that differ in one statistic"] = (
-                Table.from_rows(what_matters(folder, VARIED))
+            tables[f"zstd, default, logs of {VARIED:,} samples that differ in one statistic"] = Table.from_rows(
+                what_matters(folder, VARIED)
             )
     default, tuned = (figures[f"generated_{kind}_zstd_ratio"] for kind in ("default", "tuned"))
     return Findings(
@@ -263,9 +255,7 @@ def measure(program: Program) -> Findings:
                 f"generated log, engines' defaults with zstd over cluster-log >= {PUBLISHED}",
                 default >= PUBLISHED,
             ),
-            "tuned": Aim(
-                f"generated log, best settings on each side, 1 MiB pages >= {PUBLISHED}", tuned >= PUBLISHED
-            ),
+            "tuned": Aim(f"generated log, best settings on each side, 1 MiB pages >= {PUBLISHED}", tuned >= PUBLISHED),
         },
         tables={"statistics": Table.from_rows(statistics), "bytes": Table.from_rows(rows), **tables},
     )

@@ -183,13 +183,10 @@ def work(task: Mapping[str, Any]) -> object:
             "samples": samples,
             "losses": {name: run.loss for name, run in runs.items()},
             "moved": {
-                name: {what: total(world, amount) for what, amount in run.moved.items()}
-                for name, run in runs.items()
+                name: {what: total(world, amount) for what, amount in run.moved.items()} for name, run in runs.items()
             },
             "predicted": {
-                name: predicted(
-                    world, scale, recipe_of(folder, scale, task["model"], VARIANTS[name]), runs[name]
-                )
+                name: predicted(world, scale, recipe_of(folder, scale, task["model"], VARIANTS[name]), runs[name])
                 for name in (SHARED, LAST)
             },
             "stages": {name: run.trainer.stopwatch.seconds for name, run in runs.items()},
@@ -241,10 +238,7 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
         for group in collection.groups:
             rows = survey.predicted_rows(group)
             held |= {name: (rows, survey.predicted_ids(name, group)) for name in group}
-        loads = {
-            feature.name: FeatureLoad(*held[feature.name], not feature.multi_hot)
-            for feature in store.features
-        }
+        loads = {feature.name: FeatureLoad(*held[feature.name], not feature.multi_hot) for feature in store.features}
         moved += expected_traffic(collection.layout, collection.form, loads, survey.id_share)
     return {
         "lookups": steps * moved.lookups,
@@ -314,9 +308,7 @@ def measure(program: Program) -> Findings:
     best = max(figures[f"sequence_{hosts}_hosts_{key(LAST)}_ratio"] for hosts in (1, HOSTS))
     aims = {
         "sequence": Aim("sequence model at least 2.5 times as fast with O1 to O7", best >= 2.5),
-        "prediction": Aim(
-            "lookups and bytes within 2 % of the dedupe factor's prediction", max(errors) <= 0.02
-        ),
+        "prediction": Aim("lookups and bytes within 2 % of the dedupe factor's prediction", max(errors) <= 0.02),
     }
     figures["prediction_worst_error_percent"] = 100 * max(errors)
     tables = {"Epochs": Table.from_rows(rows), "Factors": Table.from_rows(factor_rows)}

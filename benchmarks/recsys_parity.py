@@ -81,8 +81,7 @@ def plans(size: int) -> dict[str, Plan]:
         "replicated": "replicated",
     }
     found = {
-        kind: plan_with_planner(planner, specs(), size, replicate_below_bytes=0)
-        for kind, planner in planners.items()
+        kind: plan_with_planner(planner, specs(), size, replicate_below_bytes=0) for kind, planner in planners.items()
     }
     last = size - 1
     halves = [(rows, columns) for rows in ((0, 300), (300, 1000)) for columns in ((0, 4), (4, 16))]
@@ -256,14 +255,11 @@ def difference_to_torchrec() -> float:
             bag.weight.copy_(weights[name])
     batch = global_batch(0)
     pooled = theirs(share_of(batch, 0, 1).sparse).values()
-    upstream = torch.from_numpy(
-        (hash_ids(SEED, np.arange(pooled.numel())) % np.uint64(97)).astype(np.float32)
-    ).reshape(pooled.shape)
+    upstream = torch.from_numpy((hash_ids(SEED, np.arange(pooled.numel())) % np.uint64(97)).astype(np.float32)).reshape(
+        pooled.shape
+    )
     pooled.backward(upstream)
-    learnt = {
-        name: bag.weight.detach() - TABLE_RATE * bag.weight.grad
-        for name, bag in theirs.embedding_bags.items()
-    }
+    learnt = {name: bag.weight.detach() - TABLE_RATE * bag.weight.grad for name, bag in theirs.embedding_bags.items()}
 
     def body(world: World, plan: Plan) -> float:
         from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -285,9 +281,7 @@ def difference_to_torchrec() -> float:
             apart.append(float((part.tensor - learnt[part.piece.name][rectangle]).abs().max()))
         return max(apart)
 
-    return max(
-        apart for plan in plans(2).values() for apart in Loopback.run(2, functools.partial(body, plan=plan))
-    )
+    return max(apart for plan in plans(2).values() for apart in Loopback.run(2, functools.partial(body, plan=plan)))
 
 
 # ------------------------------------------------------------------------------------------------------------- running
@@ -343,9 +337,7 @@ def measure(program: Program) -> Findings:
             "last_loss_nats": references["sgd"][-1],
         },
         aims={
-            "embedding_bag": Aim(
-                f"every plan, 1, 2, 4 ranks, Loopback and MPI: <= {TOLERANCE:g}", worst <= TOLERANCE
-            ),
+            "embedding_bag": Aim(f"every plan, 1, 2, 4 ranks, Loopback and MPI: <= {TOLERANCE:g}", worst <= TOLERANCE),
             "torchrec": Aim(
                 f"pooled vectors and tables after a step, against TorchRec: <= {TOLERANCE:g}",
                 torchrec <= TOLERANCE,

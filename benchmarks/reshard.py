@@ -72,9 +72,7 @@ def unequal_tensors(first: Checkpoint, second: Checkpoint) -> tuple[int, int]:
         for name in before.tables:
             rows, columns = before.shape(name)
             for what in before.contents(name):
-                mine, theirs = (
-                    reader.read(name, (0, rows), (0, columns), what) for reader in (before, after)
-                )
+                mine, theirs = (reader.read(name, (0, rows), (0, columns), what) for reader in (before, after))
                 compared += 1
                 unequal += mine.numpy().tobytes() != theirs.numpy().tobytes()
         assert set(before.tables) == set(after.tables)

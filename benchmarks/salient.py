@@ -82,12 +82,8 @@ class Scale:
     repeats: int
 
 
-FULL_SCALE = Scale(
-    vertices=1_000_000, edges=20_000_000, communities=500, train_share=0.08, batch_size=4096, repeats=2
-)
-SHORT_SCALE = Scale(
-    vertices=100_000, edges=1_500_000, communities=100, train_share=0.1, batch_size=2048, repeats=2
-)
+FULL_SCALE = Scale(vertices=1_000_000, edges=20_000_000, communities=500, train_share=0.08, batch_size=4096, repeats=2)
+SHORT_SCALE = Scale(vertices=100_000, edges=1_500_000, communities=100, train_share=0.1, batch_size=2048, repeats=2)
 
 
 def make_store(scale: Scale, store: Path) -> None:
@@ -201,8 +197,7 @@ def work(task: Mapping[str, Any]) -> object:
         found = {
             "comparison": comparison_to_json(compared),
             "rows": {
-                name: {"rows": total(world, run.rows), "bytes": total(world, run.bytes)}
-                for name, run in runs.items()
+                name: {"rows": total(world, run.rows), "bytes": total(world, run.bytes)} for name, run in runs.items()
             },
             "sum_bytes": 2 * (HOSTS - 1) / HOSTS * weight_bytes * trainer.steps_per_epoch,
             "losses": {name: run.loss for name, run in runs.items()},
@@ -295,9 +290,7 @@ def measure(program: Program) -> Findings:
     aims["first_over_final"] = Aim(
         "at the matching rate, first / final >= 3.7", figures["matching_first_over_final_ratio"] >= 3.7
     )
-    return Findings(
-        figures=figures, aims=aims, comparisons=comparisons, tables={"Epochs": Table.from_rows(rows)}
-    )
+    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables={"Epochs": Table.from_rows(rows)})
 
 
 if __name__ == "__main__":

@@ -203,8 +203,7 @@ def measure(program: Program) -> Findings:
     mean, error = mean_and_standard_error(differences)
     allowed = 3 if program.short else 1
     rows = [
-        {"split": split, "windrow": ours[split], "DGL": theirs[split], "same without": same[split]}
-        for split in splits
+        {"split": split, "windrow": ours[split], "DGL": theirs[split], "same without": same[split]} for split in splits
     ]
     return Findings(
         figures={
@@ -215,9 +214,7 @@ def measure(program: Program) -> Findings:
             "same_weights_share": fmean(same),
         },
         aims={
-            "quality": Aim(
-                f"mean difference to DGL within {allowed} standard error(s)", abs(mean) <= allowed * error
-            ),
+            "quality": Aim(f"mean difference to DGL within {allowed} standard error(s)", abs(mean) <= allowed * error),
             "bits": Aim("same weights, bit for bit, with cache and pipeline and without", all(same)),
         },
         tables={"Test ROC-AUC at the best validation epoch": Table.from_rows(rows)},

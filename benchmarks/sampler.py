@@ -82,9 +82,7 @@ def measure(program: Program) -> Findings:
                 task = {"path": str(path), "threads": threads, "repeats": 12 if program.short else 60}
                 found = program.in_process(task, threads=threads)
                 measured = {way: comparison_from_json(one) for way, one in found["comparisons"].items()}
-                comparisons |= {
-                    f"{graph}, {threads} thread(s), {way}": compared for way, compared in measured.items()
-                }
+                comparisons |= {f"{graph}, {threads} thread(s), {way}": compared for way, compared in measured.items()}
                 for name, note in found["notes"].items():
                     notes.append({"graph": graph, "threads": threads, "variant": name, "note": note})
                 if SCALING in measured:
@@ -158,9 +156,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
 class Run:
     """One variant as a function without arguments: each call samples the next batches of the same sequence."""
 
-    def __init__(
-        self, pool: ThreadPoolExecutor, samples: list[Sample], num_vertices: int, batches: int
-    ) -> None:
+    def __init__(self, pool: ThreadPoolExecutor, samples: list[Sample], num_vertices: int, batches: int) -> None:
         """Sample `batches` batches per call, one after another or, with several samplers, on the pool's threads."""
         self.pool = pool
         self.samples = samples
@@ -233,9 +229,7 @@ def dgl_samplers(indptr: Tensor, indices: Tensor) -> dict[str, tuple[Any, Callab
     return variants
 
 
-def fault(
-    graph: Any, sampler: Any, indptr: Tensor, batches: list[tuple[Tensor, int]], expected_edges: int
-) -> str:
+def fault(graph: Any, sampler: Any, indptr: Tensor, batches: list[tuple[Tensor, int]], expected_edges: int) -> str:
     """Compare DGL's samples with what the fanouts ask for; say what is wrong, if anything is."""
     edges = 0
     for seeds, _ in batches:

@@ -287,9 +287,7 @@ class RepeatedBatches:
         yield itertools.islice(itertools.cycle(self._batches), self.steps_per_epoch - first_step)
 
 
-def windrow_epoch(
-    setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int
-) -> Callable[[], object]:
+def windrow_epoch(setting: Setting, world: World, plan: Plan, batches: list[Batch], steps: int) -> Callable[[], object]:
     """A function that trains our model for some steps, as `windrow train` does."""
     from windrow.recsys.recommender import Recommender
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
@@ -321,9 +319,7 @@ def windrow_epoch(
 def dense_model(setting: Setting) -> ClickModel:
     """The DLRM around the tables."""
     options = ModelOptions(kind="dlrm", bottom=tuple(BOTTOM[:-1]), top=tuple(TOP[:-1]))
-    return build_model(
-        options, num_dense=DENSE_FEATURES, pooled_dims=dict.fromkeys(setting.features, DIM), seed=SEED
-    )
+    return build_model(options, num_dense=DENSE_FEATURES, pooled_dims=dict.fromkeys(setting.features, DIM), seed=SEED)
 
 
 def fbgemm_epoch(setting: Setting, batches: list[Batch], steps: int) -> Callable[[], object]:
@@ -403,9 +399,7 @@ def work(task: Mapping[str, Any]) -> dict[str, Any]:
             os.environ.update(LOCAL_RANK=str(world.rank), LOCAL_WORLD_SIZE=str(world.size))
             rendezvous = f"file://{task['rendezvous']}"
             dist.init_process_group("gloo", init_method=rendezvous, rank=world.rank, world_size=world.size)
-        compared = compare(
-            variants(world, task["steps"]), baseline=OURS, repeats=task["repeats"], world=world
-        )
+        compared = compare(variants(world, task["steps"]), baseline=OURS, repeats=task["repeats"], world=world)
         if world.size > 1:
             dist.destroy_process_group()
     return comparison_to_json(compared.against(compared.rival(OURS)))
@@ -433,9 +427,7 @@ def measure(program: Program) -> Findings:
         aims={
             "ranks_2": Aim(f"2 ranks, over TorchRec's fastest: >= {AIM_RATIO}x", gains[2] >= AIM_RATIO),
             "ranks_4": Aim(f"4 ranks, over TorchRec's fastest: >= {AIM_RATIO}x", gains[4] >= AIM_RATIO),
-            "overhead": Aim(
-                f"one process, over plain FBGEMM: <= {AIM_OVERHEAD:.0%}", overhead <= AIM_OVERHEAD
-            ),
+            "overhead": Aim(f"one process, over plain FBGEMM: <= {AIM_OVERHEAD:.0%}", overhead <= AIM_OVERHEAD),
         },
         comparisons={
             f"{size} ranks, {steps} steps of {SAMPLES_PER_RANK} samples per rank": compared

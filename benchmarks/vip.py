@@ -94,22 +94,16 @@ def measure(program: Program) -> Findings:
                     points.append(found)
                     head = {"parts": num_parts, "fanouts": " ".join(map(str, fanouts)), "alpha": alpha}
                     rows.append(head | {column: round(found[column]) for column in found})
-                print(
-                    f"{name}, {num_parts} parts, {fanouts}: {time.perf_counter() - start:.0f} s", flush=True
-                )
+                print(f"{name}, {num_parts} parts, {fanouts}: {time.perf_counter() - start:.0f} s", flush=True)
         tables[f"{name}: remote rows per epoch, all ranks, mean of {epochs} epochs"] = Table.from_rows(rows)
         conclude_graph(name, points, figures, aims)
     return Findings(figures=figures, aims=aims, tables=tables)
 
 
-def conclude_graph(
-    name: str, points: list[dict[str, float]], figures: dict[str, float], aims: dict[str, Aim]
-) -> None:
+def conclude_graph(name: str, points: list[dict[str, float]], figures: dict[str, float], aims: dict[str, Aim]) -> None:
     """The worst points of a graph. Points come in sweeps over alpha, each of which begins without a cache."""
     sweeps = [points[start : start + len(ALPHAS)] for start in range(0, len(points), len(ALPHAS))]
-    counted = [
-        point for sweep in sweeps for point in sweep if point[ORACLE] >= LEAST_SHARE * sweep[0][ORACLE] > 0
-    ]
+    counted = [point for sweep in sweeps for point in sweep if point[ORACLE] >= LEAST_SHARE * sweep[0][ORACLE] > 0]
     for policy in (*POLICIES, DYNAMIC, LAST_HOP, FORESIGHT):
         worst = max(point[policy] / point[ORACLE] for point in counted)
         figures[f"{name}_{policy.replace(', ', '_').replace(' ', '_')}_over_oracle_worst_ratio"] = worst
@@ -171,9 +165,7 @@ def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float
 
     def count(first: int, number: int) -> list[npt.NDArray[np.int64]]:
         with ThreadPoolExecutor(torch.get_num_threads()) as pool:
-            return list(
-                pool.map(lambda order: count_accesses(sampler, order, range(first, first + number)), orders)
-            )
+            return list(pool.map(lambda order: count_accesses(sampler, order, range(first, first + number)), orders))
 
     counted, other = count(0, epochs), count(epochs, epochs)
     found = {alpha: dict.fromkeys(COLUMNS, 0.0) for alpha in ALPHAS}
@@ -189,8 +181,7 @@ def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float
             return count_accesses(sampler, order, range(2 * epochs, 2 * epochs + number))
 
         scores: dict[str, npt.NDArray[np.float64]] = {
-            policy: score_vertices(policy, demand, simulate=simulate, samplers=samplers)
-            for policy in POLICIES
+            policy: score_vertices(policy, demand, simulate=simulate, samplers=samplers) for policy in POLICIES
         }
         scores[LAST_HOP] = last_hop_probabilities(demand)
         scores[FORESIGHT] = other[part].astype(np.float64)
@@ -213,9 +204,7 @@ def sweep(setting: Setting, fanouts: tuple[int, ...], epochs: int) -> dict[float
     return found
 
 
-def dynamic_misses(
-    sampler: NeighborSampler, order: SeedOrder, demand: Demand, num_parts: int
-) -> dict[float, float]:
+def dynamic_misses(sampler: NeighborSampler, order: SeedOrder, demand: Demand, num_parts: int) -> dict[float, float]:
     """Rows per epoch that a dynamic cache of each size does not find, once it is full."""
     caches = {
         alpha: DynamicCache(cache_capacity(alpha, demand.num_vertices, num_parts), demand.num_vertices)

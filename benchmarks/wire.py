@@ -96,9 +96,7 @@ class Run:
         self._trainer.train_epoch(self._epoch)
         self._world.meter = None
         self._epoch += 1
-        of_vectors = {
-            stage for stage, _ in meter.table() if any(stage == f"embedding bags: {what}" for what in STAGES)
-        }
+        of_vectors = {stage for stage, _ in meter.table() if any(stage == f"embedding bags: {what}" for what in STAGES)}
         self.num_bytes = float(sum(meter.totals(stage).bytes_sent for stage in of_vectors))
 
     def finish(self) -> tuple[float, float]:
@@ -116,10 +114,7 @@ def work(task: Mapping[str, Any]) -> object:
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     with connect("mpi", deadline_s=300) as world:
-        runs = {
-            name: Run(world, recipe_of(Path(task["folder"]), wire, task["seed"]))
-            for name, wire in WIRES.items()
-        }
+        runs = {name: Run(world, recipe_of(Path(task["folder"]), wire, task["seed"])) for name, wire in WIRES.items()}
         compared = compare(
             {name: Variant(run=run, rows=run.samples) for name, run in runs.items()},
             baseline=PLAIN,
@@ -141,9 +136,7 @@ def measure(program: Program) -> Findings:
         recipe = recipe_of(folder, {}, 0)
         prepare_log(recipe.store, recipe.log, recipe.split)
         found = [
-            program.on_ranks(
-                HOSTS, {**asdict(scale), "folder": name, "seed": seed}, rate=RATE, deadline_s=2400
-            )
+            program.on_ranks(HOSTS, {**asdict(scale), "folder": name, "seed": seed}, rate=RATE, deadline_s=2400)
             for seed in range(scale.seeds)
         ]
     comparisons = {f"seed {seed}": comparison_from_json(one["comparison"]) for seed, one in enumerate(found)}
@@ -168,9 +161,7 @@ def measure(program: Program) -> Findings:
         for seed, one in enumerate(found)
         for form, (auc, moved) in one["ends"].items()
     ]
-    return Findings(
-        figures=figures, aims=aims, comparisons=comparisons, tables={"Runs": Table.from_rows(rows)}
-    )
+    return Findings(figures=figures, aims=aims, comparisons=comparisons, tables={"Runs": Table.from_rows(rows)})
 
 
 if __name__ == "__main__":

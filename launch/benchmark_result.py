@@ -77,9 +77,7 @@ def ratio(samples: Sequence[float], baseline: Sequence[float], *, seed: int = 0)
         ValueError: there are no samples, or not as many of both.
     """
     if len(samples) != len(baseline) or not samples:
-        raise ValueError(
-            f"expected as many samples as baseline samples, got {len(samples)} and {len(baseline)}"
-        )
+        raise ValueError(f"expected as many samples as baseline samples, got {len(samples)} and {len(baseline)}")
     ratios = np.asarray(baseline, dtype=np.float64) / np.asarray(samples, dtype=np.float64)
     draws = np.random.Generator(np.random.PCG64(seed)).integers(len(ratios), size=(RESAMPLES, len(ratios)))
     low, high = np.percentile(np.median(ratios[draws], axis=1), [2.5, 97.5])
@@ -135,9 +133,7 @@ class Comparison:
 
     def __post_init__(self) -> None:
         if self.baseline not in self.variants:
-            raise ValueError(
-                f"the baseline {self.baseline!r} is none of the variants: {', '.join(self.variants)}"
-            )
+            raise ValueError(f"the baseline {self.baseline!r} is none of the variants: {', '.join(self.variants)}")
         counts = {name: len(measured.seconds) for name, measured in self.variants.items()}
         if len(set(counts.values())) > 1:
             raise ValueError(f"variants must have as many samples as each other, got {counts}")
@@ -228,9 +224,7 @@ class Table:
     def __post_init__(self) -> None:
         for row in self.rows:
             if len(row) != len(self.columns):
-                raise ValueError(
-                    f"row {row} has {len(row)} entries, but there are {len(self.columns)} columns"
-                )
+                raise ValueError(f"row {row} has {len(row)} entries, but there are {len(self.columns)} columns")
             if any(isinstance(cell, float) and not math.isfinite(cell) for cell in row):
                 raise ValueError(f"row {row} has a number that is not finite: say in words what it means")
 
@@ -350,9 +344,7 @@ def comparison_to_json(comparison: Comparison) -> dict[str, Any]:
     values = settings_to_dict(comparison)
     for name, measured in comparison.variants.items():
         values["variants"][name] = {
-            key: value
-            for key, value in values["variants"][name].items()
-            if getattr(measured, key) is not None
+            key: value for key, value in values["variants"][name].items() if getattr(measured, key) is not None
         }
         derived: dict[str, Any] = {"median_s": measured.median_s, "p90_s": measured.p90_s}
         if name != comparison.baseline:
@@ -421,13 +413,9 @@ def read_result(path: Path) -> BenchmarkResult:
     try:
         values = json.loads(path.read_text("utf-8"))
     except (OSError, ValueError) as error:
-        raise StoreError(
-            f"{path} is not the result of a benchmark: {error}. Run the benchmark again."
-        ) from error
+        raise StoreError(f"{path} is not the result of a benchmark: {error}. Run the benchmark again.") from error
     if not isinstance(values, dict) or values.pop("schema", None) != SCHEMA:
-        raise StoreError(
-            f'{path} is not a result of this version ("schema" must be {SCHEMA}): run the benchmark again'
-        )
+        raise StoreError(f'{path} is not a result of this version ("schema" must be {SCHEMA}): run the benchmark again')
     comparisons = values.get("comparisons", {})
     if not isinstance(comparisons, dict):
         raise StoreError(f"{path}: comparisons must be a dictionary. Run the benchmark again.")

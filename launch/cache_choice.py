@@ -92,16 +92,12 @@ class PartRanking:
 
     def expected_rows(self, capacities: npt.ArrayLike) -> npt.NDArray[np.float64]:
         """Rows that this part asks each owner for in an epoch, float64 [C, parts], with caches of these sizes."""
-        rows = expected_remote_rows(
-            self.total, self.ranking, self.offsets, self.part, capacities, steps=self.steps
-        )
+        rows = expected_remote_rows(self.total, self.ranking, self.offsets, self.part, capacities, steps=self.steps)
         rows[np.asarray(capacities) >= self.num_remote] = 0.0
         return rows
 
 
-def rank_part(
-    graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: Samplers | None = None
-) -> PartRanking:
+def rank_part(graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: Samplers | None = None) -> PartRanking:
     """Analyse a part's minibatches, as the recipe samples them, and rank what they need by its cache policy.
 
     Args:
@@ -133,9 +129,7 @@ def rank_part(
         first = recipe.training.epochs
         return count_accesses(sampler, order, range(first, first + epochs))
 
-    scores = (
-        total if policy == "vip" else score_vertices(policy, demand, simulate=simulate, samplers=samplers)
-    )
+    scores = total if policy == "vip" else score_vertices(policy, demand, simulate=simulate, samplers=samplers)
     return PartRanking(
         part=part,
         offsets=graph.offsets,

@@ -186,9 +186,7 @@ def _digest(described: Mapping[str, Any], payload: bytes | memoryview) -> str:
 
 
 def _damaged(path: Path, reason: str) -> StoreError:
-    return StoreError(
-        f"{path}: this checkpoint is damaged: {reason}. Delete it, so that an older one is used."
-    )
+    return StoreError(f"{path}: this checkpoint is damaged: {reason}. Delete it, so that an older one is used.")
 
 
 def _cannot_write(path: Path, num_bytes: int, error: OSError) -> StoreError:
@@ -323,17 +321,14 @@ def load_best(folder: Path) -> Checkpoint:
     return Checkpoint(path=path, header=header, state=state)
 
 
-def check_fits(
-    header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fingerprint: str, data: str
-) -> None:
+def check_fits(header: CheckpointHeader, *, recipe: Mapping[str, Any], data_fingerprint: str, data: str) -> None:
     """Refuse to go on with another recipe (the settings that weights depend on) or other data (a "graph" or "log").
 
     Raises:
         StoreError: names the first keys that differ, with both values, or says that the data do.
     """
     differing = [
-        f"{key} was {_shown(old)} and is {_shown(new)}"
-        for key, old, new in _differences(header.recipe, recipe)
+        f"{key} was {_shown(old)} and is {_shown(new)}" for key, old, new in _differences(header.recipe, recipe)
     ]
     if differing:
         more = f" (and {len(differing) - MOST_DIFFERENCES} more)" if len(differing) > MOST_DIFFERENCES else ""
@@ -491,9 +486,7 @@ def restore_tables(checkpoint: Checkpoint, tables: "Iterable[TableBatch]") -> No
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
             batch.load_state(
-                replace(
-                    part, tensor=reader.read(part.piece.name, part.piece.rows, part.piece.columns, part.name)
-                )
+                replace(part, tensor=reader.read(part.piece.name, part.piece.rows, part.piece.columns, part.name))
                 for part in batch.state()
             )
 

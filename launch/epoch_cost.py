@@ -189,9 +189,7 @@ def own_traffic(world: World, fetched: Traffic) -> EpochCost:
         bytes_reduced=world.meter.totals().bytes_reduced,
         **rows,
     )
-    return EpochCost(
-        rows_fetched=fetched.rows_received, bytes_fetched=fetched.bytes_received, ranks=(own,), **rows
-    )
+    return EpochCost(rows_fetched=fetched.rows_received, bytes_fetched=fetched.bytes_received, ranks=(own,), **rows)
 
 
 def own_time(seconds: float, stage_seconds: Mapping[str, float]) -> EpochCost:

@@ -164,9 +164,7 @@ def explain(
         )
 
     estimates = [estimate(place, alpha) for place, alpha in enumerate(tried)]
-    worth_it = [
-        one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= max(worthwhile)
-    ]
+    worth_it = [one for one in estimates[len(shown) : len(shown) + CURVE_POINTS] if one.kept_rows <= max(worthwhile)]
     pipelined = recipe.pipeline.depth > 0
     knee = _knee(worth_it, pipelined=pipelined)
     everything = estimate(-1, full)
@@ -297,9 +295,7 @@ def write_explanation_plot(found: Explanation, path: Path, *, title: str) -> Non
         axes.set_ylim(bottom=0)
         axes.set_xlabel("alpha: remote rows kept by a rank, as a share of N / ranks")
         axes.axvline(found.knee.alpha, color=PURPLE, linestyle=":", label=f"knee, {found.knee.alpha:.3g}")
-        axes.axvline(
-            found.automatic.alpha, color=GREEN, linestyle="--", label=f"auto, {found.automatic.alpha:.3g}"
-        )
+        axes.axvline(found.automatic.alpha, color=GREEN, linestyle="--", label=f"auto, {found.automatic.alpha:.3g}")
         axes.legend(edgecolor="none")
     figure.suptitle(title, weight="bold")
     figure.savefig(path, format="png")

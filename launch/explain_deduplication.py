@@ -175,9 +175,7 @@ SELDOM = 0.5
 """A log whose batches have less than this share of a clustered log's samples per session is better clustered."""
 
 
-def describe_deduplication(
-    explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationRecipe
-) -> str:
+def describe_deduplication(explained: DeduplicationExplanation, found: LogSurvey, recipe: RecommendationRecipe) -> str:
     """Lay out what each step would save: about the log, the table of steps, and where it does not pay."""
     whose = "proposed, the recipe has none" if explained.proposed else "of the recipe"
     head = [*_head(found, explained.ranks), f"{groups_line(explained.groups)}   # {whose}", ""]
@@ -192,8 +190,7 @@ def describe_groups(
 ) -> str:
     """Lay out what repeats, feature by feature, and the groups that are proposed, with the line for the recipe."""
     features = [
-        {"feature": name, "mean length": found.mean_length(name), **_figures([name], found)}
-        for name in found.features
+        {"feature": name, "mean length": found.mean_length(name), **_figures([name], found)} for name in found.features
     ]
     lines = [*_head(found, ranks), "", table(features), "", *_meanings(found)]
     if groups:
@@ -250,9 +247,7 @@ def _meanings(found: LogSurvey) -> list[str]:
     ]
 
 
-def _row(
-    saving: Saving, explained: DeduplicationExplanation, recipe: RecommendationRecipe
-) -> dict[str, object]:
+def _row(saving: Saving, explained: DeduplicationExplanation, recipe: RecommendationRecipe) -> dict[str, object]:
     show = byte_size if saving.unit == "bytes" else count
     switch = "on" if getattr(recipe.deduplication, saving.switch) else "off"
     saved = (saving.without - saving.clustered) * explained.steps
@@ -279,13 +274,9 @@ def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: Recomm
         f"an epoch        {explained.steps:.4g} steps",
     ]
     if explained.ranks == 1:
-        lines.append(
-            "one rank sends nothing: --ranks N shows what several would send under the recipe's [plan]"
-        )
+        lines.append("one rank sends nothing: --ranks N shows what several would send under the recipe's [plan]")
     if found.storage.as_logged is None:
-        lines.append(
-            "O1, O2 are not shown: the store is clustered and has no times that tell the order it had before"
-        )
+        lines.append("O1, O2 are not shown: the store is clustered and has no times that tell the order it had before")
     elif found.num_files == 1:
         lines.append("O1 changes nothing where all samples are in one file")
     if not any(saving.step == "O4" for saving in explained.savings):
@@ -293,9 +284,7 @@ def _notes(explained: DeduplicationExplanation, found: LogSurvey, recipe: Recomm
     if not any(saving.step == "O6" for saving in explained.savings):
         lines.append("O6 changes nothing: no feature of a group is a sequence of [model]")
     if found.as_read.samples_per_session < SELDOM * found.samples_per_session_in_batch:
-        lines.append(
-            f"as it is read now, samples of a session seldom meet in a batch: {_cure(found, recipe)}"
-        )
+        lines.append(f"as it is read now, samples of a session seldom meet in a batch: {_cure(found, recipe)}")
     if explained.repeated_by_chance:
         lines.append(
             f"{_named(explained.repeated_by_chance)}: new in most samples, but of few values, which come back in other "

@@ -104,9 +104,7 @@ class GraphJob:
         size = byte_size(kept * self._copy_bytes)
         line = f"cache: alpha {self._cache.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
         if self._expected_rows:
-            line += (
-                f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
-            )
+            line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
         return (line,)
 
     def evaluate(self) -> dict[str, dict[str, float]]:

@@ -161,9 +161,7 @@ def graph_placement(
     row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
     if copy_bytes is None:
         copy_bytes = row_bytes
-    columns = zip(
-        np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True
-    )
+    columns = zip(np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True)
     return {
         "kind": "graph",
         "ranks": [

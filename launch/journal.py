@@ -127,9 +127,7 @@ class EpochLines(Generic[Record]):
     """
 
     def __init__(self, path: Path, kind: type[Record], *, finished_epochs: int = 0) -> None:
-        self.records: list[Record] = [
-            record for record in _read_lines(path, kind) if record.epoch <= finished_epochs
-        ]
+        self.records: list[Record] = [record for record in _read_lines(path, kind) if record.epoch <= finished_epochs]
         """All records of the run, those from before it was resumed included."""
         write_atomically(path, b"".join(_line(record).encode() for record in self.records))
         self._file = path.open("a", encoding="utf-8")
@@ -190,11 +188,7 @@ def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
                 values["ranks"] = tuple(RankCost(**rank) for rank in values["ranks"])
             found.append(kind(**values))
         except (KeyError, TypeError, ValueError) as error:
-            what = (
-                f": {error}"
-                if isinstance(error, ValueError)
-                else f": not the record of an epoch: {line[:100]!r}"
-            )
+            what = f": {error}" if isinstance(error, ValueError) else f": not the record of an epoch: {line[:100]!r}"
             raise StoreError(f"{path}, line {number}{what}. Remove that line.") from error
     return found
 
@@ -263,9 +257,7 @@ METRIC_NAMES = {
 def write_plot(records: Sequence[EpochRecord], path: Path, *, title: str) -> None:
     """Draw the curves of a run with at least one record into a .png file."""
     figure, (loss, metric, seconds) = new_figure(3)
-    loss.plot(
-        [r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records)
-    )
+    loss.plot([r.epoch for r in records], [r.loss for r in records], color=COLOURS[0], marker=_marker(records))
     loss.set_title("Training loss")
     loss.set_ylabel("mean loss per training sample")
     _draw_metric(metric, records)
@@ -303,9 +295,7 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
     axes.set_title("Not evaluated")
     best = best_record(records)
     if best is not None:
-        axes.axvline(
-            best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}"
-        )
+        axes.axvline(best.epoch, color="#888888", linestyle=":", linewidth=1.2, label=f"best epoch, {best.epoch}")
         told = {"validation": best.validation, "test": best.test}
         parts = [f"{split} {value:.4f}" for split, value in told.items() if value is not None]
         axes.set_title(f"Best epoch: {', '.join(parts)}")
@@ -322,9 +312,7 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         colour = COLOURS[index % len(COLOURS)]
         axes.bar(epochs, height, bottom=bottom, width=1.0, color=colour, label=stage, linewidth=0)
         bottom += height
-    axes.plot(
-        epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch"
-    )
+    axes.plot(epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch")
     axes.set_ylim(bottom=0)
     axes.set_title("Seconds per stage")
     axes.set_ylabel("seconds (each stage: its slowest rank)")
@@ -486,10 +474,7 @@ class EpochTable:
             shown = [names, ["-" * max(len(name), least) for name, least, _ in columns], *shown]
         self._rows += 1
         return [
-            "  ".join(
-                cell.rjust(max(len(name), least))
-                for cell, (name, least, _) in zip(cells, columns, strict=True)
-            )
+            "  ".join(cell.rjust(max(len(name), least)) for cell, (name, least, _) in zip(cells, columns, strict=True))
             for cells in shown
         ]
 

@@ -274,9 +274,7 @@ def _summary(links: Links, gigabits: NDArray[np.float64]) -> list[dict[str, obje
             row: dict[str, object] = {"pairs": f"{int(chosen.sum())} {name}"}
             for unit, values in (("latency us", links.latency_s * 1e6), ("Gbit/s", gigabits)):
                 quantiles = np.quantile(values[chosen], [0.0, 0.5, 1.0], method="nearest").tolist()
-                row |= dict(
-                    zip((f"{unit}: least", f"{unit}: median", f"{unit}: most"), quantiles, strict=True)
-                )
+                row |= dict(zip((f"{unit}: least", f"{unit}: median", f"{unit}: most"), quantiles, strict=True))
             rows.append(row)
     return rows
 

@@ -84,9 +84,7 @@ def groups_for(recipe: RecommendationRecipe, found: LogSurvey) -> tuple[tuple[st
     """Propose groups: those that save most in clustered batches."""
     log, tables = recipe.log, recipe.tables
     # A feature that transforms make has a table of its own name.
-    dims = {
-        name: tables.of(log.table_of(name) if name in log.features else name).dim for name in found.features
-    }
+    dims = {name: tables.of(log.table_of(name) if name in log.features else name).dim for name in found.features}
     costs = lookup_costs(dims, sequences=recipe.model.sequences)
     return propose_groups(found, costs)
 
@@ -263,9 +261,7 @@ def log_summary(store: LogStore) -> list[str]:
         }
         for name, entry in manifest.splits.items()
     ]
-    distinct = {
-        file.name.split("/")[-1].removesuffix(".parquet"): file.rows for file in manifest.vocabularies
-    }
+    distinct = {file.name.split("/")[-1].removesuffix(".parquet"): file.rows for file in manifest.vocabularies}
     features = [
         {
             "feature": feature.name,
@@ -283,9 +279,7 @@ def log_summary(store: LogStore) -> list[str]:
         lines += ["", *table(features).splitlines()]
     empty = {name: missing for name, missing in manifest.dense_missing.items() if missing}
     if empty:
-        lines.append(
-            "missing dense values, now 0: " + ", ".join(f"{name} {n:,}" for name, n in empty.items())
-        )
+        lines.append("missing dense values, now 0: " + ", ".join(f"{name} {n:,}" for name, n in empty.items()))
     lines.append(f"{byte_size(sum(file.num_bytes for file in manifest.all_files()))} in {store.path}")
     return lines
 

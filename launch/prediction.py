@@ -245,9 +245,7 @@ class _Predictor:
         """Bring the outputs together and write them; how many there are. Collective."""
         wanted = wanted_vertices(self._graph, self._ids)
         chunk_rows = min(max(1, CHUNK_BYTES // (4 * self._graph.outputs)), MOST_CHUNK_ROWS)
-        chunks = rows_in_users_order(
-            self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows
-        )
+        chunks = rows_in_users_order(self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows)
         with contextlib.ExitStack() as stack:
             write: Callable[[Tensor, Tensor], None] | None = None
             if self._world.rank == 0:
@@ -260,9 +258,7 @@ class _Predictor:
                     self.metric: figures,
                 }
                 out, graph = self._options.out, self._graph
-                write = stack.enter_context(
-                    prediction_file(out, graph.task, graph.outputs, about, ids=self._names)
-                )
+                write = stack.enter_context(prediction_file(out, graph.task, graph.outputs, about, ids=self._names))
             stack.enter_context(self._shown("writing", len(wanted)))
             for vertices, rows in chunks:
                 if write is not None:
@@ -281,9 +277,7 @@ class _Predictor:
             source_degrees=self._model.needs_source_degrees,
         )
         cached_ids = choose_inference_cache(self._world, graph, self._ids, self._recipe, self._fanouts)
-        store = CachedStore(
-            self._world, graph.offsets, graph.features, cached_ids=cached_ids, stage="features"
-        )
+        store = CachedStore(self._world, graph.offsets, graph.features, cached_ids=cached_ids, stage="features")
         with self._shown("minibatches", sampled_steps(graph, self._ids, batch_size)):
             return infer_sampled(
                 self._world,

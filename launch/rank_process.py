@@ -73,9 +73,7 @@ class RunOptions:
         if not self.deadline_s > 0:
             raise RecipeError(f"deadline_s = {self.deadline_s} must be above 0 seconds")
         if self.threads < 0:
-            raise RecipeError(
-                f"threads = {self.threads} must be at least 1, or 0 for a fair share of the cores"
-            )
+            raise RecipeError(f"threads = {self.threads} must be at least 1, or 0 for a fair share of the cores")
         if self.checkpoint_every_steps < 0:
             raise RecipeError(
                 f"checkpoint_every_steps = {self.checkpoint_every_steps} must be at least 1, or 0 for only at the ends "

@@ -309,9 +309,7 @@ def _click_recommender(
         recipe.model,
         num_dense=len(store.dense),
         pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
-        sequence_dims={
-            name: table.embedding_dim for table in sequence_tables for name in table.feature_names
-        },
+        sequence_dims={name: table.embedding_dim for table in sequence_tables for name in table.feature_names},
         seed=recipe.run.seed,
         deduplication=recipe.deduplication,
     )

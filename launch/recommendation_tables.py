@@ -120,10 +120,7 @@ def log_table_specs(recipe: RecommendationRecipe, store: LogStore) -> list[Table
     rows = store.split("train").rows
     mean_ids = {feature.name: feature.mean_ids("train", rows) for feature in store.features}
     # A feature that the reader makes of a dense column has one id in every sample.
-    return [
-        replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features))
-        for spec in specs
-    ]
+    return [replace(spec, lookups_per_sample=sum(mean_ids.get(name, 1.0) for name in spec.features)) for spec in specs]
 
 
 def plan_tables(recipe: RecommendationRecipe, store: LogStore, world_size: int) -> Plan:
@@ -163,9 +160,7 @@ def set_first_values(
         batch.load_state(
             replace(
                 part,
-                tensor=load_pretrained(
-                    pretrained[name], name, part.piece.rows, part.piece.columns, shape=shapes[name]
-                ),
+                tensor=load_pretrained(pretrained[name], name, part.piece.rows, part.piece.columns, shape=shapes[name]),
             )
             for part in batch.state()
             if (name := part.piece.name) in pretrained and part.name == "weight"

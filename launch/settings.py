@@ -107,9 +107,7 @@ def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) 
     inner: dict[str, Any] = {}
     if sections:
         fields.pop(sections)
-        named = {
-            key: value for key, value in values.items() if key not in fields and isinstance(value, Mapping)
-        }
+        named = {key: value for key, value in values.items() if key not in fields and isinstance(value, Mapping)}
         inner[sections] = _parse_named_values(types[sections], named, place)
         values = {key: value for key, value in values.items() if key not in named}
     for key in values:
@@ -117,9 +115,7 @@ def _parse_table(kind: "type[DataclassInstance]", values: object, place: Place) 
             raise place.refuse(_unknown_key(key, list(fields)))
     for name, field in fields.items():
         if name not in values and _is_required(field):
-            raise place.refuse(
-                f"needs {'the section' if _is_section(types[name]) else 'a value for'} {name!r}"
-            )
+            raise place.refuse(f"needs {'the section' if _is_section(types[name]) else 'a value for'} {name!r}")
     parsed = {key: _parse_value(types[key], value, key, place) for key, value in values.items()}
     try:
         return kind(**parsed, **inner)
@@ -164,9 +160,7 @@ def _convert(expected: Any, value: Any, place: Place) -> tuple[bool, Any]:
     """Whether a value fits a type that is no union and no dataclass, and the value in that type."""
     origin = typing.get_origin(expected)
     if origin is Literal:
-        return any(
-            type(value) is type(choice) and value == choice for choice in typing.get_args(expected)
-        ), value
+        return any(type(value) is type(choice) and value == choice for choice in typing.get_args(expected)), value
     if origin is tuple:
         return _convert_tuple(typing.get_args(expected), value, place)
     if expected is NoneType:
@@ -219,9 +213,7 @@ def _describe(expected: Any) -> str:
 
 def _unknown_key(key: str, known: list[str]) -> str:
     nearest = difflib.get_close_matches(key, known, n=1, cutoff=0.5)
-    return f"has no key {key!r}. " + (
-        f"Did you mean {nearest[0]!r}?" if nearest else f"Its keys: {', '.join(known)}."
-    )
+    return f"has no key {key!r}. " + (f"Did you mean {nearest[0]!r}?" if nearest else f"Its keys: {', '.join(known)}.")
 
 
 def _is_required(field: "dataclasses.Field[Any]") -> bool:
@@ -256,9 +248,7 @@ def read_toml(path: Path) -> dict[str, Any]:
     except FileNotFoundError:
         raise RecipeError(f"{path}: no such file. Give the path of a recipe (*.toml).") from None
     except (OSError, UnicodeDecodeError) as error:
-        raise RecipeError(
-            f"{path}: cannot be read as text: {error}. Give the path of a recipe (*.toml)."
-        ) from error
+        raise RecipeError(f"{path}: cannot be read as text: {error}. Give the path of a recipe (*.toml).") from error
     except tomllib.TOMLDecodeError as error:
         raise RecipeError(f"{path}: not valid TOML: {error}") from error
 
@@ -289,9 +279,7 @@ def with_overrides(values: Mapping[str, Any], assignments: Iterable[str]) -> dic
         name, equals, text = assignment.partition("=")
         keys = [key.strip() for key in name.split(".")]
         if not equals or not all(keys):
-            raise RecipeError(
-                f"--set {assignment}: expected SECTION.KEY=VALUE, for example training.epochs=5"
-            )
+            raise RecipeError(f"--set {assignment}: expected SECTION.KEY=VALUE, for example training.epochs=5")
         table = result
         for key in keys[:-1]:
             inner = table.setdefault(key, {})

@@ -112,9 +112,7 @@ def sorted_rows(names: Iterable[str], data: Literal["graph", "log"]) -> list[str
     """Rows from top to bottom: those known, then others by name, and traffic that belongs to no minibatch."""
     places = {name: place for place, name in enumerate(_rows(data))}
     last = len(places) + 1
-    return sorted(
-        names, key=lambda name: (last if name == OTHER_TRAFFIC else places.get(name, last - 1), name)
-    )
+    return sorted(names, key=lambda name: (last if name == OTHER_TRAFFIC else places.get(name, last - 1), name))
 
 
 def _rows(data: Literal["graph", "log"]) -> Rows:
@@ -205,17 +203,14 @@ def _placed_rows(trace: RankTrace, origin_ns: int) -> dict[str, list[_Placed]]:
     timed: defaultdict[str, list[tuple[int, int, Span]]] = defaultdict(list)
     for span in trace.spans:
         begin, end = (
-            (trace.alignment.to_rank_0_ns(moment) - origin_ns) // TICK_NS
-            for moment in (span.begin_ns, span.end_ns)
+            (trace.alignment.to_rank_0_ns(moment) - origin_ns) // TICK_NS for moment in (span.begin_ns, span.end_ns)
         )
         timed[row_of(span, trace.data)].append((begin, end, span))
     rows: dict[str, list[_Placed]] = {}
     for name in sorted_rows(timed, trace.data):
         ordered = sorted(timed[name])
         chosen = lanes((begin, end) for begin, end, _ in ordered)
-        rows[name] = [
-            _Placed(span, begin, end, lane) for (begin, end, span), lane in zip(ordered, chosen, strict=True)
-        ]
+        rows[name] = [_Placed(span, begin, end, lane) for (begin, end, span), lane in zip(ordered, chosen, strict=True)]
     return rows
 
 

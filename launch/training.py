@@ -59,9 +59,7 @@ def train(
         contextlib.closing(_open_job(world, recipe, device)) as job,
     ):
         # Its checks need the number of steps, which only the data tell.
-        learning_rate_factor(
-            recipe.training.schedule, 0, recipe.training.epochs * job.trainer.steps_per_epoch
-        )
+        learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * job.trainer.steps_per_epoch)
         run = _Run(world, recipe, job)
         if resume is not None:
             run.restore(resume)
@@ -144,9 +142,7 @@ class _Run:
             timeline: Timeline | None = None
             if trace:
                 file = RunFolder(checkpoints.parent).trace_file
-                timeline = open_until_the_end.enter_context(
-                    Timeline(self._world, self._job, file, say=progress.write)
-                )
+                timeline = open_until_the_end.enter_context(Timeline(self._world, self._job, file, say=progress.write))
             while self._finished_epochs < self._recipe.training.epochs and not self._stopping.should_stop:
                 record, ranks, improved = self._one_epoch(progress, checkpoints)
                 if journal is not None:
@@ -162,16 +158,12 @@ class _Run:
         assert result is not None
         return result
 
-    def _one_epoch(
-        self, progress: Progress, checkpoints: Path
-    ) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
+    def _one_epoch(self, progress: Progress, checkpoints: Path) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
         started = time.perf_counter()
         assert self._world.meter is not None
         self._world.meter.reset()
         self._job.trainer.stopwatch.reset()
-        progress.start(
-            f"epoch {self._finished_epochs + 1}", self._job.trainer.steps_per_epoch - self._first_step
-        )
+        progress.start(f"epoch {self._finished_epochs + 1}", self._job.trainer.steps_per_epoch - self._first_step)
         every = self._recipe.run.checkpoint_every_steps
 
         def after_step(done: int) -> None:
@@ -194,9 +186,7 @@ class _Run:
             with self._job.trainer.stopwatch.measure("evaluate"):
                 values = self._job.evaluate()
         metric = self._job.metric
-        improved = "validation" in values and self._stopping.update(
-            self._finished_epochs, values["validation"][metric]
-        )
+        improved = "validation" in values and self._stopping.update(self._finished_epochs, values["validation"][metric])
         cost = self._cost_so_far(started, traffic)
         shares = {
             "share of rows found at home": home_share([cost]),

@@ -119,9 +119,7 @@ class _ExpandColumns(torch.autograd.Function):
         gradients: list[Tensor | None] = []
         upstream = upstream.contiguous()
         wanted = ctx.needs_input_grad[3:]
-        for inverse, table, shape, is_wanted in zip(
-            ctx.saved_tensors, ctx.runs, ctx.shapes, wanted, strict=True
-        ):
+        for inverse, table, shape, is_wanted in zip(ctx.saved_tensors, ctx.runs, ctx.shapes, wanted, strict=True):
             if not is_wanted:
                 gradients.append(None)
                 continue
@@ -186,10 +184,7 @@ class Embeddings:
         return Embeddings(
             [PooledRows(names, tuple(dims.values()), pooled, None)],
             names,
-            {
-                name: Deduplicated(Jagged(rows.values(), rows.offsets()))
-                for name, rows in (sequences or {}).items()
-            },
+            {name: Deduplicated(Jagged(rows.values(), rows.offsets())) for name, rows in (sequences or {}).items()},
         )
 
     @property

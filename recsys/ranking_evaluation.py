@@ -188,9 +188,7 @@ class RankingEvaluator(_Evaluator[IntArray]):
         wanted = {"validation": interactions.validation, "test": interactions.test}
         self._relevant = {split: lists for split, lists in wanted.items() if len(lists.values) > 0}
         if not self._relevant:
-            raise DataError(
-                "neither validation nor test items to measure on: set validation_fraction above 0"
-            )
+            raise DataError("neither validation nor test items to measure on: set validation_fraction above 0")
         self.metric = f"recall@{k}"
         self.higher_is_better = True
         self._interactions = interactions
@@ -224,9 +222,7 @@ class RankingEvaluator(_Evaluator[IntArray]):
                 # Validation first: test leaves out what validation does, and more.
                 for split in self._relevant:
                     best[split].update(scores, first, self._k)
-        return {
-            split: self._measure(split, [best[split].items for best in bests]) for split in self._relevant
-        }
+        return {split: self._measure(split, [best[split].items for best in bests]) for split in self._relevant}
 
     def _batch(self, queries: IntArray, items: IntArray) -> Batch:
         draws = np.zeros(max(len(queries), len(items)), dtype=np.uint64)

@@ -91,9 +91,7 @@ class Recommender(nn.Module):
     ) -> None:
         super().__init__()
         if bags is None and sequences is None:
-            raise RecipeError(
-                "a recommender without tables: give it a collection of pooled or unpooled features"
-            )
+            raise RecipeError("a recommender without tables: give it a collection of pooled or unpooled features")
         if bags is not None and sequences is not None and bags.groups != sequences.groups:
             raise RecipeError(
                 f"pooled features were made for the groups {list(bags.groups)}, unpooled ones for "

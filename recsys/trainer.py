@@ -182,9 +182,7 @@ class RecommendationTrainer:
         self.recommender.train()
         self._loss = loss_before if self._world.rank == 0 else 0.0
         with self._source.batches(epoch, first_step) as batches:
-            steps = pipelined(
-                self._taken(batches), lambda batch: self.recommender.start(batch, self.stopwatch)
-            )
+            steps = pipelined(self._taken(batches), lambda batch: self.recommender.start(batch, self.stopwatch))
             for step in range(first_step, self.steps_per_epoch):
                 # Before the lookup starts: fused tables learn at the rate that it found.
                 self._set_learning_rates(epoch, step)
@@ -240,9 +238,7 @@ class RecommendationTrainer:
     def _train_step(self, batch: Batch, lookup: RecommenderLookup, epoch: int, step: int) -> float:
         """Forward, backward and update of one batch; returns the loss summed over this rank's samples."""
         self._reducer.start()
-        context = DropoutContext(
-            seed=self._seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(self._device)
-        )
+        context = DropoutContext(seed=self._seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(self._device))
         model = self.recommender.model
         with self.stopwatch.measure("forward"):
             begun = model.begin(batch.dense)  # While pooled vectors are on the wire.
@@ -268,9 +264,7 @@ class RecommendationTrainer:
         self.recommender.set_table_learning_rate(self._table_learning_rate * factor)
 
 
-def _make_optimizer(
-    recommender: Recommender, options: RecommendationTrainingOptions
-) -> torch.optim.Optimizer:
+def _make_optimizer(recommender: Recommender, options: RecommendationTrainingOptions) -> torch.optim.Optimizer:
     parameters = list(recommender.model.parameters())
     kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
     kind: Callable[..., torch.optim.Optimizer] = kinds[options.optimizer]

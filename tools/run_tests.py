@@ -108,9 +108,7 @@ def _mpirun() -> str:
     return mpirun
 
 
-def _stream(
-    command: Sequence[str], environment: dict[str, str], folder: Path, limit_s: float
-) -> tuple[int, str]:
+def _stream(command: Sequence[str], environment: dict[str, str], folder: Path, limit_s: float) -> tuple[int, str]:
     """Run a command, show its output as it comes, and remember the closing line of pytest in it."""
     closing_line = "(pytest did not get to its closing line)"
     with subprocess.Popen(

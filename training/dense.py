@@ -41,10 +41,7 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
 def _uses_onednn(x: Tensor) -> bool:
     """Whether products with these rows go through oneDNN: float32 in CPU memory, and at least one of them."""
     return (
-        x.dtype == torch.float32
-        and x.device.type == "cpu"
-        and x.numel() > 0
-        and torch.backends.mkldnn.is_available()
+        x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and torch.backends.mkldnn.is_available()
     )
 
 
@@ -124,9 +121,7 @@ def glorot(*shape: int, generator: torch.Generator) -> nn.Parameter:
     return nn.Parameter(nn.init.xavier_uniform_(torch.empty(shape), generator=generator))
 
 
-def make_linear(
-    in_features: int, out_features: int, *, bias: bool = True, generator: torch.Generator
-) -> Linear:
+def make_linear(in_features: int, out_features: int, *, bias: bool = True, generator: torch.Generator) -> Linear:
     """A linear map with `glorot` weights and zero bias.
 
     Args:

@@ -122,9 +122,7 @@ class EarlyStopping:
         """Check the option."""
         self.best_value = -math.inf if self.higher_is_better else math.inf
         if self.patience is not None and self.patience < 1:
-            raise RecipeError(
-                f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end"
-            )
+            raise RecipeError(f"patience = {self.patience} epochs: must be at least 1, or absent to train to the end")
 
     def update(self, epoch: int, value: float) -> bool:
         """Take in the value of an epoch; epochs may be skipped between evaluations.

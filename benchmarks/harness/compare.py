@@ -65,9 +65,7 @@ def compare(
             f"expected at least one repeat and a baseline among {', '.join(variants) or 'no variants'}, "
             f"got {repeats} and {baseline!r}"
         )
-    described = {
-        name: what if isinstance(what, Variant) else Variant(run=what) for name, what in variants.items()
-    }
+    described = {name: what if isinstance(what, Variant) else Variant(run=what) for name, what in variants.items()}
     seconds: dict[str, list[float]] = {name: [] for name in described}
     peaks = dict.fromkeys(described, 0)
     names = deque(described)

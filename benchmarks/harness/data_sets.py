@@ -134,9 +134,7 @@ def interleaved(samples: Any, *, concurrent_sessions: int = 10_000) -> Any:
     Sessions begin one after the other, and each lasts as long as it takes so many to begin.
     """
     sessions, places = (samples[name].to_numpy() for name in ("session", "time"))
-    moments = (places + np.random.default_rng(INTERLEAVING_SEED).random(places.size)) / np.bincount(sessions)[
-        sessions
-    ]
+    moments = (places + np.random.default_rng(INTERLEAVING_SEED).random(places.size)) / np.bincount(sessions)[sessions]
     return samples.take(np.argsort(sessions + concurrent_sessions * moments, kind="stable"))
 
 

@@ -44,9 +44,7 @@ def read_results(folder: Path) -> list[BenchmarkResult]:
         StoreError: a file is damaged, or named after another benchmark.
     """
     if not folder.is_dir():
-        raise DataError(
-            f"there is no folder {folder}: run a benchmark, or name the folder that its result is in"
-        )
+        raise DataError(f"there is no folder {folder}: run a benchmark, or name the folder that its result is in")
     results = []
     for path in sorted(folder.glob("*.json")):
         result = read_result(path)
@@ -94,12 +92,8 @@ def main(arguments: Sequence[str] | None = None) -> int:
 
 def _section(result: BenchmarkResult) -> str:
     parts = [f"## {_title(result)}", f"`{result.command}`"]
-    parts.append(
-        "\n".join(f"- {'met' if aim.met else '**missed**'}: {aim.text}" for aim in result.aims.values())
-    )
-    parts.append(
-        _table(("figure", "value"), [(key, f"{value:.6g}") for key, value in result.figures.items()])
-    )
+    parts.append("\n".join(f"- {'met' if aim.met else '**missed**'}: {aim.text}" for aim in result.aims.values()))
+    parts.append(_table(("figure", "value"), [(key, f"{value:.6g}") for key, value in result.figures.items()]))
     for setting, comparison in result.comparisons.items():
         parts += [f"{setting}, seconds per {comparison.per}:", _comparison(comparison)]
     return "\n" + "\n\n".join(part for part in parts if part) + "\n"
@@ -112,10 +106,7 @@ def _comparison(comparison: Comparison) -> str:
 
 def _table(columns: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
     lines = [columns, ["---"] * len(columns), *rows]
-    return (
-        "\n".join("| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines)
-        + "\n"
-    )
+    return "\n".join("| " + " | ".join(word.replace("|", "\\|") for word in line) + " |" for line in lines) + "\n"
 
 
 def _number(value: object) -> str:

@@ -103,9 +103,7 @@ class Program:
             deadline_s=deadline_s,
         )
 
-    def in_process(
-        self, task: Mapping[str, Any], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S
-    ) -> Any:
+    def in_process(self, task: Mapping[str, Any], *, threads: int, deadline_s: float = DEFAULT_DEADLINE_S) -> Any:
         """Run this script's `work` in a fresh process, where OpenMP and MKL have their threads from the start.
 
         Returns and raises as `on_ranks`.
@@ -191,12 +189,8 @@ def conclude(program: Program, findings: Findings) -> None:
 
 
 def _parser(description: str, *, ranks: bool, has_workers: bool) -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
-        description=description, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
-    parser.add_argument(
-        "--short", action="store_true", help="a smaller version: under 3 minutes on two cores"
-    )
+    parser = argparse.ArgumentParser(description=description, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--short", action="store_true", help="a smaller version: under 3 minutes on two cores")
     parser.add_argument(
         "--save",
         type=Path,

@@ -45,9 +45,7 @@ NETWORK_NAMESPACES: Final = "netns"
 SHARED_MEMORY: Final = Path("/dev/shm")
 """Where each rank of MPICH keeps a file of 1 MB, which stays there when the rank is killed."""
 
-INSTEAD: Final = (
-    "What works without: ranks on this machine (mpirun -n 4 ...), and a real cluster by a host file."
-)
+INSTEAD: Final = "What works without: ranks on this machine (mpirun -n 4 ...), and a real cluster by a host file."
 
 
 def enter_namespaces() -> None:
@@ -74,8 +72,7 @@ def enter_namespaces() -> None:
         raise ClusterError(
             f"cannot make new namespaces as user {user}: {error.strerror}. Run windrow cluster as root (sudo), or let "
             "the kernel give users their own namespaces (sysctl user.max_user_namespaces above 0; on Ubuntu also "
-            "kernel.apparmor_restrict_unprivileged_userns=0); a container needs the capability SYS_ADMIN. "
-            + INSTEAD
+            "kernel.apparmor_restrict_unprivileged_userns=0); a container needs the capability SYS_ADMIN. " + INSTEAD
         ) from error
 
 

@@ -91,9 +91,7 @@ class ClusterOptions:
                 "windrow cluster"
             )
         if num_hosts > MAX_HOSTS:
-            raise ClusterError(
-                f"{num_hosts} hosts are more than one machine can stand in for: at most {MAX_HOSTS}"
-            )
+            raise ClusterError(f"{num_hosts} hosts are more than one machine can stand in for: at most {MAX_HOSTS}")
         for rate in self.rates:
             if rate is not None and not SLOWEST_BITS_PER_SECOND <= rate <= FASTEST_BITS_PER_SECOND:
                 raise ClusterError(
@@ -139,9 +137,7 @@ def parse_rate(text: str) -> int | None:
         return None
     match = re.fullmatch(r"(\d+(?:\.\d+)?)(bit|kbit|mbit|gbit)", text)
     if match is None:
-        raise ClusterError(
-            f"rate {text!r}: expected a number with its unit (100mbit, 1gbit, 2.5gbit), or {UNLIMITED}"
-        )
+        raise ClusterError(f"rate {text!r}: expected a number with its unit (100mbit, 1gbit, 2.5gbit), or {UNLIMITED}")
     return round(float(match[1]) * UNITS[match[2]])
 
 
@@ -208,9 +204,7 @@ def link_shape(rate: int) -> LinkShape:
     """The figures of a link of so many bits per second."""
     burst = min(max(round(rate * BURST_S / 8), SMALLEST_BURST_BYTES), LARGEST_BURST_BYTES)
     fits = burst >= LARGE_PACKET_BYTES + HEADERS_BYTES
-    return LinkShape(
-        rate=rate, burst_bytes=burst, packet_bytes=LARGE_PACKET_BYTES if fits else SMALL_PACKET_BYTES
-    )
+    return LinkShape(rate=rate, burst_bytes=burst, packet_bytes=LARGE_PACKET_BYTES if fits else SMALL_PACKET_BYTES)
 
 
 def shaping_commands(interface: str, shape: LinkShape, peers: Sequence[str], *, by: str) -> list[str]:

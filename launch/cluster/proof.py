@@ -88,9 +88,7 @@ def prove(options: ClusterOptions, environment: dict[str, str], set_up: SetUp) -
         ClusterError: messages went another way, or the links have other rates than they should.
     """
     num_hosts = len(options.hosts)
-    lengths = [
-        message_bytes(options.rates[one], options.rates[other]) for one, other in ring_pairs(num_hosts)
-    ]
+    lengths = [message_bytes(options.rates[one], options.rates[other]) for one, other in ring_pairs(num_hosts)]
     probe = [sys.executable, "-P", "-m", "windrow.launch.cluster.proof", *map(str, lengths)]
     done = set_up.run("mpirun", "-n", str(num_hosts), *probe, check=False, environment=environment)
     if done.returncode != 0:
@@ -165,9 +163,7 @@ def judge(options: ClusterOptions, results: list[PairResult]) -> None:
         allowed, measured = min(limits), result.bits_per_second
         told = f"{pair}: {measured / 1e9:.3g} Gbit/s over links of {allowed / 1e9:.3g} Gbit/s"
         if measured > TOO_FAST * allowed:
-            raise ClusterError(
-                f"{told}: the links do not keep their rate. Does `tc -s class show` list their queues?"
-            )
+            raise ClusterError(f"{told}: the links do not keep their rate. Does `tc -s class show` list their queues?")
         if measured < TOO_SLOW * allowed:
             raise ClusterError(
                 f"{told}: this machine's processors do not carry that rate, or are busy with other work. Take a lower "

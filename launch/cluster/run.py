@@ -131,9 +131,7 @@ def write_launcher_files(options: ClusterOptions, folder: Path) -> LauncherFiles
     return files
 
 
-def cluster_environment(
-    options: ClusterOptions, files: LauncherFiles, inherited: Mapping[str, str]
-) -> dict[str, str]:
+def cluster_environment(options: ClusterOptions, files: LauncherFiles, inherited: Mapping[str, str]) -> dict[str, str]:
     """The environment of everything that runs in the cluster; inherited settings of where ranks start give way."""
     kept = {name: value for name, value in inherited.items() if name not in OTHER_LAUNCHERS}
     return {

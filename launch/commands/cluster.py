@@ -58,7 +58,5 @@ def run(arguments: argparse.Namespace) -> int:
     options = make_options(arguments.hosts, arguments.rate)
     command = arguments.command[1:] if arguments.command[:1] == ["--"] else arguments.command
     if not command:
-        raise ClusterError(
-            "no command to run: give it after --, as in windrow cluster ... -- mpirun -n 4 ..."
-        )
+        raise ClusterError("no command to run: give it after --, as in windrow cluster ... -- mpirun -n 4 ...")
     return run_in_cluster(options, command)

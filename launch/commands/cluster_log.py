@@ -113,11 +113,7 @@ def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
     from windrow.launch.terminal import byte_size
 
     sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
-    change = (
-        f"{summary.ratio:.2f} times smaller"
-        if summary.ratio >= 1
-        else f"{1 / summary.ratio:.2f} times larger"
-    )
+    change = f"{summary.ratio:.2f} times smaller" if summary.ratio >= 1 else f"{1 / summary.ratio:.2f} times larger"
     lines = [
         f"{output}: {summary.files} files, {summary.row_groups} row groups",
         f"{summary.rows} rows of {summary.sessions} sessions, {summary.rows_per_session:.2f} rows to a session",

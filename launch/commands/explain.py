@@ -80,9 +80,7 @@ def add_parser(commands: Commands) -> None:
         "--alphas", type=_alphas, metavar="A,B,...", help="replication factors to show, for example 0,0.1,0.5"
     )
     parser.add_argument("--ranks", type=int, metavar="N", help="of a log: how many ranks will train (1)")
-    parser.add_argument(
-        "--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)"
-    )
+    parser.add_argument("--rows", type=int, metavar="N", help="of a log: about the most samples to look at (262144)")
     parser.add_argument("--plot", type=Path, metavar="FILE", help="also draw the curves (*.png)")
     parser.add_argument("--json", type=Path, metavar="FILE", help="also write all numbers (*.json)")
     add_overrides(parser, example="cache.policy=degree")
@@ -184,9 +182,7 @@ def _work(
     device = wanted if wanted.type == "cpu" or torch.cuda.is_available() else torch.device("cpu")
     cores = usable_cores()
     threads = recipe.run.threads or max(1, cores // sharing)
-    work = measure_step_work(
-        graph, recipe, device, threads=threads, slower=max(1.0, sharing * threads / cores)
-    )
+    work = measure_step_work(graph, recipe, device, threads=threads, slower=max(1.0, sharing * threads / cores))
     where = "measured here" if device == wanted else "measured here on a CPU, for want of a GPU"
     ranks = "1 rank" if sharing == 1 else f"{sharing} ranks"
     return work, f"{where} with {cores} {'core' if cores == 1 else 'cores'} for {ranks}"

@@ -37,9 +37,7 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "--format", choices=("safetensors", "torchrec"), default="safetensors", help="safetensors by default"
     )
-    parser.add_argument(
-        "--out", type=Path, required=True, metavar="FILE", help="file to write, or to replace"
-    )
+    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, or to replace")
     add_checkpoint(parser)
     parser.add_argument(
         "--table",
@@ -69,9 +67,7 @@ def run(arguments: argparse.Namespace) -> int:
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
     files = checkpoint.header.table_files
     if not files:
-        raise StoreError(
-            f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run"
-        )
+        raise StoreError(f"{checkpoint.path} has no embedding tables: give the folder of a recommendation run")
     check_shard_files(tables_folder(checkpoint.path), files)
     with ShardReader(tables_folder(checkpoint.path), files) as reader:
         tables = arguments.tables or reader.tables

@@ -95,9 +95,7 @@ def run(arguments: argparse.Namespace) -> int:
     if arguments.samples < 1:
         raise RecipeError(f"--samples {arguments.samples}: ask for at least 1")
     if arguments.recipe is not None and arguments.recipe.resolve() == output.resolve():
-        raise RecipeError(
-            f"--recipe {arguments.recipe} is the log itself: choose another file for one of them"
-        )
+        raise RecipeError(f"--recipe {arguments.recipe} is the log itself: choose another file for one of them")
     for path in (output, arguments.recipe):
         if path is not None and path.exists() and not arguments.overwrite:
             raise StoreError(f"{path} is there already: choose another file, or give --overwrite")

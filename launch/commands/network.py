@@ -51,9 +51,7 @@ def add_parser(commands: Commands) -> None:
         epilog=EXAMPLES,
     )
     source = parser.add_mutually_exclusive_group()
-    source.add_argument(
-        "--measure", action="store_true", help="measure anew, though links of these hosts are known"
-    )
+    source.add_argument("--measure", action="store_true", help="measure anew, though links of these hosts are known")
     source.add_argument(
         "--describe", type=Path, metavar="FILE", help="description of a network (*.toml) instead of this one"
     )

@@ -38,15 +38,9 @@ def add_parser(commands: Commands) -> None:
     parser.add_argument(
         "recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe (*.toml) that names graph and store"
     )
-    parser.add_argument(
-        "--graph", type=Path, metavar="PATH", help="graph to split, instead of a recipe; needs --out"
-    )
-    parser.add_argument(
-        "--out", type=Path, metavar="STORE", help="folder to write, instead of the recipe's store"
-    )
-    parser.add_argument(
-        "--parts", type=int, metavar="K", help="number of parts: one for each rank that will train"
-    )
+    parser.add_argument("--graph", type=Path, metavar="PATH", help="graph to split, instead of a recipe; needs --out")
+    parser.add_argument("--out", type=Path, metavar="STORE", help="folder to write, instead of the recipe's store")
+    parser.add_argument("--parts", type=int, metavar="K", help="number of parts: one for each rank that will train")
     parser.add_argument("--method", metavar="NAME", help="metis, fennel or random")
     parser.add_argument("--seed", type=int, metavar="N", help="of everything random in the partitioner")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
@@ -84,13 +78,9 @@ def _job(arguments: argparse.Namespace) -> "PartitionJob":
 def _overrides(arguments: argparse.Namespace) -> list[str]:
     """The options of the command line as ``--set`` texts, which win over ``--set`` itself; JSON quotes as TOML does."""
     given = {
-        "store": None
-        if arguments.out is None
-        else json.dumps(str(arguments.out.absolute()), ensure_ascii=False),
+        "store": None if arguments.out is None else json.dumps(str(arguments.out.absolute()), ensure_ascii=False),
         "partition.num_parts": arguments.parts,
-        "partition.method": None
-        if arguments.method is None
-        else json.dumps(arguments.method, ensure_ascii=False),
+        "partition.method": None if arguments.method is None else json.dumps(arguments.method, ensure_ascii=False),
         "partition.seed": arguments.seed,
     }
     return [*arguments.overrides, *(f"{name}={value}" for name, value in given.items() if value is not None)]

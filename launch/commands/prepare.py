@@ -29,9 +29,7 @@ def add_parser(commands: Commands) -> None:
         "One process does this: start it without mpirun.",
         epilog=EXAMPLES,
     )
-    parser.add_argument(
-        "recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store"
-    )
+    parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_overrides(parser, example="split.seed=1")
 

@@ -33,9 +33,7 @@ def add_parser(commands: Commands) -> None:
         "still goes on is shown as far as it has come. One process does this: start it without mpirun.",
         epilog=EXAMPLES,
     )
-    parser.add_argument(
-        "runs", type=Path, nargs="*", metavar="RUN", help="folder of a run; any number of them"
-    )
+    parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="folder of a run; any number of them")
     parser.add_argument(
         "--benchmarks",
         type=Path,
@@ -58,9 +56,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow report")
     if not arguments.runs and not arguments.benchmarks:
-        raise RecipeError(
-            "windrow report: nothing to show: name folders of runs, or files after --benchmarks"
-        )
+        raise RecipeError("windrow report: nothing to show: name folders of runs, or files after --benchmarks")
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     from windrow.launch.report.benchmarks import read_results

@@ -110,7 +110,5 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     if figures:
         which = "last epoch" if result.best_epoch is None else f"best epoch {result.best_epoch}"
         lines.append(f"{which}: {', '.join(figures)}")
-    lines += [
-        f"{name} {result.figures[name]:.4f}{note}" for name, note in SAID.items() if name in result.figures
-    ]
+    lines += [f"{name} {result.figures[name]:.4f}{note}" for name, note in SAID.items() if name in result.figures]
     return [*lines, f"everything about the run is in {result.run_folder}"]

@@ -29,9 +29,7 @@ def read_results(paths: Sequence[Path]) -> list[BenchmarkResult]:
         if path.is_dir():
             found = sorted(path.glob("*.json"))
             if not found:
-                raise StoreError(
-                    f"{path} holds no result (*.json): run a benchmark with --save, or make bench"
-                )
+                raise StoreError(f"{path} holds no result (*.json): run a benchmark with --save, or make bench")
             files |= dict.fromkeys(found)
         else:
             files[path] = None
@@ -69,9 +67,7 @@ def _section(result: BenchmarkResult, number: int) -> Section:
     ]
     versions = ", ".join(f"{name} {version}" for name, version in result.packages.items())
     return Section(
-        name=f"benchmark-{result.benchmark}-{result.form}{f'-{number}' if number else ''}".lower().replace(
-            "_", "-"
-        ),
+        name=f"benchmark-{result.benchmark}-{result.form}{f'-{number}' if number else ''}".lower().replace("_", "-"),
         title=f"Benchmark: {result.benchmark}{form}{again}",
         lead=f"{result.date}, on {result.hardware}; commit {result.commit}; {versions}. Started by: {result.command}",
         panels=panels,
@@ -103,10 +99,7 @@ def _aims_panel(result: BenchmarkResult) -> Panel:
 
 def _table(table: ResultTable) -> Table:
     rows = [
-        [
-            f"{cell:.5g}" if isinstance(cell, float) else f"{cell:,}" if type(cell) is int else str(cell)
-            for cell in row
-        ]
+        [f"{cell:.5g}" if isinstance(cell, float) else f"{cell:,}" if type(cell) is int else str(cell) for cell in row]
         for row in table.rows
     ]
     return Table(header=table.columns, rows=rows)

@@ -53,9 +53,7 @@ def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
             found = _points([run], operator.attrgetter(split))
             points += [point | {"series": f"{prefix}{split}"} for point in found if math.isfinite(point["y"])]
     if not points:
-        return Panel(
-            title=name, missing="No epoch was evaluated, or the metric had no value: see the recipe's splits."
-        )
+        return Panel(title=name, missing="No epoch was evaluated, or the metric had no value: see the recipe's splits.")
     better = "higher" if chosen[0].records[-1].higher_is_better else "lower"
     looks = {"color_discrete_map": colours, "line_dash": "series", "line_dash_map": dashes}
     views = _scaled(points, f"{plain(name)} ({better} is better)", **looks)

@@ -155,9 +155,7 @@ def _differences_panels(runs: Sequence[ReportedRun]) -> list[Panel]:
     return panels
 
 
-def _settings_beside(
-    runs: Sequence[ReportedRun], settings: Sequence[Mapping[str, str]], keys: Sequence[str]
-) -> Table:
+def _settings_beside(runs: Sequence[ReportedRun], settings: Sequence[Mapping[str, str]], keys: Sequence[str]) -> Table:
     marked = {
         (row, column + 1)
         for row, key in enumerate(keys)
@@ -189,9 +187,7 @@ def _figures() -> dict[str, Callable[[ReportedRun], str]]:
         "time of all epochs": lambda run: duration(sum(record.seconds for record in run.records)),
         "time per epoch (median)": lambda run: duration(statistics.median(r.seconds for r in run.records)),
         "rows fetched per epoch": lambda run: count(statistics.fmean(r.rows_fetched for r in run.records)),
-        "bytes fetched per epoch": lambda run: byte_size(
-            statistics.fmean(r.bytes_fetched for r in run.records)
-        ),
+        "bytes fetched per epoch": lambda run: byte_size(statistics.fmean(r.bytes_fetched for r in run.records)),
         "ranks": lambda run: ABSENT if run.num_ranks is None else str(run.num_ranks),
         "bytes between ranks per epoch": _traffic,
         "rows found at home": lambda run: _share(run, home_share),

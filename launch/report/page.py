@@ -31,9 +31,7 @@ __all__ = ["build_page"]
 TEMPLATES = Path(__file__).resolve().parent / "templates"
 
 
-def build_page(
-    runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], *, made: datetime | None = None
-) -> str:
+def build_page(runs: Sequence[ReportedRun], results: Sequence[BenchmarkResult], *, made: datetime | None = None) -> str:
     """Draw everything.
 
     Args:

@@ -81,9 +81,7 @@ class Section:
     """Whether panels fill columns from the top, where their heights differ much and rows mean nothing."""
 
 
-def per_run(
-    runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: Any
-) -> Section:
+def per_run(runs: "Sequence[ReportedRun]", panel: "Callable[[ReportedRun, str], Panel]", **texts: Any) -> Section:
     """A section with a panel for each run.
 
     Args:

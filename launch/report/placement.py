@@ -41,9 +41,7 @@ def _panel(run: ReportedRun, title: str) -> Panel:
                 title=title,
                 description=f"Bars: how vertices, edges and features of {run.name} are spread over its ranks.",
                 views=_graph_views(placement["ranks"]),
-                note="Dotted lines are equal shares."
-                if 1 < len(placement["ranks"]) <= MOST_RANKS_WITH_LINES
-                else "",
+                note="Dotted lines are equal shares." if 1 < len(placement["ranks"]) <= MOST_RANKS_WITH_LINES else "",
             )
         if kind == "log":
             return Panel(

@@ -149,9 +149,7 @@ def _waiting_view(places: Mapping[int, Sequence[RankCost]], stages: Sequence[str
             share = _percent(seconds, sum(cost.training_seconds for cost in costs))
             rows.append({"x": place, "series": stage, "y": share, "told": f"{seconds:,.4g} s"})
     hover = f"%{{fullData.name}}: %{{y:.2f}} %, %{{customdata[0]}}<br>{what} %{{x}}"
-    return chart(
-        "bar", rows, x=what, y="share of training time (%)", hover=hover, layout={"showlegend": True}
-    )
+    return chart("bar", rows, x=what, y="share of training time (%)", hover=hover, layout={"showlegend": True})
 
 
 def _percent(part: float, whole: float) -> float:
@@ -195,9 +193,7 @@ def _locality_by_rank(run: ReportedRun) -> Any:
             for rank, costs in enumerate(run.by_rank):
                 number = sum(getattr(cost, field) for cost in costs)
                 needed = sum(getattr(cost, each) for cost in costs for each in kinds.values())
-                rows.append(
-                    {"x": rank, "series": name, "y": _percent(number, needed), "told": f"{number:,} rows"}
-                )
+                rows.append({"x": rank, "series": name, "y": _percent(number, needed), "told": f"{number:,} rows"})
     return chart(
         "bar",
         rows,

@@ -240,7 +240,5 @@ def _read_json(path: Path, kind: type, expected: str) -> Any:
     except ValueError as error:
         raise StoreError(f"{path}: not valid JSON: {error}. Remove the file to go without it.") from error
     if not isinstance(values, kind):
-        raise StoreError(
-            f"{path}: expected {expected}, got {values!r:.60}. Remove the file to go without it."
-        )
+        raise StoreError(f"{path}: expected {expected}, got {values!r:.60}. Remove the file to go without it.")
     return values

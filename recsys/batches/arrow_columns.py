@@ -71,9 +71,7 @@ def runs_of_group(features: Sequence[RunLists]) -> tuple[list[Lists], npt.NDArra
     begins = np.logical_or.reduce(masks)
     starts = np.flatnonzero(begins)
     lists = [
-        feature.lists
-        if len(feature.lists) == len(starts)
-        else feature.lists.select(_run_of_sample(mask)[starts])
+        feature.lists if len(feature.lists) == len(starts) else feature.lists.select(_run_of_sample(mask)[starts])
         for feature, mask in zip(features, masks, strict=True)
     ]
     return lists, _run_of_sample(begins)

@@ -135,9 +135,7 @@ def _check_features(jagged: "KeyedJaggedTensor", rows_of_feature: Mapping[str, i
     for feature in jagged.keys():  # noqa: SIM118 - a method of KeyedJaggedTensor, which is no mapping
         if feature not in rows_of_feature:
             known = ", ".join(map(repr, rows_of_feature))
-            raise DataError(
-                f"feature {feature!r} looks into no table: known are {known}. Rename or remove it"
-            )
+            raise DataError(f"feature {feature!r} looks into no table: known are {known}. Rename or remove it")
         if feature in seen:
             raise DataError(f"feature {feature!r} comes twice: join its ids, or name the second differently")
         seen.add(feature)

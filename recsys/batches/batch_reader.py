@@ -325,9 +325,7 @@ class BatchReader:
         Raises:
             StoreError: a row group cannot be read; where its first sample would have come, at the latest.
         """
-        assert 0 <= first_step <= self.steps_per_epoch, (
-            f"step {first_step} of an epoch of {self.steps_per_epoch}"
-        )
+        assert 0 <= first_step <= self.steps_per_epoch, f"step {first_step} of an epoch of {self.steps_per_epoch}"
         with closing(self._timed(epoch, first_step)) as batches:
             yield batches
 
@@ -366,9 +364,7 @@ class BatchReader:
         """The windows that this rank still reads in an epoch, in the order in which `_steps` asks for them."""
         found = []
         for lane in self._mine:
-            windows = windows_of(
-                lane, self._lanes.rows(lane), self._window_rows, seed=self._window_seed, epoch=epoch
-            )
+            windows = windows_of(lane, self._lanes.rows(lane), self._window_rows, seed=self._window_seed, epoch=epoch)
             begun = self._lanes.places_before(lane, first_step)
             found += [
                 (self._lanes.step_of(lane, max(window.first_place, begun)), lane, window.first_place, window)

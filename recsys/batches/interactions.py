@@ -156,12 +156,8 @@ def carve_validation(train: Lists, fraction: float, *, seed: int) -> tuple[Lists
     order = np.lexsort((keys, users))
     # Sorted by user, entry i is the (i - offsets[user])-th smallest of its user.
     chosen = np.empty(len(users), dtype=bool)
-    chosen[order] = (
-        np.arange(len(users)) - train.offsets[users] < (train.lengths * fraction).astype(np.int64)[users]
-    )
-    kept, taken = (
-        item_lists_from_pairs(users[mask], train.values[mask], len(train)) for mask in (~chosen, chosen)
-    )
+    chosen[order] = np.arange(len(users)) - train.offsets[users] < (train.lengths * fraction).astype(np.int64)[users]
+    kept, taken = (item_lists_from_pairs(users[mask], train.values[mask], len(train)) for mask in (~chosen, chosen))
     return kept, taken
 
 
@@ -205,9 +201,7 @@ def _check_items(place: str, lists: Lists, num_items: int) -> None:
         user, first, second = lists.rows[at], lists.values[at], lists.values[at + 1]
         if first == second:
             raise DataError(f"{place}, user {user}: item {first} occurs twice; keep one")
-        raise DataError(
-            f"{place}, user {user}: item {second} comes after item {first}; sort each user's items"
-        )
+        raise DataError(f"{place}, user {user}: item {second} comes after item {first}; sort each user's items")
 
 
 def _check_disjoint(source: str, interactions: Interactions) -> None:
@@ -272,9 +266,7 @@ def read_interactions(
     num_users = len(train)
     num_items = max(int(lists.values.max(initial=-1)) for lists in (train, test)) + 1
     nothing = np.zeros(0, np.int64)
-    whole = Interactions(
-        num_users, num_items, train, item_lists_from_pairs(nothing, nothing, num_users), test
-    )
+    whole = Interactions(num_users, num_items, train, item_lists_from_pairs(nothing, nothing, num_users), test)
     check_interactions(whole, str(train_path))
     kept, validation = carve_validation(train, validation_fraction, seed=seed)
     return Interactions(num_users, num_items, kept, validation, test)

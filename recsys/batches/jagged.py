@@ -214,8 +214,7 @@ class Windows(Generic[Array]):
     def to(self: "Windows[Tensor]", device: torch.device, *, non_blocking: bool = False) -> "Windows[Tensor]":
         """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
         values, starts, lengths = (
-            tensor.to(device, non_blocking=non_blocking)
-            for tensor in (self.values, self.starts, self.lengths)
+            tensor.to(device, non_blocking=non_blocking) for tensor in (self.values, self.starts, self.lengths)
         )
         weights = None if self.weights is None else self.weights.to(device, non_blocking=non_blocking)
         return Windows(values, starts, lengths, weights)
@@ -269,14 +268,10 @@ def keyed(
     """
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-    return KeyedJaggedTensor(
-        keys=list(keys), values=values, weights=weights, lengths=lengths, stride=num_samples
-    )
+    return KeyedJaggedTensor(keys=list(keys), values=values, weights=weights, lengths=lengths, stride=num_samples)
 
 
-def select_lists(
-    container: "KeyedJaggedTensor", features: Sequence[str], rows: Tensor
-) -> "KeyedJaggedTensor":
+def select_lists(container: "KeyedJaggedTensor", features: Sequence[str], rows: Tensor) -> "KeyedJaggedTensor":
     """Copy some samples of some features, in any order and any number of times.
 
     Args:
@@ -302,9 +297,7 @@ def places_of(container: "KeyedJaggedTensor", features: Sequence[str]) -> list[i
         DataError: a name is not among the keys, is among them twice, or comes twice, or samples differ in number.
     """
     if container.variable_stride_per_key():
-        raise DataError(
-            "features have different numbers of samples: convert them with from_variable_batch first"
-        )
+        raise DataError("features have different numbers of samples: convert them with from_variable_batch first")
     keys: list[str] = container.keys()
     for feature in features:
         if keys.count(feature) != 1 or features.count(feature) != 1:
@@ -330,9 +323,7 @@ def _selected(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: An
         vectors = _SelectVectors.apply(lists.values, lists.offsets.long(), rows, total)  # type: ignore[no-untyped-call]
         return Jagged.of_lengths(vectors, lengths)
     if lists.values.dim() > 1 or lists.values.device.type != "cpu":
-        values, weights, lengths = select_by_pytorch(
-            lists.offsets, lists.values, lists.weights, num_rows, places, rows
-        )
+        values, weights, lengths = select_by_pytorch(lists.offsets, lists.values, lists.weights, num_rows, places, rows)
         return Jagged.of_lengths(values, lengths, weights)
     return _selected_by_loops(lists.to_numpy(), num_rows, places, rows.numpy()).to_torch()
 
@@ -451,9 +442,7 @@ def pack_windows(lists: Jagged[Tensor]) -> Windows[Tensor]:
     packed, starts = np.empty(int(lengths.sum()), np.int64), np.empty(len(lengths), np.int64)
     failures = np.empty(int(lengths.max(initial=0)), np.int64)
     total = pack_lists(source.offsets, source.values, failures, packed, starts)
-    return Windows(
-        torch.from_numpy(packed[:total].copy()), torch.from_numpy(starts), torch.from_numpy(lengths)
-    )
+    return Windows(torch.from_numpy(packed[:total].copy()), torch.from_numpy(starts), torch.from_numpy(lengths))
 
 
 def check_lists(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
@@ -487,9 +476,7 @@ def _check_types(lists: Jagged[Any], source: str) -> None:
 def _check_offsets(lists: Jagged[Any], source: str, where: Callable[[int], str]) -> None:
     first, last = int(lists.offsets[0]), int(lists.offsets[-1])
     if first != 0:
-        raise DataError(
-            f"{source}: offsets start at {first}: must start at 0; subtract {first} from all of them"
-        )
+        raise DataError(f"{source}: offsets start at {first}: must start at 0; subtract {first} from all of them")
     falls = lists.lengths < 0
     if falls.any():
         place = int(falls.nonzero()[0][0])
@@ -533,17 +520,11 @@ def check_inverse(inverse: Tensor, *, num_unique: int, num_samples: int, name: s
         One pass; on a GPU a wait for the device.
     """
     if inverse.dim() != 1 or inverse.dtype != torch.int64:
-        raise DataError(
-            f"{name}: inverse is {inverse.dtype} of shape {list(inverse.shape)}: give int64 of shape [B]"
-        )
+        raise DataError(f"{name}: inverse is {inverse.dtype} of shape {list(inverse.shape)}: give int64 of shape [B]")
     if len(inverse) != num_samples:
-        raise DataError(
-            f"{name}: {len(inverse)} samples, but the batch has {num_samples}: give it one of each"
-        )
+        raise DataError(f"{name}: {len(inverse)} samples, but the batch has {num_samples}: give it one of each")
     if not len(inverse):
         return
     low, high = (int(extreme) for extreme in torch.aminmax(inverse))
     if low < 0 or high >= num_unique:
-        raise DataError(
-            f"{name}: inverse holds {low if low < 0 else high}, but there are rows 0 to {num_unique - 1}"
-        )
+        raise DataError(f"{name}: inverse holds {low if low < 0 else high}, but there are rows 0 to {num_unique - 1}")

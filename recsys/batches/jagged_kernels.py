@@ -58,9 +58,7 @@ def pack_lists(
 
 
 @numba.njit(cache=True, nogil=True)
-def _fill_failures(
-    values: npt.NDArray[np.int64], first: int, length: int, failures: npt.NDArray[np.int64]
-) -> None:
+def _fill_failures(values: npt.NDArray[np.int64], first: int, length: int, failures: npt.NDArray[np.int64]) -> None:
     """For each beginning of a list: how long its longest proper beginning is that is also its end."""
     failures[0] = 0
     matched = 0

@@ -27,9 +27,7 @@ class _End:
     error: BaseException | None = None
 
 
-def prefetch(
-    items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0
-) -> Generator[Item, None, None]:
+def prefetch(items: Iterable[Item], *, depth: int = 2, deadline_s: float = 600.0) -> Generator[Item, None, None]:
     """Take items from an iterator in a thread of its own, up to `depth` ahead of their consumer.
 
     The order stays the same. What the iterator raises is raised here, after the items before it. The thread

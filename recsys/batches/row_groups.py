@@ -107,8 +107,7 @@ class ColumnChoice:
         for name in check_groups(self.groups):
             if name not in known:
                 raise RecipeError(
-                    f"deduplication.groups names {name!r}, which is no feature of the log: known are "
-                    f"{', '.join(known)}"
+                    f"deduplication.groups names {name!r}, which is no feature of the log: known are {', '.join(known)}"
                 )
 
     def columns(self) -> list[str]:
@@ -171,9 +170,7 @@ class SharedGroups:
     @property
     def num_bytes(self) -> int:
         """Of all arrays."""
-        of_rows = sum(
-            rows.hashes.nbytes + sum(lists.num_bytes for lists in rows.features) for rows in self.rows
-        )
+        of_rows = sum(rows.hashes.nbytes + sum(lists.num_bytes for lists in rows.features) for rows in self.rows)
         return self.inverse.nbytes + of_rows
 
 
@@ -346,9 +343,7 @@ class SplitFiles:
             for path, footer in zip(split.files, footers, strict=True)
             for group in range(footer.num_row_groups)
         ]
-        self.offsets = offsets_from_counts(
-            [footer.row_group(group).num_rows for _, footer, group in self._places]
-        )
+        self.offsets = offsets_from_counts([footer.row_group(group).num_rows for _, footer, group in self._places])
 
     def read(self, number: int, columns: Sequence[str], take: Callable[[Any], Taken]) -> Taken:
         """Decode a row group.

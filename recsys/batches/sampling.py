@@ -63,9 +63,7 @@ class ShuffledSource(ABC):
         del epoch
         return self._bounds[step + 1] - self._bounds[step]
 
-    def batches(
-        self, epoch: int, first_step: int = 0
-    ) -> AbstractContextManager[Generator[Batch, None, None]]:
+    def batches(self, epoch: int, first_step: int = 0) -> AbstractContextManager[Generator[Batch, None, None]]:
         """This rank's minibatches of an epoch from a step on, made in a thread of their own two steps ahead.
 
         Returns:

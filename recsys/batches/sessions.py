@@ -241,9 +241,7 @@ HISTORY, ITEM = "history", "item"
 """The features."""
 
 
-def make_session_batch(
-    histories: Lists, items: IntArray, row_ids: IntArray, *, deduplicated: bool = False
-) -> Batch:
+def make_session_batch(histories: Lists, items: IntArray, row_ids: IntArray, *, deduplicated: bool = False) -> Batch:
     """Put histories and items into one minibatch.
 
     Args:

@@ -62,9 +62,7 @@ class TransformOptions:
             RecipeError: an option is out of range or contradicts another.
         """
         if self.clip is not None and not 0 <= self.clip[0] <= self.clip[1]:
-            raise RecipeError(
-                f"clip = {list(self.clip)}: expected the lowest id, at least 0, then the highest"
-            )
+            raise RecipeError(f"clip = {list(self.clip)}: expected the lowest id, at least 0, then the highest")
         if self.hash_rows is not None and self.hash_rows < SMALLEST_HASHED_TABLE:
             raise RecipeError(f"hash_rows = {self.hash_rows}: expected at least {SMALLEST_HASHED_TABLE}")
         for name in ("keep_first", "keep_last"):
@@ -85,9 +83,7 @@ class TransformOptions:
 
     def steps(self) -> set[str]:
         """Names of the fields that ask for something."""
-        return {
-            field.name for field in fields(self) if getattr(self, field.name) not in (None, False, "", ())
-        }
+        return {field.name for field in fields(self) if getattr(self, field.name) not in (None, False, "", ())}
 
     def keeps_length(self) -> bool:
         """Whether a list is as long afterwards as before, whatever it holds: what a feature of one id needs."""
@@ -136,9 +132,7 @@ class Transforms:
         self._table = {feature.name: feature.table for feature in features}
         for name, steps in options.items():
             _check(name, steps, {feature.name: feature for feature in features}, dense)
-        self._dense_index = {
-            name: list(dense).index(steps.dense) for name, steps in options.items() if steps.dense
-        }
+        self._dense_index = {name: list(dense).index(steps.dense) for name, steps in options.items() if steps.dense}
         self.features: tuple[FeatureEntry, ...] = (
             *(
                 replace(feature, rows=options[feature.name].table_rows(feature.rows))
@@ -239,9 +233,7 @@ class Transforms:
         return low, high, hash_rows, np.uint64(table_key(self._table[feature]) if hash_rows else 0)
 
 
-def _check(
-    name: str, steps: TransformOptions, features: Mapping[str, FeatureEntry], dense: Sequence[str]
-) -> None:
+def _check(name: str, steps: TransformOptions, features: Mapping[str, FeatureEntry], dense: Sequence[str]) -> None:
     if steps.dense:
         if steps.dense not in dense:
             raise RecipeError(
@@ -249,9 +241,7 @@ def _check(
                 f"{', '.join(dense) or 'none'} are"
             )
         if name in features or any(feature.table == name for feature in features.values()):
-            raise RecipeError(
-                f"transforms.{name} makes a new feature, but the log has one or a table of that name"
-            )
+            raise RecipeError(f"transforms.{name} makes a new feature, but the log has one or a table of that name")
         return
     if name not in features:
         raise RecipeError(

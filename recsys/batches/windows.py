@@ -62,9 +62,7 @@ class WindowGroups:
     codes: IntArray
 
 
-def read_window_groups(
-    parts: Sequence[tuple[SharedGroups, int, int]], order: IntArray | None
-) -> WindowGroups:
+def read_window_groups(parts: Sequence[tuple[SharedGroups, int, int]], order: IntArray | None) -> WindowGroups:
     """Bring the rows of a window into order.
 
     Args:
@@ -290,9 +288,7 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], g
         num_samples=single.shape[1],
     )
     dense, labels, rows = (
-        torch.from_numpy(
-            np.concatenate([getattr(piece.window, name)[piece.start : piece.stop] for piece in pieces])
-        )
+        torch.from_numpy(np.concatenate([getattr(piece.window, name)[piece.start : piece.stop] for piece in pieces]))
         for name in ("dense", "labels", "rows")
     )
     held_once = groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces])
@@ -316,9 +312,7 @@ def _mixed(
             lengths += [cut.lengths for cut in cuts]
             if weighted:
                 ones = (np.ones(len(cut.values), np.float32) for cut in cuts)
-                weights += [
-                    one if cut.weights is None else cut.weights for cut, one in zip(cuts, ones, strict=True)
-                ]
+                weights += [one if cut.weights is None else cut.weights for cut, one in zip(cuts, ones, strict=True)]
         else:
             ids.append(next(next_single))
             lengths.append(np.ones(single.shape[1], np.int64))
@@ -326,9 +320,7 @@ def _mixed(
     return np.concatenate(ids), np.concatenate(lengths), np.concatenate(weights) if weighted else None
 
 
-def _take(
-    parts: Sequence[npt.NDArray[Any]], order: npt.NDArray[np.int64] | None, out: npt.NDArray[Any]
-) -> None:
+def _take(parts: Sequence[npt.NDArray[Any]], order: npt.NDArray[np.int64] | None, out: npt.NDArray[Any]) -> None:
     if order is None:
         np.concatenate(parts, out=out)
     else:

@@ -189,9 +189,7 @@ def find_lists(
 
 
 @numba.njit(nogil=True, cache=True)
-def copy_lists(
-    addresses: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], out: npt.NDArray[Any]
-) -> None:
+def copy_lists(addresses: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64], out: npt.NDArray[Any]) -> None:
     """Copy lists from `addresses` [N], 0 for none, to where `offsets` [N + 1] say, of the type of `out`."""
     count = len(addresses)
     for place in range(count):

@@ -49,9 +49,7 @@ class Column:
 
     def refuse_type(self, expected: str) -> DataError:
         """An error about the type of the whole column."""
-        return self.refuse(
-            0, f"has type {self.array.type}, expected {expected}: convert it, or name another column"
-        )
+        return self.refuse(0, f"has type {self.array.type}, expected {expected}: convert it, or name another column")
 
     def refuse_first(self, bad: Any, message: str) -> None:
         """Raise a DataError for the first row that is marked, if any is.
@@ -60,11 +58,7 @@ class Column:
             bad: [n] truth values, Arrow (null counts as false) or NumPy.
             message: about the value, with ``{}`` where it goes.
         """
-        marked = (
-            bad
-            if isinstance(bad, np.ndarray)
-            else bad.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
-        )
+        marked = bad if isinstance(bad, np.ndarray) else bad.fill_null(fill_value=False).to_numpy(zero_copy_only=False)
         if marked.any():
             row = int(marked.argmax())
             raise self.refuse(row, message.format(repr(self.array[row].as_py())))
@@ -89,15 +83,9 @@ def _label(column: Column) -> Any:
     from pyarrow import compute
 
     numbers = _number(column)
-    column.refuse_first(
-        numbers.is_null(), "is empty ({}), expected 0 or 1: leave such rows out, or fill them in"
-    )
-    wrong = compute.and_(
-        compute.not_equal(numbers, pa.scalar(0, pa.float32())), compute.not_equal(numbers, 1)
-    )
-    column.refuse_first(
-        wrong, "is {}, expected 0 or 1: name the right column as label, or turn it into 0 and 1"
-    )
+    column.refuse_first(numbers.is_null(), "is empty ({}), expected 0 or 1: leave such rows out, or fill them in")
+    wrong = compute.and_(compute.not_equal(numbers, pa.scalar(0, pa.float32())), compute.not_equal(numbers, 1))
+    column.refuse_first(wrong, "is {}, expected 0 or 1: name the right column as label, or turn it into 0 and 1")
     return numbers
 
 

@@ -36,9 +36,7 @@ def resolve_files(paths: Sequence[Path]) -> tuple[Path, ...]:
             f"{error.filename} cannot be looked up ({error.strerror}): correct the path or its permissions"
         ) from error
     if twice := repeated_files(found):
-        raise DataError(
-            f"{twice}: a file is named twice, so that its samples would count twice; name it once"
-        )
+        raise DataError(f"{twice}: a file is named twice, so that its samples would count twice; name it once")
     return tuple(found)
 
 

@@ -200,9 +200,7 @@ def _check_names(log: LogOptions) -> None:
             # Queries in SQL, and some file systems, take them for one.
             other = first.setdefault(name.casefold(), name)
             if other != name:
-                raise RecipeError(
-                    f"{what} {other!r} and {name!r} differ only in upper and lower case: rename one"
-                )
+                raise RecipeError(f"{what} {other!r} and {name!r} differ only in upper and lower case: rename one")
 
 
 def _rule(options: FeatureOptions) -> tuple[str, int | None, int]:

@@ -112,9 +112,7 @@ def prepare_log(
             "[log]"
         )
     if log.format == "interactions":
-        raise RecipeError(
-            '[log] format = "interactions" needs no preparation: training reads such files as they are'
-        )
+        raise RecipeError('[log] format = "interactions" needs no preparation: training reads such files as they are')
     check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
     report = progress or (lambda *_: None)
     columns = staged_columns(log, split)
@@ -134,9 +132,7 @@ def prepare_log(
                 report("sorting by session", 0.0)
                 # Shards keep the order that the log would have without them: that of time where it is split by time.
                 times = bool(log.time) if cluster else cuts is not None
-                shard_rows = staged.sort_by_session(
-                    _split_code(cuts), shard=shard, cluster=cluster, times=times
-                )
+                shard_rows = staged.sort_by_session(_split_code(cuts), shard=shard, cluster=cluster, times=times)
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
             vocabularies = _write_vocabularies(folder, staged, log, training, report)
             dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
@@ -165,9 +161,7 @@ def prepare_log(
                 _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
         report("checksums", 0.0)
         entries: dict[str, SplitEntry] = {
-            name: SplitEntry(
-                rows=sum(file.rows for file in files), positives=mapper.positives[name], files=files
-            )
+            name: SplitEntry(rows=sum(file.rows for file in files), positives=mapper.positives[name], files=files)
             for name, writer in writers.items()
             if (files := writer.files())
         }
@@ -347,9 +341,7 @@ class SampleMapper:
         self._count(name, split, missing=values.null_count, ids=ids)
         return pa.array(ids)
 
-    def _lists(
-        self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str
-    ) -> dict[str, Any]:
+    def _lists(self, name: str, options: FeatureOptions, staged: Mapping[str, Any], split: str) -> dict[str, Any]:
         import pyarrow as pa
 
         lists = staged[f"id.{name}"]
@@ -386,9 +378,7 @@ class SampleMapper:
         ids[values.is_valid().to_numpy(zero_copy_only=False)] = found
         return ids
 
-    def _count(
-        self, name: str, split: str, *, missing: int, ids: npt.NDArray[np.int64], truncated: int = 0
-    ) -> None:
+    def _count(self, name: str, split: str, *, missing: int, ids: npt.NDArray[np.int64], truncated: int = 0) -> None:
         has_unseen = self._log.features[name].ids == "vocabulary"
         unseen = int(np.count_nonzero(ids == UNSEEN_ROW)) if has_unseen else 0
         before = self.counts[name].get(split, dict.fromkeys(COUNTED, 0))
@@ -467,8 +457,7 @@ def _write_manifest(
     from pyarrow import parquet
 
     described = tuple(
-        describe_store_file(folder, path, parquet.read_metadata(path).num_rows)
-        for path in vocabularies.values()
+        describe_store_file(folder, path, parquet.read_metadata(path).num_rows) for path in vocabularies.values()
     )
     features = tuple(
         FeatureEntry(
@@ -504,9 +493,7 @@ def _write_vocabularies(
 ) -> dict[str, Path]:
     """Write the vocabulary of each table that has one; the file of each."""
     tables = {
-        table: features
-        for table, features in log.tables().items()
-        if log.features[features[0]].ids == "vocabulary"
+        table: features for table, features in log.tables().items() if log.features[features[0]].ids == "vocabulary"
     }
     if tables:
         (folder / VOCABULARIES).mkdir()

@@ -87,9 +87,7 @@ class _TextBlock:
         )
 
 
-def read_log(
-    log_format: LogFormat, files: Sequence[Path], columns: Mapping[str, TextType]
-) -> Iterator[RawBlock]:
+def read_log(log_format: LogFormat, files: Sequence[Path], columns: Mapping[str, TextType]) -> Iterator[RawBlock]:
     """Read a log of samples, in bounded memory and in the order of the files.
 
     Args:
@@ -107,9 +105,7 @@ def read_log(
     """
     readers = {"csv": _read_csv, "criteo": _read_criteo, "libfm": _read_libfm, "parquet": _read_parquet}
     if log_format not in readers:
-        raise RecipeError(
-            f'format = "{log_format}" has no labelled samples: expected parquet, csv, criteo or libfm'
-        )
+        raise RecipeError(f'format = "{log_format}" has no labelled samples: expected parquet, csv, criteo or libfm')
     return readers[log_format](files, columns)
 
 
@@ -191,9 +187,7 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
     yield from _ordered_map(parse, prefetch(_text_blocks(files)))
 
 
-def _libfm_fields(
-    block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]
-) -> dict[str, Any]:
+def _libfm_fields(block: _TextBlock, offsets: npt.NDArray[np.int64], ids: npt.NDArray[np.int64]) -> dict[str, Any]:
     import pyarrow as pa
 
     lengths = np.diff(offsets)
@@ -207,8 +201,7 @@ def _libfm_fields(
         )
     matrix = ids[: offsets[-1]].reshape(len(lengths), -1)
     return {
-        f"{FIELD_PREFIX}{field}": pa.array(np.ascontiguousarray(matrix[:, field]))
-        for field in range(matrix.shape[1])
+        f"{FIELD_PREFIX}{field}": pa.array(np.ascontiguousarray(matrix[:, field])) for field in range(matrix.shape[1])
     }
 
 

@@ -108,9 +108,7 @@ class StagingWriter:
         in_time_order: whether no row was earlier than the one before it.
     """
 
-    def __init__(
-        self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions
-    ) -> None:
+    def __init__(self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions) -> None:
         self._path = path
         self._columns = columns
         self._optional = frozenset(log.optional)
@@ -211,9 +209,7 @@ class StagingWriter:
         kind = _kind_of_times(column) if use.kind == "time" else _kind_of_keys(column)
         before = self._kinds.setdefault(use.name, kind)
         if kind != before:
-            raise column.refuse(
-                0, f"holds {kind}, but {before} in the rows before: give all files one of both"
-            )
+            raise column.refuse(0, f"holds {kind}, but {before} in the rows before: give all files one of both")
 
     def _watch_order(self, times: Any) -> None:
         starts_late = self._latest is None or times[0] >= self._latest
@@ -308,9 +304,7 @@ class StagedLog:
         """Put the rows in order of time, those of one instant as they were."""
         self._reorder(f"SELECT file_row_number AS row FROM {_scan(self.file)} ORDER BY time, row")
 
-    def sort_by_session(
-        self, split: str, *, shard: bool, cluster: bool, times: bool
-    ) -> dict[int, tuple[int, ...]]:
+    def sort_by_session(self, split: str, *, shard: bool, cluster: bool, times: bool) -> dict[int, tuple[int, ...]]:
         """Put the rows in order of (shard of the session, hash of the session, session, time, row).
 
         A shard has about `SHARD_ROWS` samples of a split. See `windrow.recsys.log.clustering.external_sort`.
@@ -329,9 +323,7 @@ class StagedLog:
             f"{'time' if times else '0'} AS time FROM {_scan(self.file)}"
         )
         keyed = f"SELECT *, {session_hash('session', 'row')} AS hash FROM ({rows})"
-        counts = dict(
-            self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall()
-        )
+        counts = dict(self._database.execute(f"SELECT split, count(*) FROM ({rows}) GROUP BY split").fetchall())
         shards = " ".join(f"WHEN {code} THEN {-(-count // SHARD_ROWS)}" for code, count in counts.items())
         dealt = f"SELECT *, hash % (CASE split {shards} END) AS shard FROM ({keyed})"
         order = ["shard"] * shard + ["hash", "session"] * cluster + ["time", "row"]
@@ -347,9 +339,7 @@ class StagedLog:
     def time_of_row(self, row: int, *, in_order: bool = True) -> int:
         """The time of the row at a position in the order of time, in which the rows may be already."""
         order = "" if in_order else "ORDER BY time"
-        found = self._database.execute(
-            f"SELECT time FROM {_scan(self.file)} {order} LIMIT 1 OFFSET {row}"
-        ).fetchall()
+        found = self._database.execute(f"SELECT time FROM {_scan(self.file)} {order} LIMIT 1 OFFSET {row}").fetchall()
         return int(found[0][0])
 
     def moments(self, columns: Sequence[str], chosen: str) -> dict[str, tuple[float, float]]:
@@ -360,15 +350,12 @@ class StagedLog:
         if not columns:
             return {}
         # Single-threaded sums: the last digits must not depend on how threads shared the rows.
-        terms = ", ".join(
-            f"avg({sql_name(name)}::DOUBLE), stddev_pop({sql_name(name)}::DOUBLE)" for name in columns
-        )
+        terms = ", ".join(f"avg({sql_name(name)}::DOUBLE), stddev_pop({sql_name(name)}::DOUBLE)" for name in columns)
         self._database.execute("SET threads = 1")
         row = self._database.execute(f"SELECT {terms} FROM {_scan(self.file)} WHERE {chosen}").fetchone()
         self._database.execute("RESET threads")
         return {
-            name: (float(row[2 * place] or 0.0), float(row[2 * place + 1] or 1.0))
-            for place, name in enumerate(columns)
+            name: (float(row[2 * place] or 0.0), float(row[2 * place + 1] or 1.0)) for place, name in enumerate(columns)
         }
 
     def write_vocabulary(

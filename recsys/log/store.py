@@ -169,9 +169,7 @@ class LogManifest:
             vocabularies = _files(document.pop("vocabularies"))
             dense = tuple(document.pop("dense"))
             if document.get("order", "log") not in get_args(SampleOrder):
-                raise StoreError(
-                    f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}"
-                )
+                raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
             return cls(features=features, splits=splits, vocabularies=vocabularies, dense=dense, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error
@@ -317,9 +315,7 @@ class LogStore:
 
         file = self.path / VOCABULARIES / f"{table}.parquet"
         if not file.is_file():
-            raise StoreError(
-                f'{self.path} has no vocabulary of {table!r}: only tables of ids = "vocabulary" do'
-            )
+            raise StoreError(f'{self.path} has no vocabulary of {table!r}: only tables of ids = "vocabulary" do')
         return parquet.read_table(file)
 
     def verify(self) -> None:
@@ -370,9 +366,7 @@ class SplitWriter(ShardWriter):
         clustered: bool = False,
         repeats: Sequence[tuple[str, str]] = (),
     ) -> None:
-        super().__init__(
-            store / name, shard_rows=shard_rows or repeat(FILE_ROWS), row_group_rows=ROW_GROUP_ROWS
-        )
+        super().__init__(store / name, shard_rows=shard_rows or repeat(FILE_ROWS), row_group_rows=ROW_GROUP_ROWS)
         self._store = store
         self._clustered = clustered
         self._repeats = tuple(repeats)

@@ -144,9 +144,7 @@ def _arrays(*tensors: Tensor) -> list[np.ndarray[Any, np.dtype[Any]]]:
 
 class _Multiply(torch.autograd.Function):
     @staticmethod
-    def forward(
-        ctx: Any, items: Tensor, queries: Tensor, offsets: Tensor, inverse: Tensor, total: int
-    ) -> Tensor:
+    def forward(ctx: Any, items: Tensor, queries: Tensor, offsets: Tensor, inverse: Tensor, total: int) -> Tensor:
         ctx.save_for_backward(items, queries, offsets, inverse)
         out = items.new_empty(total, items.shape[1])
         multiply_items(*_arrays(items, offsets, inverse, queries, out))
@@ -196,9 +194,7 @@ class _Sum(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, Tensor, None, None]:
         items, weights, offsets, inverse = ctx.saved_tensors
         of_items, of_weights = items.new_zeros(items.shape), weights.new_empty(weights.shape)
-        sum_weighted_items_backward(
-            *_arrays(items, offsets, inverse, weights, upstream, of_items, of_weights)
-        )
+        sum_weighted_items_backward(*_arrays(items, offsets, inverse, weights, upstream, of_items, of_weights))
         return of_items, of_weights, None, None
 
 

@@ -77,9 +77,7 @@ def add_parts(of_items: Array, offsets: Array, inverse: Array, of_samples: Array
 
 
 @numba.njit(nogil=True, cache=True)
-def add_parts_backward(
-    offsets: Array, inverse: Array, upstream: Array, of_items: Array, of_samples: Array
-) -> None:
+def add_parts_backward(offsets: Array, inverse: Array, upstream: Array, of_items: Array, of_samples: Array) -> None:
     """Add the gradients of `add_parts` to zeros `of_items` and `of_samples`; that of the pairs is `upstream` itself."""
     pair = 0
     for sample in range(len(inverse)):

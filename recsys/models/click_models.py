@@ -103,11 +103,7 @@ class MLP(nn.Module):
         """Run all layers, [B, sizes[0]] -> [B, sizes[-1]]; without a context nothing is dropped."""
         for index, layer in enumerate(self.layers):
             x = layer(x)
-            x = (
-                torch.relu(x)
-                if context is None
-                else context.drop(x, self._dropout, layer=index, rectify=True)
-            )
+            x = torch.relu(x) if context is None else context.drop(x, self._dropout, layer=index, rectify=True)
         return x
 
 
@@ -282,9 +278,7 @@ class DCN(ClickModel):
         super().__init__()
         width = num_dense + sum(pooled_dims.values())
         if width == 0:
-            raise RecipeError(
-                "dcn has neither dense columns nor features: name some in [log] and [log.features]"
-            )
+            raise RecipeError("dcn has neither dense columns nor features: name some in [log] and [log.features]")
         self._is_parallel = options.structure == "parallel"
         self.cross = CrossNetwork(width, options.cross_layers, low_rank=options.low_rank, generator=generator)
         self.deep = MLP([width, *options.deep], dropout=options.dropout, generator=generator)
@@ -315,18 +309,14 @@ class CrossNetwork(nn.Module):
     Cost for each layer and sample: n^2 multiply-adds, or 2 n r of low rank.
     """
 
-    def __init__(
-        self, width: int, num_layers: int, *, low_rank: int | None = None, generator: torch.Generator
-    ) -> None:
+    def __init__(self, width: int, num_layers: int, *, low_rank: int | None = None, generator: torch.Generator) -> None:
         super().__init__()
         self.narrow = nn.ModuleList(
             make_linear(width, low_rank, bias=False, generator=generator)
             for _ in range(num_layers)
             if low_rank is not None
         )
-        self.wide = nn.ModuleList(
-            make_linear(low_rank or width, width, generator=generator) for _ in range(num_layers)
-        )
+        self.wide = nn.ModuleList(make_linear(low_rank or width, width, generator=generator) for _ in range(num_layers))
 
     def forward(self, x0: Tensor) -> Tensor:
         """Run all layers: [B, n] -> [B, n]."""

@@ -89,9 +89,7 @@ class ModelOptions:
             ("sequence_pooling", get_args(SequencePooling)),
         ):
             if getattr(self, name) not in allowed:
-                raise RecipeError(
-                    f'model.{name} = "{getattr(self, name)}": expected one of {", ".join(allowed)}'
-                )
+                raise RecipeError(f'model.{name} = "{getattr(self, name)}": expected one of {", ".join(allowed)}')
         self._refuse_what_nobody_reads()
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
@@ -101,14 +99,10 @@ class ModelOptions:
             if getattr(self, name) < 1:
                 raise RecipeError(f"model.{name} = {getattr(self, name)}: must be at least 1")
         if self.low_rank is not None and self.low_rank < 1:
-            raise RecipeError(
-                f'model.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices'
-            )
+            raise RecipeError(f'model.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices')
         for name in ("bottom", "top", "deep", "sequence_hidden", "feature_mlp"):
             if any(columns < 1 for columns in getattr(self, name)):
-                raise RecipeError(
-                    f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column"
-                )
+                raise RecipeError(f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column")
 
     def _refuse_what_nobody_reads(self) -> None:
         for choice, readers in _READ_BY.items():

@@ -188,9 +188,7 @@ class TwoTower(RetrievalModel):
         RecipeError: the temperature is not above 0.
     """
 
-    def __init__(
-        self, dim: int, *, temperature: float = 0.1, log_probabilities: Tensor | None = None
-    ) -> None:
+    def __init__(self, dim: int, *, temperature: float = 0.1, log_probabilities: Tensor | None = None) -> None:
         super().__init__(temperature, log_probabilities)
         self._dim = dim
         # sigmoid(0): begin with oneself and the neighbours alike.
@@ -226,9 +224,7 @@ def next_item_tables(num_items: int, dim: int) -> list[EmbeddingConfig]:
         num_items: rows.
         dim: columns.
     """
-    return [
-        EmbeddingConfig(name=ITEM, num_embeddings=num_items, embedding_dim=dim, feature_names=[HISTORY, ITEM])
-    ]
+    return [EmbeddingConfig(name=ITEM, num_embeddings=num_items, embedding_dim=dim, feature_names=[HISTORY, ITEM])]
 
 
 class NextItem(RetrievalModel):
@@ -281,6 +277,4 @@ class NextItem(RetrievalModel):
         both = torch.cat([latest, attended], 1)
         if context is not None:
             both = context.drop(both, self._dropout, layer=0)
-        return RetrievalVectors(
-            F.normalize(self.mix(both), dim=1), replace(items, jagged=normal).expand().values
-        )
+        return RetrievalVectors(F.normalize(self.mix(both), dim=1), replace(items, jagged=normal).expand().values)

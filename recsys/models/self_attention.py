@@ -51,9 +51,7 @@ class SelfAttentionPooling(nn.Module):
         super().__init__()
         self.positions = glorot(options.sequence_positions, dim, generator=generator)
         self.layers = nn.ModuleList(
-            EncoderLayer(
-                dim, heads=options.sequence_heads, hidden=options.sequence_hidden, generator=generator
-            )
+            EncoderLayer(dim, heads=options.sequence_heads, hidden=options.sequence_hidden, generator=generator)
             for _ in range(options.sequence_layers)
         )
         self.norm = nn.LayerNorm(dim)

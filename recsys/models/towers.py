@@ -98,9 +98,7 @@ def _through_padding(lists: Deduplicated[Tensor]) -> Jagged[Tensor]:
     items, lengths = lists.jagged.values, lists.jagged.lengths.long()
     longest = int(lengths.max()) if len(lengths) else 0
     is_item = torch.arange(longest, device=items.device) < lengths.unsqueeze(1)
-    padded = items.new_zeros(len(lengths), longest, items.shape[1]).masked_scatter(
-        is_item.unsqueeze(2), items
-    )
+    padded = items.new_zeros(len(lengths), longest, items.shape[1]).masked_scatter(is_item.unsqueeze(2), items)
     expanded = padded.index_select(0, lists.inverse)[is_item.index_select(0, lists.inverse)]
     return Jagged.of_lengths(expanded, lengths.index_select(0, lists.inverse))
 
@@ -134,9 +132,7 @@ class FeatureMLPModel(ClickModel):
         self._is_computed_once = (deduplication or DeduplicationOptions()).compute
         self._place = {name: place for place, name in enumerate(dims)}
         self.mlps = nn.ModuleList(MLP([dim, *hidden], generator=generator) for dim in dims.values())
-        self.outputs = nn.ModuleList(
-            make_linear((dim, *hidden)[-1], dim, generator=generator) for dim in dims.values()
-        )
+        self.outputs = nn.ModuleList(make_linear((dim, *hidden)[-1], dim, generator=generator) for dim in dims.values())
 
     def begin(self, dense: Tensor) -> Tensor:
         """As the model inside."""
@@ -155,9 +151,7 @@ class FeatureMLPModel(ClickModel):
             return group
         rows = group.rows.split(group.dims, 1)
         places = [self._place[name] for name in group.names]
-        changed = [
-            self.outputs[place](self.mlps[place](part)) for place, part in zip(places, rows, strict=True)
-        ]
+        changed = [self.outputs[place](self.mlps[place](part)) for place, part in zip(places, rows, strict=True)]
         return PooledRows(group.names, group.dims, torch.cat(changed, 1), group.inverse)
 
 
@@ -171,9 +165,7 @@ def _check_deduplicable(module: nn.Module) -> None:
         if isinstance(part, _DropoutNd) and part.p > 0:
             reason = f"drops entries at random (p = {part.p}), and samples would share what is dropped"
         elif isinstance(part, nn.MultiheadAttention | nn.RNNBase) and part.dropout > 0:
-            reason = (
-                f"drops entries at random (dropout = {part.dropout}), and samples would share what is dropped"
-            )
+            reason = f"drops entries at random (dropout = {part.dropout}), and samples would share what is dropped"
         elif isinstance(part, nn.RReLU) and part.lower < part.upper:
             reason = "draws its slope at random, and samples would share it"
         elif isinstance(part, _BatchNorm):

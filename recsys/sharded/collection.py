@@ -313,9 +313,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""
         kinds = [self.options.of_one_batch(table.name) for table in tables]
-        self.layout = make_layout(
-            tables, self.plan, self.world.size, groups, [kinds.index(kind) for kind in kinds]
-        )
+        self.layout = make_layout(tables, self.plan, self.world.size, groups, [kinds.index(kind) for kind in kinds])
         self.form = MessageFormat(
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
@@ -448,18 +446,14 @@ def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[Ta
 
 def _check_groups(groups: Sequence[Sequence[str]]) -> None:
     if any(isinstance(group, str) for group in groups):
-        raise RecipeError(
-            f"groups = {list(groups)}: each is a sequence of names, such as [['cart', 'sellers']]"
-        )
+        raise RecipeError(f"groups = {list(groups)}: each is a sequence of names, such as [['cart', 'sellers']]")
     features = [feature for group in groups for feature in group]
     twice = sorted({feature for feature in features if features.count(feature) > 1})
     if twice:
         raise RecipeError(f"groups name {twice[0]!r} twice: a feature is in one group")
 
 
-def rows_asked_for(
-    layout: Layout, samples: Sequence[Samples], messages: Sequence[Message], rank: int
-) -> RowsFound:
+def rows_asked_for(layout: Layout, samples: Sequence[Samples], messages: Sequence[Message], rank: int) -> RowsFound:
     """Count the rows that the samples of one rank need.
 
     Args:

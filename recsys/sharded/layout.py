@@ -210,12 +210,7 @@ class Layout:
     @property
     def is_direct(self) -> bool:
         """Whether one owner holds every table whole and nothing is deduplicated: its output is the collection's."""
-        if (
-            len(self.owners) > 1
-            or self.replicated.lookups
-            or any(self.groups)
-            or len(self.owners[0].batches) > 1
-        ):
+        if len(self.owners) > 1 or self.replicated.lookups or any(self.groups) or len(self.owners[0].batches) > 1:
             return False
         lookups, requests = self.owners[0].lookups, self.owners[0].requests
         return all(
@@ -261,9 +256,7 @@ def make_layout(
     kinds = kinds or [0] * len(tables)
     owners = tuple(_lay_out(tables, held, outputs, feature_groups, kinds) for held in shards)
     replicated = _lay_out(tables, [] if alone else copies, outputs, feature_groups, kinds)
-    rows = tuple(
-        min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features
-    )
+    rows = tuple(min(table.num_embeddings for table in tables if feature in features_of(table)) for feature in features)
     most = max(member.num_rows for owner in (*owners, replicated) for member in owner.members)
     return Layout(
         features,
@@ -359,9 +352,7 @@ def _lay_out(
     return OwnerLayout(members, requests, request_groups, tuple(lookups), batches, bands)
 
 
-def _batches(
-    lookups: Sequence[Lookup], members: Sequence[tuple[tuple[int, ...], int]]
-) -> tuple[LookupBatch, ...]:
+def _batches(lookups: Sequence[Lookup], members: Sequence[tuple[tuple[int, ...], int]]) -> tuple[LookupBatch, ...]:
     """Join neighbours whose tables have features of the same groups, and are of one kind."""
     batches: list[LookupBatch] = []
     for number, lookup in enumerate(lookups):
@@ -369,9 +360,7 @@ def _batches(
         first = LookupBatch((number, number), (lookup.columns[0], lookup.columns[0]), groups, kind)
         same = bool(batches) and (batches[-1].groups, batches[-1].kind) == (groups, kind)
         start = batches.pop() if same else first
-        batches.append(
-            LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups, kind)
-        )
+        batches.append(LookupBatch((start.lookups[0], number + 1), (start.columns[0], lookup.columns[1]), groups, kind))
     return tuple(batches)
 
 

@@ -258,9 +258,7 @@ class Message:
             [
                 first // self._id_type(0).itemsize + ids,
                 (first + self._ids_end) // _WORD_BYTES + ids,
-                np.where(
-                    self.send_lengths[requests], (first + self._weights_end) // _WORD_BYTES + lengths, -1
-                ),
+                np.where(self.send_lengths[requests], (first + self._weights_end) // _WORD_BYTES + lengths, -1),
             ],
             axis=1,
         )
@@ -296,9 +294,7 @@ def pack(
     counted = [_count(group, of_group, form) for group, of_group in zip(samples, index, strict=True)]
     messages, firsts = [], [0]
     for number, owner in enumerate(owners):
-        counts = [
-            found.counts[of_group.of_owner(number)] for found, of_group in zip(counted, index, strict=True)
-        ]
+        counts = [found.counts[of_group.of_owner(number)] for found, of_group in zip(counted, index, strict=True)]
         messages.append(Message(form, np.concatenate([rows, *counts]), owner.request_groups, allocate=False))
         firsts.append(firsts[-1] + -(-messages[-1].num_bytes // _ALIGNMENT) * _ALIGNMENT)
     memory = torch.empty(firsts[-1], dtype=torch.uint8)
@@ -403,9 +399,7 @@ class LookupInput:
     def to(self, device: torch.device) -> "LookupInput":
         """The same on a device."""
         weights = None if self.weights is None else self.weights.to(device)
-        return LookupInput(
-            self.values.to(device), self.offsets.to(device), weights, self.num_bags, self.counts
-        )
+        return LookupInput(self.values.to(device), self.offsets.to(device), weights, self.num_bags, self.counts)
 
 
 def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat) -> list[LookupInput]:
@@ -426,9 +420,7 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
     """
     if not form.with_lengths:
         return [_unpack_lookups(messages, owner, form, range(len(owner.lookups)), ())]
-    return [
-        _unpack_lookups(messages, owner, form, range(*batch.lookups), batch.groups) for batch in owner.batches
-    ]
+    return [_unpack_lookups(messages, owner, form, range(*batch.lookups), batch.groups) for batch in owner.batches]
 
 
 def _unpack_lookups(
@@ -446,9 +438,7 @@ def _unpack_lookups(
     counts = np.stack([message.counts[of_lookup] for message in messages])
     # Ids: lookups outside, ranks inside.
     ends = counts.T.reshape(-1).cumsum()
-    places = (
-        np.concatenate([[0], ends[:-1]]).reshape(len(of_lookup), len(messages)) if len(ends) else counts.T
-    )
+    places = np.concatenate([[0], ends[:-1]]).reshape(len(of_lookup), len(messages)) if len(ends) else counts.T
     total = int(ends[-1]) if len(ends) else 0
     bags = np.array([message.num_rows[list(groups)].max() if groups else 1 for message in messages], np.int64)
     first_bags = np.concatenate([[0], bags.cumsum()])

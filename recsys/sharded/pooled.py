@@ -108,9 +108,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             raise RecipeError(f"table {table.name!r}: weights of ids go with pooling SUM, not with MEAN")
         self._averaged = [
             (feature, columns)
-            for (n, feature, _), columns in zip(
-                self.layout.outputs, self.layout.columns_in_group(), strict=True
-            )
+            for (n, feature, _), columns in zip(self.layout.outputs, self.layout.columns_in_group(), strict=True)
             if averaged[n]
         ]
         self._columns: list[tuple[int, tuple[str, ...], tuple[int, ...]]] = []
@@ -123,9 +121,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         self._runs = band_runs(self.layout)
         self._widths = [0] * self.layout.num_groups
         """Columns of each group's matrix."""
-        for (_, feature, _), (_, stop) in zip(
-            self.layout.outputs, self.layout.columns_in_group(), strict=True
-        ):
+        for (_, feature, _), (_, stop) in zip(self.layout.outputs, self.layout.columns_in_group(), strict=True):
             self._widths[self.layout.groups[feature]] = stop
 
     def forward(
@@ -194,9 +190,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         route = pooled_route(self.wire, self.layout, self._runs, num_rows)
         return route.start(pooled, differentiable=True)
 
-    def receive(
-        self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
-    ) -> list[PooledRows]:
+    def receive(self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]) -> list[PooledRows]:
         """Wait for the vectors of this rank's rows, and name their columns; the end of `start_counts`."""
         matrices = [
             torch.empty(group.num_rows if width else 0, width, device=self.device)
@@ -306,9 +300,7 @@ class _DirectBags(InFlightLookup[list[PooledRows]]):
         return self._collection.named([self._pooled], self._direct_samples[:1])
 
 
-def pooled_route(
-    wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num_rows: npt.NDArray[np.int64]
-) -> Route:
+def pooled_route(wire: Wire, layout: Layout, runs: Sequence[Sequence[Runs]], num_rows: npt.NDArray[np.int64]) -> Route:
     """The route of one minibatch.
 
     Args:
@@ -324,12 +316,9 @@ def pooled_route(
     rank, size = wire.world.rank, wire.world.size
     owner, mine = layout.owners[rank], num_rows[rank]
     starts = [
-        list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0))
-        for batch in owner.batches
+        list(accumulate(num_rows[:, list(batch.groups)].max(axis=1).tolist(), initial=0)) for batch in owner.batches
     ]
-    outgoing = [
-        _bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)
-    ]
+    outgoing = [_bands(owner, [of_batch[peer] for of_batch in starts], num_rows[peer]) for peer in range(size)]
     outgoing.append(_bands(layout.replicated, [0] * len(layout.replicated.batches), mine))
     arriving = [[(int(mine[band.group]), band.width) for band in other.bands] for other in layout.owners]
     targets = [Block(group, slice(0, rows)) for group, rows in enumerate(mine.tolist())]

@@ -103,9 +103,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         """
         from windrow.recsys.torchrec_adapter import JaggedTensor
 
-        found = {
-            name: rows.expand() for name, rows in self.start_counts(features, deduplicated).finish().items()
-        }
+        found = {name: rows.expand() for name, rows in self.start_counts(features, deduplicated).finish().items()}
         return {name: JaggedTensor(rows.values, lengths=rows.lengths) for name, rows in found.items()}
 
     def start_counts(
@@ -154,9 +152,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         self, transfer: Transfer, replicated: Sequence[Tensor], samples: Sequence[Samples]
     ) -> dict[str, Deduplicated[Tensor]]:
         """Wait for the rows of this rank's ids, and name them; the end of `start_counts`."""
-        ids = [
-            _lengths(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs
-        ]
+        ids = [_lengths(samples[self.layout.groups[feature]], feature) for _, feature, _ in self.layout.outputs]
         outputs = [
             torch.empty(int(lengths.sum()), stop - start, device=self.device)
             for lengths, (_, _, (start, stop)) in zip(ids, self.layout.outputs, strict=True)
@@ -170,9 +166,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             strict=True,
         ):
             inverse = samples[self.layout.groups[feature]].inverse_on(self.device)
-            found[name] = Deduplicated(
-                Jagged.of_lengths(items, lengths.to(self.device, torch.int64)), inverse
-            )
+            found[name] = Deduplicated(Jagged.of_lengths(items, lengths.to(self.device, torch.int64)), inverse)
         return found
 
 
@@ -216,9 +210,7 @@ def row_route(
         for owner, of_owner in zip((*layout.owners, layout.replicated), outputs, strict=True)
     ]
     # Ids of replicated tables, whose order is that of the samples, land as they stand.
-    outgoing.append(
-        [Block(number, slice(0, landing.target.num_rows)) for number, landing in enumerate(landings[-1])]
-    )
+    outgoing.append([Block(number, slice(0, landing.target.num_rows)) for number, landing in enumerate(landings[-1])])
     return Route(wire, outgoing, landings, arriving)
 
 
@@ -233,9 +225,7 @@ def output_of(layout: Layout, owner: OwnerLayout) -> list[tuple[int, Range]]:
     return found
 
 
-def _landings(
-    owner: OwnerLayout, outputs: Sequence[tuple[int, Range]], samples: Sequence[Samples]
-) -> list[Landing]:
+def _landings(owner: OwnerLayout, outputs: Sequence[tuple[int, Range]], samples: Sequence[Samples]) -> list[Landing]:
     rows: dict[int, slice | Tensor] = {}
     for lookup in owner.lookups:
         if lookup.request not in rows:

@@ -94,9 +94,7 @@ class DenseGradientTableBatch(TableBatch):
 
     def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
         """See `TableBatch.rows`."""
-        return torch.cat(
-            [embedding(values[first:last], table) for table, _, first, last in self._cut(offsets)]
-        )
+        return torch.cat([embedding(values[first:last], table) for table, _, first, last in self._cut(offsets)])
 
     def _cut(self, offsets: Tensor) -> Iterator[tuple[nn.Parameter, Tensor, int, int]]:
         """Of each lookup the table, the offsets of its bags, the first and the last; waits once, to learn these."""
@@ -155,9 +153,7 @@ def _make_optimizer(parameters: tuple[nn.Parameter, ...], options: TableOptions)
 class _RowWiseAdagrad(Optimizer):
     """The state of a parameter [rows, dim] is ``sum``, [rows] float32; rows with a zero gradient keep their values."""
 
-    def __init__(
-        self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float, weight_decay: float
-    ) -> None:
+    def __init__(self, parameters: Iterable[nn.Parameter], *, lr: float, eps: float, weight_decay: float) -> None:
         super().__init__(parameters, {"lr": lr, "eps": eps, "weight_decay": weight_decay})
         for group in self.param_groups:
             for parameter in group["params"]:
@@ -194,9 +190,7 @@ class _PoolRows(torch.autograd.Function):
         num_samples = (len(offsets) - 1) // len(lookups)
         pooled = torch.empty(num_samples, sum(tables[table].shape[1] for table in lookups))
         for table, bags, column in _segments(lookups, offsets, tables):
-            sum_rows(
-                tables[table].detach().numpy(), values.numpy(), bags, _array(weights), pooled.numpy(), column
-            )
+            sum_rows(tables[table].detach().numpy(), values.numpy(), bags, _array(weights), pooled.numpy(), column)
         return pooled
 
     @staticmethod

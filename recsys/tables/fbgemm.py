@@ -81,8 +81,7 @@ class FBGEMMTableBatch(TableBatch):
         # update, count or move.
         self._kernel = (kernel,)
         self._weights: list[Tensor] = [
-            values[: member.num_rows]
-            for values, member in zip(kernel.split_embedding_weights(), members, strict=True)
+            values[: member.num_rows] for values, member in zip(kernel.split_embedding_weights(), members, strict=True)
         ]
         # One list of states for each member; no lists at all where the optimiser keeps nothing.
         self._squares: list[Tensor] = [

@@ -56,9 +56,7 @@ def make_table_batch(
                 f'tables.precision = "{own.precision}": tables {names} have dense gradients (a copy on every '
                 'rank), which need fp32: take precision = "fp32", or have the plan shard these tables'
             )
-        batch = DenseGradientTableBatch(
-            members, lookups, own, pooled=pooled, replicated=replicated, device=device
-        )
+        batch = DenseGradientTableBatch(members, lookups, own, pooled=pooled, replicated=replicated, device=device)
     batch.initialise(
         seed=seed,
         scales=[

@@ -104,9 +104,7 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
         if table.num_embeddings < 1:
             raise RecipeError(f"table {table.name!r}: num_embeddings = {table.num_embeddings}: at least 1")
         if table.embedding_dim < 4 or table.embedding_dim % 4:
-            raise RecipeError(
-                f"table {table.name!r}: embedding_dim = {table.embedding_dim}: must be a multiple of 4"
-            )
+            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: must be a multiple of 4")
         if len(set(features_of(table))) != len(features_of(table)):
             raise RecipeError(f"table {table.name!r}: a feature twice in feature_names {table.feature_names}")
         if pooled and pooling_of(table) not in {"SUM", "MEAN"}:
@@ -251,9 +249,7 @@ class TableOptions:
                     f'tables.{name} = "{getattr(self, name)}": expected one of {", ".join(get_args(kind))}'
                 )
         if self.dim < _DIM_MULTIPLE or self.dim % _DIM_MULTIPLE:
-            raise RecipeError(
-                f"tables.dim = {self.dim}: must be a multiple of {_DIM_MULTIPLE}, for example 64"
-            )
+            raise RecipeError(f"tables.dim = {self.dim}: must be a multiple of {_DIM_MULTIPLE}, for example 64")
         for name in ("learning_rate", "eps", "initial_scale"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -281,9 +277,7 @@ class TableOptions:
         """What holds for one table, without further overrides."""
         changed = self.per_table.get(table, TableOverrides())
         given = {entry.name: getattr(changed, entry.name) for entry in fields(changed)}
-        return replace(
-            self, per_table={}, **{name: value for name, value in given.items() if value is not None}
-        )
+        return replace(self, per_table={}, **{name: value for name, value in given.items() if value is not None})
 
     def of_one_batch(self, table: str) -> "TableOptions":
         """What tables have in common that one call can look up; equal for those that can."""
@@ -292,9 +286,7 @@ class TableOptions:
     def only(self, tables: Iterable[str]) -> "TableOptions":
         """The same without what is said of other tables than these."""
         kept = set(tables)
-        return replace(
-            self, per_table={name: found for name, found in self.per_table.items() if name in kept}
-        )
+        return replace(self, per_table={name: found for name, found in self.per_table.items() if name in kept})
 
     @property
     def moves_every_row(self) -> bool:

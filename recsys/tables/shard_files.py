@@ -251,9 +251,7 @@ class ShardReader:
             piece, what = LocalTable(name=match[1], rows=(top, bottom), columns=(left, right)), match[6]
             pieces = self._contents.setdefault(piece.name, {})
             if piece in pieces and pieces[piece][0] is not file:
-                raise StoreError(
-                    f"{self._folder}: two files hold {_shown(piece)}: they were not written together"
-                )
+                raise StoreError(f"{self._folder}: two files hold {_shown(piece)}: they were not written together")
             pieces.setdefault(piece, (file, []))[1].append(what)
 
     def _pieces(self, table: str) -> dict[LocalTable, tuple[Any, list[str]]]:
@@ -292,9 +290,7 @@ class ShardReader:
         values: list[Tensor] = [self._stored(piece, what)[...] for piece in pieces]
         for piece, value in zip(pieces, values, strict=True):
             if not torch.equal(value, values[0]):
-                shown, first = (
-                    found.item() if found.ndim == 0 else "an array" for found in (value, values[0])
-                )
+                shown, first = (found.item() if found.ndim == 0 else "an array" for found in (value, values[0]))
                 raise StoreError(
                     f"{self._folder}: {what} is {shown} in {_shown(piece)} and {first} in {_shown(pieces[0])}: the "
                     "files were not written together"
@@ -336,9 +332,7 @@ def _check_apart(pieces: list[LocalTable], folder: Path) -> None:
             if other.rows[0] >= piece.rows[1]:
                 break
             if max(piece.columns[0], other.columns[0]) < min(piece.columns[1], other.columns[1]):
-                raise StoreError(
-                    f"{folder}: {_shown(piece)} and {_shown(other)} overlap: not written together"
-                )
+                raise StoreError(f"{folder}: {_shown(piece)} and {_shown(other)} overlap: not written together")
 
 
 def _shown(piece: LocalTable) -> str:

@@ -96,9 +96,7 @@ class TableBatch(nn.Module, ABC):
         super().__init__()
         # FBGEMM 1.8 on CPUs writes past its buffers when a member's lookups are apart.
         assert list(lookups) == sorted(lookups), f"lookups {lookups} must ascend"
-        assert sorted(set(lookups)) == list(range(len(members))) != [], (
-            "each member is looked up, and there is one"
-        )
+        assert sorted(set(lookups)) == list(range(len(members))) != [], "each member is looked up, and there is one"
         dims = tuple(members[member].dim for member in lookups)
         assert pooled or len(set(dims)) == 1, "unpooled rows of one batch have one length"
         self.members = members
@@ -162,9 +160,7 @@ class TableBatch(nn.Module, ABC):
         """Everything that is learnt: views of values and of what the optimiser keeps."""
         axes: tuple[StateAxis, StateAxis] = ("rows", "columns")
         return [
-            StateTensor(
-                piece=member, name=name, tensor=tensor, axes=axes[: tensor.ndim], replicated=self.replicated
-            )
+            StateTensor(piece=member, name=name, tensor=tensor, axes=axes[: tensor.ndim], replicated=self.replicated)
             for number, member in enumerate(self.members)
             for name, tensor in self._stored(number).items()
         ]

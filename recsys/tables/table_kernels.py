@@ -24,9 +24,7 @@ FLOATS_IN_A_CACHE_LINE = 16
 
 
 @numba.njit(nogil=True, cache=True)
-def sum_rows(
-    table: Floats, values: Rows, offsets: Offsets, weights: Floats, pooled: Floats, first_column: int
-) -> None:
+def sum_rows(table: Floats, values: Rows, offsets: Offsets, weights: Floats, pooled: Floats, first_column: int) -> None:
     """Write the weighted sum of each bag's rows into ``pooled[:, first_column:]``, as many columns as rows have."""
     dim = table.shape[1]
     flat = table.reshape(-1)

@@ -118,9 +118,7 @@ def test_without_its_data_a_benchmark_is_skipped(script: Path) -> None:
     assert not list(script.parent.rglob("*.json"))
 
 
-def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_measured(
-    script: Path, tmp_path: Path
-) -> None:
+def test_a_result_that_cannot_be_kept_is_refused_before_anything_is_measured(script: Path, tmp_path: Path) -> None:
     done = run(script, "--save", str(tmp_path))
     assert (done.returncode, done.stdout) == (2, "")
     assert "it is a folder. Name another place with --save" in done.stderr

@@ -62,9 +62,7 @@ def test_a_failed_worker_and_a_silent_one_are_named(script: Path) -> None:
 
 def test_a_late_command_is_ended(tmp_path: Path) -> None:
     file = tmp_path / "pid"
-    code = (
-        f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
-    )
+    code = f"import os, pathlib, time; pathlib.Path({str(file)!r}).write_text(str(os.getpid())); time.sleep(600)"
     started = time.monotonic()
     with pytest.raises(DeadlineError, match="within 2 s"):
         run_command([sys.executable, "-c", code], deadline_s=2)

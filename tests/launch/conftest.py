@@ -83,9 +83,7 @@ def prepare_clicks() -> Callable[[Path], None]:
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
 
-    def make(
-        kind: str, name: str, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any
-    ) -> Path:
+    def make(kind: str, name: str, *, ranks: int = 2, epochs: int = 3, old: bool = False, **recipe: Any) -> Path:
         path = tmp_path / name
         folder = create_run_folder(path, {**_run_recipe(kind, ranks), **recipe})
         lines = [json.dumps(asdict(_record(kind, epoch))) for epoch in range(1, epochs + 1)]
@@ -125,9 +123,7 @@ def result() -> BenchmarkResult:
 
 
 def _click_recipe(folder: Path, **changes: dict[str, Any]) -> RecommendationRecipe:
-    sections = {
-        name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()
-    }
+    sections = {name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()}
     values = {"name": "clicks", "store": "clicks", **sections}
     return make_recommendation_recipe(values, source="clicks.toml", base=folder)
 
@@ -142,8 +138,7 @@ def _prepare_clicks(folder: Path) -> None:
     clicks = (draws[3] % 100) < np.where(items % 2 == 0, 90, 10)
     lines = ["click,age,item,user"]
     lines += [
-        f"{click:d},{age},i{item},u{user}"
-        for click, age, item, user in zip(clicks, ages, items, users, strict=True)
+        f"{click:d},{age},i{item},u{user}" for click, age, item, user in zip(clicks, ages, items, users, strict=True)
     ]
     (folder / "log.csv").write_text("\n".join(lines) + "\n")
     recipe = _click_recipe(folder)
@@ -235,8 +230,6 @@ def _log_placement(ranks: int) -> dict[str, Any]:
             "plan": plan,
             "shards": shards[plan],
         }
-        for number, (plan, rows) in enumerate(
-            {"row-wise": 100 * ranks, "replicated": 10, "table-wise": 50}.items()
-        )
+        for number, (plan, rows) in enumerate({"row-wise": 100 * ranks, "replicated": 10, "table-wise": 50}.items())
     ]
     return {"kind": "log", "world_size": ranks, "tables": tables}

@@ -144,9 +144,7 @@ RESULTS = st.builds(
 
 
 @given(RESULTS)
-def test_any_result_comes_back_equal(
-    tmp_path_factory: pytest.TempPathFactory, result: BenchmarkResult
-) -> None:
+def test_any_result_comes_back_equal(tmp_path_factory: pytest.TempPathFactory, result: BenchmarkResult) -> None:
     path = tmp_path_factory.mktemp("results") / "folder" / "x.json"
     write_result(result, path)
     assert read_result(path) == result
@@ -211,9 +209,7 @@ def damage(values: dict[str, Any], path: str, value: object) -> dict[str, Any]:
         ("surprise", 1, "no key 'surprise'"),
     ],
 )
-def test_a_damaged_file_is_refused_with_its_name(
-    tmp_path: Path, path: str, value: object, message: str
-) -> None:
+def test_a_damaged_file_is_refused_with_its_name(tmp_path: Path, path: str, value: object, message: str) -> None:
     file = tmp_path / "x.json"
     file.write_text(json.dumps(damage(result_to_json(small_result()), path, value)))
     with pytest.raises(StoreError, match=message) as caught:
@@ -253,9 +249,7 @@ SAMPLES = st.lists(st.floats(0.001, 10), min_size=1, max_size=20)
 def test_p90_interpolates_between_neighbours(seconds: list[float]) -> None:
     ordered, place = sorted(seconds), 0.9 * (len(seconds) - 1)
     low, high = ordered[math.floor(place)], ordered[math.ceil(place)]
-    assert Measurement(seconds=tuple(seconds)).p90_s == pytest.approx(
-        low + (high - low) * (place - math.floor(place))
-    )
+    assert Measurement(seconds=tuple(seconds)).p90_s == pytest.approx(low + (high - low) * (place - math.floor(place)))
 
 
 @given(SAMPLES, st.floats(0.1, 10))

@@ -133,9 +133,7 @@ def ranked_recipe(**changes: Any) -> Recipe:
 
 @pytest.fixture(scope="module")
 def graph() -> PartitionedGraph:
-    made = power_law_communities(
-        3000, 24000, seed=3, num_communities=12, mixing=0.2, num_features=4, train_share=0.05
-    )
+    made = power_law_communities(3000, 24000, seed=3, num_communities=12, mixing=0.2, num_features=4, train_share=0.05)
     assert made.labels is not None
     book = PartitionBook.from_assignment(made.labels.numpy() % PARTS, PARTS)
     return PartitionedGraph.from_graph(made, book, 0)

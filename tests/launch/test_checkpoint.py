@@ -48,16 +48,12 @@ RECIPE = {"seed": 0, "model": {"hidden": 8, "kind": "gcn"}, "training": {"epochs
 
 
 def header(epoch: int, *, best: bool = False, step: int = 0) -> CheckpointHeader:
-    return CheckpointHeader(
-        recipe=RECIPE, data_fingerprint="a" * 64, epoch=epoch, step=step, world_size=2, best=best
-    )
+    return CheckpointHeader(recipe=RECIPE, data_fingerprint="a" * 64, epoch=epoch, step=step, world_size=2, best=best)
 
 
 def save(folder: Path, epoch: int, *, best: bool = False, step: int = 0, keep: int = 2) -> Path:
     begin_checkpoint(folder, (epoch, step), with_tables=False)
-    return save_checkpoint(
-        folder, header(epoch, best=best, step=step), {"w": torch.tensor([epoch, step])}, keep=keep
-    )
+    return save_checkpoint(folder, header(epoch, best=best, step=step), {"w": torch.tensor([epoch, step])}, keep=keep)
 
 
 def kept(folder: Path) -> list[str]:
@@ -245,9 +241,7 @@ def test_the_header_is_one_readable_line(path: Path) -> None:
 
 @settings(max_examples=60)
 @given(position=st.floats(0, 1, exclude_max=True), bit=st.integers(0, 7))
-def test_any_flipped_bit_is_noticed(
-    tmp_path_factory: pytest.TempPathFactory, position: float, bit: int
-) -> None:
+def test_any_flipped_bit_is_noticed(tmp_path_factory: pytest.TempPathFactory, position: float, bit: int) -> None:
     path = tmp_path_factory.mktemp("flip") / "c.ckpt"
     write_checkpoint(path, HEADER, STATE)
     contents = bytearray(path.read_bytes())
@@ -300,9 +294,7 @@ def test_a_real_size_limit_leaves_the_last_good_one(path: Path) -> None:
 @pytest.mark.parametrize(
     ("number", "words"), [(errno.ENOSPC, "no space left"), (errno.EACCES, "make the folder writable")]
 )
-def test_errors_of_the_disk_are_worded(
-    path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str
-) -> None:
+def test_errors_of_the_disk_are_worded(path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
     def fail(_: int) -> None:
         raise OSError(number, os.strerror(number))
 
@@ -337,9 +329,7 @@ PLAN_B: list[list[Rectangle]] = [[((0, 10), (4, 8))], [((0, 7), (0, 4)), ((7, 10
 def stored(rectangles: Iterable[Rectangle], *, filled: bool) -> list[TableBatch]:
     """A rank's pieces of the big table, and its copy of the small one."""
 
-    def table(
-        name: str, rows: tuple[int, int], columns: tuple[int, int], whole: dict[str, Tensor]
-    ) -> TableBatch:
+    def table(name: str, rows: tuple[int, int], columns: tuple[int, int], whole: dict[str, Tensor]) -> TableBatch:
         place = LocalTable(name=name, rows=rows, columns=columns)
         options = TableOptions(optimizer="adagrad" if len(whole) > 1 else "sgd")
         batch = DenseGradientTableBatch((place,), (0,), options, replicated=name == "small")

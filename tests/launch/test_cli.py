@@ -128,7 +128,4 @@ def test_the_work_of_one_process_is_refused_to_several(
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
     assert cli.main(arguments) == 2
-    assert (
-        "is the work of one process, but the launcher started 2: run it without mpirun"
-        in capsys.readouterr().err
-    )
+    assert "is the work of one process, but the launcher started 2: run it without mpirun" in capsys.readouterr().err

@@ -131,9 +131,7 @@ def test_share_of_waiting_leaves_evaluation_out() -> None:
 
 def test_two_parts_of_an_epoch_add_up() -> None:
     first = EpochCost(seconds=1.0, stage_seconds={"read": 0.5}, rows_fetched=3, bytes_fetched=12)
-    second = EpochCost(
-        seconds=2.0, stage_seconds={"read": 0.25, "wait": 1.0}, rows_fetched=1, bytes_fetched=4
-    )
+    second = EpochCost(seconds=2.0, stage_seconds={"read": 0.25, "wait": 1.0}, rows_fetched=1, bytes_fetched=4)
     assert first + second == EpochCost(
         seconds=3.0, stage_seconds={"read": 0.75, "wait": 1.0}, rows_fetched=4, bytes_fetched=16
     )
@@ -226,9 +224,7 @@ print(before, with_block, peak_memory_bytes())
 
 def test_the_peak_is_in_bytes_and_stays() -> None:
     # In a process of its own, whose peak nothing else has raised.
-    said = subprocess.run(
-        [sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=120
-    )
+    said = subprocess.run([sys.executable, "-c", CODE], capture_output=True, text=True, check=True, timeout=120)
     before, with_block, after = map(int, said.stdout.split())
     assert 1 << 20 < before < 4 << 30
     assert with_block >= 256 << 20

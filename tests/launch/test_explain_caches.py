@@ -150,9 +150,7 @@ def test_parts_are_those_of_their_own_ranking(uneven: PartitionedGraph) -> None:
     rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
     sizes = {one.alpha: one for one in found.sizes}
     for alpha, capacity in ((0.5, 150), (0.0, 0)):
-        assert sizes[alpha].remote_rows == pytest.approx(
-            sum(one.expected_rows([capacity]).sum() for one in rankings)
-        )
+        assert sizes[alpha].remote_rows == pytest.approx(sum(one.expected_rows([capacity]).sum() for one in rankings))
         assert sizes[alpha].kept_rows == max(len(one.kept(capacity)) for one in rankings)
     assert 9.0 not in sizes
     assert found.steps == rankings[0].steps
@@ -245,9 +243,7 @@ def test_without_a_network_it_says_how_to_get_one() -> None:
 
 def test_shares_are_of_alpha_0_whether_it_is_shown_or_not() -> None:
     found = explanation(timed=False)
-    text = describe_explanation(
-        dataclasses.replace(found, sizes=found.sizes[1:]), RECIPE, network="", computed=""
-    )
+    text = describe_explanation(dataclasses.replace(found, sizes=found.sizes[1:]), RECIPE, network="", computed="")
     rows = [line for line in text.splitlines() if line.startswith(("0.5 ", "3 "))]
     assert ["25 %" in rows[0], "0 %" in rows[1], len(rows)] == [True, True, 2]
 
@@ -262,9 +258,7 @@ def test_with_a_network_both_times_are_shown() -> None:
 
 
 def test_a_gpu_is_told_apart() -> None:
-    text = describe_explanation(
-        explanation(timed=True, device_s=0.003), RECIPE, network="n", computed="measured here"
-    )
+    text = describe_explanation(explanation(timed=True, device_s=0.003), RECIPE, network="n", computed="measured here")
     assert "25 ms of work of the processor and 3 ms of the GPU" in text
 
 

@@ -60,8 +60,7 @@ def test_figures_of_a_step_do_not_depend_on_the_number_of_ranks_but_the_wire(rec
     assert not any("wire" in saving.what for saving in alone.savings)
     assert sum("wire" in saving.what for saving in four.savings) == 3
     lookups = [
-        next(saving.without for saving in found.savings if saving.what == "rows looked up")
-        for found in (alone, four)
+        next(saving.without for saving in found.savings if saving.what == "rows looked up") for found in (alone, four)
     ]
     assert lookups[0] == pytest.approx(lookups[1], rel=0.1)
 

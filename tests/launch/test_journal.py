@@ -372,9 +372,7 @@ def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
     assert "seconds/sample" in events.Tags()["scalars"]
 
 
-def test_missing_tensorboard_is_refused_with_the_cure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_missing_tensorboard_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     real = builtins.__import__
 
     def without_tensorboard(name: str, *rest: object) -> object:

@@ -172,9 +172,7 @@ def test_what_is_no_network(tmp_path: Path) -> None:
         read_network(tmp_path / "network.toml")
 
 
-def test_links_of_this_machine_are_known_once_measured(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_links_of_this_machine_are_known_once_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path))
     assert kept_links_of_this_machine(2) is None
     host = socket.gethostname()
@@ -199,9 +197,7 @@ def test_few_ranks_are_listed_pair_by_pair():
 
 
 def test_many_ranks_are_summed_up():
-    links = described_links(
-        NetworkDescription(nodes=8, ranks_per_node=2, rate="10gbit", node_rates={"7": "1gbit"})
-    )
+    links = described_links(NetworkDescription(nodes=8, ranks_per_node=2, rate="10gbit", node_rates={"7": "1gbit"}))
     between, inside = link_rows(links)
     assert between["pairs"] == f"{16 * 14} between hosts"
     assert inside["pairs"] == "16 inside a host"

@@ -115,9 +115,7 @@ def test_against_counting(recipe, ranks, deduplicated):
             rows |= dict.fromkeys(group, distinct)
             ids |= of_distinct
     inverses = 8 * size * len(GROUPS) * deduplicated
-    assert counts.held_bytes == pytest.approx(
-        ranks * (8 * sum(ids.values()) + 8 * sum(rows.values()) + inverses)
-    )
+    assert counts.held_bytes == pytest.approx(ranks * (8 * sum(ids.values()) + 8 * sum(rows.values()) + inverses))
     stored = found.num_stored["history"] / found.sample.num_ids("history")
     assert stored > 1.05, "30 of up to 40 ids are kept"
     assert counts.list_values == pytest.approx(ranks * ids["history"] * stored)

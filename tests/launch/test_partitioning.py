@@ -145,9 +145,7 @@ def test_what_cannot_be_trained_on_stays_in_the_users_order(tmp_path: Path, with
     graph_to_store(graph, tmp_path / "store", RANDOM)
     store = PartitionStore.open(tmp_path / "store")
     assert store.metadata["order"] == {"by": "original"}
-    assert (
-        np.diff(store.book.new_to_old)[np.diff(store.book.assignment()[store.book.new_to_old]) == 0] > 0
-    ).all()
+    assert (np.diff(store.book.new_to_old)[np.diff(store.book.assignment()[store.book.new_to_old]) == 0] > 0).all()
 
 
 def test_the_job_of_a_recipe_is_ordered_for_its_minibatches(tmp_path: Path) -> None:
@@ -228,9 +226,7 @@ def test_too_little_memory_is_refused_before_it_starts(
     assert not (tmp_path / "store").exists()
 
 
-def test_a_full_disk_leaves_nothing(
-    graph_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_full_disk_leaves_nothing(graph_file: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*_: object) -> None:
         raise OSError(28, os.strerror(28))
 

@@ -199,9 +199,7 @@ def test_other_tasks(tmp_path: Path, task: Task, column: str) -> None:
     assert result.metric == "roc_auc"
 
 
-def test_ids_of_a_vertex_file_come_along(
-    prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_ids_of_a_vertex_file_come_along(prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vertices = tmp_path / "people.csv"
     names = [f"p{number * 7 % NUM_VERTICES}" for number in range(NUM_VERTICES)]
     vertices.write_text("\n".join(["name", *names]) + "\n")
@@ -271,9 +269,7 @@ def refused(recipe: Recipe, run: Path, out: Path, error: type[Exception], words:
 
 def test_fanouts_that_do_not_fit(prepared: Path, tmp_path: Path) -> None:
     recipe, run, out = make(prepared), prepared / "run", tmp_path / "p.parquet"
-    refused(
-        recipe, run, out, RecipeError, "--fanouts 5 has 1 hops.*has 2 layers", fanouts=(5,), method="sampled"
-    )
+    refused(recipe, run, out, RecipeError, "--fanouts 5 has 1 hops.*has 2 layers", fanouts=(5,), method="sampled")
 
 
 def test_another_model_or_graph(prepared: Path, tmp_path: Path) -> None:
@@ -356,9 +352,7 @@ def cached_recipe(**cache: Any) -> Recipe:
 
 def make_part(world: World) -> PartitionedGraph:
     assignment = np.arange(CACHED_VERTICES) * 7 % 3 % world.size
-    return PartitionedGraph.from_graph(
-        GRAPH, PartitionBook.from_assignment(assignment, world.size), world.rank
-    )
+    return PartitionedGraph.from_graph(GRAPH, PartitionBook.from_assignment(assignment, world.size), world.rank)
 
 
 def rows_moved(world: World, part: PartitionedGraph, cached_ids: torch.Tensor) -> int:

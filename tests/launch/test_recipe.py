@@ -96,9 +96,7 @@ def test_a_missing_graph_section_is_refused(tmp_path: Path) -> None:
 
 
 def test_overrides_win(repository: Path) -> None:
-    recipe = load_recipe(
-        repository / "examples" / "cora.toml", ["model.kind=gat", "sampler.fanouts=[3, 4]", "name=x"]
-    )
+    recipe = load_recipe(repository / "examples" / "cora.toml", ["model.kind=gat", "sampler.fanouts=[3, 4]", "name=x"])
     assert recipe.model.kind == "gat"
     assert recipe.sampler.fanouts == (3, 4)
     assert recipe.name == "x"
@@ -174,9 +172,7 @@ def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
         make_recommendation_recipe({"name": "x", **values}, source="r.toml", base=Path("/base"))
 
 
-def test_a_recipe_survives_its_file(
-    tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
+def test_a_recipe_survives_its_file(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
     recipe = click_recipe(tmp_path, plan={"planner": "row_wise"})
     write_toml(tmp_path / "r.toml", recipe.settings())
     assert load_recommendation_recipe(tmp_path / "r.toml") == recipe

@@ -74,9 +74,7 @@ def assert_same_end(first: Path, second: Path) -> None:
     assert losses[0] == pytest.approx(losses[1], rel=1e-12)
 
 
-def test_a_run_learns_and_says_how_well(
-    folder: Path, click_recipe: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_run_learns_and_says_how_well(folder: Path, click_recipe: Make, capsys: pytest.CaptureFixture[str]) -> None:
     result = train(click_recipe(folder, training={"epochs": 6}), run_folder=folder / "run")
     assert result.metric == "auc"
     assert result.test is not None
@@ -224,9 +222,7 @@ def test_a_two_tower_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> 
     assert "test ndcg" in capsys.readouterr().out
 
 
-def test_sequences_have_tables_of_their_own(
-    tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
+def test_sequences_have_tables_of_their_own(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
     features = {
         "item": {"ids": "rows", "rows": 50},
         "past": {"ids": "rows", "rows": 50, "multi_hot": True, "table": "item"},
@@ -240,9 +236,7 @@ def test_sequences_have_tables_of_their_own(
     )
     prepare_log(recipe.store, recipe.log, recipe.split)
     parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
-    stored = [
-        (piece.name, piece.num_rows) for table in parts.recommender.local_tables() for piece in table.members
-    ]
+    stored = [(piece.name, piece.num_rows) for table in parts.recommender.local_tables() for piece in table.members]
     assert stored == [("item", 50), ("item_sequence", 50)]
     assert set(parts.evaluator.evaluate()) == {"validation", "test"}
 
@@ -254,13 +248,9 @@ def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., Re
         "\n".join(["click,item,user", *(f"{n % 2},{n % 50},{n % 7}" for n in range(200))])
     )
     tables = {"dim": 8, "user": {"dim": 4, "optimizer": "sgd", "learning_rate": 0.5}}
-    recipe = click_recipe(
-        tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]}
-    )
+    recipe = click_recipe(tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]})
     prepare_log(recipe.store, recipe.log, recipe.split)
-    with pytest.raises(
-        RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"
-    ):
+    with pytest.raises(RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"):
         click_parts(Loopback.single(), recipe, torch.device("cpu"))
     settings = recipe.settings() | {"model": {"kind": "dcn", "deep": [8]}}
     recipe = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)

@@ -113,9 +113,7 @@ def test_sections_of_single_tables(
         ({"user": {"dim": 6}}, r"\[tables\] table 'user': tables.dim = 6: must be a multiple of 4"),
     ):
         with pytest.raises(RecipeError, match=said):
-            log_table_specs(
-                click_recipe(folder, log={"dense": [], "features": FEATURES}, tables=tables), store
-            )
+            log_table_specs(click_recipe(folder, log={"dense": [], "features": FEATURES}, tables=tables), store)
 
 
 def test_a_store_of_another_log_is_refused(
@@ -143,9 +141,7 @@ def test_a_store_of_other_settings_is_refused(
     log = {"dense": [], "features": FEATURES}
     with pytest.raises(StoreError, match="prepared with cluster = False, but the recipe has True"):
         check_store(click_recipe(folder, log=log, deduplication={"cluster": True}), store)
-    origin = {
-        section: value for section, value in store.manifest.origin.items() if section != "deduplication"
-    }
+    origin = {section: value for section, value in store.manifest.origin.items() if section != "deduplication"}
     older = replace(store, manifest=replace(store.manifest, origin=origin))
     check_store(click_recipe(folder, log=log), older)
     with pytest.raises(StoreError, match="prepared with shard = False, but the recipe has True"):
@@ -191,9 +187,7 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
 
 
 def test_pretrained_rows_of_no_table_are_refused(tmp_path: Path) -> None:
-    with pytest.raises(
-        RecipeError, match=r"tables.pretrained.itm: there is no such table. Did you mean 'item'"
-    ):
+    with pytest.raises(RecipeError, match=r"tables.pretrained.itm: there is no such table. Did you mean 'item'"):
         set_first_values({"itm": tmp_path / "item.npy"}, SPECS, [])
 
 

@@ -175,8 +175,7 @@ def assert_ranks_agree(run: Path) -> None:
             assert sent == {stage: numbers[1 - peer] for stage, numbers in there.bytes_received.items()}
             assert all(numbers[1 - peer] == 0 for numbers in here.bytes_sent.values())
         local, cached, remote = (
-            getattr(first, name) + getattr(second, name)
-            for name in ("rows_local", "rows_cached", "rows_remote")
+            getattr(first, name) + getattr(second, name) for name in ("rows_local", "rows_cached", "rows_remote")
         )
         assert record.figures["share of rows found at home"] == (local + cached) / (local + cached + remote)
         hits = cached / (cached + remote) if cached else None
@@ -203,9 +202,7 @@ def test_a_graph_job_of_two_ranks(shared_tmp_path: Path, graph_file: Path) -> No
     assert_ranks_agree(run)
     # The same run on one rank has the same loss; a world of this process alone needs no launcher.
     if launched_rank() == 0:
-        train(
-            graph_recipe(shared_tmp_path / "one", 1, backend="loopback"), run_folder=shared_tmp_path / "alone"
-        )
+        train(graph_recipe(shared_tmp_path / "one", 1, backend="loopback"), run_folder=shared_tmp_path / "alone")
         expected = read_records(shared_tmp_path / "alone" / "metrics.jsonl")
         assert [record.loss for record in records] == pytest.approx([r.loss for r in expected], rel=1e-5)
     assert [name.partition(" (")[0] for name in timelines] == ["rank 0", "rank 1"]
@@ -220,9 +217,7 @@ def test_a_graph_job_of_two_ranks(shared_tmp_path: Path, graph_file: Path) -> No
         training = [bar for bar in (*in_row(bars, "request"), *replies) if "features" in bar.name]
         assert len(training) >= 3 * 2 * STEPS
         # Everything is posted inside a fetch and its end is seen inside one,
-        assert all(
-            any(f.begin <= moment <= f.end for f in fetches) for b in training for moment in (b.begin, b.end)
-        )
+        assert all(any(f.begin <= moment <= f.end for f in fetches) for b in training for moment in (b.begin, b.end))
         # and rows are under way while the minibatch before is computed: all but the first of each epoch.
         assert len(list(overlapping(replies, in_row(bars, "backward")))) >= 2 * (STEPS - 1)
         # Gradients are sent off inside the backward pass that makes them.
@@ -251,9 +246,7 @@ def test_a_recommendation_job_of_two_ranks(
         for epoch in epochs:
             last_update = max(bar.end for bar in in_row(bars, "update") if bar.end <= epoch.end)
             for row, ahead in (("counts", 2), ("ids", 1)):
-                sent = [
-                    bar for bar in in_row(bars, row) if epoch.begin <= bar.begin and bar.end <= last_update
-                ]
+                sent = [bar for bar in in_row(bars, row) if epoch.begin <= bar.begin and bar.end <= last_update]
                 assert len(sent) == steps
                 # Those of the first batches leave before there is anything to compute.
                 assert list(overlapping(sent, compute)) == sent[ahead:]
@@ -556,9 +549,7 @@ def test_sums_on_their_way_at_once_have_lanes_of_their_own():
 def test_messages_are_told_from_work():
     [exchange, work] = [
         event
-        for event in parse(
-            trace_of([Span("features: rows", 0, 9000, "exchange", 10, 20), Span("forward", 0, 9000)])
-        )
+        for event in parse(trace_of([Span("features: rows", 0, 9000, "exchange", 10, 20), Span("forward", 0, 9000)]))
         if event["ph"] == "X"
     ]
     assert (exchange["cat"], exchange["args"]) == (

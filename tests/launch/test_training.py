@@ -39,9 +39,7 @@ class Killed(BaseException):
 
 def make(folder: Path, **changes: dict[str, Any]) -> Recipe:
     """The recipe of these tests, sections changed."""
-    sections = {
-        name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()
-    }
+    sections = {name: SETTINGS.get(name, {}) | changes.get(name, {}) for name in SETTINGS.keys() | changes.keys()}
     values = {"name": "tiny", "store": "store", **sections}
     return make_recipe(values, source="tiny.toml", base=folder)
 
@@ -230,9 +228,7 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
     assert len(counts[0]) == 4
 
 
-def test_a_checkpoint_without_the_ranks_costs_is_gone_on_with(
-    folder: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_checkpoint_without_the_ranks_costs_is_gone_on_with(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Checkpoints written before ranks were told apart hold the sums alone."""
     whole = EpochCost.to_dict
     sums = ("seconds", "stage_seconds", "rows_fetched", "bytes_fetched")

@@ -100,9 +100,7 @@ def jagged_of(
     from windrow.recsys.batches.jagged import keyed
 
     def flat(columns: Mapping[str, Sequence[Sequence[Any]]], dtype: Any) -> Any:
-        return torch.tensor(
-            [one for lists in columns.values() for ones in lists for one in ones], dtype=dtype
-        )
+        return torch.tensor([one for lists in columns.values() for ones in lists for one in ones], dtype=dtype)
 
     lengths = [len(ids) for lists in features.values() for ids in lists]
     return keyed(
@@ -130,9 +128,7 @@ def lists_of(jagged: Any) -> dict[str, list[tuple[bytes, ...]]]:
 
 
 @handed_out
-def lists_from(
-    lists: Sequence[Sequence[int]], weights: Any = None, *, before: int = 0, dtype: Any = None
-) -> Any:
+def lists_from(lists: Sequence[Sequence[int]], weights: Any = None, *, before: int = 0, dtype: Any = None) -> Any:
     """A Jagged.
 
     Args:

@@ -90,9 +90,7 @@ def test_an_evaluator_measures_all_batches_of_all_ranks(spmd, jagged_of, auc):
     assert all(found == {"test": pytest.approx(expected)} for found in spmd(body))
 
 
-@pytest.mark.parametrize(
-    ("metric", "higher"), [("auc", True), ("normalised_entropy", False), ("log_loss", False)]
-)
+@pytest.mark.parametrize(("metric", "higher"), [("auc", True), ("normalised_entropy", False), ("log_loss", False)])
 def test_which_way_is_better(metric, higher):
     recommender = Recommender(EmbeddingBagCollection(TABLES), None, DenseIsTheLogit())
     evaluator = ClickEvaluator(Loopback.single(), recommender, {}, metric=metric)

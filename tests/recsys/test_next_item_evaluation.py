@@ -20,9 +20,7 @@ def make_samples(seed=0):
     lengths = generator.integers(1, 5, NUM_SAMPLES)
     offsets = np.cumsum([3, *lengths])  # Lists may begin behind the first id.
     ids = generator.integers(0, NUM_ITEMS, offsets[-1])
-    targets = np.where(
-        generator.random(NUM_SAMPLES) < 0.5, ids[offsets[1:] - 1], generator.integers(0, NUM_ITEMS)
-    )
+    targets = np.where(generator.random(NUM_SAMPLES) < 0.5, ids[offsets[1:] - 1], generator.integers(0, NUM_ITEMS))
     return NextItemSamples(Jagged(ids, offsets), targets)
 
 

@@ -36,9 +36,7 @@ TABLES = [
     EmbeddingBagConfig(num_embeddings=40, embedding_dim=DIM, name="user", feature_names=["user"]),
     EmbeddingBagConfig(num_embeddings=30, embedding_dim=DIM, name="item", feature_names=["item", "history"]),
 ]
-SEQUENCE_TABLES = [
-    EmbeddingConfig(num_embeddings=30, embedding_dim=DIM, name="seen", feature_names=["history"])
-]
+SEQUENCE_TABLES = [EmbeddingConfig(num_embeddings=30, embedding_dim=DIM, name="seen", feature_names=["history"])]
 
 
 class SumModel(ClickModel):
@@ -92,13 +90,9 @@ class MadeUpLog:
 
         bounds = near_equal_split(SAMPLES, self._world.size)
         own = slice(bounds[self._world.rank], bounds[self._world.rank + 1])
-        user, item, history = (
-            numbers(place + 1, SAMPLES, 3) % rows for place, rows in enumerate((40, 30, 30))
-        )
+        user, item, history = (numbers(place + 1, SAMPLES, 3) % rows for place, rows in enumerate((40, 30, 30)))
         lists = [*user[own, :1], *item[own, :1]]
-        lists += [
-            ids[:length] for ids, length in zip(history[own], numbers(0, SAMPLES)[own] % 4, strict=True)
-        ]
+        lists += [ids[:length] for ids, length in zip(history[own], numbers(0, SAMPLES)[own] % 4, strict=True)]
         sparse = keyed(
             ["user", "item", "history"],
             torch.from_numpy(np.concatenate([*lists, history[0, :0]])),
@@ -125,9 +119,7 @@ def make_trainer(
     options = TableOptions(dim=DIM, optimizer=tables, learning_rate=0.1)
     plan = plan_with_planner(planner, table_specs(TABLES, options), world.size, replicate_below_bytes=0)
     bags = EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=options, seed=1)
-    collection = (
-        EmbeddingCollection(SEQUENCE_TABLES, world=world, optimizer=options, seed=1) if sequences else None
-    )
+    collection = EmbeddingCollection(SEQUENCE_TABLES, world=world, optimizer=options, seed=1) if sequences else None
     return RecommendationTrainer(
         world,
         Recommender(bags, collection, SumModel(dropout)),
@@ -172,9 +164,7 @@ def reference_losses(schedule=None):
         with MadeUpLog(world).batches(epoch) as batches:
             for step, batch in enumerate(batches):
                 given = {name: batch.sparse[name] for name in features}
-                pooled = [
-                    bags[features[name]](ids.values(), ids.offsets()[:-1]) for name, ids in given.items()
-                ]
+                pooled = [bags[features[name]](ids.values(), ids.offsets()[:-1]) for name, ids in given.items()]
                 embeddings = Embeddings.of(torch.cat(pooled, 1), dict.fromkeys(features, DIM))
                 loss = model.loss_sum(model(batch.dense, embeddings), batch)
                 factor = learning_rate_factor(schedule or ScheduleOptions(), epoch * STEPS + step, 2 * STEPS)
@@ -246,8 +236,7 @@ def test_going_on_within_an_epoch_is_exact(kind):
         if done == 2:
             kept["state"] = copy.deepcopy(begun.state_dict())
             kept["tables"] = [
-                [replace(part, tensor=part.tensor.clone()) for part in table.state()]
-                for table in begun.local_tables()
+                [replace(part, tensor=part.tensor.clone()) for part in table.state()] for table in begun.local_tables()
             ]
             kept["loss"] = begun.loss_so_far()
 

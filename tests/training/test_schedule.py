@@ -139,7 +139,5 @@ def test_resumed_halfway_it_ends_the_same(values, data):
 
 
 def test_state_of_another_version_is_refused():
-    with pytest.raises(
-        StoreError, match=r"fields \['best'\] but \['best_epoch', 'best_value', 'last_epoch'\]"
-    ):
+    with pytest.raises(StoreError, match=r"fields \['best'\] but \['best_epoch', 'best_value', 'last_epoch'\]"):
         EarlyStopping(patience=1).load_state_dict({"best": 1.0})

@@ -75,9 +75,7 @@ def distinct_lists(features: Sequence[Jagged[Array]]) -> DistinctLists[Array]:
     return DistinctLists(*map(torch.from_numpy, found))
 
 
-def hash_lists(
-    columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64]
-) -> npt.NDArray[np.uint64]:
+def hash_lists(columns: Sequence[Jagged[npt.NDArray[Any]]], rows: npt.NDArray[np.int64]) -> npt.NDArray[np.uint64]:
     """[m] hashes of what the samples `rows` [m] hold in several columns of integers, lengths included."""
     hashes = np.zeros(len(rows), np.uint64)
     for column in columns:

@@ -122,9 +122,7 @@ def mix_lists(
 
 
 @numba.njit(cache=True, nogil=True)
-def find_leaders(
-    hashes: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]
-) -> None:
+def find_leaders(hashes: npt.NDArray[np.uint64], slots: npt.NDArray[np.int64], leaders: npt.NDArray[np.int64]) -> None:
     """Write for each of [m] hashes the position of the first that equals it: open addressing, by the lowest bits.
 
     `slots` is a power of two above m, all -1.

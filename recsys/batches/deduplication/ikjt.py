@@ -192,16 +192,10 @@ def from_variable_batch(
     found = []
     for group in groups:
         if not group or any(feature not in expanded for feature in group):
-            raise DataError(
-                f"group {list(group)} of features {', '.join(expanded)}: name some of these, in each group"
-            )
+            raise DataError(f"group {list(group)} of features {', '.join(expanded)}: name some of these, in each group")
         parts = [expanded[feature] for feature in group]
-        values, lengths = (
-            torch.cat([getattr(part, name) for part in parts]) for name in ("values", "lengths")
-        )
+        values, lengths = (torch.cat([getattr(part, name) for part in parts]) for name in ("values", "lengths"))
         weights = [part.weights for part in parts if part.weights is not None]
-        together = keyed(
-            group, values, lengths, torch.cat(weights) if weights else None, num_samples=num_samples
-        )
+        together = keyed(group, values, lengths, torch.cat(weights) if weights else None, num_samples=num_samples)
         found.append(deduplicate(together, group))
     return tuple(found)

@@ -120,9 +120,7 @@ def dedupe_factor(samples_per_session: float, unchanged: float) -> float:
     return samples_per_session / (1.0 + (samples_per_session - 1.0) * (1.0 - unchanged))
 
 
-def distinct_rows(
-    batch_size: float, samples_per_session: float, unchanged: float, *, pieces: float = 1.0
-) -> float:
+def distinct_rows(batch_size: float, samples_per_session: float, unchanged: float, *, pieces: float = 1.0) -> float:
     """Expected distinct rows, from p to B, of a batch that is cut out of a clustered log in pieces.
 
     The first sample of a piece is a row; each later one is with probability 1 - d (S - 1) / S::
@@ -163,9 +161,7 @@ def left_of_batch(batch_size: float, repeated_share: float, *, pieces: float = 1
     return begun + (batch_size - begun) * (1.0 - repeated_share)
 
 
-def samples_per_session_in_batch(
-    batch_size: float, samples_per_session: float, *, pieces: float = 1.0
-) -> float:
+def samples_per_session_in_batch(batch_size: float, samples_per_session: float, *, pieces: float = 1.0) -> float:
     """S in the batch, from 1 to S of the log: what is left of it where the borders of pieces cut sessions.
 
     A piece of m = B / p samples touches 1 + (m - 1) / S sessions, so that S in the batch is m over that; 1 where the

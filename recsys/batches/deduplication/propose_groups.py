@@ -97,20 +97,14 @@ def propose_groups(
         groups.append(joined)
     order = {name: place for place, name in enumerate(costs)}
     kept = [
-        tuple(sorted(group, key=order.__getitem__))
-        for group in groups
-        if scales.cost(group) < scales.plain_cost(group)
+        tuple(sorted(group, key=order.__getitem__)) for group in groups if scales.cost(group) < scales.plain_cost(group)
     ]
     return tuple(sorted(kept, key=lambda group: order[group[0]]))
 
 
-def _gains(
-    scales: "_Scales", some: Sequence[Group], others: Sequence[Group]
-) -> dict[tuple[Group, Group], float]:
+def _gains(scales: "_Scales", some: Sequence[Group], others: Sequence[Group]) -> dict[tuple[Group, Group], float]:
     """Pairs that gain when they are joined, each once."""
-    pairs = dict.fromkeys(
-        (min(one, other), max(one, other)) for one in some for other in others if one != other
-    )
+    pairs = dict.fromkeys((min(one, other), max(one, other)) for one in some for other in others if one != other)
     return {pair: gain for pair in pairs if (gain := scales.gain(*pair)) > 0}
 
 

@@ -90,9 +90,7 @@ class SurveyedBatches:
     def distinct(self, group: Sequence[str]) -> tuple[float, dict[str, float]]:
         """Distinct rows when equal lists of a group are held once, and for each feature the ids in them; means."""
         rows, ids = zip(*(batch.distinct(group) for batch in self.batches), strict=True)
-        return float(np.mean(rows)), {
-            name: float(np.mean([of_batch[name] for of_batch in ids])) for name in group
-        }
+        return float(np.mean(rows)), {name: float(np.mean([of_batch[name] for of_batch in ids])) for name in group}
 
     def factor(self, group: Sequence[str]) -> float:
         """Samples over distinct rows of a group; 1 where there are no samples."""
@@ -205,11 +203,7 @@ class LogSurvey:
     def unchanged(self, group: Sequence[str]) -> float:
         """d of a group: share of samples in which all of it is as in the sample before of the session."""
         num_pairs = int(np.count_nonzero(self.within))
-        return (
-            int(np.count_nonzero(self.sample.unchanged(group) & self.within)) / num_pairs
-            if num_pairs
-            else 0.0
-        )
+        return int(np.count_nonzero(self.sample.unchanged(group) & self.within)) / num_pairs if num_pairs else 0.0
 
     def mean_length(self, feature: str) -> float:
         """l: ids in a list of a feature, mean."""
@@ -221,9 +215,7 @@ class LogSurvey:
 
     def predicted_rows(self, group: Sequence[str]) -> float:
         """Distinct rows of a group in a clustered batch, by the formula."""
-        return distinct_rows(
-            self.batch_size, self.samples_per_session, self.unchanged(group), pieces=self.pieces
-        )
+        return distinct_rows(self.batch_size, self.samples_per_session, self.unchanged(group), pieces=self.pieces)
 
     def predicted_ids(self, feature: str, group: Sequence[str]) -> float:
         """Ids of a feature in the distinct rows of its group in a clustered batch, by the formula.
@@ -310,9 +302,7 @@ def survey_log(
         within=chosen.sessions[1:] == chosen.sessions[:-1],
         num_stored=num_stored,
         ids=ids,
-        clustered=batches_of_neighbours(
-            sample, chosen.sessions, batch_size=batch_size, lanes=lanes, size=size
-        ),
+        clustered=batches_of_neighbours(sample, chosen.sessions, batch_size=batch_size, lanes=lanes, size=size),
         as_read=batches_as_read(split, read),
         storage=scales.sizes(),
     )

@@ -228,18 +228,14 @@ class StorageScales:
         for name, rows in reversed(self._orders.items()):
             table = read_rows(self._split, columns, rows)
             clustered = name == "clustered"
-            self._bytes[name] += _stored_bytes(
-                table, clustered=clustered, repeats=repeats if clustered else ()
-            )
+            self._bytes[name] += _stored_bytes(table, clustered=clustered, repeats=repeats if clustered else ())
         return table
 
     def sizes(self) -> StorageSizes:
         """Bytes of what was weighed, for each sample."""
         each = {name: self._bytes[name] / len(rows) for name, rows in self._orders.items()}
         as_logged = each.get("as_logged")
-        return StorageSizes(
-            as_logged=as_logged, sharded=each.get("sharded", as_logged), clustered=each["clustered"]
-        )
+        return StorageSizes(as_logged=as_logged, sharded=each.get("sharded", as_logged), clustered=each["clustered"])
 
 
 def _stored_bytes(columns: Any, *, clustered: bool, repeats: Sequence[tuple[str, str]] = ()) -> int:

@@ -90,9 +90,7 @@ class ClusterOptions:
         if self.files is not None and self.files > MOST_FILES:
             raise RecipeError(f"files = {self.files}: expected at most {MOST_FILES}")
         if self.memory_bytes < LEAST_MEMORY_BYTES:
-            raise RecipeError(
-                f"memory_bytes = {self.memory_bytes}: expected at least {LEAST_MEMORY_BYTES} (256 MiB)"
-            )
+            raise RecipeError(f"memory_bytes = {self.memory_bytes}: expected at least {LEAST_MEMORY_BYTES} (256 MiB)")
 
 
 FILE_BYTES = 256 << 20
@@ -140,9 +138,7 @@ class ClusterSummary:
         return self.bytes_before / self.bytes_after
 
 
-def cluster_log(
-    options: ClusterOptions, *, progress: Callable[[str, float], None] | None = None
-) -> ClusterSummary:
+def cluster_log(options: ClusterOptions, *, progress: Callable[[str, float], None] | None = None) -> ClusterSummary:
     """Cluster a log by session.
 
     Equal rows in equal order give equal files, whatever the memory. Rows of one session and time stay in the order of
@@ -163,9 +159,7 @@ def cluster_log(
             f"the output {os.fsencode(options.output.resolve())!r} is no UTF-8, which Arrow and DuckDB need: choose "
             "another"
         )
-    check_replaceable(
-        options.output, overwrite=options.overwrite, what="clustered log", marker=DESCRIPTION_NAME
-    )
+    check_replaceable(options.output, overwrite=options.overwrite, what="clustered log", marker=DESCRIPTION_NAME)
     log = LogFiles.open(options.inputs)
     _check_apart(options, log)
     check_session_type(log, options.by)
@@ -200,9 +194,7 @@ def _cluster(
         memory_bytes=options.memory_bytes,
         advance=lambda share: report("reading sessions", share),
     )
-    row_group_rows = options.row_group_rows or max(
-        1, min(MOST_ROW_GROUP_ROWS, int(ROW_GROUP_BYTES / log.row_bytes))
-    )
+    row_group_rows = options.row_group_rows or max(1, min(MOST_ROW_GROUP_ROWS, int(ROW_GROUP_BYTES / log.row_bytes)))
     writer = _ClusterWriter(
         folder,
         log.schema,
@@ -287,9 +279,7 @@ def _check_apart(options: ClusterOptions, log: LogFiles) -> None:
     folders = [path for path in options.inputs if path.is_dir() and output.is_relative_to(path.resolve())]
     inside = [path for path in log.files if path.resolve().is_relative_to(output)]
     for path in (*folders, *inside):
-        raise StoreError(
-            f"{options.output} and the log {path} are one in the other: choose an output beside the log"
-        )
+        raise StoreError(f"{options.output} and the log {path} are one in the other: choose an output beside the log")
 
 
 def _check_row_groups(options: ClusterOptions, log: LogFiles) -> None:

@@ -103,15 +103,13 @@ def rank_rows(
             )
             scan = f"read_parquet({sql_text(ordered)})"
             counts = dict(database.execute(f"SELECT shard, count(*) FROM {scan} GROUP BY shard").fetchall())
-            sessions = database.execute(
-                f"SELECT count(*) FROM (SELECT hash FROM {scan} GROUP BY hash)"
-            ).fetchall()[0][0]
+            sessions = database.execute(f"SELECT count(*) FROM (SELECT hash FROM {scan} GROUP BY hash)").fetchall()[0][
+                0
+            ]
             ranks = write_ranks(database, ordered, work)
     except duckdb.Error as error:
         raise _explained(error, failed, log.rows, limit) from error
-    return Ranks(
-        ranks=ranks, shard_rows=tuple(counts.get(shard, 0) for shard in range(shards)), sessions=sessions
-    )
+    return Ranks(ranks=ranks, shard_rows=tuple(counts.get(shard, 0) for shard in range(shards)), sessions=sessions)
 
 
 def write_ranks(database: Any, ordered: Path, work: Path) -> npt.NDArray[np.int64]:
@@ -142,9 +140,7 @@ def write_ranks(database: Any, ordered: Path, work: Path) -> npt.NDArray[np.int6
     return np.memmap(path, np.int64, "r")
 
 
-def _keys(
-    log: LogFiles, by: str, time: str, advance: Callable[[float], None], failed: list[DataError]
-) -> Any:
+def _keys(log: LogFiles, by: str, time: str, advance: Callable[[float], None], failed: list[DataError]) -> Any:
     """A stream of rows with session, time (0 where there is none) and number; what it raises is also noted."""
     import pyarrow as pa
 
@@ -159,9 +155,7 @@ def _keys(
                 rows = batch.num_rows
                 times = plain_times(batch.column(time)) if time else pa.array(np.zeros(rows, np.int8))
                 numbers = pa.array(np.arange(first, first + rows))
-                yield pa.RecordBatch.from_arrays(
-                    [plain_sessions(batch.column(by)), times, numbers], schema=schema
-                )
+                yield pa.RecordBatch.from_arrays([plain_sessions(batch.column(by)), times, numbers], schema=schema)
                 first += rows
                 advance(first / log.rows)
         except DataError as error:
@@ -276,9 +270,7 @@ def _write_run(
         for bucket in range(num_buckets):
             chosen = order[bounds[bucket] : bounds[bucket + 1]]
             rows = block.take(pa.array(chosen))
-            writer.write_batch(
-                pa.RecordBatch.from_arrays([*rows.columns, pa.array(ranks[chosen])], schema=schema)
-            )
+            writer.write_batch(pa.RecordBatch.from_arrays([*rows.columns, pa.array(ranks[chosen])], schema=schema))
 
 
 def _read_parts(runs: Sequence[Path], bucket: int, ranks: range, most_bytes: int) -> Iterator[Any]:
@@ -334,8 +326,7 @@ def _joined(batches: Sequence[Any]) -> Any:
 
     try:
         columns = [
-            pa.concat_arrays([batch.column(place) for batch in batches])
-            for place in range(len(batches[0].schema))
+            pa.concat_arrays([batch.column(place) for batch in batches]) for place in range(len(batches[0].schema))
         ]
     except pa.ArrowInvalid as error:
         rows = sum(batch.num_rows for batch in batches)

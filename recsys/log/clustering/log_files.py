@@ -83,11 +83,7 @@ class LogFiles:
                 schema = opened.schema_arrow
                 footer = opened.metadata
                 file_rows.append(footer.num_rows)
-                groups += [
-                    (path, group)
-                    for group in range(footer.num_row_groups)
-                    if footer.row_group(group).num_rows
-                ]
+                groups += [(path, group) for group in range(footer.num_row_groups) if footer.row_group(group).num_rows]
             schemas.append(schema)
             _check_alike(path, schema, files[0], schemas[0])
         if not any(file_rows):
@@ -142,13 +138,10 @@ def _find_files(inputs: Sequence[Path]) -> tuple[Path, ...]:
             matches = [
                 file
                 for file in sorted(path.rglob("*.parquet"))
-                if file.is_file()
-                and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
+                if file.is_file() and not any(part.startswith((".", "_")) for part in file.relative_to(path).parts)
             ]
             if not matches:
-                raise DataError(
-                    f"{path}: there is no *.parquet in the folder; name another one, or its files"
-                )
+                raise DataError(f"{path}: there is no *.parquet in the folder; name another one, or its files")
         matches = list(resolve_files(matches))
         _check_named(path, matches)
         found += matches
@@ -209,9 +202,7 @@ def open_parquet(path: Path, **options: Any) -> Any:
     try:
         return parquet.ParquetFile(path, **options)
     except (OSError, pa.ArrowException) as error:
-        raise DataError(
-            f"{path}: no readable Parquet file ({error}): correct the path or write it again"
-        ) from error
+        raise DataError(f"{path}: no readable Parquet file ({error}): correct the path or write it again") from error
 
 
 @contextlib.contextmanager
@@ -249,9 +240,7 @@ def _common_schema(first: Any, others: Iterable[Any]) -> Any:
 
     nullable = {field.name for schema in (first, *others) for field in schema if field.nullable}
     fields = [_plain(field, keep_dictionaries=True) for field in first]
-    return pa.schema(
-        [field.with_nullable(field.name in nullable) for field in fields], metadata=first.metadata
-    )
+    return pa.schema([field.with_nullable(field.name in nullable) for field in fields], metadata=first.metadata)
 
 
 def _without_dictionaries(schema: Any) -> Any:

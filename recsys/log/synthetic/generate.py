@@ -68,9 +68,7 @@ def generate_log(
         path.parent.mkdir(parents=True, exist_ok=True)
         with (
             open_atomically(path) as file,
-            parquet.ParquetWriter(
-                file, _schema(options), compression="zstd", use_dictionary=single
-            ) as writer,
+            parquet.ParquetWriter(file, _schema(options), compression="zstd", use_dictionary=single) as writer,
         ):
             for batch in session_batches(
                 options, sessions, order=order, block_rows=rows, samples=samples, threads=threads

@@ -109,9 +109,7 @@ class FeatureGroup:
             if not 0 <= value <= 1:
                 raise RecipeError(f"group {self.name!r}: {field} = {value}: must be from 0 to 1")
         if self.mean_length is None and (self.shifted or self.empty):
-            raise RecipeError(
-                f"group {self.name!r}: shifted and empty are for lists: give it a mean_length too"
-            )
+            raise RecipeError(f"group {self.name!r}: shifted and empty are for lists: give it a mean_length too")
         if self.mean_length is not None and not 1 <= self.mean_length < float("inf"):
             raise RecipeError(f"group {self.name!r}: mean_length = {self.mean_length}: must be at least 1")
         if not self.features and not self.dense:

@@ -103,22 +103,16 @@ def measured_statistics(
     """
     with TemporaryDirectory() as folder, open_database(MEMORY_LIMIT, Path(folder)) as database:
         scan = f"read_parquet({sql_text(path)}, file_row_number = true)"
-        samples, sessions = _row(
-            database, f"SELECT count(*), count(DISTINCT {sql_name(session)}) FROM {scan}"
-        )
+        samples, sessions = _row(database, f"SELECT count(*), count(DISTINCT {sql_name(session)}) FROM {scan}")
         if samples == sessions:
-            raise DataError(
-                f"{path}: every session has one sample, so that none can be compared with another"
-            )
+            raise DataError(f"{path}: every session has one sample, so that none can be compared with another")
         whole = samples // PUBLISHED_BATCH * PUBLISHED_BATCH
         (in_batches,) = _row(
             database,
             f"SELECT sum(sessions) FROM (SELECT count(DISTINCT {sql_name(session)}) AS sessions FROM {scan} "
             f"WHERE file_row_number < {whole} GROUP BY file_row_number // {PUBLISHED_BATCH})",
         )
-        types = dict(
-            database.execute(f"SELECT column_name, column_type FROM (DESCRIBE FROM {scan})").fetchall()
-        )
+        types = dict(database.execute(f"SELECT column_name, column_type FROM (DESCRIBE FROM {scan})").fetchall())
         counts = {}
         for feature in features:
             # A feature with one id counts as a list of it.

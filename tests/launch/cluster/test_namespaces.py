@@ -52,9 +52,7 @@ def test_a_kernel_that_refuses_is_explained(monkeypatch):
         raise OSError(errno.EPERM, "Operation not permitted")
 
     monkeypatch.setattr(namespaces, "_unshare", refuse)
-    with pytest.raises(
-        ClusterError, match=r"Operation not permitted.*sudo.*user\.max_user_namespaces.*What works"
-    ):
+    with pytest.raises(ClusterError, match=r"Operation not permitted.*sudo.*user\.max_user_namespaces.*What works"):
         namespaces.enter_namespaces()
     monkeypatch.setattr(namespaces, "_mount", lambda source, target, *_: refuse(0))
     with pytest.raises(ClusterError, match=r"cannot mount private folders \(Operation not permitted.*sudo"):

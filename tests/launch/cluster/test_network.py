@@ -132,9 +132,7 @@ def test_packets_fit_into_buckets():
 
 
 def test_a_missing_program_is_named_with_its_package(monkeypatch):
-    monkeypatch.setattr(
-        network, "find_program", lambda name: None if name in {"tc", "ip"} else f"/bin/{name}"
-    )
+    monkeypatch.setattr(network, "find_program", lambda name: None if name in {"tc", "ip"} else f"/bin/{name}")
     with pytest.raises(ClusterError, match=r"ip and tc not found: install iproute2 .*What works without"):
         require_tools()
     with pytest.raises(ClusterError, match="tc is not on the PATH"):
@@ -144,9 +142,7 @@ def test_a_missing_program_is_named_with_its_package(monkeypatch):
 def test_a_program_that_fails_is_quoted():
     with pytest.raises(ClusterError, match="sh -c echo oh no >&2; exit 1 failed: oh no"):
         SetUp(20).run("sh", "-c", "echo oh no >&2; exit 1")
-    done = SetUp(20).run(
-        "sh", "-c", 'cat; echo "$A"; exit 4', text="in ", check=False, environment={"A": "b"}
-    )
+    done = SetUp(20).run("sh", "-c", 'cat; echo "$A"; exit 4', text="in ", check=False, environment={"A": "b"})
     assert (done.stdout, done.returncode) == ("in b\n", 4)
 
 
@@ -191,9 +187,7 @@ def test_a_packet_fits_into_the_bucket_and_a_bucket_hides_no_message(rate):
 def test_every_peer_has_a_queue_and_guarantees_fill_the_link(rate, num_peers, by):
     peers = [f"10.77.0.{number + 1}" for number in range(num_peers)]
     lines = shaping_commands("eth0", link_shape(rate), peers, by=by)
-    classes = [
-        re.search(r"parent (\S+) classid (\S+) htb rate (\d+)bit ceil (\d+)bit", line) for line in lines
-    ]
+    classes = [re.search(r"parent (\S+) classid (\S+) htb rate (\d+)bit ceil (\d+)bit", line) for line in lines]
     (link, *queues) = [match for match in classes if match]
     assert (link[1], link[2], int(link[3])) == ("1:", "1:1", rate)
     assert all(queue[1] == "1:1" for queue in queues)

@@ -109,9 +109,7 @@ def test_a_link_that_keeps_its_rate_is_believed(speed):
     ],
 )  # fmt: skip
 def test_what_is_refused(found, message):
-    with pytest.raises(
-        ClusterError, match=f"ping-pong between host0-1gbit and host1-10gbit: .*{message}|{message}"
-    ):
+    with pytest.raises(ClusterError, match=f"ping-pong between host0-1gbit and host1-10gbit: .*{message}|{message}"):
         judge(OPTIONS, [found])
 
 

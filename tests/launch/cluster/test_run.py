@@ -48,9 +48,7 @@ def test_messages_cross_the_links_and_keep_the_rate(run_cluster):
     size = 4_000_000
     done = run_cluster("2", "100mbit,1gbit", *ranks(EXCHANGE.replace("SIZE", str(size))))
     assert done.returncode == 0, done.stderr
-    assert re.search(
-        r"^cluster: 2 hosts, 100 Mbit/s, 1 Gbit/s; ping-pong .* Gbit/s, \d+ MB counted", done.stderr
-    )
+    assert re.search(r"^cluster: 2 hosts, 100 Mbit/s, 1 Gbit/s; ping-pong .* Gbit/s, \d+ MB counted", done.stderr)
     found = json.loads(done.stdout)
     assert [name for name, _, _ in found["ranks"]] == ["host0-100mbit", "host1-1gbit"]
     assert [value for _, value, _ in found["ranks"]] == [1, 0]
@@ -178,9 +176,7 @@ def test_nothing_is_left_after_a_kill(cluster_command, cluster_environment, fami
         members = family(process.pid)
         networks = {network_of(member) for member in members}
         assert len(networks) >= 3, "two hosts and the switch"
-        assert not {
-            name for name in names_outside() - before if name.startswith(("host0-", "port", "switch"))
-        }
+        assert not {name for name in names_outside() - before if name.startswith(("host0-", "port", "switch"))}
         first = min(members - {process.pid})
         someone = max(member for member in members if network_of(member) != network_of(process.pid))
         os.kill({"outer": process.pid, "process 1": first, "rank": someone}[victim], signal.SIGKILL)
@@ -239,9 +235,7 @@ def program_of(process):
 
 
 @pytest.mark.parametrize("delay_s", [0.05, 0.3, 0.6, 1.0])
-def test_nothing_is_left_after_a_kill_during_the_set_up(
-    cluster_command, cluster_environment, family, delay_s
-):
+def test_nothing_is_left_after_a_kill_during_the_set_up(cluster_command, cluster_environment, family, delay_s):
     with started(cluster_command, cluster_environment, "sleep", "600", rate="10mbit") as process:
         time.sleep(delay_s)
         members = family(process.pid)

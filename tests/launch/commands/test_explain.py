@@ -133,9 +133,7 @@ def test_one_part_has_nothing_remote(recipe: Path, tmp_path: Path) -> None:
         explain_with(recipe, "--set", alone[0])
 
 
-def test_a_log(
-    planted_store: Callable[..., LogStore], tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_log(planted_store: Callable[..., LogStore], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     planted_store(tmp_path)
     out = tmp_path / "explain.json"
     assert explain_with(tmp_path / "planted.toml", "--ranks", 2, "--json", out) == 0

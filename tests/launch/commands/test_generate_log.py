@@ -52,9 +52,7 @@ def test_what_is_generated_can_be_learnt(tmp_path: Path) -> None:
     assert last["validation"] > 0.6
 
 
-def test_a_recipe_does_not_take_the_place_of_its_log(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_recipe_does_not_take_the_place_of_its_log(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     log = tmp_path / "a.parquet"
     (tmp_path / "link").symlink_to(log)
     for recipe in (log, tmp_path / ".." / tmp_path.name / "a.parquet", tmp_path / "link"):

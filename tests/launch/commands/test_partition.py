@@ -20,9 +20,7 @@ def graph_file(tmp_path: Path) -> Path:
     return path
 
 
-def test_a_graph_becomes_a_store(
-    graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_graph_becomes_a_store(graph_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     store = tmp_path / "store"
     arguments = f"partition --graph {graph_file} --out {store} --parts 4 --method random".split()
     assert main([*arguments, "--seed", "5"]) == 0
@@ -144,9 +142,7 @@ def test_a_bad_graph_is_refused_and_leaves_nothing(
 ) -> None:
     np.savez(tmp_path / "bad.npz", **(good_arrays() | changes))
     store = tmp_path / "store"
-    status = main(
-        ["partition", "--graph", str(tmp_path / "bad.npz"), "--out", str(store), "--method", "random"]
-    )
+    status = main(["partition", "--graph", str(tmp_path / "bad.npz"), "--out", str(store), "--method", "random"])
     said = capsys.readouterr().err
     assert status == 2, said
     assert len(said.splitlines()) == 1
@@ -156,9 +152,7 @@ def test_a_bad_graph_is_refused_and_leaves_nothing(
     assert [entry.name for entry in tmp_path.iterdir()] == ["bad.npz"]
 
 
-def test_more_parts_than_training_vertices_are_refused(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_more_parts_than_training_vertices_are_refused(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     np.savez(tmp_path / "g.npz", **good_arrays())
     arguments = ["--graph", str(tmp_path / "g.npz"), "--out", str(tmp_path / "store"), "--method", "random"]
     assert main(["partition", *arguments, "--parts", "5"]) == 2

@@ -76,9 +76,7 @@ def test_results_of_the_same_benchmark_have_anchors_of_their_own(result: Benchma
 
 
 def comparison(*names: str) -> Comparison:
-    variants = {
-        name: Measurement(seconds=(1.0 + place, 1.1 + place, 1.3 + place)) for place, name in enumerate(names)
-    }
+    variants = {name: Measurement(seconds=(1.0 + place, 1.1 + place, 1.3 + place)) for place, name in enumerate(names)}
     return Comparison(baseline=names[0], variants=variants)
 
 

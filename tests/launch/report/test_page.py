@@ -64,12 +64,8 @@ def test_benchmarks_alone(result: BenchmarkResult) -> None:
     assert 'id="settings"' not in page
 
 
-@pytest.mark.parametrize(
-    ("module", "name"), [("plotly", "Plotly"), ("pandas", "pandas"), ("jinja2", "Jinja2")]
-)
-def test_a_missing_library_is_named_with_the_cure(
-    monkeypatch: pytest.MonkeyPatch, module: str, name: str
-) -> None:
+@pytest.mark.parametrize(("module", "name"), [("plotly", "Plotly"), ("pandas", "pandas"), ("jinja2", "Jinja2")])
+def test_a_missing_library_is_named_with_the_cure(monkeypatch: pytest.MonkeyPatch, module: str, name: str) -> None:
     monkeypatch.setitem(sys.modules, module, None)
     with pytest.raises(RecipeError, match=rf"needs {name}, .*pip install 'windrow\[report\]'"):
         build_page([], [])

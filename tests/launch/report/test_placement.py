@@ -88,9 +88,7 @@ def test_a_damaged_file_is_named(damaged: dict[str, Any]) -> None:
 
 # ---------------------------------------------------------------------------------------------------------------- graph
 
-ranks = st.lists(
-    st.fixed_dictionaries({key: st.integers(1, 10**12) for key in KEYS}), min_size=1, max_size=20
-)
+ranks = st.lists(st.fixed_dictionaries({key: st.integers(1, 10**12) for key in KEYS}), min_size=1, max_size=20)
 
 
 @given(ranks)
@@ -130,9 +128,7 @@ def test_nothing_at_all_is_no_division_by_zero() -> None:
     assert list(shares.data[0].x) == [0, 0, 0, 0]
 
 
-@pytest.mark.parametrize(
-    ("ranks", "legend", "lines"), [(1, False, 0), (4, True, 3), (20, True, 0), (64, False, 0)]
-)
+@pytest.mark.parametrize(("ranks", "legend", "lines"), [(1, False, 0), (4, True, 3), (20, True, 0), (64, False, 0)])
 def test_many_ranks_have_no_legend_and_no_lines(ranks: int, legend: bool, lines: int) -> None:
     panel = drawn({"kind": "graph", "ranks": [dict.fromkeys(KEYS, 1)] * ranks})
     layout = panel.views["shares"].layout

@@ -142,17 +142,13 @@ two_ranks = st.lists(
 
 @given(st.lists(two_ranks, min_size=1, max_size=4))
 def test_stages_add_up_to_all_and_nothing_is_lost(sent: list[list[dict[str, list[int]]]]) -> None:
-    epochs = {
-        number: [RankCost(bytes_sent=rank) for rank in ranks] for number, ranks in enumerate(sent, start=1)
-    }
+    epochs = {number: [RankCost(bytes_sent=rank) for rank in ranks] for number, ranks in enumerate(sent, start=1)}
     stages = traffic_stages(epochs)
     together = mean_traffic(epochs, stages)
     apart = [mean_traffic(epochs, [stage]) for stage in stages]
     for sender in range(2):
         for receiver in range(2):
-            exact = sum(
-                rank.get(s, [0, 0])[receiver] for ranks in sent for s in "abc" for rank in [ranks[sender]]
-            )
+            exact = sum(rank.get(s, [0, 0])[receiver] for ranks in sent for s in "abc" for rank in [ranks[sender]])
             assert together[sender][receiver] == pytest.approx(exact / len(sent))
             assert sum(one[sender][receiver] for one in apart) == pytest.approx(exact / len(sent))
 

@@ -15,9 +15,7 @@ def batch(num_samples: int) -> Batch:
     sparse = KeyedJaggedTensor(
         keys=["item"], values=torch.arange(num_samples), lengths=torch.ones(num_samples, dtype=torch.int64)
     )
-    return Batch(
-        torch.zeros(num_samples, 3), sparse, torch.zeros(num_samples), torch.arange(num_samples) + 100
-    )
+    return Batch(torch.zeros(num_samples, 3), sparse, torch.zeros(num_samples), torch.arange(num_samples) + 100)
 
 
 def test_counts_its_samples():

@@ -35,9 +35,7 @@ def columns(num_rows):
         "item": pa.array(rows * 7),
         "history": pa.ListArray.from_arrays(offsets, pa.array(np.arange(num_ids))),
         "basket": pa.ListArray.from_arrays(offsets, pa.array(np.arange(num_ids) + 100)),
-        "basket.weights": pa.ListArray.from_arrays(
-            offsets, pa.array(np.arange(num_ids, dtype=np.float32) / 2)
-        ),
+        "basket.weights": pa.ListArray.from_arrays(offsets, pa.array(np.arange(num_ids, dtype=np.float32) / 2)),
         "user": pa.array(rows * 11),
     }
 
@@ -84,9 +82,7 @@ def order_of_lane(lanes, lane, window_rows, seed, epoch):
     return [
         window.start + place
         for window in windows
-        for place in permutation(
-            stream_key(seed, Stream.SHUFFLE, epoch, lane, window.start), len(window)
-        ).tolist()
+        for place in permutation(stream_key(seed, Stream.SHUFFLE, epoch, lane, window.start), len(window)).tolist()
     ]
 
 
@@ -171,9 +167,7 @@ def test_ranks_together_read_the_global_minibatch(write_log, case, data):
 
 @pytest.fixture
 def store(tmp_path, write_log):
-    return write_log(
-        tmp_path / "log", columns(40), num_dense=NUM_DENSE, row_group_rows=10, file_rows=[20, 20]
-    )
+    return write_log(tmp_path / "log", columns(40), num_dense=NUM_DENSE, row_group_rows=10, file_rows=[20, 20])
 
 
 def reader_of(store, **options):

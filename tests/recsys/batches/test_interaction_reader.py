@@ -64,9 +64,7 @@ def test_users_and_items_come_with_their_neighbours():
     features = features_of([4, 2], [9])
     assert features.keys() == list(FEATURES) == ["user", "audience", "history", "item"]
     assert features.stride() == 2
-    user, audience, history, item = (
-        [set(row.tolist()) for row in features[key].to_dense()] for key in FEATURES
-    )
+    user, audience, history, item = ([set(row.tolist()) for row in features[key].to_dense()] for key in FEATURES)
     assert (user, item) == ([{4}, {2}], [{9}, set()])
     assert history == [set(MATRIX[user].nonzero()[0].tolist()) for user in (4, 2)]
     assert audience == [set(MATRIX[:, 9].nonzero()[0].tolist()), set()]

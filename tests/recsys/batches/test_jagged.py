@@ -84,9 +84,7 @@ def test_lists_of_one_offsets_and_bytes(as_lists):
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @given(data=st.data())
-def test_containers_of_torchrec_are_selected_feature_by_feature(
-    dtype, random_groups, jagged_of, lists_of, data
-):
+def test_containers_of_torchrec_are_selected_feature_by_feature(dtype, random_groups, jagged_of, lists_of, data):
     jagged = jagged_of(*data.draw(random_groups), dtype=dtype)
     features = data.draw(st.lists(st.sampled_from(jagged.keys()), unique=True, min_size=1))
     numbers = st.integers(0, max(jagged.stride() - 1, 0))
@@ -98,9 +96,7 @@ def test_containers_of_torchrec_are_selected_feature_by_feature(
     assert selected.lengths().dtype == dtype
     places, weights = places_of(jagged, features), jagged.weights_or_none()
     found = select_by_pytorch(jagged.offsets(), jagged.values(), weights, jagged.stride(), places, chosen)
-    for loops, pytorch in zip(
-        (selected.values(), selected.weights_or_none(), selected.lengths()), found, strict=True
-    ):
+    for loops, pytorch in zip((selected.values(), selected.weights_or_none(), selected.lengths()), found, strict=True):
         assert (loops is None) == (pytorch is None)
         assert loops is None or loops.numpy().tobytes() == pytorch.numpy().tobytes()
 
@@ -120,9 +116,7 @@ def whole_numbers(*shape: int) -> Tensor:
 
 @pytest.mark.parametrize("way", ["compiled", "pytorch"])
 @given(shape=inverses(), data=st.data())
-def test_lists_of_vectors_and_their_gradients(
-    shape: tuple[int, list[int]], data: st.DataObject, way: str
-) -> None:
+def test_lists_of_vectors_and_their_gradients(shape: tuple[int, list[int]], data: st.DataObject, way: str) -> None:
     lengths = data.draw(st.lists(st.integers(0, 4), min_size=shape[0], max_size=shape[0]))
     vectors = whole_numbers(sum(lengths), 3)
     inverse = torch.tensor(shape[1], dtype=torch.int64)
@@ -148,9 +142,7 @@ def test_lists_of_vectors_and_their_gradients(
 def test_gradients_of_double_precision() -> None:
     rows = torch.randn(3, 2, dtype=torch.float64, generator=torch.Generator().manual_seed(0)).requires_grad_()
     lengths, inverse = torch.tensor([1, 0, 2]), torch.tensor([2, 0, 2, 2])
-    assert torch.autograd.gradcheck(
-        lambda value: Jagged.of_lengths(value, lengths).select(inverse).values, rows
-    )
+    assert torch.autograd.gradcheck(lambda value: Jagged.of_lengths(value, lengths).select(inverse).values, rows)
 
 
 @pytest.mark.parametrize("make", [np.array, torch.tensor])

@@ -8,9 +8,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import RecipeError
 from windrow.recsys.batches.batch_reader import Lanes, permutation, permutation_of_runs, windows_of
 
-dealings = st.builds(
-    Lanes, num_rows=st.integers(0, 200), batch_size=st.integers(1, 40), num_lanes=st.integers(1, 12)
-)
+dealings = st.builds(Lanes, num_rows=st.integers(0, 200), batch_size=st.integers(1, 40), num_lanes=st.integers(1, 12))
 sizes = st.integers(1, 6)
 
 
@@ -53,9 +51,7 @@ def test_lanes_tile_the_rows_and_are_near_equal(lanes):
 @given(dealings, sizes)
 def test_ranks_share_the_lanes_in_order(lanes, size):
     if size > lanes.num_lanes:
-        with pytest.raises(
-            RecipeError, match=rf"{size} ranks share {lanes.num_lanes} lanes.*multiple of {size}"
-        ):
+        with pytest.raises(RecipeError, match=rf"{size} ranks share {lanes.num_lanes} lanes.*multiple of {size}"):
             lanes.of_rank(0, size)
         return
     shares = [lanes.of_rank(rank, size) for rank in range(size)]
@@ -63,9 +59,7 @@ def test_ranks_share_the_lanes_in_order(lanes, size):
     assert all(len(share) >= 1 for share in shares)
 
 
-@pytest.mark.parametrize(
-    ("batch_size", "num_lanes", "message"), [(0, 8, "batch_size = 0"), (4, 0, "lanes = 0")]
-)
+@pytest.mark.parametrize(("batch_size", "num_lanes", "message"), [(0, 8, "batch_size = 0"), (4, 0, "lanes = 0")])
 def test_refuses_what_cannot_be_dealt(batch_size, num_lanes, message):
     with pytest.raises(RecipeError, match=message):
         Lanes(num_rows=10, batch_size=batch_size, num_lanes=num_lanes)

@@ -74,9 +74,7 @@ def test_a_page_that_was_altered_is_refused(tmp_path, write_log):
 
 
 def entry(name, *, multi_hot=False, weighted=False):
-    return FeatureEntry(
-        name=name, table=name, rows=100, multi_hot=multi_hot, weighted=weighted, ids="rows", counts={}
-    )
+    return FeatureEntry(name=name, table=name, rows=100, multi_hot=multi_hot, weighted=weighted, ids="rows", counts={})
 
 
 FEATURES = (

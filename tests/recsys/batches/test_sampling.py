@@ -52,9 +52,7 @@ class Numbers(ShuffledSource):
 
     def read(self, epoch, step):
         found = torch.from_numpy(self.samples_of(epoch, step))
-        sparse = KeyedJaggedTensor(
-            keys=["n"], values=found, lengths=torch.ones_like(found), stride=len(found)
-        )
+        sparse = KeyedJaggedTensor(keys=["n"], values=found, lengths=torch.ones_like(found), stride=len(found))
         return Batch(torch.zeros(len(found), 0), sparse, torch.zeros(len(found)), found)
 
 

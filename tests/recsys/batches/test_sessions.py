@@ -26,11 +26,7 @@ def make(lists, **options):
 
 def reference(lists, max_history):
     """(history, target) of every sample, in order."""
-    return [
-        (one[max(0, place - max_history) : place], one[place])
-        for one in lists
-        for place in range(1, len(one))
-    ]
+    return [(one[max(0, place - max_history) : place], one[place]) for one in lists for place in range(1, len(one))]
 
 
 def as_pairs(samples):
@@ -165,9 +161,7 @@ NUM_ITEMS = 30
 def make_sessions():
     generator = np.random.default_rng(0)
     lengths = generator.integers(0, 9, 25)
-    return Sessions(
-        Jagged.of_lengths(generator.integers(0, NUM_ITEMS, lengths.sum()), lengths), max_history=5
-    )
+    return Sessions(Jagged.of_lengths(generator.integers(0, NUM_ITEMS, lengths.sum()), lengths), max_history=5)
 
 
 SESSIONS = make_sessions()
@@ -175,9 +169,7 @@ SESSIONS = make_sessions()
 
 def make_reader(rank=0, size=1, batch_size=20, sessions=SESSIONS, **options):
     negatives = NegativeSampler(np.bincount(SESSIONS.clicks.values, minlength=NUM_ITEMS), 7, seed=5)
-    return SessionReader(
-        sessions, rank=rank, size=size, batch_size=batch_size, negatives=negatives, seed=5, **options
-    )
+    return SessionReader(sessions, rank=rank, size=size, batch_size=batch_size, negatives=negatives, seed=5, **options)
 
 
 def rows_of(batch):

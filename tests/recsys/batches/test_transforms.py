@@ -179,9 +179,7 @@ def test_is_what_one_step_after_the_other_gives(lists, options, weighted, before
     offsets = (before + np.cumsum([0, *map(len, lists)])).astype(np.int32)
     weights = np.arange(len(ids), dtype=np.float32) if weighted else None
     kept = ids.copy()
-    found = Transforms({"a": options}, [entry("a", table="items")], ()).lists(
-        "a", Jagged(ids, offsets, weights)
-    )
+    found = Transforms({"a": options}, [entry("a", table="items")], ()).lists("a", Jagged(ids, offsets, weights))
     assert (ids == kept).all()
     assert found.offsets[0] == (0 if options.steps() else before)
     assert found.offsets[-1] == len(found.values)

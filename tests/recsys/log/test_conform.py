@@ -16,9 +16,7 @@ from windrow.recsys.log.readers import RawBlock
 
 def column(values: Any, kind: pa.DataType | None = None) -> Column:
     array = values if isinstance(values, pa.Array) else pa.array(values, kind)
-    block = RawBlock(
-        batch=None, file=Path("a.csv"), columns_in_file=("c",), unit="line", first=10, file_share=1.0
-    )
+    block = RawBlock(batch=None, file=Path("a.csv"), columns_in_file=("c",), unit="line", first=10, file_share=1.0)
     return Column(array, "c", block)
 
 

@@ -38,16 +38,12 @@ def samples(store: LogStore, split: str) -> list[dict[str, Any]]:
 
 @settings(max_examples=20)
 @given(st.lists(st.lists(ROW, min_size=4, max_size=20), min_size=1, max_size=3))
-def test_a_log_split_by_time(
-    tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[int, int, str]]]
-) -> None:
+def test_a_log_split_by_time(tmp_path_factory: pytest.TempPathFactory, files: list[list[tuple[int, int, str]]]) -> None:
     folder = tmp_path_factory.mktemp("log")
     for number, rows in enumerate(files):
         write_csv(folder / f"{number}.csv", rows)
     log = LogOptions(paths=(folder / "*.csv",), format="csv", time="time", features=FEATURES)
-    ordered = sorted(
-        ((*row, str(number)) for number, rows in enumerate(files) for row in rows), key=lambda row: row[1]
-    )
+    ordered = sorted(((*row, str(number)) for number, rows in enumerate(files) for row in rows), key=lambda row: row[1])
     cut = ordered[round(0.5 * len(ordered))][1]
     train = [row for row in ordered if row[1] < cut]
     test = [row for row in ordered if row[1] >= cut]
@@ -67,9 +63,7 @@ def test_a_log_split_by_time(
         )
     }
     names = Counter(name for *_, name in train)
-    names_of = {
-        name: row for row, name in enumerate(sorted(names, key=lambda name: (-names[name], name)), start=2)
-    }
+    names_of = {name: row for row, name in enumerate(sorted(names, key=lambda name: (-names[name], name)), start=2)}
     for name, rows in (("train", train), ("test", test)):
         assert samples(store, name) == [
             {
@@ -122,9 +116,7 @@ def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> N
     assert sorted(time for part in times for time in part) == list(range(450))
     assert all(part == sorted(part) for part in times)
     store = prepare_log(tmp_path / "words", log, LogSplitOptions(column="word", fractions=(0.5, 0.25, 0.25)))
-    held = [
-        {row["time"] % 10 for row in samples(store, split) if row["time"] < 400} for split in store.splits
-    ]
+    held = [{row["time"] % 10 for row in samples(store, split) if row["time"] < 400} for split in store.splits]
     assert sorted(word for words in held for word in words) == list(range(10))
 
     log = LogOptions(paths=(first,), format="csv", time="time", features={"word": FeatureOptions()})
@@ -148,9 +140,7 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
     with pytest.raises(DataError, match=r"split has no samples \(.* 1\): give it a larger share"):
         prepare_log(tmp_path / "store", log, LogSplitOptions())
-    with pytest.raises(
-        RecipeError, match=r"cluster = true needs the column of sessions: set session in \[log\]"
-    ):
+    with pytest.raises(RecipeError, match=r"cluster = true needs the column of sessions: set session in \[log\]"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(), cluster=True)
     with pytest.raises(RecipeError, match="shard = true needs"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
@@ -165,9 +155,7 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
 
 
 def test_only_a_store_is_replaced(tmp_path: Path) -> None:
-    log = LogOptions(
-        paths=(write_csv(tmp_path / "log.csv", [(n % 2, n, "a") for n in range(40)]),), format="csv"
-    )
+    log = LogOptions(paths=(write_csv(tmp_path / "log.csv", [(n % 2, n, "a") for n in range(40)]),), format="csv")
     split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
     (tmp_path / "file").write_text("mine")
     for store in (tmp_path, tmp_path / "file"):
@@ -203,18 +191,14 @@ def test_a_full_disk_is_explained_and_leaves_nothing(tmp_path: Path, full_from: 
             resource.setrlimit(resource.RLIMIT_FSIZE, (100, hard))
 
     try:
-        with pytest.raises(
-            StoreError, match=r"cannot write .*store: .*File too large.*Make room on the disk"
-        ):
+        with pytest.raises(StoreError, match=r"cannot write .*store: .*File too large.*Make room on the disk"):
             prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"), progress=fill_up)
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
-def test_too_little_memory_is_explained_and_leaves_nothing(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_too_little_memory_is_explained_and_leaves_nothing(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     log = timed_log(tmp_path)
     monkeypatch.setattr(staging, "MEMORY_LIMIT", "1MB")
     with pytest.raises(StoreError, match=r"cannot write .*store: Out of Memory Error: [^\n]*\. Make room on"):
@@ -278,8 +262,7 @@ def test_repeats_that_are_left_out_are_those_of_the_sample_before(tmp_path: Path
     log = LogOptions(paths=(path,), format="parquet", features=features)
     split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
     full, left_out = (
-        prepare_log(tmp_path / name, log, split, leave_out_repeats=name == "left out")
-        for name in ("full", "left out")
+        prepare_log(tmp_path / name, log, split, leave_out_repeats=name == "left out") for name in ("full", "left out")
     )
     assert [feature.repeats_left_out for feature in full.features] == [False, False]
     assert [feature.repeats_left_out for feature in left_out.features] == [True, True]

@@ -89,14 +89,10 @@ def test_bad_fields_of_criteo_are_named(tmp_path: Path, text: str, words: str) -
 
 
 DECIMAL = st.integers(-(10**15), 10**15).map(str) | st.just("")
-HEXADECIMAL = (
-    st.integers(0, 2**63 - 1).map("{:x}".format) | st.integers(0, 2**32).map("{:08X}".format) | st.just("")
-)
+HEXADECIMAL = st.integers(0, 2**63 - 1).map("{:x}".format) | st.integers(0, 2**32).map("{:08X}".format) | st.just("")
 
 
-@given(
-    st.lists(st.tuples(DECIMAL, DECIMAL, HEXADECIMAL, HEXADECIMAL), min_size=1, max_size=20), st.booleans()
-)
+@given(st.lists(st.tuples(DECIMAL, DECIMAL, HEXADECIMAL, HEXADECIMAL), min_size=1, max_size=20), st.booleans())
 def test_any_field_of_criteo_is_that_of_python(rows: list[tuple[str, ...]], carriage_return: bool) -> None:
     ending = "\r\n" if carriage_return else "\n"
     data = np.frombuffer("".join("\t".join(row) + ending for row in rows).encode(), np.uint8)
@@ -110,9 +106,7 @@ def test_any_field_of_criteo_is_that_of_python(rows: list[tuple[str, ...]], carr
 
 
 @pytest.mark.parametrize("block_bytes", [5000, 1 << 23])
-def test_libfm_rows_are_those_of_frappe(
-    shared_data: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int
-) -> None:
+def test_libfm_rows_are_those_of_frappe(shared_data: Path, monkeypatch: pytest.MonkeyPatch, block_bytes: int) -> None:
     monkeypatch.setattr(readers, "BLOCK_BYTES", block_bytes)
     path = shared_data / "recsys" / "frappe" / "frappe.test.libfm.gz"
     expected = []
@@ -139,9 +133,7 @@ def test_libfm_lists_of_any_length(tmp_path: Path) -> None:
         blocks_of("libfm", path, ["label", "field_0"])
 
 
-@pytest.mark.parametrize(
-    "text", ["x 1:1", "1 a:1", "1 1:", "1 1", "1 1:1 2", "1 -1:1", "", "1 1:1e", "1 1:1x2:2"]
-)
+@pytest.mark.parametrize("text", ["x 1:1", "1 a:1", "1 1:", "1 1", "1 1:1 2", "1 -1:1", "", "1 1:1e", "1 1:1x2:2"])
 def test_bad_lines_of_libfm_are_named(tmp_path: Path, text: str) -> None:
     (tmp_path / "a.libfm").write_text(f"1 1:1\n{text}\n0 1:1\n")
     with pytest.raises(DataError, match=r"a\.libfm, line 2: not understood near"):
@@ -149,18 +141,14 @@ def test_bad_lines_of_libfm_are_named(tmp_path: Path, text: str) -> None:
 
 
 NUMBER = (
-    st.floats(-1e9, 1e9, width=32).map(repr)
-    | st.integers(-1000, 1000).map(str)
-    | st.sampled_from(["+.5", "2.", "1E3"])
+    st.floats(-1e9, 1e9, width=32).map(repr) | st.integers(-1000, 1000).map(str) | st.sampled_from(["+.5", "2.", "1E3"])
 )
 PAIRS = st.lists(st.tuples(st.integers(0, 10**17), NUMBER), max_size=5)
 
 
 @given(st.lists(st.tuples(st.sampled_from(["0", "1", "-1", "1.0"]), PAIRS), min_size=1, max_size=10))
 def test_any_pair_of_libfm_is_that_of_python(rows: list[tuple[str, list[tuple[int, str]]]]) -> None:
-    text = "".join(
-        label + "".join(f" {index}:{value}" for index, value in pairs) + "\n" for label, pairs in rows
-    )
+    text = "".join(label + "".join(f" {index}:{value}" for index, value in pairs) + "\n" for label, pairs in rows)
     flat = [pair for _, pairs in rows for pair in pairs]
     labels, offsets = np.empty(len(rows)), np.empty(len(rows) + 1, np.int64)
     ids, weights = np.empty(len(flat), np.int64), np.empty(len(flat), np.float32)
@@ -178,9 +166,7 @@ ROWS = st.lists(st.tuples(TEXT, st.integers(-9, 9) | st.just(""), TEXT), min_siz
 @given(ROWS, st.integers(20, 200), st.booleans())
 def test_csv_rows_are_those_of_the_file(rows: list[tuple[Any, ...]], block_bytes: int, tabs: bool) -> None:
     text = io.StringIO()
-    writer = csv.writer(
-        text, delimiter="\t" if tabs else ",", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC
-    )
+    writer = csv.writer(text, delimiter="\t" if tabs else ",", lineterminator="\n", quoting=csv.QUOTE_NONNUMERIC)
     writer.writerow(["name", "number", "other"])
     writer.writerows(rows)
     with tempfile.TemporaryDirectory() as folder, pytest.MonkeyPatch.context() as patch:

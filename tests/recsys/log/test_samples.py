@@ -112,15 +112,11 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     )
 
 
-@pytest.mark.parametrize(
-    ("transform", "expected"), [("none", [-2.0, 0.0, 3.0]), ("standard", [-1.5, -0.5, 1.0])]
-)
+@pytest.mark.parametrize(("transform", "expected"), [("none", [-2.0, 0.0, 3.0]), ("standard", [-1.5, -0.5, 1.0])])
 def test_other_transforms(transform: Any, expected: list[float]) -> None:
     log = LogOptions(paths=(Path("a"),), format="csv", dense=("x",), dense_transform=transform)
     columns = {"label": [0.0] * 4, "dense.x": [-2.0, 0.0, 3.0, None]}
-    rows = pa.RecordBatch.from_pydict(
-        {name: pa.array(column, pa.float32()) for name, column in columns.items()}
-    )
+    rows = pa.RecordBatch.from_pydict({name: pa.array(column, pa.float32()) for name, column in columns.items()})
     found = SampleMapper(log, {}, {"dense.x": (1.0, 2.0)}).map(rows, "train")["dense"]
     assert found.to_pylist() == [[value] for value in [*expected, 0.0]]
     assert found.type == pa.list_(pa.float32(), 1)

@@ -32,9 +32,7 @@ def expected_groups(sizes: list[int], most: int) -> list[int]:
 
 @settings(max_examples=60)
 @given(SHARDS, st.integers(1, 10), st.integers(1, 12), st.booleans())
-def test_row_groups_hold_whole_sessions(
-    shards: list[list[int]], most: int, batch_rows: int, by_session: bool
-) -> None:
+def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batch_rows: int, by_session: bool) -> None:
     """Without sessions they are full: each row may begin a group."""
     sessions = [number for number, size in enumerate(itertools.chain(*shards)) for _ in range(size)]
     table = pa.table({"s": pa.array(sessions, pa.int64()), "row": list(range(len(sessions)))})

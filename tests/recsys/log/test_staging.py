@@ -75,9 +75,7 @@ def test_a_column_that_a_file_lacks(tmp_path: Path) -> None:
     log = log_of(optional=("history", "w"))
     stage(tmp_path / "s.parquet", log, LogSplitOptions(), block_of(**GOOD), block_of(**lacking))
     assert parquet.read_table(tmp_path / "s.parquet")["id.history"].to_pylist() == [["x"], None, None, None]
-    with pytest.raises(
-        DataError, match=r"a\.csv, line 1: there is no column 'history'; the columns are label, t"
-    ):
+    with pytest.raises(DataError, match=r"a\.csv, line 1: there is no column 'history'; the columns are label, t"):
         stage(tmp_path / "t.parquet", log_of(), LogSplitOptions(), block_of(**lacking))
 
 
@@ -109,9 +107,7 @@ def test_times_are_dates_everywhere_or_nowhere(tmp_path: Path) -> None:
     dates, numbers = [datetime(2020, 1, 1, tzinfo=UTC)] * 2, [5, 6]
     split = LogSplitOptions(by="time")
     for first, second in ((dates, numbers), (numbers, dates), (["2020-01-01"] * 2, ["5", "6"])):
-        blocks = [
-            block_of(1 + number, **(GOOD | {"t": times})) for number, times in enumerate((first, second))
-        ]
+        blocks = [block_of(1 + number, **(GOOD | {"t": times})) for number, times in enumerate((first, second))]
         with pytest.raises(DataError, match=r"line 2: column 't' holds .*, but .* in the rows before"):
             stage(tmp_path / "staged.parquet", log, split, *blocks)
     stage(
@@ -129,9 +125,7 @@ def test_keys_are_text_everywhere_or_nowhere(tmp_path: Path) -> None:
     by_session, by_column = (log_of(session="s"), LogSplitOptions()), (log_of(), LogSplitOptions(column="s"))
     for first, second in ((numbers, texts), (texts, numbers), (numbers, encoded)):
         for log, split in (by_session, by_column):
-            blocks = [
-                block_of(1 + number, **(GOOD | {"s": keys})) for number, keys in enumerate((first, second))
-            ]
+            blocks = [block_of(1 + number, **(GOOD | {"s": keys})) for number, keys in enumerate((first, second))]
             with pytest.raises(DataError, match=r"line 2: column 's' holds .*, but .* in the rows before"):
                 stage(tmp_path / "staged.parquet", log, split, *blocks)
     for first, second in ((texts, encoded), (numbers, [5.0, 6.0])):
@@ -151,9 +145,7 @@ def test_names_and_texts_of_any_signs_come_back(tmp_path: Path, odd: str) -> Non
 
 
 ROWS = st.lists(
-    st.tuples(
-        st.integers(0, 5), st.sampled_from(["b", "a", "é", "Z", None]), st.lists(st.sampled_from("abc"))
-    ),
+    st.tuples(st.integers(0, 5), st.sampled_from(["b", "a", "é", "Z", None]), st.lists(st.sampled_from("abc"))),
     min_size=1,
     max_size=40,
 )
@@ -187,9 +179,7 @@ def test_sorting_and_counting(
 
             counts = Counter(value for time, value, _ in rows if time < 3 and value is not None)
             counts.update(value for time, _, values in rows if time < 3 for value in values)
-            kept = sorted(
-                (-count, value.encode(), value) for value, count in counts.items() if count >= min_count
-            )
+            kept = sorted((-count, value.encode(), value) for value, count in counts.items() if count >= min_count)
             staged.write_vocabulary(
                 folder / "v.parquet",
                 [("id.a", False), ("id.b", True)],
@@ -237,9 +227,7 @@ def test_moments(tmp_path: Path) -> None:
     assert found["dense.none"] == (0.0, 1.0)
 
 
-def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_rows_that_grow_are_sorted_in_pieces_of_the_same_size(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Histories are short where a log begins, which says nothing of the rest."""
     monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 400_000)
     pieces: list[int] = []
@@ -294,18 +282,15 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
             folder / "staged.parquet",
         )
         with StagedLog(folder / "staged.parquet", folder) as staged:
-            assert [staged.time_of_row(place, in_order=False) for place in range(0, len(rows), 5)] == sorted(
-                instants
-            )[::5]
+            assert [staged.time_of_row(place, in_order=False) for place in range(0, len(rows), 5)] == sorted(instants)[
+                ::5
+            ]
             found = staged.sort_by_session(
                 "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times
             )
             assert parquet.read_table(staged.file)["row"].to_pylist() == sorted(range(len(rows)), key=key)
-        dealt = Counter(
-            (code, hash_of(session) % shards[code]) for code, session in zip(splits, sessions, strict=True)
-        )
+        dealt = Counter((code, hash_of(session) % shards[code]) for code, session in zip(splits, sessions, strict=True))
         expected = {
-            code: tuple(dealt[code, number] for number in range(shards[code]) if dealt[code, number])
-            for code in shards
+            code: tuple(dealt[code, number] for number in range(shards[code]) if dealt[code, number]) for code in shards
         }
         assert found == (expected if shard else {})

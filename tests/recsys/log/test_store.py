@@ -41,9 +41,7 @@ def small_groups() -> Iterator[None]:
 
 @pytest.fixture
 def store(tmp_path: Path) -> LogStore:
-    table = pa.table(
-        {"label": [0, 1, 1, 0], "a": ["x", "y", "x", None], "b": [1, 2, 3, 4], "p": [1.0, 2.0, 3.0, 4.0]}
-    )
+    table = pa.table({"label": [0, 1, 1, 0], "a": ["x", "y", "x", None], "b": [1, 2, 3, 4], "p": [1.0, 2.0, 3.0, 4.0]})
     parquet.write_table(table, tmp_path / "log.parquet")
     log = LogOptions(
         paths=(tmp_path / "log.parquet",),

@@ -36,9 +36,7 @@ def test_pools_each_sample_by_itself(
     items = torch.randn(sum(lengths), 4, generator=generator(1)).requires_grad_()
     queries = torch.randn(len(rows), 4, generator=generator(2)).requires_grad_()
     of_samples = None if inverse is None else torch.tensor(inverse, dtype=torch.int64)
-    result = pooling(
-        Deduplicated(Jagged.of_lengths(items, torch.tensor(lengths, dtype=dtype)), of_samples), queries
-    )
+    result = pooling(Deduplicated(Jagged.of_lengths(items, torch.tensor(lengths, dtype=dtype)), of_samples), queries)
     lists, vectors = items.split(lengths), []
     for row, query in zip(rows, queries, strict=True):
         run = lists[row]
@@ -64,19 +62,13 @@ def test_weights_have_the_names_of_the_formula() -> None:
 
 
 @pytest.mark.parametrize("by_pytorch", [False, True], ids=["compiled", "pytorch"])
-@given(
-    lengths=st.lists(st.integers(0, 3), min_size=1, max_size=4), picks=st.none() | st.lists(st.integers(0, 3))
-)
+@given(lengths=st.lists(st.integers(0, 3), min_size=1, max_size=4), picks=st.none() | st.lists(st.integers(0, 3)))
 def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pytorch: bool) -> None:
     inverse = None if picks is None else torch.tensor(picks, dtype=torch.int64) % len(lengths)
     rows = range(len(lengths)) if inverse is None else inverse.tolist()
     starts = [sum(lengths[:row]) for row in range(len(lengths))]
-    places = torch.tensor(
-        [starts[row] + item for row in rows for item in range(lengths[row])], dtype=torch.int64
-    )
-    samples = torch.tensor(
-        [sample for sample, row in enumerate(rows) for _ in range(lengths[row])], dtype=torch.int64
-    )
+    places = torch.tensor([starts[row] + item for row in rows for item in range(lengths[row])], dtype=torch.int64)
+    samples = torch.tensor([sample for sample, row in enumerate(rows) for _ in range(lengths[row])], dtype=torch.int64)
     draw = partial(torch.randn, generator=generator(), dtype=torch.float64)
     sizes = (sum(lengths), len(rows), len(places))
     items, queries, of_pairs = (draw(size, 4).requires_grad_() for size in sizes)

@@ -60,9 +60,7 @@ def test_options_arrive() -> None:
         ({"kind": "two_tower", "sequences": ()}, {}, "learns from interactions"),
     ],
 )
-def test_refuses_features_that_do_not_fit(
-    options: dict[str, Any], sequence_dims: dict[str, int], message: str
-) -> None:
+def test_refuses_features_that_do_not_fit(options: dict[str, Any], sequence_dims: dict[str, int], message: str) -> None:
     given = ModelOptions(**{"sequences": ("seen",), **options})
     with pytest.raises(RecipeError, match=message):
         build_model(given, num_dense=0, pooled_dims=DIMS, sequence_dims=sequence_dims, seed=0)
@@ -78,9 +76,7 @@ SHAPES = [
     ModelOptions(top=(8,), sequences=("seen", "bought"), sequence_query="item"),
     ModelOptions(top=(8,), sequences=("seen", "bought"), sequence_query="user", feature_mlp=(3, 2)),
     ModelOptions(kind="dcn", deep=(8,), sequences=("seen", "bought"), sequence_pooling="self"),
-    ModelOptions(
-        kind="dcn", deep=(8,), sequences=("seen", "bought"), sequence_pooling="self", feature_mlp=(3,)
-    ),
+    ModelOptions(kind="dcn", deep=(8,), sequences=("seen", "bought"), sequence_pooling="self", feature_mlp=(3,)),
 ]
 WAYS = [
     DeduplicationOptions(),

@@ -58,9 +58,7 @@ class Inputs:
     def context(self, rows: slice = slice(None)) -> DropoutContext:
         return DropoutContext(seed=1, epoch=2, step=3, row_ids=self.row_ids[rows])
 
-    def run(
-        self, model: ClickModel, context: DropoutContext | None = None, rows: slice = slice(None)
-    ) -> Tensor:
+    def run(self, model: ClickModel, context: DropoutContext | None = None, rows: slice = slice(None)) -> Tensor:
         starts = [0, *self.lengths.cumsum(0).tolist()]
         start, stop, _ = rows.indices(len(self.lengths))
         history = JaggedTensor(self.items[starts[start] : starts[stop]], lengths=self.lengths[rows])
@@ -75,9 +73,7 @@ def test_logits_and_gradients_do_not_depend_on_the_rest_of_the_batch(options: Mo
     for context in (None, inputs.context()):
         together = inputs.run(model, context)
         assert together.shape == (6,)
-        parts = [
-            inputs.run(model, context and inputs.context(rows), rows) for rows in (slice(0, 2), slice(2, 6))
-        ]
+        parts = [inputs.run(model, context and inputs.context(rows), rows) for rows in (slice(0, 2), slice(2, 6))]
         torch.testing.assert_close(torch.cat(parts), together)
         whole, *shares = (torch.autograd.grad(logits.sum(), leaves) for logits in (together, *parts))
         for expected, *found in zip(whole, *shares, strict=True):

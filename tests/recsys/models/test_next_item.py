@@ -29,9 +29,7 @@ def make_model(**options):
 def make_batch(histories, items):
     ids = np.array([item for one in histories for item in one], dtype=np.int64)
     offsets = np.cumsum([0, *map(len, histories)])
-    return make_session_batch(
-        Jagged(ids, offsets), np.array(items, dtype=np.int64), np.arange(len(histories))
-    )
+    return make_session_batch(Jagged(ids, offsets), np.array(items, dtype=np.int64), np.arange(len(histories)))
 
 
 def embeddings_of(batch, table):
@@ -96,9 +94,7 @@ def test_dropout_goes_with_the_sample():
     assert not torch.equal(dropped[0], dropped[1])
     again = make_batch([[3, 1]], [1])
     alone = DropoutContext(seed=1, epoch=0, step=0, row_ids=torch.tensor([8]))
-    torch.testing.assert_close(
-        model.finish(again.dense, embeddings_of(again, table), alone).queries, dropped[1:2]
-    )
+    torch.testing.assert_close(model.finish(again.dense, embeddings_of(again, table), alone).queries, dropped[1:2])
 
 
 def test_numbers_out_of_range_are_refused():
@@ -141,9 +137,7 @@ def train(world, *, order="sessions", deduplicated=False, planner="row_wise", ep
         optimizer=options,
         seed=1,
     )
-    model = make_model(
-        temperature=0.1, dropout=0.1, log_probabilities=torch.from_numpy(negatives.log_probabilities())
-    )
+    model = make_model(temperature=0.1, dropout=0.1, log_probabilities=torch.from_numpy(negatives.log_probabilities()))
     recommender = Recommender(None, collection, model)
     trainer = RecommendationTrainer(
         world,
@@ -156,9 +150,7 @@ def train(world, *, order="sessions", deduplicated=False, planner="row_wise", ep
     losses = [trainer.train_epoch(epoch) for epoch in range(epochs)]
     trainer.close()
     samples = {"train": sessions.samples(np.arange(sessions.num_samples))}
-    evaluator = NextItemEvaluator(
-        world, recommender, samples, num_items=NUM_ITEMS, k=2, deduplicated=deduplicated
-    )
+    evaluator = NextItemEvaluator(world, recommender, samples, num_items=NUM_ITEMS, k=2, deduplicated=deduplicated)
     return losses, evaluator.evaluate()["train"]
 
 
@@ -180,9 +172,7 @@ def test_deduplicated_training_is_the_same_but_for_rounding(order, planner):
         plain, deduplicated = (
             Loopback.run(
                 size,
-                lambda world, flag=flag: train(
-                    world, order=order, deduplicated=flag, planner=planner, epochs=2
-                ),
+                lambda world, flag=flag: train(world, order=order, deduplicated=flag, planner=planner, epochs=2),
             )[0]
             for flag in (False, True)
         )

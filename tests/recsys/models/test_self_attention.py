@@ -80,9 +80,7 @@ def test_every_item_keeps_its_list(lengths):
             length = lengths[number]
             assert matrix[row, :length].tolist() == [[number, item] for item in range(length)]
             if bucket.is_item is not None:
-                assert bucket.is_item[row, 0, 0].tolist() == [True] * length + [False] * (
-                    bucket.longest - length
-                )
+                assert bucket.is_item[row, 0, 0].tolist() == [True] * length + [False] * (bucket.longest - length)
         assert torch.equal(bucket.cut(matrix.flatten(0, 1)), part)
 
 

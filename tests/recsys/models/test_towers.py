@@ -87,9 +87,7 @@ def test_formula() -> None:
     model = make_mlps()
     generator = torch.Generator().manual_seed(1)
     dense, user, item = (torch.randn(5, columns, generator=generator) for columns in (1, 3, 4))
-    changed = [
-        output(mlp(part)) for output, mlp, part in zip(model.outputs, model.mlps, (user, item), strict=True)
-    ]
+    changed = [output(mlp(part)) for output, mlp, part in zip(model.outputs, model.mlps, (user, item), strict=True)]
     expected = model.model(dense, Embeddings.of(torch.cat(changed, 1), DIMS))
     torch.testing.assert_close(model(dense, Embeddings.of(torch.cat([user, item], 1), DIMS)), expected)
     # Groups may hold features in another order.

@@ -127,14 +127,10 @@ def train(world):
         seed=0,
     )
     options = RecommendationTrainingOptions(batch_size=30, learning_rate=0.01)
-    trainer = RecommendationTrainer(
-        world, recommender, source, options=options, table_learning_rate=0.1, seed=0
-    )
+    trainer = RecommendationTrainer(world, recommender, source, options=options, table_learning_rate=0.1, seed=0)
     losses = [trainer.train_epoch(epoch) for epoch in range(5)]
     trainer.close()
-    evaluator = RankingEvaluator(
-        world, recommender, interactions, Neighbourhoods.of(interactions, seed=0), k=8
-    )
+    evaluator = RankingEvaluator(world, recommender, interactions, Neighbourhoods.of(interactions, seed=0), k=8)
     return losses, evaluator.evaluate()["test"]
 
 

@@ -25,9 +25,7 @@ TABLES = [
 ]
 SUMS = [replace(table, pooling=PoolingType.SUM) for table in TABLES]
 EQUAL_DIMS = [
-    EmbeddingConfig(
-        name=t.name, num_embeddings=t.num_embeddings, embedding_dim=12, feature_names=t.feature_names
-    )
+    EmbeddingConfig(name=t.name, num_embeddings=t.num_embeddings, embedding_dim=12, feature_names=t.feature_names)
     for t in TABLES
 ]
 FEATURES = ["history", "flag", "user", "item", "tag"]
@@ -46,9 +44,7 @@ def cut_rows(table, size):
 
 def cut_often(table, size):
     return [
-        Shard(
-            table.name, first % size, (first, min(first + 2, table.num_embeddings)), (0, table.embedding_dim)
-        )
+        Shard(table.name, first % size, (first, min(first + 2, table.num_embeddings)), (0, table.embedding_dim))
         for first in range(0, table.num_embeddings, 2)
     ]
 
@@ -190,9 +186,7 @@ def assembled(parts) -> dict[str, Tensor]:
         dims[table.name] = max(dims[table.name], table.columns[1])
     for table, weight in everything:
         config = next(t for t in TABLES if t.name == table.name)
-        target = found.setdefault(
-            table.name, torch.full((config.num_embeddings, dims[table.name]), float("nan"))
-        )
+        target = found.setdefault(table.name, torch.full((config.num_embeddings, dims[table.name]), float("nan")))
         target[table.rows[0] : table.rows[1], table.columns[0] : table.columns[1]] = weight
     assert not any(t.isnan().any() for t in found.values())
     return found

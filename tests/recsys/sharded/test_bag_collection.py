@@ -154,12 +154,8 @@ def test_the_same_as_torchrec(spmd, small, kind, weighted):
     ]
 
     def body(world):
-        ours = EmbeddingBagCollection(
-            tables, weighted, world=world, plan=small.make_plan(kind, world.size), seed=2
-        )
-        return small.local(ours), [
-            ours(small.jagged(small.draw(world.rank, n), weighted=weighted)) for n in (6, 1)
-        ]
+        ours = EmbeddingBagCollection(tables, weighted, world=world, plan=small.make_plan(kind, world.size), seed=2)
+        return small.local(ours), [ours(small.jagged(small.draw(world.rank, n), weighted=weighted)) for n in (6, 1)]
 
     # KeyedTensor does not travel between processes as it is: only its parts do.
     def parts(world):
@@ -232,9 +228,7 @@ def test_what_is_the_same_travels_and_is_looked_up_once(spmd, small):
 
 def test_no_gradients_in_evaluation(spmd, small):
     def body(world):
-        collection = EmbeddingBagCollection(
-            small.tables, world=world, plan=small.make_plan("mixed", world.size)
-        )
+        collection = EmbeddingBagCollection(small.tables, world=world, plan=small.make_plan("mixed", world.size))
         with torch.no_grad():
             values = collection(small.jagged(small.draw(0, 4))).values()
         assert not values.requires_grad
@@ -254,9 +248,7 @@ def test_random_plans(small, seed, size):
 
     def pieces(table):
         rows = sorted({0, table.num_embeddings, *generator.integers(1, table.num_embeddings, 2).tolist()})
-        columns = sorted(
-            {0, table.embedding_dim, *(4 * generator.integers(0, table.embedding_dim // 4, 1)).tolist()}
-        )
+        columns = sorted({0, table.embedding_dim, *(4 * generator.integers(0, table.embedding_dim // 4, 1)).tolist()})
         for top, bottom in pairwise(rows):
             for left, right in pairwise(columns):
                 yield Shard(table.name, int(generator.integers(size)), (top, bottom), (left, right))

@@ -153,28 +153,20 @@ def test_tables_of_equal_options_share_a_call(small):
 
 def test_options_of_no_table_are_refused(small):
     options = TableOptions(per_table={"itme": TableOverrides(dim=8)})
-    with pytest.raises(
-        RecipeError, match=r"tables.itme: there is no such table. Did you mean 'item'\? Tables: user"
-    ):
+    with pytest.raises(RecipeError, match=r"tables.itme: there is no such table. Did you mean 'item'\? Tables: user"):
         EmbeddingBagCollection(small.tables, optimizer=options)
 
 
 def save(folder, collection, world):
     folder.mkdir(exist_ok=True)
     state = [part for batch in collection.local_tables() for part in batch.state()]
-    write_shard_file(
-        folder / str(world.rank), [part for part in state if world.rank == 0 or not part.replicated]
-    )
+    write_shard_file(folder / str(world.rank), [part for part in state if world.rank == 0 or not part.replicated])
 
 
 def saved(folder):
     with ShardReader(folder, [file.name for file in folder.iterdir()]) as reader:
         places = [(table, *((0, length) for length in reader.shape(table))) for table in reader.tables]
-        return {
-            (place[0], what): reader.read(*place, what)
-            for place in places
-            for what in reader.contents(place[0])
-        }
+        return {(place[0], what): reader.read(*place, what) for place in places for what in reader.contents(place[0])}
 
 
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])

@@ -38,10 +38,7 @@ def test_neighbours_that_go_the_same_way_are_one_piece():
 
 
 def test_neighbours_of_two_groups_are_two_pieces():
-    tables = [
-        EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name])
-        for name in "ab"
-    ]
+    tables = [EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name]) for name in "ab"]
     plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
     first, second = pieces_of(make_layout(tables, plan, 2, [("b",)]))
     assert (first.band, first.group, first.output) == (0, 0, (0, 4))

@@ -24,9 +24,7 @@ def walked(tables, plan, drawn, rank: int) -> RowsFound:
     for table in tables:
         for row in (i for feature in table.feature_names for bag in drawn[feature] for i in bag):
             local += sum(
-                start <= row < stop
-                for replica in plan.replicas_of(table.name)
-                for start, stop in [replica.rows]
+                start <= row < stop for replica in plan.replicas_of(table.name) for start, stop in [replica.rows]
             )
             for shard in plan.shards_of(table.name):
                 if shard.rows[0] <= row < shard.rows[1]:
@@ -44,9 +42,7 @@ def test_every_row_is_counted_where_it_is(spmd, small, kind, pooled):
     def body(world):
         world.meter = Meter()
         plan = small.make_plan(kind, world.size, tables)
-        collection = (EmbeddingBagCollection if pooled else EmbeddingCollection)(
-            tables, world=world, plan=plan
-        )
+        collection = (EmbeddingBagCollection if pooled else EmbeddingCollection)(tables, world=world, plan=plan)
         expected = RowsFound()
         for step in range(2):
             drawn = small.draw(10 * step + world.rank, SAMPLES[(world.rank + step) % 4])
@@ -97,9 +93,7 @@ def test_one_rank_that_needs_no_exchange(small):
 
 def test_nothing_is_counted_without_a_meter(small):
     def body(world):
-        collection = EmbeddingBagCollection(
-            small.tables, world=world, plan=small.make_plan("mixed", world.size)
-        )
+        collection = EmbeddingBagCollection(small.tables, world=world, plan=small.make_plan("mixed", world.size))
         collection(small.jagged(small.draw(world.rank, 4)))
         return world.meter
 

@@ -52,9 +52,7 @@ def test_weights(small, layout):
     with pytest.raises(DataError, match="has no weights"):
         read_samples(small.jagged(small.draw(1, 5)), (), layout, is_weighted=True)
     batch = small.jagged(small.draw(1, 5), weighted=True)
-    halves = KeyedJaggedTensor(
-        batch.keys(), batch.values(), lengths=batch.lengths(), weights=batch.weights().half()
-    )
+    halves = KeyedJaggedTensor(batch.keys(), batch.values(), lengths=batch.lengths(), weights=batch.weights().half())
     with pytest.raises(DataError, match="float32"):
         read_samples(halves, (), layout, is_weighted=True)
 
@@ -160,9 +158,7 @@ def test_groups_in_another_order(small):
     groups = [["history"], ["tag"]]
     layout = make_layout(small.tables, small.make_plan("table", 2), 2, groups)
     batch, given = small.deduplicated(small.draw(1, 3), groups)
-    with pytest.raises(
-        DataError, match="'history' is not in group 1 of the batch, which has tag: give it the"
-    ):
+    with pytest.raises(DataError, match="'history' is not in group 1 of the batch, which has tag: give it the"):
         read_samples(batch, given[::-1], layout, is_weighted=False)
 
 

@@ -22,9 +22,7 @@ PLANS = {
     "table": [Shard("item", 0, (0, ROWS), (0, DIM)), Shard("user", 1, (0, ROWS), (0, DIM))],
     "row": [Shard(table, rank, HALVES[rank], (0, DIM)) for table in ("item", "user") for rank in (0, 1)],
     "column": [
-        Shard(table, rank, (0, ROWS), (4 * rank, 4 * rank + 4))
-        for table in ("item", "user")
-        for rank in (0, 1)
+        Shard(table, rank, (0, ROWS), (4 * rank, 4 * rank + 4)) for table in ("item", "user") for rank in (0, 1)
     ],
 }
 STAGES = ("counts", "ids", "vectors", "gradients")
@@ -66,17 +64,14 @@ def test_what_is_expected_is_what_is_measured(jagged_of, kind, size, groups, poo
         collection = make(tables, world=world, plan=plan_of(kind, size), groups=groups)
         rest = jagged_of({name: rows for name, rows in kept.items() if name not in grouped})
         once = tuple(
-            InverseKeyedJaggedTensor(jagged_of({name: kept[name] for name in group}), inverse)
-            for group in groups
+            InverseKeyedJaggedTensor(jagged_of({name: kept[name] for name in group}), inverse) for group in groups
         )
         found = collection(rest, once)
         values = [found.values()] if pooled else [one.values() for one in found.values()]
         sum(one.sum() for one in values).backward()
         table = world.meter.table()
         sent = {
-            stage: sum(
-                amount.bytes_sent for (name, _), amount in table.items() if name.endswith(f": {stage}")
-            )
+            stage: sum(amount.bytes_sent for (name, _), amount in table.items() if name.endswith(f": {stage}"))
             for stage in STAGES
         }
         rows = world.meter.found()
@@ -89,10 +84,7 @@ def test_what_is_expected_is_what_is_measured(jagged_of, kind, size, groups, poo
         ids = [one for of_row in kept[feature] for one in of_row]
         return sum(rows[0] <= one < rows[1] for one in ids) / len(ids)
 
-    loads = {
-        name: FeatureLoad(len(rows), sum(map(len, rows)), name in ("item", "user"))
-        for name, rows in kept.items()
-    }
+    loads = {name: FeatureLoad(len(rows), sum(map(len, rows)), name in ("item", "user")) for name, rows in kept.items()}
     expected = expected_traffic(layout, form, loads, share)
     totals = {stage: sum(sent[stage] for sent, _, _, _ in measured) for stage in STAGES}
     assert expected.id_bytes == pytest.approx(totals["counts"] + totals["ids"])

@@ -32,9 +32,7 @@ def names(tmp_path: Path) -> list[str]:
         files.append(f"rank-{len(files)}")
         weight = TABLES[name][slice(*rows), slice(*columns)]
         piece = LocalTable(name=name, rows=rows, columns=columns)
-        found = StateTensor(
-            piece=piece, name="weight", tensor=weight, axes=("rows", "columns"), replicated=False
-        )
+        found = StateTensor(piece=piece, name="weight", tensor=weight, axes=("rows", "columns"), replicated=False)
         squares = replace(found, name="sum_of_squares", tensor=torch.ones(len(weight)), axes=("rows",))
         write_shard_file(tmp_path / files[-1], [found, squares])
     return files
@@ -61,9 +59,7 @@ def test_torchrec_loads_it(tmp_path: Path, names: list[str]) -> None:
     with ShardReader(tmp_path, names) as reader:
         export_torchrec(reader, tmp_path / "tables.pt")
     configs = [
-        EmbeddingBagConfig(
-            name=name, num_embeddings=len(table), embedding_dim=table.shape[1], feature_names=[name]
-        )
+        EmbeddingBagConfig(name=name, num_embeddings=len(table), embedding_dim=table.shape[1], feature_names=[name])
         for name, table in TABLES.items()
     ]
     collection = EmbeddingBagCollection(tables=configs, device=torch.device("meta"))
@@ -113,9 +109,7 @@ def test_a_number_that_is_not_finite_is_found_by_whom_it_concerns(
         path = write(tmp_path_factory.mktemp("rows") / f"rows{suffix}", rows)
         for bounds in ((0, 5), (5, 10)):
             if bounds[0] <= row < bounds[1]:
-                with pytest.raises(
-                    DataError, match=rf"row {row}, column {column} .*'item' is (nan|inf), not a finite"
-                ):
+                with pytest.raises(DataError, match=rf"row {row}, column {column} .*'item' is (nan|inf), not a finite"):
                     load_pretrained(path, "item", bounds, (0, 6), shape=SHAPE)
             else:
                 load_pretrained(path, "item", bounds, (0, 6), shape=SHAPE)
@@ -126,9 +120,7 @@ def test_the_tensor_is_found_by_name_or_alone(tmp_path: Path) -> None:
     assert len(load_pretrained(alone, "item", (0, 10), (0, 6), shape=SHAPE)) == 10
     several = write(tmp_path / "several.safetensors", items=torch.zeros(1, 1))
     assert torch.equal(load_pretrained(several, "item", (0, 10), (0, 6), shape=SHAPE), ROWS)
-    with pytest.raises(
-        DataError, match=r"several\.safetensors has no tensor 'itemz'\. Did you mean 'item'\?"
-    ):
+    with pytest.raises(DataError, match=r"several\.safetensors has no tensor 'itemz'\. Did you mean 'item'\?"):
         load_pretrained(several, "itemz", (0, 10), (0, 6), shape=SHAPE)
     with pytest.raises(DataError, match=r"has no tensor 'xyz'\. It holds item, items\."):
         load_pretrained(several, "xyz", (0, 10), (0, 6), shape=SHAPE)

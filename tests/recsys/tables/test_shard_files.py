@@ -28,9 +28,7 @@ EMPTY = LocalTable(name="user", rows=(3, 3), columns=(0, 8))
 def tensors_of(piece: LocalTable, contents: dict[str, torch.Tensor]) -> list[StateTensor]:
     """The contents of a rectangle of a dense table."""
     return [
-        StateTensor(
-            piece=piece, name=name, tensor=tensor, axes=("rows", "columns")[: tensor.ndim], replicated=False
-        )
+        StateTensor(piece=piece, name=name, tensor=tensor, axes=("rows", "columns")[: tensor.ndim], replicated=False)
         for name, tensor in contents.items()
     ]
 
@@ -121,9 +119,7 @@ def test_the_library_reads_it_back(tmp_path_factory: pytest.TempPathFactory, ent
 
 def test_missing_rows_leave_no_file(tmp_path: Path) -> None:
     with pytest.raises(AssertionError, match="t has 8 bytes instead of 16"):
-        write_safetensors(
-            tmp_path / "f", {"t": (torch.float32, (4,))}, lambda _: [torch.zeros(2)], metadata={}
-        )
+        write_safetensors(tmp_path / "f", {"t": (torch.float32, (4,))}, lambda _: [torch.zeros(2)], metadata={})
     assert not list(tmp_path.iterdir())
 
 
@@ -214,15 +210,11 @@ def test_what_is_not_there_is_named(tmp_path: Path) -> None:
     names = write(tmp_path, a=[piece((0, 2), step=torch.tensor(1))], b=[piece((3, 5), step=torch.tensor(2))])
     with ShardReader(tmp_path, names) as reader:
         for rows, columns in (((1, 4), (0, 4)), ((0, 2), (0, 5)), ((4, 6), (0, 4))):
-            with pytest.raises(
-                StoreError, match=r"is not all there\. The files hold table 'item', rows \[0, 2\]"
-            ):
+            with pytest.raises(StoreError, match=r"is not all there\. The files hold table 'item', rows \[0, 2\]"):
                 reader.read("item", rows, columns)
         with pytest.raises(StoreError, match="has no table 'user': it holds item"):
             reader.read("user", (0, 1), (0, 4))
-        with pytest.raises(
-            StoreError, match="has no 'sum_of_squares', only step, weight: was another optimiser"
-        ):
+        with pytest.raises(StoreError, match="has no 'sum_of_squares', only step, weight: was another optimiser"):
             reader.read("item", (0, 1), (0, 4), "sum_of_squares")
 
 

@@ -51,14 +51,10 @@ def make(kind, members=MEMBERS, lookups=LOOKUPS, *, pooled=True, device=None, **
     return batch
 
 
-def random_bags(
-    batch: TableBatch, num_samples: int, seed: int = 0, longest: int = 4
-) -> tuple[Tensor, Tensor]:
+def random_bags(batch: TableBatch, num_samples: int, seed: int = 0, longest: int = 4) -> tuple[Tensor, Tensor]:
     generator = torch.Generator().manual_seed(seed)
     rows = torch.tensor([batch.members[member].num_rows for member in batch.lookups])
-    lengths = (
-        torch.randint(0, longest + 1, (len(rows), num_samples), generator=generator) * (rows > 0)[:, None]
-    )
+    lengths = torch.randint(0, longest + 1, (len(rows), num_samples), generator=generator) * (rows > 0)[:, None]
     values = [
         torch.randint(0, max(int(count), 1), (int(total),), generator=generator)
         for count, total in zip(rows, lengths.sum(1), strict=True)
@@ -73,17 +69,14 @@ def reference(tables: list[Tensor], lookups, values: Tensor, offsets: Tensor, we
     for number, member in enumerate(lookups):
         bounds = offsets[number * num_samples : (number + 1) * num_samples + 1].tolist()
         bags = [
-            (weights[start:stop, None] * tables[member][values[start:stop]]).sum(0)
-            for start, stop in pairwise(bounds)
+            (weights[start:stop, None] * tables[member][values[start:stop]]).sum(0) for start, stop in pairwise(bounds)
         ]
         columns.append(torch.stack(bags) if bags else torch.zeros(0, tables[member].shape[1]))
     return torch.cat(columns, dim=1)
 
 
 def loss_of(pooled: Tensor) -> Tensor:
-    return (
-        (pooled * torch.linspace(-1, 1, pooled.numel(), device=pooled.device).view_as(pooled)).square().sum()
-    )
+    return (pooled * torch.linspace(-1, 1, pooled.numel(), device=pooled.device).view_as(pooled)).square().sum()
 
 
 def learn(batch: TableBatch, values: Tensor, offsets: Tensor, weights: Tensor | None = None) -> None:
@@ -161,9 +154,7 @@ def test_learns_as_plain_pytorch(kind, optimizer, weight_decay):
     if kind is FBGEMMTableBatch and (optimizer == "adam" or weight_decay):
         pytest.skip("needs dense gradients")
     betas = (0.8, 0.99)
-    batch = make(
-        kind, optimizer=optimizer, learning_rate=0.05, eps=1e-2, betas=betas, weight_decay=weight_decay
-    )
+    batch = make(kind, optimizer=optimizer, learning_rate=0.05, eps=1e-2, betas=betas, weight_decay=weight_decay)
     tables = [nn.Parameter(table) for table in state(batch)]
     squares = [torch.zeros(len(table), dtype=torch.float64) for table in tables]
     theirs: torch.optim.Optimizer | None = {
@@ -191,9 +182,7 @@ def test_learns_as_plain_pytorch(kind, optimizer, weight_decay):
             table.data -= (rate * gradient / (accumulator.sqrt() + 1e-2)[:, None]).float()
     for found, table in zip(state(batch), tables, strict=True):
         torch.testing.assert_close(found, table.detach(), rtol=1e-5, atol=1e-5)
-    names = {"sgd": set(), "adam": {"first_moment", "second_moment", "step"}}.get(
-        optimizer, {"sum_of_squares"}
-    )
+    names = {"sgd": set(), "adam": {"first_moment", "second_moment", "step"}}.get(optimizer, {"sum_of_squares"})
     assert {found.name for found in batch.state()} == names | {"weight"}
     sums = squares if theirs is None else [theirs.state[table].get("sum", torch.zeros(0)) for table in tables]
     for found, expected in zip(state(batch, "sum_of_squares"), sums, strict=False):
@@ -276,14 +265,10 @@ def test_gradients_stay_where_they_are():
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("optimizer", [*FUSED, "adam"])
 def test_cuda_learns_as_the_cpu_does(kind, optimizer, precision):
-    if (precision == "fp16" and kind is not FBGEMMTableBatch) or (
-        optimizer == "adam" and kind is FBGEMMTableBatch
-    ):
+    if (precision == "fp16" and kind is not FBGEMMTableBatch) or (optimizer == "adam" and kind is FBGEMMTableBatch):
         pytest.skip("not supported")
     cuda = torch.device("cuda")
-    here, there = (
-        make(kind, device=device, optimizer=optimizer, precision=precision) for device in (None, cuda)
-    )
+    here, there = (make(kind, device=device, optimizer=optimizer, precision=precision) for device in (None, cuda))
     for step in range(3):
         values, offsets = random_bags(here, 6, seed=step)
         learn(here, values, offsets)
@@ -379,9 +364,7 @@ ROWS = {"a": 100, "b": 400}
 )
 def test_which_storage_is_made(optimizer, replicated, expected):
     options = TableOptions(optimizer=optimizer)
-    batch = make_table_batch(
-        options, (PART,), (0, 0), table_rows=ROWS, replicated=replicated, pooled=False, seed=5
-    )
+    batch = make_table_batch(options, (PART,), (0, 0), table_rows=ROWS, replicated=replicated, pooled=False, seed=5)
     assert type(batch) is expected
     assert {found.replicated for found in batch.state()} == {replicated}
     assert batch.output_dim == 8

@@ -92,9 +92,7 @@ def test_features_of_rows_of_their_own_become_one_group(random_groups, jagged_of
 
 
 def test_the_variable_batch_is_what_the_docstring_draws(jagged_of):
-    jagged = jagged_of(
-        {"cart": [[7, 3], [7, 3], [], [7, 3], [4]], "sellers": [[1, 1], [1, 1], [], [1, 1], [9]]}
-    )
+    jagged = jagged_of({"cart": [[7, 3], [7, 3], [], [7, 3], [4]], "sellers": [[1, 1], [1, 1], [], [1, 1], [9]]})
     variable = to_variable_batch([deduplicate(jagged, ["cart", "sellers"])])
     assert variable.values().tolist() == [7, 3, 4, 1, 1, 9]
     assert variable.lengths().tolist() == [2, 0, 1, 2, 0, 1]

@@ -136,7 +136,5 @@ def test_costs_of_lookups():
 
 
 def test_all_partitions_are_tried():
-    found = {
-        tuple(sorted(tuple(sorted(group)) for group in groups)) for groups in partitions(["a", "b", "c"])
-    }
+    found = {tuple(sorted(tuple(sorted(group)) for group in groups)) for groups in partitions(["a", "b", "c"])}
     assert len(found) == 15, "the partitions of four: the fourth stands with those that are in no group"

@@ -45,9 +45,7 @@ def slow_samples(store):
 
 @pytest.fixture(scope="module")
 def stores(planted_store, tmp_path_factory):
-    return {
-        order: planted_store(tmp_path_factory.mktemp(order), order=order) for order in ("time", "sessions")
-    }
+    return {order: planted_store(tmp_path_factory.mktemp(order), order=order) for order in ("time", "sessions")}
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
@@ -236,9 +234,7 @@ def coded(samples: list[tuple[list[int], ...]]) -> CodedSamples:
     return CodedSamples(codes, lengths)
 
 
-def slow_distinct(
-    samples: list[tuple[list[int], ...]], group: list[str]
-) -> dict[tuple[tuple[int, ...], ...], int]:
+def slow_distinct(samples: list[tuple[list[int], ...]], group: list[str]) -> dict[tuple[tuple[int, ...], ...], int]:
     kept = [tuple(tuple(sample[NAMES.index(name)]) for name in group) for sample in samples]
     return {key: kept.index(key) for key in kept}
 

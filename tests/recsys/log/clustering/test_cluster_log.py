@@ -32,9 +32,7 @@ MANY_TYPES: dict[str, pa.Array] = {
     "words": pa.array([["x", None], None], pa.list_(pa.string())),
     "vector": pa.array([[1.0, 2.0], None], pa.list_(pa.float32(), 2)),
     "deep": pa.array([[[1], []], None], pa.large_list(pa.list_(pa.int64()))),
-    "record": pa.array(
-        [{"a": 1, "b": ["c"]}, None], pa.struct([("a", pa.uint16()), ("b", pa.list_(pa.string()))])
-    ),
+    "record": pa.array([{"a": 1, "b": ["c"]}, None], pa.struct([("a", pa.uint16()), ("b", pa.list_(pa.string()))])),
     "map": pa.array([[("k", 1)], None], pa.map_(pa.string(), pa.int64())),
     "dictionary": pa.array(["x", None]).dictionary_encode(),
     "labels": pa.array([["x", None], None], pa.list_(pa.dictionary(pa.int32(), pa.string()))),
@@ -124,8 +122,7 @@ def check_groups(path: Path) -> None:
     """No session is in two row groups."""
     with parquet.ParquetFile(path) as file:
         groups = [
-            set(file.read_row_group(group)["session"].to_pylist()) - {None}
-            for group in range(file.num_row_groups)
+            set(file.read_row_group(group)["session"].to_pylist()) - {None} for group in range(file.num_row_groups)
         ]
     assert len(groups) > 1
     assert sum(map(len, groups)) == len(set().union(*groups))
@@ -148,14 +145,10 @@ def test_runs_and_buckets_do_not_change_the_result(tmp_path: Path, monkeypatch: 
     # What is held at a time, in bytes: some rows.
     monkeypatch.setattr("windrow.recsys.log.clustering.cluster_log.MOST_PIECE_BYTES", 4000)
     told: list[str] = []
-    cluster_log(
-        options_for(tmp_path, output=tmp_path / "small"), progress=lambda stage, share: told.append(stage)
-    )
+    cluster_log(options_for(tmp_path, output=tmp_path / "small"), progress=lambda stage, share: told.append(stage))
     assert told.count("sorting") > 3
     assert told.count("writing") > 3
-    files = [
-        sorted(path.read_bytes() for path in (tmp_path / name).glob("*.parquet")) for name in ("out", "small")
-    ]
+    files = [sorted(path.read_bytes() for path in (tmp_path / name).glob("*.parquet")) for name in ("out", "small")]
     assert files[0] == files[1]
     assert list(dict.fromkeys(told)) == ["reading sessions", "sorting", "writing"]
 
@@ -163,9 +156,7 @@ def test_runs_and_buckets_do_not_change_the_result(tmp_path: Path, monkeypatch: 
 def test_dictionaries_are_written_again(tmp_path: Path) -> None:
     """Each file has a dictionary of its own, much larger than a few of its rows."""
     words = [f"a word {row * 7 % 5000:05}" for row in range(10_000)]
-    table = pa.table(
-        {"session": pa.array(words).dictionary_encode(), "at": range(10_000), "row": range(10_000)}
-    )
+    table = pa.table({"session": pa.array(words).dictionary_encode(), "at": range(10_000), "row": range(10_000)})
     (tmp_path / "log").mkdir()
     for number in range(2):
         parquet.write_table(table.slice(5000 * number, 5000), tmp_path / "log" / f"{number}.parquet")
@@ -210,9 +201,7 @@ def test_row_groups_that_memory_cannot_hold_are_refused(tmp_path: Path) -> None:
     table = pa.table({"session": range(60), "at": range(60), "ids": [[1] * 125_000] * 60})
     parquet.write_table(table, log / "a.parquet")
     settings: dict[str, Any] = {"memory_bytes": 256 << 20, "row_group_rows": 10**9}
-    with pytest.raises(
-        RecipeError, match=r"--row-group-rows 1000000000 takes .* --row-group-rows 39, or"
-    ) as told:
+    with pytest.raises(RecipeError, match=r"--row-group-rows 1000000000 takes .* --row-group-rows 39, or") as told:
         cluster_log(options_for(tmp_path, **settings))
     assert not (tmp_path / "out").exists()
     # What the message advises is enough, either way.
@@ -251,9 +240,7 @@ def the_log_itself(folder: Path) -> dict[str, Any]:
         ),
     ],
 )
-def test_outputs_that_are_refused(
-    tmp_path: Path, prepare: Callable[[Path], dict[str, Any]], words: str
-) -> None:
+def test_outputs_that_are_refused(tmp_path: Path, prepare: Callable[[Path], dict[str, Any]], words: str) -> None:
     write_log(tmp_path / "log", rows=60)
     changes = prepare(tmp_path)
     before = sorted(path for path in tmp_path.rglob("*"))
@@ -275,9 +262,7 @@ def test_an_output_among_the_files_of_a_pattern_does_not_count_twice(tmp_path: P
 
 
 @pytest.mark.parametrize("output", [".", "run:1"])
-def test_outputs_relative_to_the_working_folder(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str
-) -> None:
+def test_outputs_relative_to_the_working_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, output: str) -> None:
     write_log(tmp_path / "log", rows=60)
     (tmp_path / "here").mkdir()
     monkeypatch.chdir(tmp_path / "here")
@@ -295,9 +280,7 @@ def test_a_disk_that_is_too_small_is_told_before(tmp_path: Path, monkeypatch: py
 
 
 @pytest.mark.parametrize("place", ["os.fsync", "pathlib.Path.rename", "pathlib.Path.write_text"])
-def test_a_disk_that_fails_at_the_end_is_told(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str
-) -> None:
+def test_a_disk_that_fails_at_the_end_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, place: str) -> None:
     write_log(tmp_path / "log", rows=60)
 
     def fail(*_: object, **__: object) -> None:

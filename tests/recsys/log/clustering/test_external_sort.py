@@ -43,9 +43,7 @@ def ranks_of(log: LogFiles, work: Path, **changes: Any) -> Ranks:
 
 @settings(max_examples=25)
 @given(ROWS, st.integers(1, 3), st.booleans())
-def test_ranks_are_those_of_a_sort(
-    rows: list[tuple[str | None, int | None]], shards: int, sort: bool
-) -> None:
+def test_ranks_are_those_of_a_sort(rows: list[tuple[str | None, int | None]], shards: int, sort: bool) -> None:
     sessions, times = (list(part) for part in zip(*rows, strict=True))
 
     def key(row: int) -> tuple[Any, ...]:
@@ -57,9 +55,7 @@ def test_ranks_are_those_of_a_sort(
         folder = Path(name)
         columns = {"s": pa.array(sessions, pa.string()), "t": pa.array(times, pa.int16())}
         told: list[float] = []
-        ranks = ranks_of(
-            log_of(folder, columns), folder, time="t", sort=sort, shards=shards, advance=told.append
-        )
+        ranks = ranks_of(log_of(folder, columns), folder, time="t", sort=sort, shards=shards, advance=told.append)
         ordered = sorted(range(len(rows)), key=key)
         assert np.argsort(ranks.ranks).tolist() == ordered
         assert sorted(ranks.ranks.tolist()) == list(range(len(rows)))
@@ -111,17 +107,13 @@ def test_times_of_any_type_and_unit_order_rows(tmp_path: Path, kind: pa.DataType
 
 
 def test_a_disk_that_cannot_be_written_is_told(tmp_path: Path) -> None:
-    with pytest.raises(
-        StoreError, match=r"DuckDB could not write .*: make room on the disk of the output, or"
-    ):
+    with pytest.raises(StoreError, match=r"DuckDB could not write .*: make room on the disk of the output, or"):
         ranks_of(log_of(tmp_path, {"s": [1]}), tmp_path / "nowhere")
 
 
 def test_memory_that_is_not_enough_is_told(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("windrow.recsys.log.clustering.external_sort.DUCKDB_SHARE", 0.002)
-    with pytest.raises(
-        DataError, match=r"DuckDB could not order 200000 rows within \d+ bytes: raise --memory"
-    ):
+    with pytest.raises(DataError, match=r"DuckDB could not order 200000 rows within \d+ bytes: raise --memory"):
         ranks_of(log_of(tmp_path, {"s": np.arange(200_000)}), tmp_path)
 
 
@@ -141,9 +133,7 @@ def test_rows_come_in_the_order_of_their_ranks(
     table = pa.table({"number": list(range(rows)), "rank": [[int(rank)] * (rank % 3) for rank in kept]})
     # A batch has a dictionary of its own, as those of another row group or file have.
     batches = [
-        batch.append_column(
-            "word", pa.array([f"w{row}" for row in batch["number"].to_pylist()]).dictionary_encode()
-        )
+        batch.append_column("word", pa.array([f"w{row}" for row in batch["number"].to_pylist()]).dictionary_encode())
         for batch in table.to_batches(max_chunksize=batch_rows)
     ]
     told: list[int] = []
@@ -181,9 +171,7 @@ def test_a_run_takes_as_many_batches_as_are_allowed(
     batches = [pa.record_batch({"a": pa.array(range(rows), pa.int64())}) for rows in batch_rows]
     told: list[int] = []
     ranks = np.arange(sum(batch_rows))
-    found = sort_rows(
-        batches, ranks, bucket_rows=100, run_bytes=run_bytes, folder=tmp_path, advance=told.append
-    )
+    found = sort_rows(batches, ranks, bucket_rows=100, run_bytes=run_bytes, folder=tmp_path, advance=told.append)
     assert sum(batch.num_rows for batch in found) == len(ranks)
     assert told == expected
 
@@ -208,7 +196,5 @@ def test_what_arrow_cannot_hold_is_told(tmp_path: Path) -> None:
     """Lists of nulls take no bytes, but their positions are numbers of 32 bits."""
     lists = pa.ListArray.from_arrays(pa.array([0, 3 << 29], pa.int32()), pa.nulls(3 << 29))
     batches = [pa.record_batch({"a": lists})] * 2
-    with pytest.raises(
-        DataError, match=r"2 rows of the log do not fit into Arrow's arrays .*: lower --memory"
-    ):
+    with pytest.raises(DataError, match=r"2 rows of the log do not fit into Arrow's arrays .*: lower --memory"):
         list(sort_rows(batches, np.arange(2), bucket_rows=2, run_bytes=1 << 20, folder=tmp_path))

@@ -144,9 +144,7 @@ def test_a_clustered_log_that_is_named_is_read(tmp_path: Path) -> None:
 
 def test_a_column_that_is_not_there_is_named(tmp_path: Path) -> None:
     log = LogFiles.open([write(tmp_path / "1.parquet", TABLE.rename_columns(["session", "time"]))])
-    with pytest.raises(
-        DataError, match=r"--by names 'sesion', but there is no such column. Did you mean 'session'"
-    ):
+    with pytest.raises(DataError, match=r"--by names 'sesion', but there is no such column. Did you mean 'session'"):
         check_session_type(log, "sesion")
 
 
@@ -212,9 +210,7 @@ def test_times_and_sessions_without_an_order_are_refused(tmp_path: Path) -> None
     check_time_type(log, "at")
     check_time_type(log, "real")
     for name, kind in (("text", "string"), ("half", "halffloat")):
-        with pytest.raises(
-            DataError, match=rf"--time names '{name}' of type {kind}, expected numbers, dates or times"
-        ):
+        with pytest.raises(DataError, match=rf"--time names '{name}' of type {kind}, expected numbers, dates or times"):
             check_time_type(log, name)
     for name in ("list", "real", "at"):
         with pytest.raises(DataError, match="expected whole numbers, text or bytes"):

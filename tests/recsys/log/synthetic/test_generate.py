@@ -79,9 +79,7 @@ def test_batches_come_while_later_ones_are_not_made(monkeypatch):
 @pytest.mark.parametrize(("length_scale", "rows"), [(1, 16 * 1024), (100, 1024)])
 def test_row_groups_are_bounded_in_bytes(tmp_path, monkeypatch, length_scale, rows):
     asked = []
-    monkeypatch.setattr(
-        generate, "session_batches", lambda *_, block_rows, **__: asked.append(block_rows) or []
-    )
+    monkeypatch.setattr(generate, "session_batches", lambda *_, block_rows, **__: asked.append(block_rows) or [])
     generate_log(tmp_path / "a", recd(length_scale=length_scale), samples=1)
     assert asked == [rows]
 
@@ -104,9 +102,7 @@ def group(name, unchanged, **settings):
 
 def test_groups_that_hardly_repeat_are_left_out():
     # With 16.5 samples a session, 1.5 times as many samples as distinct ones need 35 % unchanged.
-    options = SessionLogOptions(
-        groups=(group("a", 0.37), group("b", 0.33), FeatureGroup(name="c", dense=("d",)))
-    )
+    options = SessionLogOptions(groups=(group("a", 0.37), group("b", 0.33), FeatureGroup(name="c", dense=("d",))))
     assert recipe_groups(options) == [["a_0", "a_1"]]
 
 

@@ -276,9 +276,7 @@ def test_ids_are_as_popular_as_said(skew):
     shares = np.bincount(ids, minlength=rows) / count
     expected = popularity(SessionFeature(name="a", rows=rows, skew=skew))
     assert expected.sum() == pytest.approx(1)
-    np.testing.assert_allclose(
-        shares[np.arange(rows) * 31 % rows], expected, atol=5 * math.sqrt(0.25 / count)
-    )
+    np.testing.assert_allclose(shares[np.arange(rows) * 31 % rows], expected, atol=5 * math.sqrt(0.25 / count))
 
 
 @given(rows=st.integers(1, 2**31 - 1), skew=st.floats(0, 3), length=st.integers(0, 50))
