@@ -125,11 +125,7 @@ def _summed(samplers: Samplers, values: Scores) -> Scores:
     sums = np.empty_like(values)
     in_parallel(
         partial(
-            add_from_samplers,
-            indptr=samplers.indptr,
-            indices=samplers.indices,
-            values=values,
-            sums=sums,
+            add_from_samplers, indptr=samplers.indptr, indices=samplers.indices, values=values, sums=sums
         ),
         samplers.indptr,
     )

@@ -61,12 +61,7 @@ def fingerprints(indptr: Longs, indices: Ids) -> tuple[np.uint64, np.uint64]:
 
 
 @numba.njit(cache=True, nogil=True)
-def transpose(
-    indptr: Longs,
-    indices: Ids,
-    out_indptr: Longs,
-    out_indices: Ids,
-) -> None:
+def transpose(indptr: Longs, indices: Ids, out_indptr: Longs, out_indices: Ids) -> None:
     """List, for each vertex, in whose lists it stands; `out_indptr` comes in as zeros."""
     num_vertices = len(indptr) - 1
     for edge in range(len(indices)):
@@ -86,13 +81,7 @@ def transpose(
 
 @numba.njit(cache=True, nogil=True)
 def mark_single_edges(
-    first: int,
-    last: int,
-    indptr: Longs,
-    indices: Ids,
-    out_indptr: Longs,
-    out_indices: Ids,
-    single: Marks,
+    first: int, last: int, indptr: Longs, indices: Ids, out_indptr: Longs, out_indices: Ids, single: Marks
 ) -> None:
     """Note beside `out_indices` which of those that list a vertex it does not list: nothing comes back to them."""
     listed_by = np.full(len(indptr) - 1, -1, np.int64)
@@ -175,14 +164,7 @@ def _share_drawn(fanout: int, degree: int) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def begin_hop(
-    first: int,
-    last: int,
-    fanouts: Longs,
-    hop: int,
-    degrees: Longs,
-    states: Floats,
-) -> None:
+def begin_hop(first: int, last: int, fanouts: Longs, hop: int, degrees: Longs, states: Floats) -> None:
     """Note how likely an entry of each vertex's list is drawn, up to a hop: columns H + 1 to H + hop of the states."""
     num_hops = len(fanouts)
     for vertex in range(first, last):
@@ -294,12 +276,7 @@ def finish_hop(
 
 @numba.njit(cache=True, nogil=True)
 def add_from_samplers(
-    first: int,
-    last: int,
-    indptr: Longs,
-    indices: Ids,
-    values: Floats,
-    sums: Floats,
+    first: int, last: int, indptr: Longs, indices: Ids, values: Floats, sums: Floats
 ) -> None:
     """Add up in `sums`, for each vertex, a value of every vertex that lists it: `indices` are the latter."""
     for vertex in range(first, last):

@@ -201,10 +201,7 @@ Int64Array = npt.NDArray[np.int64]
 
 @numba.njit(nogil=True, cache=True)
 def _evict_from_main(
-    uses: npt.NDArray[np.uint8],
-    queue: npt.NDArray[np.uint8],
-    main: Int64Array,
-    cursors: Int64Array,
+    uses: npt.NDArray[np.uint8], queue: npt.NDArray[np.uint8], main: Int64Array, cursors: Int64Array
 ) -> None:
     """Let go the oldest id that was not used since it last came by; the others go round again, one use less."""
     while True:

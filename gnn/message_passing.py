@@ -178,11 +178,7 @@ _INT32_LIMIT = 2**31 - 1
 
 
 def aggregate(
-    block: Block,
-    x: Tensor,
-    *,
-    reduce: Literal["sum", "mean"] = "sum",
-    edge_weights: Tensor | None = None,
+    block: Block, x: Tensor, *, reduce: Literal["sum", "mean"] = "sum", edge_weights: Tensor | None = None
 ) -> Tensor:
     """Sum or average the rows of each destination's sources.
 

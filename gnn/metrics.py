@@ -177,10 +177,7 @@ def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
         return {"probabilities": exact.sigmoid().float()}
     prediction = logits.argmax(1, keepdim=True)
     probability = exact.softmax(1).gather(1, prediction)
-    return {
-        "prediction": prediction.flatten().to(torch.int32),
-        "probability": probability.flatten().float(),
-    }
+    return {"prediction": prediction.flatten().to(torch.int32), "probability": probability.flatten().float()}
 
 
 def check_finite(vertices: Tensor, logits: Tensor) -> None:

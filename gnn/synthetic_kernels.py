@@ -128,10 +128,7 @@ def csc_from_pairs(pairs: Longs, indptr: Longs, indices: npt.NDArray[np.integer]
 
 @numba.njit(cache=True, nogil=True)
 def draw_features(
-    key: np.uint64,
-    labels: Longs,
-    directions: npt.NDArray[np.float32],
-    features: npt.NDArray[np.float32],
+    key: np.uint64, labels: Longs, directions: npt.NDArray[np.float32], features: npt.NDArray[np.float32]
 ) -> None:
     """Write noise plus the direction of each vertex's class into `features`, float32 [N, F].
 

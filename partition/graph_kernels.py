@@ -36,10 +36,7 @@ def transpose(indptr: Entries, indices: Entries) -> tuple[Longs, Ints]:
 
 @numba.njit(cache=True)
 def merge_directions(
-    first_indptr: Entries,
-    first_indices: Entries,
-    second_indptr: Entries,
-    second_indices: Entries,
+    first_indptr: Entries, first_indices: Entries, second_indptr: Entries, second_indices: Entries
 ) -> tuple[Longs, Ints]:
     """Unite two graphs with ascending lists, leaving out self-loops and repeats."""
     num_vertices = len(first_indptr) - 1
@@ -210,11 +207,7 @@ def _members(coarse: Ints, num_coarse: int) -> tuple[Ints, Longs]:
 
 @numba.njit(cache=True)
 def count_remote(
-    indptr: Longs,
-    indices: Entries,
-    assignment: Ints,
-    by_part: Longs,
-    num_parts: int,
+    indptr: Longs, indices: Entries, assignment: Ints, by_part: Longs, num_parts: int
 ) -> tuple[Longs, Longs, Longs]:
     """Count, for each part, its in-neighbours, the remote ones, and the different remote ones (its halo).
 

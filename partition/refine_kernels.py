@@ -295,12 +295,7 @@ def _sift_down(heap: Ints, position: Ints, priority: Longs, length: int, slot: i
 
 @numba.njit(cache=True)
 def _push_or_update(
-    heap: Ints,
-    position: Ints,
-    priority: Longs,
-    length: int,
-    vertex: int,
-    new_priority: np.int64,
+    heap: Ints, position: Ints, priority: Longs, length: int, vertex: int, new_priority: np.int64
 ) -> int:
     """Insert a vertex or change its priority."""
     priority[vertex] = new_priority

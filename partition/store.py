@@ -24,14 +24,7 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.book import PartitionBook
-from windrow.partition.manifest import (
-    CURE,
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    checksum,
-    describe_file,
-)
+from windrow.partition.manifest import CURE, MANIFEST_NAME, FileEntry, Manifest, checksum, describe_file
 from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import PartitionQuality
 

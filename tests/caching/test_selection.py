@@ -202,11 +202,7 @@ def test_curves_without_a_bend(cost, knee):
     assert knee_of_curve(range(len(cost)), cost) == knee
 
 
-@given(
-    st.lists(st.floats(0, 1e6), min_size=2, max_size=20),
-    st.floats(1e-3, 1e3),
-    st.floats(1e-3, 1e3),
-)
+@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
 def test_units_do_not_matter(costs, of_kept, of_cost):
     cost = np.sort(np.array(costs))[::-1]
     kept = np.arange(len(cost))

@@ -218,10 +218,7 @@ def test_a_complete_graph_is_found_in_one_hop():
     assert found == pytest.approx(1 - 0.8 * (1 - 0.2 * 2 / 5) ** 5)
 
 
-@given(
-    st.lists(st.integers(0, 10**6), min_size=1, max_size=25),
-    st.data(),
-)
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=25), st.data())
 def test_two_hops_of_all_neighbours_are_exact_on_trees(parents, data):
     size = len(parents) + 1
     tree = both_ways(size, [(vertex, parent % vertex) for vertex, parent in enumerate(parents, 1)])

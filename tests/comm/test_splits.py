@@ -9,11 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.comm.rows import (
-    group_by_owner,
-    near_equal_split,
-    offsets_from_counts,
-)
+from windrow.comm.rows import group_by_owner, near_equal_split, offsets_from_counts
 from windrow.comm.transfer import chunk_bounds
 
 

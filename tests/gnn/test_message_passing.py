@@ -141,14 +141,7 @@ def random(*shape, seed=0, dtype=torch.float64):
 )
 @settings(deadline=None, max_examples=60)
 def test_aggregate_equals_a_dense_product(
-    num_destinations,
-    more_sources,
-    num_edges,
-    features,
-    seed,
-    dtype,
-    reduce,
-    weighted,
+    num_destinations, more_sources, num_edges, features, seed, dtype, reduce, weighted
 ):
     block = make_block(num_destinations + more_sources, num_destinations, num_edges, seed, dtype)
     x = random(block.num_sources, features, seed=seed, dtype=torch.float32).requires_grad_()

@@ -30,16 +30,7 @@ def csc(lists, dtype=torch.int64):
     return lengths.cumsum(0), torch.tensor([source for list_ in lists for source in list_], dtype=dtype)
 
 
-def reference(
-    lists,
-    fanouts,
-    seeds,
-    *,
-    seed,
-    epoch,
-    step,
-    original,
-):
+def reference(lists, fanouts, seeds, *, seed, epoch, step, original):
     """Frontier and, hop by hop, (sources, destinations, indptr, indices)."""
     local_ids = {vertex: local for local, vertex in enumerate(seeds)}
     hops = []
@@ -92,15 +83,7 @@ def sampled(minibatch, hop):
 )
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
 @pytest.mark.parametrize("numbers", ["direct", "hashed"])
-def test_sample_equals_the_slow_reference(
-    numbers,
-    dtype,
-    num_vertices,
-    largest_degree,
-    fanouts,
-    seed,
-    data,
-):
+def test_sample_equals_the_slow_reference(numbers, dtype, num_vertices, largest_degree, fanouts, seed, data):
     lists = random_lists(num_vertices, largest_degree, seed)
     original = np.random.default_rng(seed).permutation(num_vertices).tolist()
     sampler = NeighborSampler(

@@ -26,15 +26,7 @@ STREAMED = pytest.mark.parametrize("method", ["random", "fennel"])
 QUICK = {"restarts": 1, "refine_cycles": 1}
 
 
-def partition(
-    indptr,
-    indices,
-    num_parts,
-    *,
-    train_ids=None,
-    validation_ids=None,
-    **options,
-):
+def partition(indptr, indices, num_parts, *, train_ids=None, validation_ids=None, **options):
     """`partition_graph` with the fields of its options as keywords."""
     chosen = PartitionOptions(num_parts=num_parts, **options)
     return partition_graph(indptr, indices, chosen, train_ids=train_ids, validation_ids=validation_ids)

@@ -121,15 +121,7 @@ def reference(
     st.sampled_from([0.0, 0.5, 1.7, 20.0]), st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted),
     st.sampled_from([np.int32, np.int64]),
 )  # fmt: skip
-def test_equals_the_reference(
-    edges,
-    weights,
-    given_parts,
-    limits,
-    crowding_cost,
-    span,
-    dtype,
-):
+def test_equals_the_reference(edges, weights, given_parts, limits, crowding_cost, span, dtype):
     indptr, indices = csc(edges, dtype)
     vertex_weights = np.array(weights, np.int32)
     assignment = np.array(given_parts, np.int32)

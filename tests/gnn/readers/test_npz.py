@@ -132,15 +132,7 @@ def test_broken_contents_are_refused(tmp_path, arrays, message):
         ("amazon_computers", 13_752, 491_722, 767, "single-label", (200, 300, 13_252)),
     ],
 )
-def test_real_data(
-    shared_data,
-    name,
-    vertices,
-    edges,
-    columns,
-    task,
-    sizes,
-):
+def test_real_data(shared_data, name, vertices, edges, columns, task, sizes):
     graph = read_npz(GraphOptions(path=str(shared_data / "graphs" / f"{name}.npz"), split=0))
     assert (graph.num_vertices, graph.num_edges, graph.task) == (vertices, edges, task)
     assert graph.features.shape == (vertices, columns)

@@ -26,11 +26,7 @@ SPECS = (
     TableSpec(name="day", rows=3, dim=4, features=("day",)),
 )
 USER = Shard("user", 0, (0, 10), (0, 16))
-ITEM = (
-    Shard("item", 0, (0, 4), (0, 6)),
-    Shard("item", 1, (4, 7), (0, 4)),
-    Shard("item", 1, (4, 7), (4, 6)),
-)
+ITEM = (Shard("item", 0, (0, 4), (0, 6)), Shard("item", 1, (4, 7), (0, 4)), Shard("item", 1, (4, 7), (4, 6)))
 DAY = Replica("day", (0, 3))
 PLAN = Plan((USER, *ITEM), (DAY,))
 
@@ -117,8 +113,7 @@ def test_bytes_by_rank() -> None:
         ),
         (
             Plan(
-                (dataclasses.replace(USER, columns=(0, 6)), Shard("user", 1, (0, 10), (6, 16)), *ITEM),
-                (DAY,),
+                (dataclasses.replace(USER, columns=(0, 6)), Shard("user", 1, (0, 10), (6, 16)), *ITEM), (DAY,)
             ),
             "columns are cut at 6, which is no multiple of 4",
         ),
