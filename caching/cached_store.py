@@ -198,7 +198,7 @@ class CachedStore:
         missing = torch.tensor(self.offsets[-1] - (stop - first) - len(wanted))
         self.holds_everything = not bool(world.all_reduce(missing, stage=f"{stage}: cache", op="max"))
         """Whether every rank holds every row, so that nothing is ever sent."""
-        self._wire = Wire(
+        self.wire = Wire(
             world,
             stage=stage,
             codec=codec,
@@ -208,6 +208,7 @@ class CachedStore:
             # The minibatch that is computed meanwhile needs its sums of gradients sooner.
             gives_way=True,
         )
+        """How rows that are asked for travel."""
 
     @property
     def num_rows(self) -> int:
@@ -249,15 +250,8 @@ class CachedStore:
         """
         asked = None
         if not self.holds_everything:
-            asked = IdRequest(self._wire, request.remote, request.remote_counts)
+            asked = IdRequest(self.wire, request.remote, request.remote_counts)
         return RowGather(self, request, asked)
-
-    def answer(self, asked: Sequence[Tensor], request: RowRequest) -> Transfer:
-        """Send the rows that other ranks asked for; a stage of `RowGather`."""
-        first = self.offsets[self.world.rank]
-        positions = [ids - first for ids in asked]
-        places = request.remote_places.split(request.remote_counts)
-        return Route.of_rows(self._wire, positions, places, self.row_shape).start([self.local])
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
         """Gather rows, all stages one after another. Collective: every rank calls it, if with no ids.
@@ -273,35 +267,42 @@ class CachedStore:
             DataError: an id is out of range.
             DeadlineError: a rank did not come in time.
         """
-        gather = self.start(self.plan(ids))
-        gather.send_ids()
-        gather.send_rows()
-        return gather.finish(out)
+        return self.start(self.plan(ids)).finish(out)
 
 
 class RowGather:
     """Rows on their way to this rank; made by `CachedStore.start`.
 
-    Call `send_ids`, `send_rows` and `finish`, in this order, on every rank, the stages of several gathers in the same
-    order on all ranks. Each waits for no more than the message that the stage before has posted. Finish every gather:
-    one that is dropped half-way leaves messages under way to memory that is gone.
+    Its stages are `send_ids`, `send_rows` and `finish`; each first does those before it that are not done yet. Every
+    rank calls them, the stages of several gathers in the same order on all ranks. Each waits for no more than the
+    message that the stage before has posted. Finish every gather: one that is dropped half-way leaves messages under
+    way to memory that is gone.
     """
 
     def __init__(self, store: CachedStore, request: RowRequest, asked: IdRequest | None) -> None:
         self._store = store
         self._request = request
         self._asked = asked
+        self._ids_sent = False
         self._transfer: Transfer | None = None
 
     def send_ids(self) -> None:
         """Wait for the counts, then tell other ranks which rows are wanted of them. Collective."""
-        if self._asked is not None:
+        if self._asked is not None and not self._ids_sent:
             self._asked.send_ids()
+            self._ids_sent = True
 
     def send_rows(self) -> None:
         """Wait for the ids, then gather and send the rows that other ranks asked for. Collective."""
-        if self._asked is not None:
-            self._transfer = self._store.answer(self._asked.wait(), self._request)
+        if self._asked is None or self._transfer is not None:
+            return
+        self.send_ids()
+        store, request = self._store, self._request
+        first = store.offsets[store.world.rank]
+        positions = [ids - first for ids in self._asked.wait()]
+        places = request.remote_places.split(request.remote_counts)
+        route = Route.of_rows(store.wire, positions, places, store.row_shape)
+        self._transfer = route.start([store.local])
 
     def finish(self, out: Tensor | None = None) -> Tensor:
         """Put own and cached rows in their places, wait for the others, and put these in theirs. Collective.
@@ -314,6 +315,7 @@ class RowGather:
         Returns:
             `out`, or the new rows: in the order of the ids.
         """
+        self.send_rows()
         store, request = self._store, self._request
         if out is None:
             out = torch.empty((request.num_rows, *store.row_shape), dtype=store.dtype, device=store.device)

@@ -31,7 +31,6 @@ __all__ = [
     "finish_hop",
     "mark_single_edges",
     "pass_hop",
-    "transpose",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -58,25 +57,6 @@ def fingerprints(indptr: Longs, indices: Ids) -> tuple[np.uint64, np.uint64]:
             forward += mix64(mixed ^ other)
             backward += mix64(mix64(other + _GOLDEN) ^ np.uint64(vertex))
     return forward, backward
-
-
-@numba.njit(cache=True, nogil=True)
-def transpose(indptr: Longs, indices: Ids, out_indptr: Longs, out_indices: Ids) -> None:
-    """List, for each vertex, in whose lists it stands; `out_indptr` comes in as zeros."""
-    num_vertices = len(indptr) - 1
-    for edge in range(len(indices)):
-        out_indptr[indices[edge] + 1] += 1
-    for vertex in range(num_vertices):
-        out_indptr[vertex + 1] += out_indptr[vertex]
-    for vertex in range(num_vertices):
-        for edge in range(indptr[vertex], indptr[vertex + 1]):
-            other = indices[edge]
-            out_indices[out_indptr[other]] = vertex
-            out_indptr[other] += 1
-    # Filling has moved every start to the next one's.
-    for vertex in range(num_vertices, 0, -1):
-        out_indptr[vertex] = out_indptr[vertex - 1]
-    out_indptr[0] = 0
 
 
 @numba.njit(cache=True, nogil=True)

@@ -8,15 +8,11 @@ from windrow.comm.inline_kernels import prefetch
 from windrow.comm.rows_kernels import find_owners
 
 __all__ = [
-    "AHEAD",
-    "MOST_USES",
     "Direct",
     "Table",
     "access",
     "classify",
     "fill_table",
-    "find_slots",
-    "probe",
     "sort_by_source",
 ]
 
@@ -70,7 +66,7 @@ def fill_table(ids: npt.NDArray[np.int64], table: Table) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def probe(key: int, table: Table, shift: np.uint64) -> int:
+def _probe(key: int, table: Table, shift: np.uint64) -> int:
     """The slot of an id, or -1."""
     mask = table.shape[0] - 1
     place = home(key, shift)
@@ -82,17 +78,10 @@ def probe(key: int, table: Table, shift: np.uint64) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def find_slots(
+def _find_slots(
     ids: npt.NDArray[np.int64], direct: Direct, table: Table, slots: npt.NDArray[np.int32]
 ) -> None:
-    """Find the slot of each id, or -1. One of `direct` and `table` is empty, or both are.
-
-    Args:
-        ids: [n], in 0..N - 1.
-        direct: see `Direct`.
-        table: see `Table`.
-        slots: [n]; written.
-    """
+    """Write the slot of each id of 0..N - 1, or -1, into `slots` [n]. One of `direct` and `table` is empty, or both."""
     last = ids.size - 1
     if direct.size > 0:
         for i in range(ids.size):
@@ -103,7 +92,7 @@ def find_slots(
         flat = table.reshape(-1)
         for i in range(ids.size):
             prefetch(flat, 2 * home(ids[min(i + AHEAD, last)], shift))
-            slots[i] = probe(ids[i], table, shift)
+            slots[i] = _probe(ids[i], table, shift)
     else:
         slots[:] = -1
 
@@ -141,7 +130,7 @@ def classify(
     _, outside = find_owners(ids, offsets, source, counts[:num_ranks])
     if outside >= 0:
         return outside
-    find_slots(ids, direct, table, slots)
+    _find_slots(ids, direct, table, slots)
     cached = 0
     for i in range(ids.size):
         owner = source[i]

@@ -42,13 +42,12 @@ from windrow.caching.ranking_kernels import (
     finish_hop,
     mark_single_edges,
     pass_hop,
-    transpose,
 )
 from windrow.comm.random import stream_key
+from windrow.comm.transpose_kernels import transpose
 
 __all__ = [
     "Demand",
-    "InclusionProbabilities",
     "Samplers",
     "find_samplers",
     "in_parallel",
@@ -121,7 +120,7 @@ def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer
     out_indptr, out_indices = indptr, indices
     if forward != backward:
         out_indptr, out_indices = np.zeros_like(indptr), np.empty_like(indices)
-        transpose(indptr, indices, out_indptr, out_indices)
+        transpose(indptr, indices, out_indptr, out_indices, None)
         marks = single = np.empty(len(indices), np.bool_)
         in_parallel(
             lambda first, last: mark_single_edges(
@@ -174,21 +173,7 @@ CERTAIN = -200.0
 finite, so that differences are numbers."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class InclusionProbabilities:
-    """How likely a minibatch of a rank needs each vertex."""
-
-    hops: tuple[npt.NDArray[np.float64], ...]
-    """float64 [N] for no hop (the seeds themselves), one hop, and so on: probability that one minibatch has found the
-    vertex by then. Never falls from hop to hop."""
-
-    @property
-    def total(self) -> npt.NDArray[np.float64]:
-        """float64 [N], probability that the vertex is among the input rows of one minibatch: that of the last hop."""
-        return self.hops[-1]
-
-
-def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None) -> InclusionProbabilities:
+def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None) -> npt.NDArray[np.float64]:
     """Compute how likely one minibatch of a rank needs each vertex.
 
     Args:
@@ -196,7 +181,9 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
         samplers: of the same graph, where they are known from another rank's demand; else they are found.
 
     Returns:
-        Probabilities from 0 to 1, finite, the same on any number of threads. Vertices that cannot be reached have 0.
+        float64 [H + 1, N]: row h is the probability that one minibatch has found the vertex after h hops, and the last
+        row that it is among the input rows. Never falls from hop to hop; 0 where a vertex cannot be reached. The same
+        on any number of threads.
 
     Cost:
         One pass over the edges per hop, on as many threads as PyTorch has. Memory: 8 * (4 H + 5) bytes per vertex for
@@ -234,4 +221,4 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
             ),
             demand.indptr,
         )  # fmt: skip
-    return InclusionProbabilities(hops=tuple(hops))
+    return hops

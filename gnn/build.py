@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.graph import Graph, describe_numbering, first_outside
+from windrow.gnn.graph import Graph, Task, describe_numbering, first_outside
 from windrow.gnn.vertex_data import (
     SplitOptions,
     TaskOption,
@@ -69,7 +69,16 @@ def csc_from_edges(
         raise DataError(
             f"there are {sources.size} sources but {destinations.size} destinations; each edge needs both."
         )
-    keys = _edge_keys(sources, destinations, num_vertices, symmetrise=symmetrise, self_loops=self_loops)
+    edges = [destinations * num_vertices + sources]
+    loops = sources == destinations
+    if self_loops != "keep":
+        edges[0] = edges[0][~loops]
+    if self_loops == "add":
+        edges.append(np.arange(num_vertices, dtype=np.int64) * (num_vertices + 1))
+    if symmetrise:
+        edges.append((sources * num_vertices + destinations)[~loops])
+    keys = np.concatenate(edges)
+    del edges
     keys.sort()
     if deduplicate and keys.size:
         keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
@@ -82,25 +91,6 @@ def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """List the edges of a graph stored by destination, the inverse of `csc_from_edges`: (sources, destinations)."""
     vertices = torch.arange(indptr.numel() - 1, device=indptr.device)
     return indices, torch.repeat_interleave(vertices, indptr.diff())
-
-
-def _edge_keys(
-    sources: npt.NDArray[np.int64],
-    destinations: npt.NDArray[np.int64],
-    num_vertices: int,
-    *,
-    symmetrise: bool,
-    self_loops: SelfLoops,
-) -> npt.NDArray[np.int64]:
-    keys = [destinations * num_vertices + sources]
-    loops = sources == destinations
-    if self_loops != "keep":
-        keys[0] = keys[0][~loops]
-    if self_loops == "add":
-        keys.append(np.arange(num_vertices, dtype=np.int64) * (num_vertices + 1))
-    if symmetrise:
-        keys.append((sources * num_vertices + destinations)[~loops])
-    return np.concatenate(keys)
 
 
 def _checked(
@@ -187,20 +177,20 @@ def assemble_graph(
         index_dtype=index_dtype,
         describe_edge=describe_edge,
     )
-    prepared = None if labels is None else prepare_labels(labels, task)
-    if split is None and prepared is not None:
-        split = random_split(prepared[0], random_split_options or SplitOptions(), seed=split_seed)
-    split = split or VertexSplit.empty()
+    known: Tensor | None = None
+    meaning: Task = "single-label"
+    num_classes = 0
+    if labels is not None:
+        known, meaning, num_classes = prepare_labels(labels, task)
+        split = split or random_split(known, random_split_options or SplitOptions(), seed=split_seed)
     graph = Graph(
         indptr=indptr,
         indices=indices,
         features=None if features is None else float_features(features),
-        labels=None if prepared is None else prepared[0],
-        train_ids=split.train_ids,
-        validation_ids=split.validation_ids,
-        test_ids=split.test_ids,
-        task="single-label" if prepared is None else prepared[1],
-        num_classes=0 if prepared is None else prepared[2],
+        labels=known,
+        task=meaning,
+        num_classes=num_classes,
+        **(split or VertexSplit(*torch.empty((3, 0), dtype=torch.int64)))._asdict(),
     )
     graph.validate(training=graph.labels is not None)
     return graph

@@ -94,7 +94,7 @@ def vertex_priorities(
                 fanouts=order.fanouts,
             )
             mine = np.flatnonzero(assignment == part)
-            priorities[mine] = inclusion_probabilities(demand, samplers=samplers).total[mine]
+            priorities[mine] = inclusion_probabilities(demand, samplers=samplers)[-1][mine]
         if progress is not None:
             progress(PRIORITY_STAGE, (part + 1) / num_parts)
     return priorities

@@ -187,7 +187,10 @@ class GNN(nn.Module):
         output: Tensor = layer(block, hidden)
         if index == self.options.num_layers - 1:
             return output
-        return self._activate_and_drop(self.norms[index](output), dropout, index)
+        normalised = self.norms[index](output)
+        if self.options.activation == "relu" and dropout is not None:
+            return dropout.drop(normalised, self.options.dropout, layer=index, rectify=True)
+        return self._drop(self._activate(normalised), dropout, index)
 
     def readout(self, hidden: Tensor) -> Tensor:
         """Last layer's output to logits, row by row: [rows, *] -> [rows, out_features]."""
@@ -198,11 +201,6 @@ class GNN(nn.Module):
 
     def _activate(self, x: Tensor) -> Tensor:
         return functional.relu(x) if self.options.activation == "relu" else functional.gelu(x)
-
-    def _activate_and_drop(self, x: Tensor, dropout: DropoutContext | None, place: int) -> Tensor:
-        if self.options.activation == "relu" and dropout is not None:
-            return dropout.drop(x, self.options.dropout, layer=place, rectify=True)
-        return self._drop(self._activate(x), dropout, place)
 
     def _drop(self, x: Tensor, dropout: DropoutContext | None, place: int) -> Tensor:
         return x if dropout is None else dropout.drop(x, self.options.dropout, layer=place)

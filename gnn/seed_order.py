@@ -16,8 +16,7 @@ rank 0 owns a to f::
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +52,7 @@ def _check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: T
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
+class _Epoch(NamedTuple):
     """The seeds of one rank in one epoch, in order, and where each step begins."""
 
     number: int
@@ -109,14 +107,13 @@ class SeedOrder:
         self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()
         self._scheme = scheme
         self._seed = seed
-        self._steps = count_steps(len(train_ids), batch_size)
-        self._global_bounds = _summed_bounds(train_ids, offsets, self._steps, scheme)
+        self.steps_per_epoch = count_steps(len(train_ids), batch_size)
+        """The same on every rank."""
+        counts = [len(train_ids)] if scheme == "global" else group_by_owner(train_ids, offsets)[1]
+        bounds = (near_equal_split(count, self.steps_per_epoch) for count in counts)
+        # Seeds over all ranks before each step.
+        self._global_bounds: list[int] = [sum(of_ranks) for of_ranks in zip(*bounds, strict=True)]
         self._last: _Epoch | None = None
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch, the same on every rank."""
-        return self._steps
 
     def seeds(self, epoch: int, step: int) -> Tensor:
         """The seeds of this rank in a step, 0 <= step < steps_per_epoch, of an epoch from 0.
@@ -145,16 +142,8 @@ class SeedOrder:
         places: npt.NDArray[np.intp] = self._owned[order].nonzero()[0]
         seeds = self._train_ids[torch.from_numpy(order[places])]
         if self._scheme == "local":
-            return _Epoch(epoch, seeds, near_equal_split(len(places), self._steps))
+            return _Epoch(epoch, seeds, near_equal_split(len(places), self.steps_per_epoch))
         return _Epoch(epoch, seeds, np.searchsorted(places, self._global_bounds).tolist())
 
     def _check_step(self, step: int) -> None:
-        assert 0 <= step < self._steps, f"step {step} of an epoch of {self._steps}"
-
-
-def _summed_bounds(train_ids: Tensor, offsets: Sequence[int], steps: int, scheme: SeedScheme) -> list[int]:
-    """Seeds over all ranks before each step, [steps + 1]."""
-    if scheme == "global":
-        return near_equal_split(len(train_ids), steps)
-    _, counts = group_by_owner(train_ids, offsets)
-    return [sum(bounds) for bounds in zip(*(near_equal_split(count, steps) for count in counts), strict=True)]
+        assert 0 <= step < self.steps_per_epoch, f"step {step} of an epoch of {self.steps_per_epoch}"

@@ -234,17 +234,16 @@ def power_law_communities(
     del pairs
     labels = np.empty(num_vertices, np.int64)
     labels[vertices] = community_of % num_classes
-    split = _community_split(num_vertices, train_share, seed)
+    count, order = round(num_vertices * train_share), _shuffled(num_vertices, seed, 16)
+    split = VertexSplit(*(torch.from_numpy(np.sort(order[i * count : (i + 1) * count])) for i in range(3)))
     graph = Graph(
         indptr=torch.from_numpy(indptr),
         indices=torch.from_numpy(indices),
         features=_community_features(labels, num_classes, num_features, seed) if num_features else None,
         labels=torch.from_numpy(labels),
-        train_ids=split.train_ids,
-        validation_ids=split.validation_ids,
-        test_ids=split.test_ids,
         task="single-label",
         num_classes=num_classes,
+        **split._asdict(),
     )
     graph.validate()
     return graph
@@ -324,13 +323,6 @@ def _found(keys: npt.NDArray[np.int64], sorted_keys: npt.NDArray[np.int64]) -> n
     places = np.minimum(np.searchsorted(sorted_keys, keys), sorted_keys.size - 1)
     found: npt.NDArray[np.bool_] = sorted_keys[places] == keys
     return found
-
-
-def _community_split(num_vertices: int, train_share: float, seed: int) -> VertexSplit:
-    count = round(num_vertices * train_share)
-    order = _shuffled(num_vertices, seed, 16)
-    lists = [torch.from_numpy(np.sort(order[start : start + count])) for start in (0, count, 2 * count)]
-    return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
 
 
 def _community_features(

@@ -6,7 +6,7 @@ state it. A data set without a split gets a random one into training, validation
 
 from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -34,7 +34,6 @@ __all__ = [
 
 Standardise = Literal["none", "standard", "rows"]
 """As they are; each column to mean 0 and variance 1; or each row divided by the sum of its magnitudes."""
-
 
 COLUMNS_PER_CHUNK = 64
 
@@ -111,19 +110,15 @@ def standardise_features(features: Tensor, how: Standardise) -> None:
     if how == "standard":
         for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
             columns = features[:, start : start + COLUMNS_PER_CHUNK]
-            columns.copy_(_standard_columns(columns))
+            variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
+            constant = columns.amin(dim=0) == columns.amax(dim=0)
+            scale = torch.where(constant, 1.0, variance.sqrt())
+            columns.copy_(((columns - mean) / scale).masked_fill(constant, 0.0))
     elif how == "rows":
         sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
         features.div_(torch.where(sums > 0, sums, 1.0))
     elif how != "none":
         raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
-
-
-def _standard_columns(columns: Tensor) -> Tensor:
-    variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
-    constant = columns.amin(dim=0) == columns.amax(dim=0)
-    scale = torch.where(constant, 1.0, variance.sqrt())
-    return ((columns - mean) / scale).masked_fill(constant, 0.0)
 
 
 TaskOption = Literal["auto", "single-label", "binary", "multi-label"]
@@ -157,7 +152,11 @@ def prepare_labels(
     if array.dtype.kind not in "biuf":
         raise DataError(f"labels have dtype {array.dtype}; number the classes 0, 1, 2, ...")
     if task == "multi-label" or (task == "auto" and array.ndim == 2 and array.shape[1] > 1):
-        return _multi_label(array)
+        if array.ndim != 2:
+            raise DataError(
+                f"labels have shape {array.shape}; task 'multi-label' needs 0 or 1 per class, [N, C]."
+            )
+        return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), "multi-label", int(array.shape[1])
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -175,14 +174,6 @@ def prepare_labels(
     if task == "binary" or (task == "auto" and largest <= 1):
         return from_numpy(classes), "binary", 2
     return from_numpy(classes), "single-label", largest + 1
-
-
-def _multi_label(array: npt.NDArray[np.generic]) -> tuple[Tensor, Task, int]:
-    if array.ndim != 2:
-        raise DataError(
-            f"labels have shape {array.shape}; task 'multi-label' needs 0 or 1 per class, [N, C]."
-        )
-    return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), "multi-label", int(array.shape[1])
 
 
 def _class_numbers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
@@ -234,22 +225,15 @@ class SplitOptions:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VertexSplit:
-    """Three disjoint lists of vertices."""
+class VertexSplit(NamedTuple):
+    """Three disjoint lists of vertices, int64; those that this package makes ascend."""
 
     train_ids: Tensor
-    """int64, ascending."""
+    """Vertices whose labels are learnt from."""
     validation_ids: Tensor
-    """int64, ascending."""
+    """Vertices that choose the best epoch."""
     test_ids: Tensor
-    """int64, ascending."""
-
-    @staticmethod
-    def empty() -> "VertexSplit":
-        """Three empty lists, for a graph without labels."""
-        nothing = torch.empty(0, dtype=torch.int64)
-        return VertexSplit(train_ids=nothing, validation_ids=nothing, test_ids=nothing)
+    """Vertices that are only ever measured on."""
 
 
 MASKS = ("train_mask", "val_mask", "test_mask")
@@ -286,8 +270,7 @@ def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexS
 
 def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
     """Turn three boolean masks [N] into lists of the ids where each is true."""
-    lists = [mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)]
-    return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+    return VertexSplit(*(mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)))
 
 
 def split_from_named_masks(data: Mapping[str, Tensor]) -> VertexSplit | None:
@@ -324,5 +307,4 @@ def _per_class(
 
 
 def _ascending(*lists: npt.NDArray[np.int64]) -> VertexSplit:
-    train, validation, test = (torch.from_numpy(np.sort(ids)) for ids in lists)
-    return VertexSplit(train_ids=train, validation_ids=validation, test_ids=test)
+    return VertexSplit(*(torch.from_numpy(np.sort(ids)) for ids in lists))

@@ -79,8 +79,7 @@ class PartitionBook:
             )
         if priority is not None:
             _check_priority(priority, len(assignment))
-        keys = (assignment,) if priority is None else (-priority, assignment)
-        new_to_old = np.lexsort(keys)
+        new_to_old = np.lexsort((assignment,) if priority is None else (-priority, assignment))
         sizes = np.bincount(assignment, minlength=num_parts)
         old_to_new = np.empty_like(new_to_old)
         old_to_new[new_to_old] = np.arange(len(new_to_old))
@@ -99,14 +98,7 @@ class PartitionBook:
         return len(self.new_to_old)
 
     def owner(self, new_ids: npt.NDArray[np.integer]) -> Ids:
-        """Part of each new id.
-
-        Args:
-            new_ids: integer array of any shape, values in [0, N).
-
-        Returns:
-            int64 array of the same shape. Cost O(log P) for each id.
-        """
+        """Part of each new id, int64 of the same shape; the ids in [0, N). Cost O(log P) for each."""
         return np.searchsorted(self.offsets, new_ids, side="right").astype(np.int64) - 1
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -127,14 +119,7 @@ class PartitionBook:
         return np.asarray(self.old_to_new[old_ids], np.int64)
 
     def restore(self, rows_in_new_order: npt.NDArray[Row]) -> npt.NDArray[Row]:
-        """Bring rows, for example predictions, back into the user's order.
-
-        Args:
-            rows_in_new_order: [N, ...], row i belongs to new id i.
-
-        Returns:
-            [N, ...], row i belongs to the user's vertex i; a copy.
-        """
+        """Bring rows, for example predictions, [N, ...] by new id, back into the user's order; a copy."""
         return rows_in_new_order[self.old_to_new]
 
     def assignment(self) -> npt.NDArray[np.int32]:
@@ -177,14 +162,11 @@ def order_to_metadata(order: VertexOrder | None) -> dict[str, Any]:
 
 
 def order_from_metadata(metadata: Mapping[str, Any], *, store: Path) -> VertexOrder | None:
-    """The order of a store.
+    """The order of a store, from its metadata; None for the user's order, that of stores that say nothing too.
 
     Args:
         metadata: of the store.
         store: its folder, for messages.
-
-    Returns:
-        None for the user's order, that of stores that say nothing too.
 
     Raises:
         StoreError: the entry is not one that this version writes.
@@ -228,11 +210,9 @@ def check_vertex_order(
         return
     if found is not None and found.fanouts == tuple(fanouts) and found.batch_size == batch_size:
         return
-    made_for = (
-        "in the user's order"
-        if found is None
-        else f"ordered for sampler.fanouts = {list(found.fanouts)} and training.batch_size = {found.batch_size}"
-    )
+    made_for = "in the user's order"
+    if found is not None:
+        made_for = f"ordered for sampler.fanouts = {list(found.fanouts)} and training.batch_size = {found.batch_size}"
     raise StoreError(
         f"{store} is {made_for}, but cache.gpu_share = {gpu_share} keeps the rows in GPU memory that are needed most "
         f"with fanouts = {list(fanouts)} and batch_size = {batch_size}: run `windrow partition` again with this recipe "

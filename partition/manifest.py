@@ -101,7 +101,7 @@ class Manifest:
     options: dict[str, Any]
     """How the graph was split: the fields of `PartitionOptions`."""
     quality: dict[str, Any] | None
-    """`PartitionQuality.to_dict`, or None."""
+    """The fields of `PartitionQuality`, or None."""
     metadata: dict[str, Any]
     """Whatever the writer wants to find again: task, number of classes, split, fingerprint of the source."""
     files: dict[str, FileEntry]

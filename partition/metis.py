@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.partition.refine import Adjacency, excess, refine
+from windrow.partition.refine import Adjacency, badness, refine
 
 __all__ = ["metis_runs", "metis_search"]
 
@@ -35,7 +35,7 @@ def metis_search(
 ) -> Assignment:
     """Run METIS on several vertex orders, refine each result, and combine them into one better than all.
 
-    Results are ranked by (excess, cut); then the best is combined with each of the others (`refine` with ``other``).
+    Results are ranked by `badness`; then the best is combined with each of the others (`refine` with ``other``).
     METIS runs ahead in its own process while results are refined here.
 
     Args:
@@ -55,9 +55,6 @@ def metis_search(
         DataError: DGL is absent or of another version, or METIS failed.
     """
 
-    def cost(candidate: Assignment) -> tuple[float, int]:
-        return round(excess(vertex_weights, candidate, num_parts, imbalance), 9), graph.cut(candidate)
-
     def refined(candidate: Assignment, restart: int, other: Assignment | None = None) -> Assignment:
         if refine_cycles == 0:
             return candidate
@@ -71,16 +68,15 @@ def metis_search(
             progress(stage, steps_done / (2 * restarts - 1))
 
     found: list[tuple[tuple[float, int], int, Assignment]] = []
-    for restart, candidate in enumerate(
-        metis_runs(graph, vertex_weights, num_parts, seed=seed, restarts=restarts)
-    ):
+    runs = metis_runs(graph, vertex_weights, num_parts, seed=seed, restarts=restarts)
+    for restart, candidate in enumerate(runs):
         improved = refined(candidate, restart)
-        found.append((cost(improved), restart, improved))
+        found.append((badness(graph, vertex_weights, improved, num_parts, imbalance), restart, improved))
         report("METIS and refinement", restart + 1)
     found.sort(key=lambda item: item[:2])
     best = found[0][2]
     for number, (_, restart, other) in enumerate(found[1:]):
-        best = best if refine_cycles == 0 else refined(best, restart, other)
+        best = refined(best, restart, other)
         report("combining partitions", restarts + number + 1)
     return best
 

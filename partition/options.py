@@ -93,16 +93,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
-    """Estimate the peak memory of `partition_graph`.
-
-    Args:
-        num_vertices: N.
-        num_edges: stored edges E.
-        options: the method and what it balances.
-
-    Returns:
-        The estimate, beyond the arrays indptr and indices.
-    """
+    """Estimate the peak memory of `partition_graph`, beyond indptr and indices, for N vertices and E stored edges."""
     columns = max(len(options.balance), 1)
     parts = {"assignment and vertex weights": num_vertices * (4 + 8 * columns)}
     if options.method == "random":
@@ -118,10 +109,9 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that this process may still take: what the machine has free and its control group allows.
+    """Bytes that this process may still take: what the machine has free and its control group allows.
 
-    Returns:
-        Bytes, or None where the operating system does not say (not Linux).
+    None where the operating system does not say (not Linux).
     """
     if not MEMORY_INFO.is_file():
         return None
@@ -147,14 +137,11 @@ def _cached_file_bytes() -> int:
 
 
 def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
-    """Refuse a partitioning that will not fit.
+    """Refuse a partitioning that will not fit: DataError with the shortfall in bytes and the cure.
 
     Args:
         estimate: from `estimate_memory`.
         available_bytes: from `available_memory_bytes`; None skips the check.
-
-    Raises:
-        DataError: with the shortfall in bytes and the cure.
     """
     if available_bytes is None or estimate.total_bytes <= available_bytes:
         return

@@ -1,8 +1,7 @@
 """How good a partition is."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -53,18 +52,6 @@ class PartitionQuality:
         balance = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self.balance.items())
         lines.append(f"heaviest part / mean: {balance}")
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values; `from_dict` reads them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Rebuild a report from `to_dict`, also after a round trip through JSON."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-        }
-        return cls(**values)
 
 
 def measure_quality(

@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.comm.transpose_kernels import transpose
 from windrow.partition.balance_kernels import total_excess, weigh_parts
-from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions, transpose
+from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions
 from windrow.partition.refine_kernels import connect_parts, move_with_hill_climbing, rebalance
 
-__all__ = ["Adjacency", "balance_limits", "excess", "refine", "symmetric_adjacency"]
+__all__ = ["Adjacency", "badness", "balance_limits", "refine", "symmetric_adjacency"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,8 +59,10 @@ def symmetric_adjacency(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.i
     Returns:
         The undirected graph; each list ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
     """
-    turned_indptr, turned = transpose(indptr, indices)
-    sorted_indptr, ascending = transpose(turned_indptr, turned)
+    turned_indptr, sorted_indptr = np.zeros((2, len(indptr)), np.int64)
+    turned, ascending = np.empty((2, len(indices)), np.int32)
+    transpose(indptr, indices, turned_indptr, turned, None)
+    transpose(turned_indptr, turned, sorted_indptr, ascending, None)
     merged_indptr, merged = merge_directions(sorted_indptr, ascending, turned_indptr, turned)
     return Adjacency(indptr=merged_indptr, indices=merged, edge_weights=np.ones(len(merged), np.int32))
 
@@ -90,12 +93,20 @@ def balance_limits(
     return np.asarray(np.maximum(tolerated, -(-totals // num_parts)), np.int64)
 
 
-def excess(
-    vertex_weights: npt.NDArray[np.int32], assignment: Assignment, num_parts: int, imbalance: float
-) -> float:
-    """How far a partition is outside its limits: shares of the limits by which parts exceed them, summed."""
+def badness(
+    graph: Adjacency,
+    vertex_weights: npt.NDArray[np.int32],
+    assignment: Assignment,
+    num_parts: int,
+    imbalance: float,
+) -> tuple[float, int]:
+    """What partitions are ranked by, the least first: (excess, cut).
+
+    The excess is the sum of the shares of the limits by which parts exceed them: 0 where all keep within.
+    """
     limits = balance_limits(vertex_weights, num_parts, imbalance)
-    return float(total_excess(weigh_parts(vertex_weights, assignment, num_parts), limits))
+    over = total_excess(weigh_parts(vertex_weights, assignment, num_parts), limits)
+    return round(float(over), 9), graph.cut(assignment)
 
 
 def refine(
@@ -109,7 +120,7 @@ def refine(
     cycles: int = 3,
     other: Assignment | None = None,
 ) -> Assignment:
-    """Improve a partition: never worse in the pair (excess, cut) in lexicographic order.
+    """Improve a partition: its `badness` never grows.
 
     Args:
         graph: undirected graph of N vertices.
@@ -128,17 +139,13 @@ def refine(
     """
     limits = balance_limits(vertex_weights, num_parts, imbalance)
 
-    def badness(candidate: Assignment) -> tuple[float, int]:
-        over = total_excess(weigh_parts(vertex_weights, candidate, num_parts), limits)
-        return round(float(over), 9), graph.cut(candidate)
-
-    best, best_badness = assignment, badness(assignment)
+    best, best_badness = assignment, badness(graph, vertex_weights, assignment, num_parts, imbalance)
     failures = 0
     for cycle in range(cycles):
         regions = best if other is None or cycle > 0 else best * np.int32(num_parts) + other
         level = _Level(graph=graph, vertex_weights=vertex_weights, regions=regions)
         candidate = _v_cycle(level, best, num_parts, limits, stream_key(seed, Stream.PARTITION, cycle))
-        candidate_badness = badness(candidate)
+        candidate_badness = badness(graph, vertex_weights, candidate, num_parts, imbalance)
         if candidate_badness < best_badness:
             best, best_badness, failures = candidate, candidate_badness, 0
         else:

@@ -95,7 +95,7 @@ def write_store(
             num_edges=len(shared["indices"]) if "indices" in shared else 0,
             num_parts=book.num_parts,
             options=asdict(options) if options is not None else {},
-            quality=quality.to_dict() if quality is not None else None,
+            quality=asdict(quality) if quality is not None else None,
             metadata=metadata,
             files=files,
         ).write(folder / MANIFEST_NAME)
@@ -183,8 +183,6 @@ def _write_header(file: BinaryIO, name: str, dtype: np.dtype[Any], shape: tuple[
     np.lib.format.write_array_header_1_0(file, header)
 
 
-MappedArray = npt.NDArray[Any]
-
 BROKEN_HEADER = (ValueError, TypeError, SyntaxError, EOFError, tokenize.TokenError, zipfile.BadZipFile)
 """What NumPy raises on a header that was altered, depending on the byte."""
 
@@ -209,9 +207,6 @@ class PartitionStore:
             expect_parts: number of parts that the caller needs, the world size of a training run.
             verify: also read every file and compare checksums. Ranks of one run may pass False and call
                 `PartitionStore.verify` for their own part, so that each file is read once.
-
-        Returns:
-            The store.
 
         Raises:
             StoreError: no store, another version, another number of parts, a file missing, truncated or altered.
@@ -248,28 +243,25 @@ class PartitionStore:
     @property
     def quality(self) -> PartitionQuality | None:
         """The report on the partition, where the writer had one."""
-        return None if self.manifest.quality is None else PartitionQuality.from_dict(self.manifest.quality)
+        if self.manifest.quality is None:
+            return None
+        # JSON has lists for tuples.
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value
+            for name, value in self.manifest.quality.items()
+        }
+        return PartitionQuality(**fields)
 
-    def shared(self, name: str) -> MappedArray:
-        """Map a shared array.
-
-        Args:
-            name: as given to `write_store`.
-
-        Returns:
-            The whole array, read-only.
+    def shared(self, name: str) -> Array:
+        """Map a shared array, by its name in `write_store`: all of it, read-only.
 
         Raises:
             StoreError: the store has no such array, or its file is damaged.
         """
         return _load(self.path, self.manifest, f"shared/{name}.npy")
 
-    def sharded(self, name: str, part: int) -> MappedArray:
-        """Map one part's rows of a sharded array.
-
-        Args:
-            name: as given to `write_store`.
-            part: which part.
+    def sharded(self, name: str, part: int) -> Array:
+        """Map one part's rows of a sharded array, by its name in `write_store`.
 
         Returns:
             [part_size, ...], row i belongs to new id ``book.offsets[part] + i``; read-only.
@@ -309,7 +301,7 @@ def _check_size(path: Path, entry: FileEntry) -> None:
         raise StoreError(f"{path} has {found} bytes, expected {entry.num_bytes}: {CURE}")
 
 
-def _load(path: Path, manifest: Manifest, name: str) -> MappedArray:
+def _load(path: Path, manifest: Manifest, name: str) -> Array:
     entry = manifest.files.get(name)
     if entry is None:
         raise StoreError(f"{path} holds no {name}; it holds {', '.join(sorted(manifest.files))}")
@@ -317,7 +309,7 @@ def _load(path: Path, manifest: Manifest, name: str) -> MappedArray:
     try:
         # NumPy cannot map an array without elements.
         mode: Literal["r"] | None = None if 0 in entry.shape else "r"
-        array: MappedArray = np.load(path / name, mmap_mode=mode, allow_pickle=False)
+        array: Array = np.load(path / name, mmap_mode=mode, allow_pickle=False)
     except BROKEN_HEADER as error:
         raise StoreError(f"{path / name} is no array file ({error}): {CURE}") from error
     if array.dtype.str != entry.dtype or array.shape != entry.shape:

@@ -102,11 +102,10 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
     """
     if options.ids == "rows" or not options.vertex_file:
         return None
-    path = Path(options.vertex_file)
+    path, name = Path(options.vertex_file), options.vertex_id_column
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
-    kind: ColumnType = "string" if options.ids == "names" else "int64"
-    ids = _whole_columns(path, {options.vertex_id_column: kind}, style)[
-        options.vertex_id_column
+    ids = _whole_columns(path, {name: "string" if options.ids == "names" else "int64"}, style)[
+        name
     ].combine_chunks()
     _check_ids(path, ids)
     return ids
@@ -193,11 +192,10 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
     columns = options.edge_list
     table = _read_vertex_table(columns) if columns.vertex_file else None
     sources, destinations, names = _read_edges(Path(options.path), columns, table)
-    num_vertices = len(names)
     graph = assemble_graph(
         sources,
         destinations,
-        num_vertices,
+        len(names),
         features=None if table is None else table.features,
         labels=None if table is None else table.labels,
         split=None if table is None else table.split,
@@ -262,12 +260,10 @@ def _number_names(
     if not sources:
         empty = np.empty(0, dtype=np.int64)
         return pa.array([], pa.int64()), empty, empty
-    chunks = [
-        pa.concat_arrays([batch_sources, batch_destinations])
-        .take(pa.array(_interleaved(len(batch_sources))))
-        .dictionary_encode()
-        for batch_sources, batch_destinations in zip(sources, destinations, strict=True)
-    ]
+    chunks = []
+    for ends in zip(sources, destinations, strict=True):
+        alternately = np.arange(2 * len(ends[0])).reshape(2, -1).T.reshape(-1)
+        chunks.append(pa.concat_arrays(ends).take(pa.array(alternately)).dictionary_encode())
     unified = pa.chunked_array(chunks).unify_dictionaries()
     names = unified.chunk(0).dictionary
     numbers = np.concatenate([chunk.indices.to_numpy() for chunk in unified.chunks]).astype(np.int64)
@@ -298,7 +294,3 @@ def _look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.in
         )
     numbers: npt.NDArray[np.int64] = found.to_numpy().astype(np.int64)
     return numbers
-
-
-def _interleaved(length: int) -> npt.NDArray[np.int64]:
-    return np.arange(2 * length).reshape(2, length).T.reshape(-1)

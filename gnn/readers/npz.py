@@ -84,12 +84,8 @@ def _features(path: str, arrays: Arrays) -> Tensor | None:
         )
     rows, columns = arrays["x_shape"].astype(np.int64).tolist()
     try:
-        return dense_features(
-            arrays["x_indptr"].astype(np.int64),
-            arrays["x_indices"].astype(np.int64),
-            arrays["x_data"],
-            (rows, columns),
-        )
+        indptr, indices = (arrays[name].astype(np.int64) for name in ("x_indptr", "x_indices"))
+        return dense_features(indptr, indices, arrays["x_data"], (rows, columns))
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -120,8 +116,7 @@ def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSp
             )
         if "train" in present:
             _refuse_other_split(options, 1)
-            lists = [torch.from_numpy(arrays[name].astype(np.int64)) for name in names]
-            return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+            return VertexSplit(*(torch.from_numpy(arrays[name].astype(np.int64)) for name in names))
         masks = [np.atleast_2d(arrays[name]) for name in names]
         for name, mask in zip(names, masks, strict=True):
             if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):

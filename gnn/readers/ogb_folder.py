@@ -102,8 +102,7 @@ def _read_split(folder: Path, name: str) -> VertexSplit | None:
     if not name and len(names) > 1:
         raise DataError(f"{folder}: there are several splits, {names}; choose one as split_name.")
     chosen = folder / (name or names[0])
-    train, validation, test = (_read_ids(chosen, part) for part in ("train", "valid", "test"))
-    return VertexSplit(train_ids=train, validation_ids=validation, test_ids=test)
+    return VertexSplit(*(_read_ids(chosen, part) for part in ("train", "valid", "test")))
 
 
 def _read_ids(folder: Path, part: str) -> torch.Tensor:

@@ -67,7 +67,10 @@ def iterate_batches(
             raise DataError(
                 f"{path}: there is no column {name!r}; the columns are {present}. Correct the name."
             )
-    batches = _parquet_batches(path, columns) if _is_parquet(path) else _csv_batches(path, style, columns)
+    if _is_parquet(path):
+        batches = _open_parquet(path).iter_batches(columns=list(columns))
+    else:
+        batches = _open_csv(path, style, columns)
     row = 1
     try:
         for batch in batches:
@@ -117,39 +120,29 @@ def _open_parquet(path: Path) -> Any:
         ) from error
 
 
-def _parquet_batches(path: Path, columns: Mapping[str, ColumnType]) -> Iterator[Any]:
-    yield from _open_parquet(path).iter_batches(columns=list(columns))
-
-
-def _csv_batches(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Iterator[Any]:
-    yield from _open_csv(path, style, columns)
-
-
 def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Any:
     import pyarrow as pa
     from pyarrow import csv
 
     endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
     delimiter = style.delimiter or ("\t" if endings[-1:] == [".tsv"] else ",")
-    convert = csv.ConvertOptions(
-        column_types={name: pa.type_for_alias(kind) for name, kind in columns.items()},
-        include_columns=list(columns),
-        null_values=[""],
-        strings_can_be_null=True,
-    )
-    read = csv.ReadOptions(
-        use_threads=False,
-        block_size=BLOCK_BYTES,
-        skip_rows=style.skip_rows,
-        autogenerate_column_names=not style.has_header,
-    )
+    options = {
+        "read_options": csv.ReadOptions(
+            use_threads=False,
+            block_size=BLOCK_BYTES,
+            skip_rows=style.skip_rows,
+            autogenerate_column_names=not style.has_header,
+        ),
+        "parse_options": csv.ParseOptions(delimiter=delimiter),
+        "convert_options": csv.ConvertOptions(
+            column_types={name: pa.type_for_alias(kind) for name, kind in columns.items()},
+            include_columns=list(columns),
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    }
     try:
-        return csv.open_csv(
-            path,
-            read_options=read,
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=convert,
-        )
+        return csv.open_csv(path, **options)
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
             f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter "

@@ -37,14 +37,6 @@ def test_capacity(alpha, num_vertices, num_parts, expected):
     assert cache_capacity(alpha, num_vertices, num_parts) == expected
 
 
-def test_the_best_remote_vertices_are_chosen():
-    scores = np.array([0.5, 0, 9, 9, 0.7, 0.5, 0.1])
-    assert choose_cached(scores, (2, 4), 3).tolist() == [4, 0, 5]
-    assert choose_cached(scores, (2, 4), 2).tolist() == [4, 0]
-    assert choose_cached(scores, (2, 4), 99).tolist() == [4, 0, 5, 6]
-    assert choose_cached(scores, (2, 4), 0).tolist() == []
-
-
 @given(
     st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), max_size=12),
     st.integers(0, 12),
@@ -58,12 +50,6 @@ def test_it_is_the_start_of_a_stable_sort(scores, one_end, other_end, capacity):
     chosen = choose_cached(np.array(scores), own, capacity)
     assert chosen.dtype == np.int64
     assert chosen.tolist() == expected
-
-
-def test_what_makes_sense_is_taken():
-    assert CacheOptions().alpha == "auto"
-    assert CacheOptions(alpha=0).alpha == 0
-    assert CacheOptions(alpha=3.5, policy="degree", memory_gib=0, gpu_share=0).alpha == 3.5
 
 
 @pytest.mark.parametrize(
@@ -173,14 +159,6 @@ def test_nothing_at_all_is_asked_for_where_everything_is_kept():
     assert rows[0].tolist() == rows[1].tolist() == [0.0] * 4
 
 
-def test_the_drawing_of_the_documentation():
-    total = np.zeros(10)
-    total[[7, 2, 9, 4]] = [0.9, 0.5, 0.2, 0.1]
-    rows = expected_remote_rows(total, np.array([7, 2, 9, 4]), [0, 2, 10], 0, range(5), steps=10)
-    assert rows[:, 1] == pytest.approx([17, 8, 3, 1, 0])
-    assert rows[:, 0].tolist() == [0] * 5
-
-
 def test_the_corner_of_a_hinge_is_its_knee():
     kept = np.arange(11)
     cost = np.where(kept <= 3, 100 - 30 * kept, 10 - (kept - 3))
@@ -202,11 +180,12 @@ def test_curves_without_a_bend(cost, knee):
     assert knee_of_curve(range(len(cost)), cost) == knee
 
 
-@given(st.lists(st.floats(0, 1e6), min_size=2, max_size=20), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
+# Whole numbers, such as rows or bytes: the least floating-point numbers are 0 in another unit.
+@given(st.lists(st.integers(0, 10**6), min_size=2, max_size=20), st.floats(1e-3, 1e3), st.floats(1e-3, 1e3))
 def test_units_do_not_matter(costs, of_kept, of_cost):
     cost = np.sort(np.array(costs))[::-1]
     kept = np.arange(len(cost))
-    below = 1 - kept / kept[-1] - (cost - cost[-1]) / max(cost[0] - cost[-1], 1e-300)
+    below = 1 - kept / kept[-1] - (cost - cost[-1]) / max(cost[0] - cost[-1], 1)
     one, other = knee_of_curve(kept, cost), knee_of_curve(kept * of_kept, cost * of_cost)
     assert below[one] == pytest.approx(below[other], abs=1e-6)
 

@@ -95,7 +95,7 @@ def test_analysis_predicts_the_counts(graph):
             steps=steps,
             fanouts=FANOUTS,
         )
-    ).total
+    )[-1]
     assert predicted[own:].sum() == pytest.approx(measured[own:].sum(), rel=0.05)
     # Vertex by vertex the counts of 1000 minibatches scatter by at most 0.016 around their means.
     assert np.abs(predicted - measured).mean() < 0.02
@@ -126,7 +126,7 @@ def test_each_vertex_has_the_probability_of_its_owner(graph, assignment):
     for part in range(PARTS):
         view = PartitionedGraph.from_graph(graph, book, part)
         start, stop = view.own_range
-        expected = inclusion_probabilities(demand_of(view, part, every.fanouts, steps)).total[start:stop]
+        expected = inclusion_probabilities(demand_of(view, part, every.fanouts, steps))[-1][start:stop]
         # How far lists overlap is estimated by draws that go by a vertex's number.
         assert found[book.new_to_old[start:stop]] == pytest.approx(expected, abs=0.05)
 

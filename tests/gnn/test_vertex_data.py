@@ -10,7 +10,6 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.vertex_data import (
     SplitOptions,
-    VertexSplit,
     dense_features,
     float_features,
     prepare_labels,
@@ -202,7 +201,6 @@ def test_masks_become_ids():
     masks = torch.eye(3, dtype=torch.bool)
     split = split_from_masks(masks[2], masks[0], masks[1])
     assert everyone(split) == [2, 0, 1]
-    assert everyone(VertexSplit.empty()) == []
 
 
 @pytest.mark.parametrize(
