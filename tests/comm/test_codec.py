@@ -108,9 +108,7 @@ def test_fp16_lets_large_values_overflow_and_check_refuses_them():
     codec.check(rows)
     rows[69_999, 1] = -65520.0
     assert codec.decode(codec.encode(rows[69_999:])).tolist() == [[math.inf, -math.inf]]
-    with pytest.raises(
-        DataError, match=r"row 69999 holds -65520, which torch\.float16 cannot: it ends at 65504"
-    ):
+    with pytest.raises(DataError, match=r"row 69999 holds -65520, which .*float16 cannot: it ends at 65504"):
         codec.check(rows)
 
 
@@ -132,9 +130,7 @@ def test_codecs_are_made_by_name():
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest():
-    with pytest.raises(
-        RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are fp32"
-    ):
+    with pytest.raises(RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are"):
         make_codec("float16")
 
 

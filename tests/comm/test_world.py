@@ -257,9 +257,7 @@ def test_subgroups_count_by_the_numbers_of_the_job():
         assert pair.tracer.spans[0].bytes_sent == 16
         if world.rank == 3:
             pair.deadline_s = 0.1
-            with pytest.raises(
-                DeadlineError, match=r"rank 3 in the subgroup of ranks 1, 3, .* rank\(s\) 1 after"
-            ):
+            with pytest.raises(DeadlineError, match=r"rank 3 in the subgroup of ranks 1, 3, .* rank\(s\) 1"):
                 pair.barrier(stage="the other is late")
         if world.rank == 1:
             time.sleep(0.5)

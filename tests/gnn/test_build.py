@@ -78,9 +78,7 @@ def test_an_id_out_of_range_is_named_with_its_place():
 def test_lists_that_do_not_fit_are_refused():
     with pytest.raises(DataError, match="there are 2 sources but 1 destinations; each edge needs both"):
         csc_from_edges(np.array([0, 1]), np.array([1]), 5, symmetrise=True)
-    with pytest.raises(
-        DataError, match=r"list of sources has dtype float64 and shape .*; give one integer per edge"
-    ):
+    with pytest.raises(DataError, match=r"list of sources has dtype float64 and shape .*; give one integer"):
         csc_from_edges(np.array([0.5]), np.array([1]), 5, symmetrise=True)
 
 

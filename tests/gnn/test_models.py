@@ -1,7 +1,6 @@
 """Models: weights from the seed alone, subsets equal wholes, parity with DGL's stacks."""
 
 import itertools
-from typing import Literal
 
 import pytest
 import torch
@@ -13,17 +12,12 @@ from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.training.dropout import DropoutContext
 
-KINDS: tuple[Literal["graphsage", "gcn", "gat", "gin"], ...] = ("graphsage", "gcn", "gat", "gin")
+KINDS = ("graphsage", "gcn", "gat", "gin")
 EVERY_OPTION = [
     ModelOptions(
-        kind=kind,
-        hidden=8,
-        num_layers=2,
-        heads=2,
-        normalise="layer" if residual else "none",
-        residual=residual,
+        kind=kind, hidden=8, num_layers=2, heads=2, normalise=normalise, residual=normalise == "layer"
     )
-    for kind, residual in itertools.product(KINDS, (False, True))
+    for kind, normalise in itertools.product(KINDS, ("none", "layer"))
 ]
 
 

@@ -189,9 +189,7 @@ def test_too_few_vertices_are_refused(method):
     message = "3 vertices cannot be spread over 4 parts, each needs at least one: use at most 3 parts"
     with pytest.raises(DataError, match=message):
         partition(INDPTR, INDICES, 4, method=method)
-    with pytest.raises(
-        DataError, match=r"1 training vertices .* use at most 1 parts or a larger training set"
-    ):
+    with pytest.raises(DataError, match=r"1 training vertices .* use at most 1 parts or a larger training"):
         partition(INDPTR, INDICES, 2, method=method, train_ids=np.array([2, 2]))
 
 

@@ -109,9 +109,7 @@ def test_another_number_of_ranks_is_refused(whole):
 
 def test_arrays_that_are_not_there_are_named_with_those_that_are(whole):
     store = PartitionStore.open(whole)
-    with pytest.raises(
-        StoreError, match=r"holds no shared/scores\.npy; it holds parts/00000/features\.npy, .*shared/"
-    ):
+    with pytest.raises(StoreError, match=r"holds no shared/scores\.npy; it holds parts/00000/.*shared/"):
         store.shared("scores")
     with pytest.raises(StoreError, match=r"holds no parts/00003/features\.npy"):
         store.sharded("features", 3)

@@ -40,9 +40,8 @@ def test_parquet(tmp_path):
     from pyarrow import parquet
 
     path = tmp_path / "t.parquet"
-    parquet.write_table(
-        pa.table({"a": pa.array([1, 2], pa.int16()), "b": ["x", None]}), path, row_group_size=1
-    )
+    table = pa.table({"a": pa.array([1, 2], pa.int16()), "b": ["x", None]})
+    parquet.write_table(table, path, row_group_size=1)
     assert column_names(path, STYLE) == ["a", "b"]
     assert rows(path, {"a": "int64"}) == {"a": [1, 2]}
     assert rows(path, {"b": "string"}, missing_allowed=True) == {"b": ["x", None]}

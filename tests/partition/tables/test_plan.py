@@ -84,29 +84,14 @@ def test_bytes_by_rank() -> None:
     ("plan", "message"),
     [
         (Plan((USER, *ITEM)), "misses table 'day': give it a rank"),
-        (
-            Plan((*PLAN.shards, Shard("color", 0, (0, 1), (0, 1))), (DAY,)),
-            "names a table 'color', but the tables",
-        ),
-        (
-            Plan(PLAN.shards, (DAY, Replica("user", (0, 10)))),
-            "table 'user': rows 0-9, columns 0-15 are covered 2 times, by rank 0, every rank",
-        ),
+        (Plan((*PLAN.shards, Shard("color", 0, (0, 1), (0, 1))), (DAY,)), "names a table 'color', but the"),
+        (Plan(PLAN.shards, (DAY, Replica("user", (0, 10)))), "table 'user': rows 0-9, columns 0-15 are"),
         (Plan(PLAN.shards, (DAY, DAY)), "table 'day': .* covered 2 times, by every rank, every rank"),
         (Plan((USER, *ITEM[:2]), (DAY,)), "table 'item': rows 4-6, columns 4-5 are on no rank"),
-        (
-            Plan((USER, *ITEM, Shard("item", 0, (3, 5), (0, 4))), (DAY,)),
-            "'item': row.* 3, columns 0-3 are covered 2 times, by rank 0, rank 0",
-        ),
-        (
-            Plan((dataclasses.replace(USER, rank=2), *ITEM), (DAY,)),
-            r"'user': rows 0-9, columns 0-15 \(rank 2\): there is no rank 2 among 2",
-        ),
+        (Plan((USER, *ITEM, Shard("item", 0, (3, 5), (0, 4))), (DAY,)), "'item': row.* 3, columns 0-3 are"),
+        (Plan((dataclasses.replace(USER, rank=2), *ITEM), (DAY,)), r"'user': rows 0-9, columns 0-15 \(rank"),
         (Plan((dataclasses.replace(USER, rank=-1), *ITEM), (DAY,)), "there is no rank -1"),
-        (
-            Plan((dataclasses.replace(USER, rows=(0, 11)), *ITEM), (DAY,)),
-            r"rows \[0, 11\) are not a range inside",
-        ),
+        (Plan((dataclasses.replace(USER, rows=(0, 11)), *ITEM), (DAY,)), r"rows \[0, 11\) are not a range"),
         (
             Plan((dataclasses.replace(USER, columns=(8, 8)), *ITEM), (DAY,)),
             r"columns \[8, 8\) are not a range",

@@ -97,9 +97,7 @@ def test_whole_tables_respect_memory(planner: str) -> None:
     row = 8 * 4
     plan = plan_with_planner(planner, specs, 2, rank_memory_bytes=110 * row)
     check_plan(plan, specs, 2, 110 * row)
-    with pytest.raises(
-        PlanError, match=r"table 't\d' needs \d+ bytes on one rank.*lacks \d+ bytes"
-    ) as caught:
+    with pytest.raises(PlanError, match=r"table 't\d' needs \d+ bytes on one rank.*lacks \d+") as caught:
         plan_with_planner(planner, specs, 2, rank_memory_bytes=70 * row)
     assert caught.value.shortfall_bytes > 0
     with pytest.raises(PlanError, match=f"table 't0' needs {60 * row} bytes.*{59 * row} left") as caught:
