@@ -37,19 +37,15 @@ def test_never_worse_in_excess_then_cut(random_graph, seed, num_parts):
     other = generator.integers(0, num_parts, 300).astype(np.int32)
     kept = start.copy()
     for second in (None, other):
-        result = refine(graph, start, weights, num_parts, imbalance=0.05, seed=seed, other=second)
+        result, again = (
+            refine(graph, start, weights, num_parts, imbalance=0.05, seed=seed, other=second)
+            for _ in range(2)
+        )
+        assert (again == result).all()
         before, after = (badness(graph, weights, parts, num_parts, 0.05) for parts in (start, result))
         assert after <= before
         assert result.dtype == np.int32
     assert (start == kept).all()
-
-
-def test_equal_seeds_give_equal_parts(random_graph):
-    graph = random_graph(1, 300, 900)
-    start = np.arange(300, dtype=np.int32) % 3
-    weights = np.ones((300, 1), np.int32)
-    one, two = (refine(graph, start, weights, 3, imbalance=0.03, seed=7) for _ in range(2))
-    assert (one == two).all()
 
 
 def test_finds_the_best_cut_of_a_ring_of_cliques(ring_of_cliques):
@@ -140,9 +136,8 @@ def test_contraction_keeps_every_cut(random_graph, seed):
             dense[coarse[vertex], coarse[neighbour]] += coarse[vertex] != coarse[neighbour]
     found = np.zeros_like(dense)
     for vertex in range(count):
-        found[vertex, indices[indptr[vertex] : indptr[vertex + 1]]] = edge_weights[
-            indptr[vertex] : indptr[vertex + 1]
-        ]
+        entries = slice(indptr[vertex], indptr[vertex + 1])
+        found[vertex, indices[entries]] = edge_weights[entries]
     assert (found == dense).all()
     assignment = generator.integers(0, 3, count).astype(np.int32)
     assert merged.cut(assignment) == graph.cut(assignment[coarse])
@@ -209,13 +204,12 @@ def assert_sums_are_true(graph, arrays, part_weights, sizes):
     assert (sizes == fresh_sizes).all()
 
 
-def test__move_vertex_keeps_sums_true(random_graph):
+def test_moving_a_vertex_keeps_sums_true(random_graph):
     graph = random_graph(2, 20, 60)
     generator = np.random.default_rng(2)
     assignment = generator.integers(0, 3, 20).astype(np.int32)
-    arrays, part_weights, sizes = state_of(
-        graph, assignment, 3, generator.integers(0, 3, (20, 2)).astype(np.int32)
-    )
+    weights = generator.integers(0, 3, (20, 2)).astype(np.int32)
+    arrays, part_weights, sizes = state_of(graph, assignment, 3, weights)
     for vertex, target in zip(generator.integers(0, 20, 30), generator.integers(0, 3, 30), strict=True):
         if assignment[vertex] != target:
             _move_vertex(*arrays, part_weights, sizes, vertex, target)

@@ -48,16 +48,8 @@ def test_restreaming_keeps_cliques_together(ring_of_cliques):
 
 def test_progress_rises_to_one(random_csc):
     seen = []
-    indptr, indices = random_csc(0, 300, 600)
-    _fennel_assignment(
-        indptr,
-        indices,
-        np.ones((300, 1), np.int32),
-        2,
-        imbalance=0.05,
-        passes=5,
-        progress=lambda *step: seen.append(step),
-    )
+    weights, report = np.ones((300, 1), np.int32), lambda *step: seen.append(step)
+    _fennel_assignment(*random_csc(0, 300, 600), weights, 2, imbalance=0.05, passes=5, progress=report)
     shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0

@@ -73,11 +73,8 @@ def test_costs_add_up_part_by_part() -> None:
 
 def test_bytes_by_rank() -> None:
     day = 3 * 4 * 4
-    assert rank_bytes(PLAN, SPECS, 3) == [
-        640 + 4 * (6 * 4 + 4) + day,
-        3 * (4 * 4 + 4) + 3 * (2 * 4 + 4) + day,
-        day,
-    ]
+    grid = 4 * (6 * 4 + 4), 3 * (4 * 4 + 4) + 3 * (2 * 4 + 4)
+    assert rank_bytes(PLAN, SPECS, 3) == [640 + grid[0] + day, grid[1] + day, day]
 
 
 @pytest.mark.parametrize(
@@ -108,25 +105,19 @@ def test_what_is_wrong_is_named(plan: Plan, message: str) -> None:
     assert refused(plan, message).shortfall_bytes == 0
 
 
-def test_no_ranks() -> None:
-    with pytest.raises(PlanError, match="at least 1 rank, got 0"):
-        check_plan(PLAN, SPECS, 0)
-
-
-def test_memory_overflow_states_the_shortfall() -> None:
+def test_no_ranks_and_too_little_memory_are_refused() -> None:
     fullest = max(rank_bytes(PLAN, SPECS, 2))
     check_plan(PLAN, SPECS, 2, rank_memory_bytes=fullest)
-    error = refused(
-        PLAN, "rank 0 needs 800 bytes .* has 795: it lacks 5 bytes", rank_memory_bytes=fullest - 5
-    )
+    with pytest.raises(PlanError, match="at least 1 rank, got 0"):
+        check_plan(PLAN, SPECS, 0)
+    error = refused(PLAN, "rank 0 needs 800 bytes .* has 795: it lacks 5", rank_memory_bytes=fullest - 5)
     assert error.shortfall_bytes == 5
 
 
 @given(data=st.data())
 def test_a_random_grid_passes_and_its_mutations_do_not(data: st.DataObject) -> None:
-    one = TableSpec(
-        name="t", rows=data.draw(st.integers(2, 30)), dim=data.draw(st.integers(1, 30)), features=()
-    )
+    rows, dim = data.draw(st.integers(2, 30)), data.draw(st.integers(1, 30))
+    one = TableSpec(name="t", rows=rows, dim=dim, features=())
     inner_rows = data.draw(st.sets(st.integers(1, one.rows - 1), max_size=4))
     inner_columns = data.draw(st.sets(st.integers(1, 7).map(lambda four: 4 * four), max_size=3))
     rows = sorted({0, one.rows, *inner_rows})
