@@ -79,12 +79,8 @@ def test_nccl_moves_cuda_and_cpu_tensors():
 
 
 def test_torchrun_environment_is_read(monkeypatch):
-    for name, value in {
-        "RANK": "1",
-        "WORLD_SIZE": "3",
-        "MASTER_ADDR": "node7",
-        "MASTER_PORT": "1234",
-    }.items():
+    set_by_it = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "1234"}
+    for name, value in set_by_it.items():
         monkeypatch.setitem(os.environ, name, value)
     meeting = Rendezvous.from_torchrun()
     assert (meeting.rank, meeting.size, meeting.host, meeting.port) == (1, 3, "node7", 1234)
