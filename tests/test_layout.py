@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = [
-    name
-    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
-    if (ROOT / name).is_dir()
-]
+FOLDERS = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 
 MAY_IMPORT = {
     "comm": {"comm"},
@@ -76,13 +72,10 @@ def executed_on_import(tree: ast.Module) -> Iterator[ast.stmt]:
 
 def imported_at_once(path: Path) -> set[str]:
     """Dotted names of what is imported when a module is."""
-    statements = executed_on_import(parse(path))
-    return {
-        name
-        for node in statements
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in imported_names(node)
-    }
+    imports = (
+        node for node in executed_on_import(parse(path)) if isinstance(node, ast.Import | ast.ImportFrom)
+    )
+    return {name for node in imports for name in imported_names(node)}
 
 
 def declared_public_names(tree: ast.Module) -> list[str] | None:
@@ -101,13 +94,9 @@ def documented_nodes(
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in public:
             yield node.name, node
-            methods = node.body if isinstance(node, ast.ClassDef) else []
-            for method in methods:
-                if (
-                    isinstance(method, ast.FunctionDef)
-                    and not method.name.startswith("_")
-                    and not overloads(method)
-                ):
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            for method in (part for part in inside if isinstance(part, ast.FunctionDef)):
+                if not method.name.startswith("_") and not overloads(method):
                     yield f"{node.name}.{method.name}", method
 
 
