@@ -74,15 +74,9 @@ class CacheOptions:
 
 
 def cache_capacity(alpha: float, num_vertices: int, num_parts: int) -> int:
-    """Remote rows that each rank keeps: floor(alpha * N / K), as in SALIENT++ (Kaler et al., MLSys 2023).
+    """Remote rows that each of K ranks keeps: floor(alpha * N / K), as in SALIENT++ (Kaler et al., MLSys 2023).
 
-    Args:
-        alpha: replication factor, from 0.
-        num_vertices: N.
-        num_parts: K, at least 1.
-
-    Returns:
-        At most N: more rows there are not.
+    At most N: more rows there are not.
     """
     # Decimals such as 0.29 lie a rounding below what was written, and would lose a row where the product is whole.
     exact = alpha * num_vertices / num_parts

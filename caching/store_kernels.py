@@ -16,6 +16,8 @@ __all__ = [
     "sort_by_source",
 ]
 
+Ids = npt.NDArray[np.int64]
+
 Direct = npt.NDArray[np.int32]
 """int32 [N], slot of each id or -1; or [0]."""
 
@@ -47,7 +49,7 @@ def shift_of(capacity: int) -> np.uint64:
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_table(ids: npt.NDArray[np.int64], table: Table) -> int:
+def fill_table(ids: Ids, table: Table) -> int:
     """Enter ids into an empty table, each with its position as slot.
 
     Returns:
@@ -78,9 +80,7 @@ def _probe(key: int, table: Table, shift: np.uint64) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def _find_slots(
-    ids: npt.NDArray[np.int64], direct: Direct, table: Table, slots: npt.NDArray[np.int32]
-) -> None:
+def _find_slots(ids: Ids, direct: Direct, table: Table, slots: npt.NDArray[np.int32]) -> None:
     """Write the slot of each id of 0..N - 1, or -1, into `slots` [n]. One of `direct` and `table` is empty, or both."""
     last = ids.size - 1
     if direct.size > 0:
@@ -97,31 +97,23 @@ def _find_slots(
         slots[:] = -1
 
 
-Ids = npt.NDArray[np.int64]
-
-
 @numba.njit(nogil=True, cache=True)
 def classify(
     ids: Ids,
-    offsets: npt.NDArray[np.int64],
+    offsets: Ids,
     rank: int,
     direct: Direct,
     table: Table,
     source: npt.NDArray[np.int32],
     slots: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
+    counts: Ids,
 ) -> int:
-    """Find where the row of each id comes from: a rank, or the cache.
+    """Find where the row of each id [n] comes from: a rank, or the cache.
 
-    Args:
-        ids: [n].
-        offsets: [ranks + 1], never falling.
-        rank: this one; its own rows come from itself, also where they are cached.
-        direct: of a `windrow.caching.request.CacheIndex`.
-        table: of the same.
-        source: [n]; written: the rank that owns the id, or `ranks` where it is cached.
-        slots: [n]; written: slot in the cache, where it is cached.
-        counts: [ranks + 1] of zeros; written: how many come from each source.
+    Rank r owns the ids from offsets[r] to offsets[r + 1]; the rows of `rank` come from itself, also where they are
+    cached. `direct` and `table` are those of a `windrow.caching.request.CacheIndex`. Written: `source` [n], the rank
+    that owns the id, or `ranks` where it is cached; `slots` [n], the slot where it is; `counts` [ranks + 1], zeros
+    before, how many come from each source.
 
     Returns:
         The first position whose id nobody owns (the rest is unfinished then), or -1.
@@ -149,21 +141,15 @@ def sort_by_source(
     slots: npt.NDArray[np.int32],
     first: int,
     rank: int,
-    cursors: npt.NDArray[np.int64],
+    cursors: Ids,
     values: Ids,
     places: Ids,
 ) -> None:
-    """Group ids by source, keeping their order within each.
+    """Group ids [n] by source, keeping their order within each.
 
-    Args:
-        ids: [n].
-        source: [n] from `classify`.
-        slots: [n] from `classify`.
-        first: id of this rank's first row.
-        rank: this one.
-        cursors: [ranks + 1], where each source's group starts; changed.
-        values: [n]; written: ids of other ranks, positions among the own rows, or slots of the cache.
-        places: [n]; written: the position of each among `ids`.
+    `source` and `slots` come from `classify`; `first` is the id of this rank's first row; `cursors` [ranks + 1], where
+    each source's group starts, is changed. Written: `values` [n], ids of other ranks, positions among the own rows, or
+    slots of the cache; `places` [n], the position of each among `ids`.
     """
     cache = cursors.size - 1
     for i in range(ids.size):
@@ -185,12 +171,10 @@ SMALL_HEAD, SMALL_COUNT, MAIN_HEAD, MAIN_COUNT, NUM_FORGOTTEN = 0, 1, 2, 3, 4
 """Places of the cursors: oldest entry and length of each ring, and how many ids the small queue has ever let
 go."""
 
-Int64Array = npt.NDArray[np.int64]
-
 
 @numba.njit(nogil=True, cache=True)
 def _evict_from_main(
-    uses: npt.NDArray[np.uint8], queue: npt.NDArray[np.uint8], main: Int64Array, cursors: Int64Array
+    uses: npt.NDArray[np.uint8], queue: npt.NDArray[np.uint8], main: Ids, cursors: Ids
 ) -> None:
     """Let go the oldest id that was not used since it last came by; the others go round again, one use less."""
     while True:
@@ -206,28 +190,22 @@ def _evict_from_main(
 
 @numba.njit(nogil=True, cache=True)
 def access(
-    ids: Int64Array,
+    ids: Ids,
     shares: tuple[int, int],
     uses: npt.NDArray[np.uint8],
     queue: npt.NDArray[np.uint8],
-    forgotten: Int64Array,
-    small: Int64Array,
-    main: Int64Array,
-    cursors: Int64Array,
+    forgotten: Ids,
+    small: Ids,
+    main: Ids,
+    cursors: Ids,
     found: npt.NDArray[np.bool_],
 ) -> None:
-    """Use ids one after another.
+    """Use ids [n] one after another, and write to `found` [n], False before, whether each was cached at its turn.
 
-    Args:
-        ids: [n].
-        shares: room of the small and the main queue; together the capacity, at least 1.
-        uses: [N], uses of each cached id.
-        queue: [N], which queue each id stands in.
-        forgotten: [N], as how many-th the small queue let go each id that it did not use again; 0 for never.
-        small: [capacity], ring of ids.
-        main: [capacity], ring of ids.
-        cursors: see `SMALL_HEAD`.
-        found: [n] False; written: whether each id was cached when it was used.
+    `shares` are the room of the small and the main queue, together the capacity, at least 1. Of each id there is,
+    `uses` [N] counts uses while it is cached, `queue` [N] says which queue it stands in, and `forgotten` [N] as how
+    many-th the small queue let it go unused; 0 for never. `small` and `main` [capacity] are rings of ids; `cursors`:
+    see `SMALL_HEAD`.
     """
     small_share, main_share = shares
     capacity = small_share + main_share

@@ -102,14 +102,7 @@ class Samplers:
 
 
 def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Samplers:
-    """Read the lists of a graph the other way round.
-
-    Args:
-        indptr: int64 [N + 1], where each vertex's list starts.
-        indices: int32 or int64 [E], the lists one after another; in any order.
-
-    Returns:
-        The same on any number of threads.
+    """Read the lists of a graph the other way round, the same on any number of threads; see `Demand` for the arrays.
 
     Cost:
         O(E), on as many threads as PyTorch has. Memory: 4 bytes per vertex; for a graph that is not undirected also a
@@ -122,21 +115,18 @@ def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer
         out_indptr, out_indices = np.zeros_like(indptr), np.empty_like(indices)
         transpose(indptr, indices, out_indptr, out_indices, None)
         marks = single = np.empty(len(indices), np.bool_)
-        in_parallel(
-            lambda first, last: mark_single_edges(
-                first, last, indptr, indices, out_indptr, out_indices, marks
-            ),
-            out_indptr,
-            chunks_per_thread=1,
-        )
+
+        def mark(first: int, last: int) -> None:
+            mark_single_edges(first, last, indptr, indices, out_indptr, out_indices, marks)
+
+        in_parallel(mark, out_indptr, chunks_per_thread=1)
     shared = np.empty(len(indptr) - 1, np.float32)
     key = np.uint64(stream_key(0))
-    in_parallel(
-        lambda first, last: estimate_shared(
-            first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared
-        ),
-        indptr,
-    )
+
+    def estimate(first: int, last: int) -> None:
+        estimate_shared(first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared)
+
+    in_parallel(estimate, indptr)
     return Samplers(indptr=out_indptr, indices=out_indices, single=single, shared=shared)
 
 

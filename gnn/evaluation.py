@@ -142,22 +142,13 @@ class Evaluator:
 def measure_split(
     world: World, graph: PartitionedGraph, metric: Metric, own_ids: Tensor, own_logits: Tensor
 ) -> float:
-    """Measure predictions for a split. Collective.
+    """Measure predictions for a split over the vertices of all ranks. Collective; the same on every rank.
 
-    Args:
-        world: all ranks call this.
-        graph: this rank's view.
-        metric: what to measure; must agree.
-        own_ids: int64 [n], the split's vertices of this part, ids of the partition.
-        own_logits: [n, outputs] on the CPU.
-
-    Returns:
-        The metric over all ranks' vertices, the same on every rank.
+    `own_ids` int64 [n] are the split's vertices of this part, ids of the partition, `own_logits` [n, outputs] theirs,
+    on the CPU. Every rank holds the split's logits of all ranks.
 
     Raises:
         DataError: the labels cannot be scored by the metric, or a logit is NaN or infinite.
-
-    Memory: every rank holds the split's logits of all ranks.
     """
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
     all_logits = torch.cat(world.all_gather(own_logits, stage="evaluation logits"))

@@ -142,26 +142,17 @@ def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) 
 def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
     """The vertices that this rank computes, of distinct ids of the partition over all parts and in their order.
 
-    Args:
-        graph: this rank's view.
-        ids: int64 [n]; None for all vertices, ascending.
+    None stands for all vertices, ascending.
     """
     start, stop = graph.own_range
     return torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)]
 
 
 def sampled_steps(graph: PartitionedGraph, ids: Tensor | None, batch_size: int) -> int:
-    """How many minibatches `infer_sampled` goes through, the same on every rank.
-
-    Args:
-        graph: any rank's view.
-        ids: as for `own_vertices`.
-        batch_size: vertices of a minibatch, over all ranks.
-    """
+    """How many minibatches `infer_sampled` goes through with these arguments, the same on every rank."""
     ranges = list(pairwise(graph.offsets))
-    if ids is None:
-        largest = max(stop - start for start, stop in ranges)
-    else:
+    largest = _largest_part(graph)
+    if ids is not None:
         largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in ranges)
     return -(-largest // max(1, batch_size // len(ranges)))
 

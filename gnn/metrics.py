@@ -51,12 +51,7 @@ def default_metric(task: Task) -> Metric:
 
 
 def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> None:
-    """Refuse labels for which a metric means nothing; call it on each split before training starts.
-
-    Args:
-        metric: what will be measured.
-        task: of the graph.
-        labels: [n] or [n, C], of all vertices that will be measured together.
+    """Refuse labels [n] or [n, C], of all vertices that will be measured together, for which a metric means nothing.
 
     Raises:
         DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and no class has
@@ -154,11 +149,7 @@ def _roc_auc(scores: Tensor, targets: Tensor) -> float:
 
 
 def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
-    """Turn logits into predictions.
-
-    Args:
-        task: of the graph.
-        logits: [n, C] on the CPU, or [n] or [n, 1] for "binary".
+    """Turn logits, [n, C] on the CPU, or [n] or [n, 1] for "binary", into predictions.
 
     Returns:
         By column: "prediction" int32 [n] is the class with the largest logit, the first of equal ones, as metrics
@@ -176,15 +167,7 @@ def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
 
 
 def check_finite(vertices: Tensor, logits: Tensor) -> None:
-    """Refuse outputs that say nothing.
-
-    Args:
-        vertices: int64 [n], the user's ids.
-        logits: [n] or [n, C].
-
-    Raises:
-        DataError: an output is NaN or infinite; names the first vertex.
-    """
+    """Refuse outputs [n] or [n, C] that are NaN or infinite: DataError with the first vertex, of the user's ids [n]."""
     lost = _diverged(logits)
     if len(lost):
         raise DataError(

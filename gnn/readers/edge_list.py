@@ -90,9 +90,6 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
 def read_vertex_ids(options: EdgeListOptions) -> Any:
     """Read nothing but the ids by which the vertex file knows its vertices.
 
-    Args:
-        options: names of the file and its columns.
-
     Returns:
         ``pyarrow.Array`` of int64 or strings [N], entry i the id of vertex i; None where a vertex's id is its number,
         or there is no vertex file.
@@ -175,9 +172,6 @@ def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit
 
 def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[np.generic]]:
     """Read an edge list, and the ids by which its files know the vertices.
-
-    Args:
-        options: `path`, `edge_list` and the options of every format.
 
     Returns:
         (graph, names): `names[v]` is the id of vertex v in the files, int64 [N] or, with `ids` "names", str

@@ -86,11 +86,7 @@ def read_metis(options: GraphOptions) -> Graph:
 
 
 def write_metis(path: Path, graph: Graph) -> None:
-    """Write the topology of an undirected graph.
-
-    Args:
-        path: the file, written anew.
-        graph: every edge in both directions, no self-loops.
+    """Write the topology of an undirected graph, which has every edge in both directions.
 
     Raises:
         DataError: the graph has self-loops, or an edge whose reverse is missing.

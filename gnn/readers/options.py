@@ -122,14 +122,7 @@ class GraphOptions:
         }
 
     def resolved(self, folder: Path) -> "GraphOptions":
-        """Make every path absolute.
-
-        Args:
-            folder: what relative paths are relative to, for example the folder of a recipe.
-
-        Returns:
-            The same options with absolute paths.
-        """
+        """The same options with absolute paths; relative ones start from a folder, for example that of a recipe."""
         vertex_file = self.edge_list.vertex_file
         if vertex_file:
             vertex_file = str((folder / vertex_file).resolve())

@@ -105,18 +105,10 @@ class Cost:
 
 
 def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
-    """Memory of a piece of a table: weights and optimiser state.
+    """Memory of a piece of a table in bytes, rounded up: weights and optimiser state.
 
     State for each weight (Adagrad, Adam) is shared out with the columns. State for each row (row-wise Adagrad:
     one float32) is kept by every piece of the row, so that cutting columns multiplies it.
-
-    Args:
-        spec: the table.
-        num_rows: height of the piece.
-        num_columns: width of the piece.
-
-    Returns:
-        Bytes, rounded up.
     """
     share = spec.optimizer_bytes_per_row * num_columns / spec.dim
     least = min(spec.optimizer_bytes_per_row, _ACCUMULATOR_BYTES)
@@ -124,11 +116,7 @@ def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
 
 
 def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
-    """The tables by name, in their order.
-
-    Raises:
-        PlanError: two tables have the same name.
-    """
+    """The tables by name, in their order; PlanError where two have the same."""
     named: dict[str, TableSpec] = {}
     for spec in specs:
         if spec.name in named:
@@ -224,16 +212,7 @@ class Plan:
 
 
 def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[int]:
-    """Memory that each rank needs for its pieces and for replicated rows: weights and optimiser state.
-
-    Args:
-        plan: of these tables on these ranks.
-        specs: the tables.
-        world_size: number of ranks.
-
-    Returns:
-        Bytes by rank.
-    """
+    """Memory that each rank needs for its pieces and for replicated rows, in bytes: weights and optimiser state."""
     named = specs_by_name(specs)
     copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
     total = [
@@ -328,9 +307,8 @@ def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:
     if not len(wrong):
         return
     row, column = (int(number) for number in wrong[0])
-    where = (
-        f"rows {_shown((rows[row], rows[row + 1]))}, columns {_shown((columns[column], columns[column + 1]))}"
-    )
+    cell = (rows[row], rows[row + 1]), (columns[column], columns[column + 1])
+    where = f"rows {_shown(cell[0])}, columns {_shown(cell[1])}"
     if not times[row, column]:
         raise PlanError(
             f"table {spec.name!r}: {where} are on no rank: add a shard that covers them, or replicate them"

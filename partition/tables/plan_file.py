@@ -116,9 +116,8 @@ def _inline(shard: Shard, spec: TableSpec) -> str:
 
 def _key(name: str) -> str:
     """A TOML key; JSON's escapes are TOML's, but for the one character that JSON may leave as it is."""
-    return (
-        name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
-    )
+    quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if _BARE_KEY.fullmatch(name) else quoted
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -144,11 +143,7 @@ def _replicas(value: object, spec: TableSpec, place: str) -> list[Replica]:
 
 def _rest(spec: TableSpec, copies: Sequence[Replica]) -> list[Range]:
     """The rows between those that every rank holds."""
-    bounds = [
-        0,
-        *(bound for copy in sorted(copies, key=lambda copy: copy.rows) for bound in copy.rows),
-        spec.rows,
-    ]
+    bounds = [0, *(bound for rows in sorted(copy.rows for copy in copies) for bound in rows), spec.rows]
     return [(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
 
 
@@ -211,37 +206,20 @@ _MOST_RANKS_SHOWN = 8
 
 
 def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> str:
-    """What a plan puts where.
+    """What a checked plan puts where, as lines of text.
 
-    Args:
-        plan: a checked plan.
-        specs: its tables.
-        world_size: number of ranks.
-
-    Returns:
-        Lines of text. By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank:
-        pieces (replicated ones count), bytes, pooled numbers that its pieces give per sample, and the
-        lookups to expect per sample of the whole minibatch (of what is replicated: its share).
+    By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank: pieces (replicated ones
+    count), bytes, pooled numbers that its pieces give per sample, and the lookups to expect per sample of the whole
+    minibatch (of what is replicated: its share).
     """
     tables = [
-        (
-            spec.name,
-            f"{spec.rows:,}",
-            str(spec.dim),
-            f"{spec.num_bytes:,}",
-            plan.kind_of(spec.name),
-            _ranks(plan, spec.name),
-        )
-        for spec in specs
+        (s.name, f"{s.rows:,}", str(s.dim), f"{s.num_bytes:,}", plan.kind_of(s.name), _ranks(plan, s.name))
+        for s in specs
     ]
     ranks = _rank_lines(plan, specs, world_size)
-    return "\n".join(
-        [
-            *_aligned(("table", "rows", "dim", "bytes", "plan", "ranks"), tables, left=(0, 4, 5)),
-            "",
-            *_aligned(("rank", "pieces", "bytes", "dims", "lookups/sample"), ranks, left=()),
-        ]
-    )
+    by_table = _aligned(("table", "rows", "dim", "bytes", "plan", "ranks"), tables, left=(0, 4, 5))
+    by_rank = _aligned(("rank", "pieces", "bytes", "dims", "lookups/sample"), ranks, left=())
+    return "\n".join([*by_table, "", *by_rank])
 
 
 def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[tuple[str, ...]]:

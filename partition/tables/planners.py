@@ -87,27 +87,16 @@ class PlanOptions:
 
 
 def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int) -> Plan:
-    """The plan that a recipe asks for, checked. Every rank that asks gets the same one.
-
-    Args:
-        options: the recipe's section [plan].
-        specs: the tables.
-        world_size: number of ranks.
-
-    Returns:
-        A plan that `check_plan` accepts.
+    """The plan that a recipe's section [plan] asks for, checked. Every rank that asks gets the same one.
 
     Raises:
         PlanError: the file is not right, or the tables do not fit into the ranks' memory.
     """
     memory = options.rank_memory_bytes or None
     if options.file is None:
+        small = options.replicate_below_bytes
         plan = plan_with_planner(
-            options.planner,
-            specs,
-            world_size,
-            rank_memory_bytes=memory,
-            replicate_below_bytes=options.replicate_below_bytes,
+            options.planner, specs, world_size, rank_memory_bytes=memory, replicate_below_bytes=small
         )
         check_plan(plan, specs, world_size, memory)
         return plan
