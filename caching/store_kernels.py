@@ -7,14 +7,7 @@ import numpy.typing as npt
 from windrow.comm.inline_kernels import prefetch
 from windrow.comm.rows_kernels import find_owners
 
-__all__ = [
-    "Direct",
-    "Table",
-    "access",
-    "classify",
-    "fill_table",
-    "sort_by_source",
-]
+__all__ = ["Direct", "Table", "access", "classify", "fill_table", "sort_by_source"]
 
 Ids = npt.NDArray[np.int64]
 

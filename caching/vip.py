@@ -46,13 +46,7 @@ from windrow.caching.ranking_kernels import (
 from windrow.comm.random import stream_key
 from windrow.comm.transpose_kernels import transpose
 
-__all__ = [
-    "Demand",
-    "Samplers",
-    "find_samplers",
-    "in_parallel",
-    "inclusion_probabilities",
-]
+__all__ = ["Demand", "Samplers", "find_samplers", "in_parallel", "inclusion_probabilities"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
