@@ -1,13 +1,14 @@
-"""The loops of the stores: slots of cached ids and sources of rows (`windrow.caching.request`), the S3-FIFO cache."""
+"""The loops of `windrow.caching.request`: slots of cached ids and sources of rows."""
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.inline_kernels import prefetch
+from windrow.comm.random import GOLDEN
 from windrow.comm.rows_kernels import find_owners
 
-__all__ = ["Direct", "Table", "access", "classify", "fill_table", "sort_by_source"]
+__all__ = ["Direct", "Table", "classify", "fill_table", "sort_by_source"]
 
 Ids = npt.NDArray[np.int64]
 
@@ -17,9 +18,8 @@ Direct = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
 """int64 [capacity, 2], (id, slot) or (-1, -1), the capacity a power of two above the number of ids; or [0, 2]."""
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2**64 divided by the golden ratio: multiples of it spread consecutive ids evenly (Knuth, The Art of Computer
-Programming, volume 3, section 6.4)."""
+_GOLDEN = np.uint64(GOLDEN)
+"""Multiples of it spread consecutive ids evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4)."""
 
 AHEAD = 16
 """Ids between asking for an entry and reading it."""
@@ -28,7 +28,7 @@ AHEAD = 16
 @numba.njit(nogil=True, cache=True)
 def home(key: int, shift: np.uint64) -> np.int64:
     """Where the search for an id begins: the upper bits of its product."""
-    return np.int64((np.uint64(key) * GOLDEN) >> shift)
+    return np.int64((np.uint64(key) * _GOLDEN) >> shift)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -152,87 +152,3 @@ def sort_by_source(
         value = ids[i] - (first if where == rank else 0)
         values[place] = slots[i] if where == cache else value
         places[place] = i
-
-
-NOWHERE, SMALL, MAIN = 0, 1, 2
-"""The queue that an id stands in."""
-
-MOST_USES = 3
-"""Uses are counted in two bits."""
-
-SMALL_HEAD, SMALL_COUNT, MAIN_HEAD, MAIN_COUNT, NUM_FORGOTTEN = 0, 1, 2, 3, 4
-"""Places of the cursors: oldest entry and length of each ring, and how many ids the small queue has ever let
-go."""
-
-
-@numba.njit(nogil=True, cache=True)
-def _evict_from_main(
-    uses: npt.NDArray[np.uint8], queue: npt.NDArray[np.uint8], main: Ids, cursors: Ids
-) -> None:
-    """Let go the oldest id that was not used since it last came by; the others go round again, one use less."""
-    while True:
-        oldest = main[cursors[MAIN_HEAD]]
-        cursors[MAIN_HEAD] = (cursors[MAIN_HEAD] + 1) % main.size
-        if uses[oldest] == 0:
-            break
-        uses[oldest] -= np.uint8(1)
-        main[(cursors[MAIN_HEAD] + cursors[MAIN_COUNT] - 1) % main.size] = oldest
-    cursors[MAIN_COUNT] -= 1
-    queue[oldest] = NOWHERE
-
-
-@numba.njit(nogil=True, cache=True)
-def access(
-    ids: Ids,
-    shares: tuple[int, int],
-    uses: npt.NDArray[np.uint8],
-    queue: npt.NDArray[np.uint8],
-    forgotten: Ids,
-    small: Ids,
-    main: Ids,
-    cursors: Ids,
-    found: npt.NDArray[np.bool_],
-) -> None:
-    """Use ids [n] one after another, and write to `found` [n], False before, whether each was cached at its turn.
-
-    `shares` are the room of the small and the main queue, together the capacity, at least 1. Of each id there is,
-    `uses` [N] counts uses while it is cached, `queue` [N] says which queue it stands in, and `forgotten` [N] as how
-    many-th the small queue let it go unused; 0 for never. `small` and `main` [capacity] are rings of ids; `cursors`:
-    see `SMALL_HEAD`.
-    """
-    small_share, main_share = shares
-    capacity = small_share + main_share
-    for i in range(ids.size):
-        key = ids[i]
-        if queue[key] != NOWHERE:
-            found[i] = True
-            uses[key] = min(uses[key] + 1, MOST_USES)
-            continue
-        while cursors[SMALL_COUNT] + cursors[MAIN_COUNT] >= capacity:
-            if cursors[SMALL_COUNT] < small_share:
-                _evict_from_main(uses, queue, main, cursors)
-                continue
-            oldest = small[cursors[SMALL_HEAD]]
-            cursors[SMALL_HEAD] = (cursors[SMALL_HEAD] + 1) % capacity
-            cursors[SMALL_COUNT] -= 1
-            if uses[oldest] > 1 and main_share > 0:
-                queue[oldest] = MAIN
-                uses[oldest] = 0
-                if cursors[MAIN_COUNT] >= main_share:
-                    _evict_from_main(uses, queue, main, cursors)
-                main[(cursors[MAIN_HEAD] + cursors[MAIN_COUNT]) % capacity] = oldest
-                cursors[MAIN_COUNT] += 1
-            else:
-                queue[oldest] = NOWHERE
-                cursors[NUM_FORGOTTEN] += 1
-                forgotten[oldest] = cursors[NUM_FORGOTTEN]
-        uses[key] = 0
-        if forgotten[key] > 0 and cursors[NUM_FORGOTTEN] - forgotten[key] < main_share:
-            queue[key] = MAIN
-            main[(cursors[MAIN_HEAD] + cursors[MAIN_COUNT]) % capacity] = key
-            cursors[MAIN_COUNT] += 1
-        else:
-            queue[key] = SMALL
-            small[(cursors[SMALL_HEAD] + cursors[SMALL_COUNT]) % capacity] = key
-            cursors[SMALL_COUNT] += 1
-        forgotten[key] = 0

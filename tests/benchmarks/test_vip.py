@@ -1,12 +1,17 @@
-"""The cache against the paper's algorithm written with lists."""
+"""The dynamic cache of benchmarks/vip.py against the paper's algorithm written with lists."""
+
+import runpy
+from pathlib import Path
 
 import pytest
 import torch
 from hypothesis import example, given
 from hypothesis import strategies as st
 
-from windrow.caching.dynamic_cache import DynamicCache
 from windrow.comm.errors import DataError
+
+BENCHMARK = Path(__file__).resolve().parents[2] / "benchmarks" / "vip.py"
+DynamicCache = runpy.run_path(str(BENCHMARK))["DynamicCache"]
 
 
 class SlowCache:
