@@ -51,16 +51,9 @@ class LocalRows:
 
     @classmethod
     def split(cls, rows: Tensor, device: torch.device, share: float) -> Self:
-        """Distribute rows over a device and the host.
+        """Distribute rows [n, ...], on the CPU or on `device`, over the device where answers are wanted and the host.
 
-        Args:
-            rows: [n, ...] on the CPU or on `device`.
-            device: where answers are wanted.
-            share: 0 to 1, share of the rows, from the first on, that the device keeps; means nothing on a CPU, which
-                keeps all rows where they are.
-
-        Returns:
-            The rows; on a CPU they share memory with `rows`.
+        The device keeps a share of them, from the first on; a CPU keeps all where they are, in the memory of `rows`.
         """
         if device.type == "cpu":
             return cls(rows, rows[:0])
@@ -240,13 +233,9 @@ class CachedStore:
         return plan_request(ids, self.offsets, self.world.rank, self.index)
 
     def start(self, request: RowRequest) -> "RowGather":
-        """Begin to gather rows: tell other ranks how many are wanted of them. Collective; does not wait.
+        """Begin to gather what was planned: tell other ranks how many rows are wanted. Collective; does not wait.
 
-        Args:
-            request: from `plan`; may ask for nothing.
-
-        Returns:
-            The gather; its stages follow. Several may be under way.
+        The stages of the gather follow. Several may be under way.
         """
         asked = None
         if not self.holds_everything:
@@ -254,18 +243,9 @@ class CachedStore:
         return RowGather(self, request, asked)
 
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Gather rows, all stages one after another. Collective: every rank calls it, if with no ids.
+        """Gather rows [n, ...] in the order of `ids`, all stages one after another. Collective: every rank calls it.
 
-        Args:
-            ids: see `plan`.
-            out: see `RowGather.finish`.
-
-        Returns:
-            [n, ...] rows in the order of `ids`.
-
-        Raises:
-            DataError: an id is out of range.
-            DeadlineError: a rank did not come in time.
+        See `plan` for the ids, of which there may be none, and `RowGather.finish` for `out`.
         """
         return self.start(self.plan(ids)).finish(out)
 

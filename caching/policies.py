@@ -57,9 +57,7 @@ def score_vertices(
     Raises:
         RecipeError: the policy is not known, or is "simulation" and there is no `simulate`.
 
-    Cost:
-        At most one pass over the edges for each hop, after `windrow.caching.vip.find_samplers`; "simulation" costs
-        what `simulate` does.
+    Cost: at most one pass over the edges for each hop, after `windrow.caching.vip.find_samplers`.
     """
     if policy == "simulation":
         if simulate is None:

@@ -81,7 +81,10 @@ class CacheIndex:
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RowRequest:
-    """Where the rows of a list of ids come from, and where they belong; all tensors int64 on the CPU."""
+    """Where the rows of a list of ids come from, and where they belong; all tensors int64 on the CPU.
+
+    In each group ids keep their order.
+    """
 
     num_rows: int
     """Ids that were asked for."""
@@ -109,9 +112,6 @@ def plan_request(ids: Tensor, offsets: Sequence[int], rank: int, index: CacheInd
         offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
         rank: this one.
         index: what this rank has cached of the ids of others.
-
-    Returns:
-        The request. In each of its groups ids keep their order.
 
     Raises:
         DataError: nobody owns an id; names it and its position.

@@ -95,9 +95,6 @@ def choose_cached(
 
     Returns:
         int64 ids, the best first, of equally good ones the lower id first.
-
-    Cost:
-        A sort of the remote vertices with a score, or of `capacity` of them where that is fewer.
     """
     wanted = scores > 0
     wanted[own[0] : own[1]] = False
@@ -130,18 +127,10 @@ def rows_worth_keeping(
 ) -> int:
     """Remote rows that spare more transfers than they cost.
 
-    A kept row travels once, before training. One that is not kept travels ``steps * epochs * p`` times in expectation.
-    So keeping it pays where that is above 1. More rows never make training slower, but beyond this they would cost
-    more traffic than they save.
-
-    Args:
-        total: float64 [N], probability p of each vertex to be among the input rows of one minibatch.
-        own: first id of the rank's own vertices, and the one after its last.
-        steps: minibatches in an epoch.
-        epochs: of the whole run.
-
-    Returns:
-        How many vertices outside `own` have ``steps * epochs * p > 1``.
+    A kept row travels once, before training; one that is not kept ``steps * epochs * p`` times in expectation, p its
+    probability `total` [N] to be among the input rows of one of the `steps` minibatches of an epoch. So keeping it pays
+    where that is above 1: this counts such vertices outside `own`, from its first id to before its second. More rows
+    never make training slower, but they would cost more traffic than they save.
     """
     least = 1.0 / (steps * epochs)
     paying = total > least
@@ -153,14 +142,8 @@ def automatic_capacities(
 ) -> list[int]:
     """Rows that each rank keeps where the recipe says ``cache.alpha = "auto"``.
 
-    Those that are worth keeping, the best first, until the memory is full; every remote row where that is nearly all
-    of them and fits.
-
-    Args:
-        worthwhile: of each rank, what `rows_worth_keeping` gives.
-        remote: of each rank, how many vertices the others own.
-        row_bytes: of one row as it is kept.
-        memory_gib: the most memory of a rank for them, in units of 2**30 bytes.
+    Of each rank's `worthwhile` rows (`rows_worth_keeping`) the best ones, until `memory_gib` is full of rows of
+    `row_bytes`; all `remote` rows, those that others own, where nearly all of them pay and all fit.
     """
     affordable = rows_that_fit(memory_gib, row_bytes)
     if max(remote) <= affordable and sum(worthwhile) >= NEARLY_ALL * sum(remote):
@@ -216,15 +199,9 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
     """The point of a falling curve that lies furthest below the straight line from its first point to its last.
 
     Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
-    in a Haystack, ICDCS Workshops 2011, without its smoothing).
-
-    Args:
-        kept: [n] rising, at least one.
-        cost: [n] what is paid at each, never rising.
-
-    Returns:
-        Position of the knee. 0 where the cost never falls; the last where it falls in a straight line, or faster and
-        faster: then each row kept is worth as much as the one before.
+    in a Haystack, ICDCS Workshops 2011, without its smoothing). `kept` [n] rises, `cost` [n] never does. The position
+    is 0 where the cost never falls; the last where it falls in a straight line, or faster and faster: then each row
+    kept is worth as much as the one before.
     """
     x, y = np.asarray(kept, dtype=np.float64), np.asarray(cost, dtype=np.float64)
     fall, width = y[0] - y[-1], x[-1] - x[0]

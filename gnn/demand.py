@@ -69,9 +69,7 @@ def vertex_priorities(
         float64 [N] from 0 to 1, for `windrow.partition.book.PartitionBook.from_assignment`; a part without training
         vertices has zeros.
 
-    Cost:
-        A pass over the edges for each part and hop, one part after another; see `windrow.caching.vip`. Memory: see
-        `bytes_for_priorities`.
+    Cost: a pass over the edges for each part and hop, one part after another; memory: see `bytes_for_priorities`.
     """
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids = graph.train_ids.numpy()
@@ -111,11 +109,8 @@ def count_accesses(
 ) -> npt.NDArray[np.int64]:
     """Sample all minibatches of some epochs and count how often each vertex is among the input rows, int64 [N].
 
-    Args:
-        sampler: of the rank; its draws are those of training where its seed is the run's.
-        order: the rank's seeds.
-        epochs: numbers of the epochs. Ranking vertices for training by epochs that training will sample itself would
-            be looking ahead: take others.
+    The draws are those of training where the sampler's seed is the run's. Ranking vertices for training by epochs that
+    training will sample itself would be looking ahead: take others.
     """
     counts = np.zeros(sampler.num_vertices, np.int64)
     for epoch in epochs:

@@ -102,19 +102,12 @@ class Graph:
             )
 
     def relabel(self, book: PartitionBook) -> "Graph":
-        """Renumber the vertices.
+        """Renumber the vertices: row ``book.old_to_new[v]`` of the new graph is row v of this one.
 
         Each neighbour list keeps its order, and so do the lists of splits: entry i of either is the same
         vertex before and after. What is sampled by position therefore does not depend on the numbering.
 
-        Args:
-            book: the new order.
-
-        Returns:
-            A new graph with row ``book.old_to_new[v]`` where this one has row v.
-
-        Cost:
-            One pass over the edges and one copy of features and labels.
+        Cost: one pass over the edges and one copy of features and labels.
         """
         old = np.ascontiguousarray(book.new_to_old, dtype=np.int64)
         new = np.ascontiguousarray(book.old_to_new, dtype=np.int64)
@@ -134,11 +127,8 @@ class Graph:
     def fingerprint(self) -> str:
         """Digest of everything in the graph: equal digests mean the same data.
 
-        Returns:
-            SHA-256 in hexadecimal over name, dtype, shape and bytes of each array, the task and the classes.
-
-        Cost:
-            One pass over all bytes, about a second per gigabyte.
+        SHA-256 in hexadecimal over name, dtype, shape and bytes of each array, the task and the classes. Cost: one pass
+        over all bytes, about a second per gigabyte.
         """
         digest = hashlib.sha256()
         for field in fields(self):

@@ -185,10 +185,6 @@ def infer_sampled(
 
     Returns:
         float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
-
-    Raises:
-        DataError: an id is not a vertex.
-        DeadlineError: a rank did not come in time.
     """
     own = own_vertices(graph, ids)
     outputs = torch.empty((len(own), graph.outputs))
@@ -230,13 +226,9 @@ def rows_in_users_order(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Bring rows to rank 0, chunk by chunk. Collective: every rank goes through all chunks.
 
-    Args:
-        world: all ranks call this.
-        graph: this rank's view.
-        wanted: int64, ascending ids of the user; must agree.
-        own_ids: int64, ascending ids of the partition, in this rank's range: all that are wanted are among them.
-        own_rows: [len(own_ids), ...] their rows, on any device; row shape and dtype must agree.
-        chunk_rows: most rows that are brought together at a time; must agree.
+    `wanted` are ascending ids of the user; `own_ids` ascending ids of the partition in this rank's range, those that
+    are wanted among them, and `own_rows` [len(own_ids), ...] their rows, on any device. `wanted`, `chunk_rows`, the
+    most rows that are brought together at a time, and the rows' shape and dtype must agree.
 
     Yields:
         The user's ids of a chunk, ascending, and on rank 0 their rows on the CPU; on other ranks no rows.

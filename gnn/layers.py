@@ -119,11 +119,7 @@ class GCNLayer(nn.Module):
         normalisation: Literal["both", "right", "none"] = "both",
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights from the generator.
-
-        Raises:
-            RecipeError: the normalisation is unknown.
-        """
+        """Draw the weights from the generator; RecipeError where the normalisation is unknown."""
         super().__init__()
         if normalisation not in ("both", "right", "none"):
             raise RecipeError(f"GCN normalisation {normalisation!r} is unknown: choose both, right or none")
@@ -175,12 +171,8 @@ class GATLayer(nn.Module):
     ) -> None:
         """Draw the weights from the generator.
 
-        Args:
-            in_features: columns of the input.
-            out_features: columns of the output.
-            heads: number of attention heads.
-            combine: "concatenate" heads of out_features / heads columns, or "mean" of heads of out_features.
-            generator: where initial weights come from.
+        `combine` says whether to "concatenate" heads of out_features / heads columns, or to take the "mean" of heads of
+        out_features.
 
         Raises:
             RecipeError: heads do not divide the output that they are to fill.

@@ -167,16 +167,9 @@ class GNN(nn.Module):
     def layer_forward(
         self, index: int, block: Block, hidden: Tensor, dropout: DropoutContext | None = None
     ) -> Tensor:
-        """One layer with everything up to the next one's input.
+        """One layer with everything up to the next one's input: [block.num_sources, *] -> [block.num_destinations, *].
 
-        Args:
-            index: number of the layer, from 0.
-            block: the hop; any subset of destinations.
-            hidden: [block.num_sources, *], from `embed` or the layer before.
-            dropout: as in `forward`.
-
-        Returns:
-            [block.num_destinations, *].
+        `hidden` comes from `embed` or the layer before; the block may hold any subset of destinations.
         """
         layer = self.layers[index]
         if self.options.residual:

@@ -95,14 +95,10 @@ def dense_features(
 def standardise_features(features: Tensor, how: Standardise) -> None:
     """Bring features, floats [N, F], to a common scale, in place: they may fill most of the memory.
 
-    The statistics are taken over all vertices, those of the test split included: features of every vertex are
-    known while training (transductive learning), and only their labels are hidden.
-
-    Args:
-        features: floats [N, F], changed.
-        how: "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant
-            column becomes 0. "rows" divides each row by the sum of its magnitudes, as is usual for bags of
-            words; a row of zeros stays.
+    "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant column becomes 0.
+    "rows" divides each row by the sum of its magnitudes, as is usual for bags of words; a row of zeros stays.
+    Statistics are taken over all vertices, those of the test split included: features of every vertex are known while
+    training (transductive learning), and only their labels are hidden.
 
     Raises:
         RecipeError: `how` is none of the three.

@@ -56,16 +56,13 @@ class PartitionBook:
         num_parts: int,
         priority: npt.NDArray[np.floating] | None = None,
     ) -> Self:
-        """Number the vertices part by part.
+        """Number the vertices part by part. Cost O(N log N), 24 N bytes.
 
         Args:
             assignment: integer [N], each vertex's part.
             num_parts: number of parts P.
             priority: floating point [N]; inside a part the highest comes first, ties by the user's id. None keeps
                 the user's order.
-
-        Returns:
-            The book. Cost O(N log N), 24 N bytes.
 
         Raises:
             DataError: a part is outside [0, P), or `priority` has another length or is not a number somewhere.
@@ -164,12 +161,8 @@ def order_to_metadata(order: VertexOrder | None) -> dict[str, Any]:
 def order_from_metadata(metadata: Mapping[str, Any], *, store: Path) -> VertexOrder | None:
     """The order of a store, from its metadata; None for the user's order, that of stores that say nothing too.
 
-    Args:
-        metadata: of the store.
-        store: its folder, for messages.
-
     Raises:
-        StoreError: the entry is not one that this version writes.
+        StoreError: the entry is not one that this version writes; names the folder `store`.
     """
     found: Any = metadata.get(ORDER_KEY, {"by": "original"})
     if found == {"by": "original"}:
@@ -192,16 +185,10 @@ def check_vertex_order(
 ) -> None:
     """Refuse a store whose order was made for other minibatches, where the order decides what is kept near.
 
-    That is so where a share of each part's rows, the first ones, is kept in GPU memory. Where all of them are or none
-    is, the order is only a matter of layout, and any store is right.
-
-    Args:
-        found: the order of the store; None for the user's.
-        store: its folder, for messages.
-        wanted: `PartitionOptions.order` of the run; "original" is content with any store.
-        fanouts: of the run's minibatches.
-        batch_size: of the run, over all ranks.
-        gpu_share: share of a part's rows that is kept in GPU memory; 1 where there is no GPU.
+    That is so where a share of each part's rows, the first ones, is kept in GPU memory: `gpu_share`, 1 where there is
+    no GPU. Where all of them are or none is, the order is only a matter of layout, and any store is right; so it is
+    where `wanted`, `PartitionOptions.order` of the run, is "original". `fanouts` and `batch_size`, over all ranks, are
+    the run's; `store` is the folder, for messages.
 
     Raises:
         StoreError: with both and the cure.

@@ -88,16 +88,9 @@ def vertex_weights(
     validation_ids: npt.NDArray[np.integer] | None = None,
     balance: Sequence[str] = SALIENT_CONSTRAINTS,
 ) -> Constraints:
-    """Build the weights that the partitioners balance.
+    """Build the weights that the partitioners balance: the columns that `balance` names, without those of no weight.
 
-    Args:
-        indptr: int64 [N + 1] of the graph in CSC form.
-        train_ids: integer [T] or None.
-        validation_ids: integer [V] or None.
-        balance: names out of `CONSTRAINTS`; columns without any weight are left out.
-
-    Returns:
-        The named columns. Memory 4 N C bytes.
+    `indptr` int64 [N + 1] is that of the graph in CSC form. Memory 4 N C bytes.
 
     Raises:
         RecipeError: an unknown or repeated name.

@@ -35,19 +35,12 @@ def write_document(path: Path, document: Mapping[str, Any], *, format_version: i
 
 
 def read_document(path: Path, *, format_version: int, store: str, cure: str) -> dict[str, Any]:
-    """Read a document and check what it is.
+    """Read a document, check what it is, and give it without its version.
 
-    Args:
-        path: the file.
-        format_version: the one that this windrow reads.
-        store: what the folder around it should be, for messages: "partition store".
-        cure: what to do about it, for messages.
-
-    Returns:
-        The document, without its version.
+    `store` says what the folder around it should be, "partition store", and `cure` what to do about it, for messages.
 
     Raises:
-        StoreError: there is none, it is no JSON object, or of another version.
+        StoreError: there is none, it is no JSON object, or of another version than `format_version`.
     """
     if not path.is_file():
         raise StoreError(f"{path} is missing, so {path.parent} is no {store}: {cure}")

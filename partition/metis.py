@@ -86,8 +86,7 @@ def metis_runs(
 ) -> Iterator[Assignment]:
     """Run METIS in a process of its own, on several vertex orders; see `windrow.partition.metis_worker` for why.
 
-    Yields:
-        int32 [N], each vertex's part, one for each run; a pure function of the arguments.
+    Yields int32 [N] for each run, each vertex's part; a pure function of the arguments.
 
     Raises:
         DataError: DGL is absent or of another version, or METIS failed.

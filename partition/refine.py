@@ -50,14 +50,9 @@ class Adjacency:
 
 
 def symmetric_adjacency(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Adjacency:
-    """Forget edge directions, repeats and self-loops.
+    """Forget edge directions, repeats and self-loops of a graph in CSC form, int64 [N + 1] and integers [E].
 
-    Args:
-        indptr: int64 [N + 1] of the graph in CSC form.
-        indices: int32 or int64 [E].
-
-    Returns:
-        The undirected graph; each list ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
+    Each list of the result ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
     """
     turned_indptr, sorted_indptr = np.zeros((2, len(indptr)), np.int64)
     turned, ascending = np.empty((2, len(indices)), np.int32)

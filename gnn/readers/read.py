@@ -31,9 +31,6 @@ READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
 def read_graph(options: GraphOptions) -> Graph:
     """Read a graph from disk.
 
-    Args:
-        options: which graph, and what to make of it.
-
     Returns:
         A validated graph, its features standardised as asked; where it has labels, it can be trained on.
 
@@ -58,12 +55,7 @@ def read_graph(options: GraphOptions) -> Graph:
 
 
 def _format_of(options: GraphOptions) -> str:
-    """Settle the format, by the file's ending where it is "auto".
-
-    Raises:
-        RecipeError: nothing is known about the ending.
-        DataError: the ending is that of a pickle.
-    """
+    """Settle the format, by the file's ending where it is "auto"; a pickle is refused by DataError."""
     if options.format != "auto":
         return options.format
     path = Path(options.path)

@@ -228,11 +228,7 @@ def check_plan(
 ) -> None:
     """Refuse a plan that cannot be carried out. A rank may hold nothing, and several pieces of one table.
 
-    Args:
-        plan: what to check.
-        specs: the tables it has to place.
-        world_size: number of ranks.
-        rank_memory_bytes: what each rank has for tables and optimiser state; None for no limit.
+    `rank_memory_bytes` is what each rank has for tables and optimiser state; None for no limit.
 
     Raises:
         PlanError: a table is unknown or missing; a row is covered twice or never; a rank is not there;

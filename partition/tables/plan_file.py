@@ -39,14 +39,9 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
-    """Read a plan.
+    """Read a plan of tables that give the ranges which the file leaves out, in the order of the file.
 
-    Args:
-        path: the file.
-        specs: the tables, which give the ranges that the file leaves out.
-
-    Returns:
-        The plan, in the order of the file; whether it covers the tables and fits the ranks is for `check_plan`.
+    Whether it covers the tables and fits the ranks is for `check_plan`.
 
     Raises:
         PlanError: there is no such file, it is not TOML, or a table, a key or a value is not right; the message names
@@ -73,12 +68,7 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
 
 
 def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
-    """Write a plan so that `read_plan` gives it back; tables come in their own order.
-
-    Args:
-        path: the file; replaced if it is there.
-        plan: a plan that covers these tables.
-        specs: the tables.
+    """Write a plan that covers these tables so that `read_plan` gives it back; tables come in their own order.
 
     Raises:
         PlanError: the plan misses a table.

@@ -48,13 +48,9 @@ PLANNERS: dict[str, Planner] = {}
 
 
 def register_planner(name: str, planner: Planner) -> None:
-    """Make a planner known to recipes and to `plan_with_planner`.
+    """Make a planner known to recipes and to `plan_with_planner`, in the place of one of this name; on every rank.
 
-    A recipe can also name one as ``"package.module:function"``, which is imported on every rank.
-
-    Args:
-        name: what to call it; a planner of this name is replaced.
-        planner: any function of this kind, see `Planner`; equal on every rank.
+    A recipe can also name one as ``"package.module:function"``, which is imported on every rank. See `Planner`.
     """
     PLANNERS[name] = planner
 
@@ -116,18 +112,11 @@ def plan_with_planner(
     rank_memory_bytes: int | None = None,
     replicate_below_bytes: int = 0,
 ) -> Plan:
-    """Ask one planner.
+    """Ask one planner, by its name (see `PlanOptions.planner`), for a plan that covers every table once.
 
-    Args:
-        planner: its name, see `PlanOptions.planner`.
-        specs: the tables.
-        world_size: number of ranks, at least 1.
-        rank_memory_bytes: limit of each rank, which planners of whole tables respect; None for none.
-        replicate_below_bytes: float32 tables with smaller weights are replicated where there are several ranks.
-
-    Returns:
-        A plan that covers every table once. Memory is not checked where every table is cut or replicated: there
-        is nothing to choose.
+    Planners of whole tables respect `rank_memory_bytes`, None for no limit; it is not checked where every table is cut
+    or replicated: there is nothing to choose. Where there are several ranks, float32 tables whose weights are smaller
+    than `replicate_below_bytes` are replicated.
 
     Raises:
         PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
