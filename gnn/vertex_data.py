@@ -4,7 +4,6 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Literal, NamedTuple, cast
 
@@ -18,7 +17,6 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.graph import Task
 
 __all__ = [
-    "MASKS",
     "SplitOptions",
     "Standardise",
     "TaskOption",
@@ -28,7 +26,6 @@ __all__ = [
     "prepare_labels",
     "random_split",
     "split_from_masks",
-    "split_from_named_masks",
     "standardise_features",
 ]
 
@@ -232,10 +229,6 @@ class VertexSplit(NamedTuple):
     """Vertices that are only ever measured on."""
 
 
-MASKS = ("train_mask", "val_mask", "test_mask")
-"""Names of the splits among the vertex data of DGL's and PyG's graphs."""
-
-
 def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
     """Share the labelled vertices out at random, by a hash of (seed, vertex) alone, in disjoint ascending lists.
 
@@ -267,18 +260,6 @@ def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexS
 def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
     """Turn three boolean masks [N] into lists of the ids where each is true."""
     return VertexSplit(*(mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)))
-
-
-def split_from_named_masks(data: Mapping[str, Tensor]) -> VertexSplit | None:
-    """The split that DGL's and PyG's data hold as train_mask, val_mask and test_mask; None where there is none.
-
-    Raises:
-        DataError: only some of the three are there.
-    """
-    present = [name for name in MASKS if name in data]
-    if present and len(present) < 3:
-        raise DataError(f"of the masks {MASKS} the graph has only {present}; give all three or none.")
-    return split_from_masks(*(data[name] for name in MASKS)) if present else None
 
 
 def _per_class(

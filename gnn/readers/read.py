@@ -5,8 +5,8 @@ from pathlib import Path
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Graph
-from windrow.gnn.readers.dgl_graph import read_dgl
 from windrow.gnn.readers.edge_list import read_edge_list_and_names
+from windrow.gnn.readers.libraries import read_dgl
 from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
