@@ -160,12 +160,11 @@ def expected_remote_rows(
     *,
     steps: int,
 ) -> npt.NDArray[np.float64]:
-    """Rows that a part asks each owner for in an epoch, for several sizes of its cache.
+    """Rows that a part asks each owner for in an epoch of so many `steps`, for several sizes of its cache.
 
     Args:
         total: float64 [N], probability of each vertex to be among the input rows of one minibatch of the part.
-        ranking: int64 [n], remote vertices, the one that is kept first at the front, none twice. Vertices that are not
-            in it are never kept.
+        ranking: int64 [n], remote vertices, the one that is kept first at the front, none twice; others never are.
         offsets: [parts + 1], part p owns the ids offsets[p] .. offsets[p + 1] - 1.
         part: whose minibatches.
         capacities: integers [C] in any order, rows kept; more than n keeps n.
@@ -174,9 +173,6 @@ def expected_remote_rows(
     Returns:
         float64 [C, parts]; the part's own column is 0. Never more for a larger capacity, and exactly 0 where every
         vertex that can be asked for is kept.
-
-    Cost:
-        One pass over the vertices and one over the ranking.
     """
     num_parts = len(offsets) - 1
     kept = np.minimum(np.asarray(capacities, dtype=np.int64), len(ranking))

@@ -171,7 +171,7 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
 
     Cost:
         One pass over the edges per hop, on as many threads as PyTorch has. Memory: 8 * (4 H + 5) bytes per vertex for
-        H hops, 136 for three, and what `windrow.caching.vip.find_samplers` takes.
+        H hops, 136 for three, and what `find_samplers` takes.
     """
     num_vertices, num_hops = demand.num_vertices, len(demand.fanouts)
     if samplers is None:

@@ -241,17 +241,10 @@ def rows_in_users_order(
         ids = old_to_new[chunk]
         own = own_vertices(graph, ids)
         places = torch.searchsorted(own_ids, own).to(own_rows.device)
-        yield chunk, _to_root(world, graph, ids, own_rows[places].cpu())
-
-
-def _to_root(world: World, graph: PartitionedGraph, ids: Tensor, own: Tensor) -> Tensor:
-    """Rows of a chunk's vertices in the chunk's order on the root, none elsewhere; `own` keeps that order too."""
-    at_root = world.rank == ROOT
-    order, counts = group_by_owner(ids, graph.offsets) if at_root else (None, [0] * world.size)
-    sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
-    received = world.all_to_all(own, sends, counts, stage=PREDICTIONS_STAGE)
-    if order is None:
-        return received
-    rows = torch.empty_like(received)
-    rows[order] = received
-    return rows
+        order, counts = group_by_owner(ids, graph.offsets) if world.rank == ROOT else (None, [0] * world.size)
+        sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
+        rows = received = world.all_to_all(own_rows[places].cpu(), sends, counts, stage=PREDICTIONS_STAGE)
+        if order is not None:
+            rows = torch.empty_like(received)
+            rows[order] = received
+        yield chunk, rows

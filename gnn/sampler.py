@@ -297,7 +297,15 @@ class _Workspace:
         self.found = min(len(seeds), self.num_vertices)
         refused = self.numbers.place_seeds(seeds, self.frontier)
         if refused >= 0:
-            raise _refusal(seeds, refused, self.num_vertices)
+            vertex = int(seeds[refused])
+            if not 0 <= vertex < self.num_vertices:
+                raise DataError(
+                    f"seed {vertex} at position {refused} is not a vertex of 0..{self.num_vertices - 1}"
+                )
+            raise DataError(
+                f"seed {vertex} stands at position {refused} and earlier too: give each seed once, "
+                "for example torch.unique(seeds)"
+            )
 
     def reserve_frontier(self, most: int) -> None:
         """Make room for `most` vertices, or all of the graph, and one that is written past the end."""
@@ -318,16 +326,6 @@ def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
     larger[:used] = array[:used]
     return larger
-
-
-def _refusal(seeds: npt.NDArray[np.int64], position: int, num_vertices: int) -> DataError:
-    vertex = int(seeds[position])
-    if not 0 <= vertex < num_vertices:
-        return DataError(f"seed {vertex} at position {position} is not a vertex of 0..{num_vertices - 1}")
-    return DataError(
-        f"seed {vertex} stands at position {position} and earlier too: give each seed once, "
-        "for example torch.unique(seeds)"
-    )
 
 
 def check_fanouts(name: str, fanouts: Sequence[int]) -> None:

@@ -75,7 +75,14 @@ class PartitionBook:
                 "partition the graph again"
             )
         if priority is not None:
-            _check_priority(priority, len(assignment))
+            if len(priority) != len(assignment):
+                raise DataError(
+                    f"priority has {len(priority)} values for {len(assignment)} vertices: give one for each vertex"
+                )
+            # Sorting would put them last without a word.
+            missing = np.flatnonzero(np.isnan(priority))
+            if len(missing):
+                raise DataError(f"the priority of vertex {missing[0]} is nan: give every vertex a number")
         new_to_old = np.lexsort((assignment,) if priority is None else (-priority, assignment))
         sizes = np.bincount(assignment, minlength=num_parts)
         old_to_new = np.empty_like(new_to_old)
@@ -122,17 +129,6 @@ class PartitionBook:
     def assignment(self) -> npt.NDArray[np.int32]:
         """int32 [N]: the part of each of the user's vertices."""
         return self.owner(self.old_to_new).astype(np.int32)
-
-
-def _check_priority(priority: npt.NDArray[np.floating], num_vertices: int) -> None:
-    if len(priority) != num_vertices:
-        raise DataError(
-            f"priority has {len(priority)} values for {num_vertices} vertices: give one for each vertex"
-        )
-    # Sorting would put them last without a word.
-    missing = np.flatnonzero(np.isnan(priority))
-    if len(missing):
-        raise DataError(f"the priority of vertex {missing[0]} is nan: give every vertex a number")
 
 
 ORDER_KEY = "order"

@@ -36,20 +36,11 @@ def metis_search(
     """Run METIS on several vertex orders, refine each result, and combine them into one better than all.
 
     Results are ranked by `badness`; then the best is combined with each of the others (`refine` with ``other``).
-    METIS runs ahead in its own process while results are refined here.
+    METIS runs ahead in its own process while results are refined here. It is not given the edge weights of the graph.
 
-    Args:
-        graph: undirected graph of N vertices; METIS is not given its edge weights.
-        vertex_weights: int32 [N, C].
-        num_parts: number of parts, from 2 to N.
-        imbalance: tolerated excess over the mean weight of a part, 0.05 for 5 %.
-        seed: of the vertex orders and of the refinement; equal seeds give equal results.
-        restarts: METIS runs.
-        refine_cycles: V-cycles of each refinement; 0 takes the best plain METIS result.
-        progress: called with a stage name and the share done of the whole search, 0 to 1.
-
-    Returns:
-        int32 [N], each vertex's part.
+    `seed` is that of the vertex orders and of the refinement; equal seeds give equal results. See `PartitionOptions`
+    for `imbalance`, `restarts` and `refine_cycles`; with 0 cycles the best plain METIS result is taken. `progress` is
+    called with a stage name and the share done of the whole search, 0 to 1.
 
     Raises:
         DataError: DGL is absent or of another version, or METIS failed.

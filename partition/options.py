@@ -122,18 +122,14 @@ def available_memory_bytes() -> int | None:
     if CONTROL_GROUP_LIMIT.is_file() and CONTROL_GROUP_USE.is_file():
         limit = CONTROL_GROUP_LIMIT.read_text(encoding="ascii").strip()
         if limit != "max":
-            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii")) - _cached_file_bytes()
+            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii"))
+            if CONTROL_GROUP_DETAILS.is_file():
+                lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
+                details = dict(line.split() for line in lines)
+                # Copies of files that the group is charged for and that the kernel drops when memory is wanted.
+                used -= int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
             available = min(available, max(int(limit) - used, 0))
     return available
-
-
-def _cached_file_bytes() -> int:
-    """Copies of files that the control group is charged for and that the kernel drops when memory is wanted."""
-    if not CONTROL_GROUP_DETAILS.is_file():
-        return 0
-    lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
-    details = dict(line.split() for line in lines)
-    return int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
 
 
 def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:

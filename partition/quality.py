@@ -64,19 +64,10 @@ def measure_quality(
     validation_ids: npt.NDArray[np.integer] | None = None,
     balance: Sequence[str] = (*SALIENT_CONSTRAINTS, "vertices"),
 ) -> PartitionQuality:
-    """Measure a partition.
+    """Measure a partition: `assignment` int32 [N] is each vertex's part. Cost O(N log N + E).
 
-    Args:
-        indptr: int64 [N + 1], CSC.
-        indices: int32 or int64 [E].
-        assignment: int32 [N], each vertex's part.
-        num_parts: number of parts.
-        train_ids: integer [T] or None.
-        validation_ids: integer [V] or None.
-        balance: constraints to report, names of `windrow.partition.constraints.CONSTRAINTS`.
-
-    Returns:
-        The report. Cost O(N log N + E).
+    The graph and its split are as for `windrow.partition.partition_graph`; `balance` are the constraints to report,
+    names of `windrow.partition.constraints.CONSTRAINTS`.
     """
     constraints = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=balance)
     sums = weigh_parts(constraints.weights, assignment, num_parts)

@@ -115,22 +115,14 @@ def refine(
     cycles: int = 3,
     other: Assignment | None = None,
 ) -> Assignment:
-    """Improve a partition: its `badness` never grows.
+    """Improve a partition of the vertices, which is left as it is: its `badness` never grows.
 
-    Args:
-        graph: undirected graph of N vertices.
-        assignment: int32 [N], each vertex's part; left as it is.
-        vertex_weights: int32 [N, C], what each vertex weighs in each constraint.
-        num_parts: number of parts P.
-        imbalance: tolerated excess over the mean weight of a part, 0.05 for 5 %.
-        seed: breaks ties; equal seeds give equal results.
-        cycles: largest number of V-cycles; it stops after MAX_FAILURES in a row that gain nothing.
-        other: int32 [N], a second partition to combine with: the first V-cycle merges only vertices that share a
-            part in both, so that it can swap whole regions on which the two disagree (Sanders and Schulz,
-            Distributed evolutionary graph partitioning, ALENEX 2012).
+    `seed` breaks ties; equal seeds give equal results. `cycles` is the largest number of V-cycles: it stops after
+    MAX_FAILURES in a row that gain nothing. `other`, int32 [N], is a second partition to combine with: the first
+    V-cycle merges only vertices that share a part in both, so that it can swap whole regions on which the two disagree
+    (Sanders and Schulz, Distributed evolutionary graph partitioning, ALENEX 2012).
 
-    Returns:
-        int32 [N]. Memory 4 N P + about 24 E bytes; time a few passes over the edges for each cycle.
+    Memory 4 N P + about 24 E bytes; time a few passes over the edges for each cycle.
     """
     limits = balance_limits(vertex_weights, num_parts, imbalance)
 

@@ -59,7 +59,10 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
     """
     path = Path(options.vertex_file)
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
-    features = _feature_columns(path, style, options)
+    features = options.feature_columns
+    if not features:
+        used = {options.vertex_id_column, options.split_column, *options.label_columns}
+        features = tuple(name for name in column_names(path, style) if name not in used)
     types: dict[str, ColumnType] = dict.fromkeys(features, "float32")
     types |= dict.fromkeys(options.label_columns, "float64")
     if options.split_column:
@@ -117,13 +120,6 @@ def _whole_columns(path: Path, types: dict[str, ColumnType], style: TableStyle) 
         name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
         for name, kind in types.items()
     }
-
-
-def _feature_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, ...]:
-    if options.feature_columns:
-        return options.feature_columns
-    used = {options.vertex_id_column, options.split_column, *options.label_columns}
-    return tuple(name for name in column_names(path, style) if name not in used)
 
 
 def _matrix(columns: dict[str, Any], names: tuple[str, ...], dtype: type[np.floating]) -> npt.NDArray[Any]:

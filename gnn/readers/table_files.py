@@ -44,16 +44,10 @@ def column_names(path: Path, style: TableStyle) -> list[str]:
 def iterate_batches(
     path: Path, columns: Mapping[str, ColumnType], style: TableStyle, *, missing_allowed: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Read some columns of a CSV file (also gzipped) or a Parquet file, batch by batch.
-
-    Args:
-        path: the file.
-        columns: the type of each column to read.
-        style: layout of a CSV file.
-        missing_allowed: whether a cell may be empty; it is null in the batch then.
+    """Read some columns of a CSV file (also gzipped) or a Parquet file, each of a type, batch by batch.
 
     Yields:
-        For each batch of rows, a ``pyarrow.Array`` by column.
+        For each batch of rows, a ``pyarrow.Array`` by column. Where `missing_allowed`, an empty cell is null in it.
 
     Raises:
         DataError: the file is missing, a column is not there, or a cell is empty or of another type; the
