@@ -58,7 +58,6 @@ class CacheOptions:
     page-locked memory of the host. Means nothing on a CPU."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if isinstance(self.alpha, str):
             if self.alpha != "auto":
                 raise RecipeError(f'cache.alpha = "{self.alpha}": must be a number from 0, or "auto"')

@@ -43,7 +43,6 @@ class EvaluationOptions:
     """Stop when validation has not improved for this many epochs; 0: never."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
             if getattr(self, name) < least:
                 raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")

@@ -43,7 +43,6 @@ class ModelOptions:
     """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         _require_choice("kind", self.kind, ("graphsage", "gcn", "gat", "gin"))
         _require_choice("activation", self.activation, ("relu", "gelu"))
         _require_choice("normalise", self.normalise, ("layer", "none"))

@@ -71,7 +71,6 @@ class PipelineOptions:
     """Threads of each rank that sample, each a whole minibatch at a time, ahead of the exchange."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name, least in (("depth", 0), ("sampler_threads", 1)):
             if getattr(self, name) < least:
                 raise RecipeError(f"pipeline.{name} = {getattr(self, name)}: must be at least {least}")

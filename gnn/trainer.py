@@ -45,7 +45,6 @@ class SamplerOptions:
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
         check_fanouts("sampler.fanouts", self.fanouts)
@@ -71,7 +70,6 @@ class TrainingOptions:
     """How the learning rate changes from step to step."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least 1")

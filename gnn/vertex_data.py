@@ -202,7 +202,6 @@ class SplitOptions:
     """Share of the labelled vertices that validate, with kind "fractions"; the rest are test vertices."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.kind not in ("per-class", "fractions"):
             raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
         if self.train_per_class < 1 or self.validation_per_class < 0:

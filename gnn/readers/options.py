@@ -48,7 +48,6 @@ class EdgeListOptions:
     """Lines before the header or first row of the edge list to pass over, such as comments."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.ids not in ("rows", "integers", "names"):
             raise RecipeError(f"ids is {self.ids!r}; use 'rows', 'integers' or 'names'.")
         if self.order not in ("first-appearance", "sorted"):
@@ -102,7 +101,6 @@ class GraphOptions:
     """Columns of an edge list."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.path:
             raise RecipeError("path of the graph is empty; name a file or folder.")
         if self.split < 0 or self.first_vertex_id < 0:

@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -28,7 +28,6 @@ def by_class(codec):
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=by_class)
-@settings(deadline=None)
 @given(rows=rows_of(60000.0))
 def test_the_wire_has_one_contiguous_row_of_known_size_per_row(codec, rows):
     wire = codec.encode(rows)
@@ -42,7 +41,6 @@ def test_the_wire_has_one_contiguous_row_of_known_size_per_row(codec, rows):
     assert torch.equal(out, once)
 
 
-@settings(deadline=None)
 @given(rows_of(2.0**127))
 def test_fp32_gives_back_the_very_same_memory(rows):
     codec = Fp32Codec()
@@ -65,7 +63,6 @@ def test_fp32_takes_any_dtype_and_copies_into_other_memory():
     ],
     ids=["fp16", "bf16"],
 )
-@settings(deadline=None)
 @given(data=st.data())
 def test_errors_are_within_their_bound(codec, limit, relative, least, data):
     rows = data.draw(rows_of(limit))

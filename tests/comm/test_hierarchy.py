@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm import hosts as hosts_module
@@ -25,7 +25,6 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.wire import make_codec
 
 
-@settings(max_examples=25)
 @given(hosts=st.lists(st.sampled_from("abc"), min_size=1, max_size=6), data=st.data())
 def test_exchanges_and_sums_equal_direct_ones(hosts, data):
     size = len(hosts)

@@ -34,7 +34,6 @@ def blocks(draw):
 
 
 @given(blocks())
-@settings(deadline=None)
 def test_transpose_equals_a_stable_sort(block):
     edges = zip(block.indices.tolist(), block.edge_destinations.tolist(), range(block.num_edges), strict=True)
     expected = sorted(edges)
@@ -47,7 +46,6 @@ def test_transpose_equals_a_stable_sort(block):
 
 
 @given(blocks())
-@settings(deadline=None)
 def test_degrees_count_edges(block):
     assert int(block.degrees.sum()) == int(block.out_degrees.sum()) == block.num_edges
     assert torch.equal(
@@ -106,7 +104,7 @@ def random(*shape, seed=0, dtype=torch.float64):
     reduce=st.sampled_from(["sum", "mean"]),
     weighted=st.booleans(),
 )
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 def test_aggregate_equals_a_dense_product(
     num_destinations, more_sources, num_edges, features, seed, dtype, reduce, weighted
 ):

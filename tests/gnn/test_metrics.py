@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
@@ -80,14 +80,12 @@ def slow_roc_auc(task, logits, labels):
     return sum(areas) / len(areas) if areas else None
 
 
-@settings(deadline=None)
 @given(predictions())
 def test_accuracy_and_macro_f1_equal_their_definitions(case):
     assert evaluate_predictions("accuracy", *case) == pytest.approx(slow_accuracy(*case), abs=1e-6)
     assert evaluate_predictions("macro_f1", *case) == pytest.approx(slow_macro_f1(*case), abs=1e-6)
 
 
-@settings(deadline=None)
 @given(predictions())
 def test_roc_auc_equals_its_definition_or_is_refused(case):
     expected = slow_roc_auc(*case)
@@ -155,13 +153,11 @@ def slow_loss(task, logits, labels):
     return total
 
 
-@settings(deadline=None)
 @given(predictions())
 def test_loss_equals_its_definition(case):
     assert float(loss_sum(*case)) == pytest.approx(float(slow_loss(*case)), rel=1e-5, abs=1e-5)
 
 
-@settings(deadline=None)
 @given(predictions(), st.data())
 def test_losses_of_pieces_add_up_to_the_loss_of_all(case, data):
     task, logits, labels = case

@@ -73,7 +73,7 @@ def sampled(minibatch, hop):
     }
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.integers(1, 60),
     st.integers(0, 40),

@@ -52,7 +52,7 @@ SCHEMES = pytest.mark.parametrize("scheme", ["global", "local"])
 EPOCHS = st.integers(0, 1000)
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(splits(), OPTIONS, EPOCHS)
 def test_global_minibatches_do_not_depend_on_the_number_of_ranks(cases, options, epoch):
     single, *others = cases
@@ -66,7 +66,7 @@ def test_global_minibatches_do_not_depend_on_the_number_of_ranks(cases, options,
 
 
 @SCHEMES
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(cases=splits(), options=OPTIONS, epoch=EPOCHS)
 def test_every_training_vertex_is_a_seed_once_per_epoch_and_on_its_owner(scheme, cases, options, epoch):
     for split in cases:
@@ -82,7 +82,7 @@ def test_every_training_vertex_is_a_seed_once_per_epoch_and_on_its_owner(scheme,
 
 
 @SCHEMES
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(cases=splits(), options=OPTIONS, epoch=EPOCHS)
 def test_all_ranks_take_the_same_steps_of_near_equal_size(scheme, cases, options, epoch):
     for split in cases:

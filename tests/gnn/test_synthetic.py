@@ -107,7 +107,7 @@ def test_features_are_noise_of_variance_one(graph):
     assert abs(float(torch.corrcoef(graph.features.T)[0, 1])) < 0.03
 
 
-@settings(deadline=None, max_examples=30)
+@settings(max_examples=30)
 @given(st.integers(30, 400), st.integers(0, 3), st.integers(2, 5), st.floats(0, 1), st.integers(0, 2**32))
 def test_a_graph_is_simple_undirected_and_of_the_size_asked_for(
     num_vertices, degree, num_communities, mixing, seed

@@ -46,7 +46,7 @@ MANIFESTS = st.builds(
 )
 
 
-@settings(deadline=None, max_examples=50)
+@settings(max_examples=50)
 @given(MANIFESTS)
 def test_round_trip(manifest):
     with tempfile.TemporaryDirectory() as folder:

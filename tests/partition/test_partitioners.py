@@ -54,7 +54,7 @@ def check_laws(assignment, num_vertices, num_parts, train_ids):
         assert set(assignment[train_ids].tolist()) == set(range(num_parts))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["random", "fennel"]), st.integers(1, 25), st.integers(0, 80), st.integers(0, 2**32), st.data()
 )  # fmt: skip

@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
@@ -17,7 +17,6 @@ from windrow.partition.refine_kernels import (
 )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=1, max_size=20))
 def test_limits_can_always_be_met_and_follow_the_tolerance(num_parts, imbalance, column):
     weights = np.array([[1, *pair] for pair in zip(column, strict=True)], np.int32)
@@ -147,7 +146,6 @@ SIZE = 12
 OPERATIONS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.none() | st.integers(-5, 5)), max_size=60)
 
 
-@settings(deadline=None)
 @given(OPERATIONS)
 def test_behaves_like_a_dictionary_of_priorities(operations):
     heap, position = np.empty(SIZE, np.int32), np.full(SIZE, -1, np.int32)

@@ -124,7 +124,7 @@ def test_a_truncated_or_longer_file_is_named(store, name, change, verify):
 
 
 # NumPy warns of some headers that it can still read; the checksum tells that they were altered.
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(FILES), st.data())
 def test_one_altered_byte_anywhere_is_found(whole, name, data):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -253,7 +253,6 @@ def chunks(array, sizes):
     yield array[start:]
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
     st.lists(st.integers(0, 9), max_size=8),

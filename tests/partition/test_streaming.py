@@ -107,7 +107,7 @@ def reference(
     return assignment
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     EDGES, WEIGHTS, st.lists(st.integers(-1, 2), min_size=9, max_size=9), st.tuples(POWERS_OF_TWO, POWERS_OF_TWO),
     st.sampled_from([0.0, 0.5, 1.7, 20.0]), st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted),
