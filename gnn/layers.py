@@ -180,8 +180,7 @@ class GATLayer(nn.Module):
         super().__init__()
         if heads < 1 or (combine == "concatenate" and out_features % heads):
             raise RecipeError(
-                f"{heads} attention heads cannot share {out_features} columns: "
-                f"choose a divisor of {out_features}"
+                f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
             )
         self.heads = heads
         self.combine = combine

@@ -148,8 +148,7 @@ class GNN(nn.Module):
         """
         if len(blocks) != self.options.num_layers:
             raise RecipeError(
-                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: "
-                "give one fanout per layer"
+                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: give one fanout per layer"
             )
         hidden = self.embed(x, dropout)
         for index, block in enumerate(blocks):

@@ -73,9 +73,8 @@ def dense_features(
     )
     if not consistent:
         raise DataError(
-            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} "
-            f"columns, {values.size} values; write the matrix again, for example with "
-            "scipy.sparse.csr_matrix."
+            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} columns, "
+            f"{values.size} values; write the matrix again, for example with scipy.sparse.csr_matrix."
         )
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
         position = int(np.flatnonzero((indices.astype(np.int64) < 0) | (indices >= columns))[0])

@@ -137,8 +137,7 @@ def _check_ids(path: Path, names: Any) -> None:
     if repeats.size:
         row = int(repeats[0])
         raise DataError(
-            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep "
-            "one."
+            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep one."
         )
 
 

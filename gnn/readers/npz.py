@@ -65,8 +65,7 @@ def _edges(options: GraphOptions, arrays: Arrays) -> npt.NDArray[np.int64]:
     edges = arrays["edges"]
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
         raise DataError(
-            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers "
-            "[E, 2]."
+            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers [E, 2]."
         )
     return edges.astype(np.int64) - options.first_vertex_id
 

@@ -54,13 +54,11 @@ class EdgeListOptions:
             raise RecipeError(f"order is {self.order!r}; use 'first-appearance' or 'sorted'.")
         if len(self.delimiter) > 1 or self.skip_rows < 0:
             raise RecipeError(
-                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 "
-                "or more."
+                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 or more."
             )
         if self.vertex_file and self.ids != "rows" and not self.vertex_id_column:
             raise RecipeError(
-                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set "
-                "vertex_id_column."
+                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set vertex_id_column."
             )
         used = [name for name in (self.vertex_id_column, *self.label_columns, self.split_column) if name]
         if not self.vertex_file and (used or self.feature_columns):

@@ -139,6 +139,5 @@ def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) 
         return csv.open_csv(path, **options)
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
-            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter "
-            f"{delimiter!r}."
+            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter {delimiter!r}."
         ) from error
