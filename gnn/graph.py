@@ -1,7 +1,6 @@
 """A whole graph in memory: topology, features, labels and splits, and the checks that it is valid.
 
-The topology is stored by destination (compressed sparse columns, CSC), because a vertex asks for its
-sources::
+The topology is stored by destination (compressed sparse columns, CSC), because a vertex asks for its sources::
 
     edges  1 -> 0,  2 -> 0,  0 -> 2            indptr   0  2  2  3
                                                indices  1  2  |  |  0
@@ -42,8 +41,7 @@ class Graph:
     features: Tensor | None
     """Floating point [N, F], or None."""
     labels: Tensor | None
-    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label",
-    or None."""
+    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label", or None."""
     train_ids: Tensor
     """int64; vertices whose labels are learnt from."""
     validation_ids: Tensor

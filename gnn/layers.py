@@ -107,8 +107,7 @@ class GCNLayer(nn.Module):
     "both" is c_uv = (d_v / k_v) / sqrt(d_u d_v) with k_v the number of sampled edges of v: the same on a
     whole graph, an unbiased estimate of it on a sample, and independent of which seeds share the minibatch.
 
-    A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without
-    edges gets b.
+    A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without edges gets b.
     """
 
     def __init__(

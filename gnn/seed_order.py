@@ -4,11 +4,10 @@ Both schemes shuffle the training vertices anew in each epoch, and give every ra
 ``ceil(training vertices / batch_size)``, by construction: what is near-equally split is cut into exactly that
 many pieces. So there is no tiny last minibatch, and no vertex is dropped.
 
-"global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns.
-Which vertices form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle
-of its own vertices, as SALIENT++ does (Kaler et al., MLSys 2023, "federated"): a rank has as much work in one
-step as in the next, but another number of ranks makes other minibatches. 10 vertices, batches of at most 4,
-rank 0 owns a to f::
+"global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns. Which vertices
+form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle of its own vertices, as
+SALIENT++ does (Kaler et al., MLSys 2023, "federated"): a rank has as much work in one step as in the next, but another
+number of ranks makes other minibatches. 10 vertices, batches of at most 4, rank 0 owns a to f::
 
     shuffled     d b a c h g e i f j
     "global"     d b a | c h g | e i f j      rank 0   d b a | c | e f      rank 1   - | h g | i j
@@ -64,10 +63,8 @@ class SeedOrder:
     """The seeds of every step. A pure function of its arguments; only the last epoch asked for is kept.
 
     Args:
-        train_ids: [n] int64, ids of the partition: the training vertices of all ranks, in any order, none
-            twice.
-        original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are
-            equal.
+        train_ids: [n] int64, ids of the partition: the training vertices of all ranks, in any order, none twice.
+        original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are equal.
         offsets: [ranks + 1], rank r owns the ids offsets[r] .. offsets[r + 1] - 1.
         rank: whose seeds to give.
         batch_size: the most seeds in a step, over all ranks; "local" rounds on each rank, so that a step may

@@ -89,9 +89,8 @@ def community_graph(
 ) -> Graph:
     """Generate a graph of equal communities whose labels a graph network can learn (stochastic block model).
 
-    Vertex v belongs to community v modulo `num_classes`. Features are standard normal noise plus `signal`
-    times a random direction of the community: too weak to classify one vertex alone, clear once averaged over
-    neighbours.
+    Vertex v belongs to community v modulo `num_classes`. Features are standard normal noise plus `signal` times a
+    random direction of the community: too weak to classify one vertex alone, clear once averaged over neighbours.
 
     Args:
         num_vertices: N, at least `num_classes`.

@@ -36,8 +36,7 @@ class EdgeListOptions:
     feature_columns: tuple[str, ...] = ()
     """Columns of features; empty for every column of the vertex file that has no other use."""
     label_columns: tuple[str, ...] = ()
-    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for
-    none."""
+    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for none."""
     split_column: str = ""
     """Column that says train, validation (or valid, val), test, or nothing; empty for a random split."""
     delimiter: str = ""
