@@ -36,22 +36,23 @@ def make_part(world, assignment=None):
     return PartitionedGraph.from_graph(GRAPH, book, world.rank)
 
 
-def make_model(kind="graphsage"):
-    options = ModelOptions(
-        kind=kind, hidden=8, num_layers=2, dropout=0.5, normalise="layer", residual=True, heads=2
-    )
-    return build_model(options, in_features=6, out_features=3, seed=2)
+def make_model(kind="graphsage", **more):
+    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5, heads=2, **more)
+    return build_model(options, in_features=6, out_features=3, seed=2).eval()
+
+
+RESIDUAL = {"normalise": "layer", "residual": True}
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
 def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
     with torch.no_grad():
         whole = Block.whole(GRAPH.indptr, GRAPH.indices)
-        expected = make_model(kind)([whole, whole], GRAPH.features)
+        expected = make_model(kind, **RESIDUAL)([whole, whole], GRAPH.features)
 
     def body(world):
         part = make_part(world)
-        own = infer_exactly(world, part, make_model(kind), chunk_vertices=9)
+        own = infer_exactly(world, part, make_model(kind, **RESIDUAL), chunk_vertices=9)
         return gather_predictions(world, part, own)
 
     for predictions in spmd(body):
@@ -70,11 +71,6 @@ def test_chunks_change_nothing():
     )
 
 
-def make_sampled_model(kind="graphsage"):
-    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5)
-    return build_model(options, in_features=6, out_features=3, seed=2).eval()
-
-
 def make_sampler(graph, model, original_ids=None):
     return NeighborSampler(
         graph.indptr,
@@ -88,7 +84,7 @@ def make_sampler(graph, model, original_ids=None):
 
 def expected(kind="graphsage"):
     """All vertices in one minibatch, in the user's order."""
-    model = make_sampled_model(kind)
+    model = make_model(kind)
     minibatch = make_sampler(GRAPH, model).sample(torch.arange(NUM_VERTICES), epoch=0, step=0)
     with torch.no_grad():
         return model(minibatch.blocks, GRAPH.features[minibatch.input_ids])
@@ -98,7 +94,7 @@ def infer(world, part, wanted, *, kind="graphsage", batch_size=16, depth=3, cach
     """The user's ids of this rank's vertices, their outputs, and how many minibatches there were."""
     steps = []
     ids = None if wanted is None else torch.from_numpy(part.book.old_to_new)[wanted]
-    model = make_sampled_model(kind)
+    model = make_model(kind)
     outputs = infer_sampled(
         world,
         part,

@@ -67,19 +67,6 @@ def test_weights_depend_on_the_seed_alone(options):
 
 
 @pytest.mark.parametrize("options", EVERY_OPTION, ids=option_name)
-def test_forward_is_embed_then_layers_then_readout(options):
-    model = build_model(options, in_features=5, out_features=3, seed=7)
-    graph, x, context = a_graph(), features(), dropout_context()
-    blocks = [graph, first_destinations(graph, 9)]
-    expected = model(blocks, x, context)
-    hidden = model.embed(x, context)
-    for index, block in enumerate(blocks):
-        hidden = model.layer_forward(index, block, hidden, context)
-    assert torch.equal(model.readout(hidden), expected)
-    assert expected.shape == (9, 3)
-
-
-@pytest.mark.parametrize("options", EVERY_OPTION, ids=option_name)
 def test_a_subset_of_destinations_gets_the_rows_of_the_whole(options):
     model = build_model(options, in_features=5, out_features=3, seed=7)
     # Taken as a sample of itself, the whole graph must carry its degrees too, for GCN.

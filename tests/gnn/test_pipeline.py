@@ -134,26 +134,6 @@ def test_a_stage_holds_as_many_minibatches_as_its_place_says():
     pipeline.close()
 
 
-@pytest.mark.parametrize("depth", [0, 3])
-def test_an_error_in_a_sampling_thread_ends_all_ranks(depth):
-    def body(world):
-        def broken():
-            yield from tasks(world, 2)
-            bad = VERTICES if world.rank == 0 else 0
-            yield SeedTask(seeds=torch.tensor([bad]), epoch=0, step=2)
-            yield from tasks(world, 5)
-
-        pipeline, _ = make_pipeline(world, depth=depth)
-        try:
-            for _ in pipeline.run(broken()):
-                pass
-        finally:
-            pipeline.close()
-
-    with pytest.raises(DataError, match=f"seed {VERTICES}"):
-        Loopback.run(2, body, deadline_s=60)
-
-
 def test_an_epoch_may_be_empty_or_shorter_than_the_pipeline(spmd):
     def body(world):
         pipeline, _ = make_pipeline(world, depth=5)

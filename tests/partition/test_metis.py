@@ -1,5 +1,6 @@
 """METIS: the search, and the process that it runs in."""
 
+import re
 import subprocess
 import sys
 
@@ -50,28 +51,22 @@ def test_absent_dgl_is_named(ring_of_cliques, monkeypatch):
         list(metis_runs(ring_of_cliques(2, 3), np.ones((6, 1), np.int32), 2, seed=0, restarts=1))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, ring_of_cliques):
-    pytest.importorskip("dgl", reason="METIS comes with DGL")
-    folder = tmp_path_factory.mktemp("metis")
+def test_the_worker_says_what_is_finished_and_every_run_is_good_in_the_callers_order(
+    tmp_path, ring_of_cliques
+):
     graph = ring_of_cliques(8, 8)
-    np.save(folder / "indptr.npy", graph.indptr)
-    np.save(folder / "indices.npy", graph.indices)
-    np.save(folder / "vertex_weights.npy", np.ones((64, 2), np.int32))
-    command = [sys.executable, "-P", "-m", "windrow.partition.metis_worker", str(folder), "2", "5", "3"]
-    completed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
-    return folder, graph, completed.stdout
-
-
-def test_says_what_is_finished(finished):
-    said = [line for line in finished[2].splitlines() if line.startswith("finished")]
-    assert said == ["finished 0", "finished 1", "finished 2"]
-
-
-def test_every_run_is_a_good_partition_in_the_callers_order(finished):
-    folder, graph, _ = finished
+    arrays = {"indptr": graph.indptr, "indices": graph.indices, "vertex_weights": np.ones((64, 2), np.int32)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    command = [sys.executable, "-P", "-m", "windrow.partition.metis_worker", str(tmp_path), "2", "5", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert re.findall(r"^finished \d$", done.stdout, re.MULTILINE) == [
+        "finished 0",
+        "finished 1",
+        "finished 2",
+    ]
     for run in range(3):
-        parts = np.load(folder / f"run-{run}.npy")
+        parts = np.load(tmp_path / f"run-{run}.npy")
         assert parts.dtype == np.int32
         assert np.bincount(parts).tolist() == [32, 32]
         assert graph.cut(parts) <= 12

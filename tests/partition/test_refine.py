@@ -9,7 +9,6 @@ from windrow.partition.balance_kernels import excess_change, total_excess, weigh
 from windrow.partition.graph_kernels import contract, match_inside_parts
 from windrow.partition.refine import Adjacency, badness, balance_limits, refine, symmetric_adjacency
 from windrow.partition.refine_kernels import (
-    _move_vertex,
     _push_or_update,
     _remove,
     connect_parts,
@@ -200,18 +199,6 @@ def assert_sums_are_true(graph, arrays, part_weights, sizes):
     assert (connectivity == fresh[5]).all()
     assert (part_weights == fresh_weights).all()
     assert (sizes == fresh_sizes).all()
-
-
-def test_moving_a_vertex_keeps_sums_true(random_graph):
-    graph = random_graph(2, 20, 60)
-    generator = np.random.default_rng(2)
-    assignment = generator.integers(0, 3, 20).astype(np.int32)
-    weights = generator.integers(0, 3, (20, 2)).astype(np.int32)
-    arrays, part_weights, sizes = state_of(graph, assignment, 3, weights)
-    for vertex, target in zip(generator.integers(0, 20, 30), generator.integers(0, 3, 30), strict=True):
-        if assignment[vertex] != target:
-            _move_vertex(*arrays, part_weights, sizes, vertex, target)
-    assert_sums_are_true(graph, arrays, part_weights, sizes)
 
 
 @pytest.mark.parametrize("seed", range(12))
