@@ -104,9 +104,8 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
         return None
     path, name = Path(options.vertex_file), options.vertex_id_column
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
-    ids = _whole_columns(path, {name: "string" if options.ids == "names" else "int64"}, style)[
-        name
-    ].combine_chunks()
+    kind: ColumnType = "string" if options.ids == "names" else "int64"
+    ids = _whole_columns(path, {name: kind}, style)[name].combine_chunks()
     _check_ids(path, ids)
     return ids
 
