@@ -340,6 +340,17 @@ def check_untouched(path, *, existed):
         assert PartitionStore.open(path).metadata == {"version": "old"}
 
 
+def test_an_existing_store_is_kept_unless_told(tmp_path):
+    path = tmp_path / "store"
+    write(path, metadata={"version": "old"})
+    with pytest.raises(StoreError, match="already exists: choose another folder or overwrite it"):
+        write(path)
+    check_untouched(path, existed=True)
+    write(path, metadata={"version": "new"}, overwrite=True)
+    store = PartitionStore.open(path)
+    assert (store.metadata, store.quality, store.manifest.options) == ({"version": "new"}, None, {})
+
+
 @pytest.mark.parametrize("value", [float("nan"), object(), np.int64(3)])
 def test_metadata_that_is_not_json_leaves_what_was_there(tmp_path, value):
     path = tmp_path / "store"
