@@ -4,7 +4,7 @@ import math
 
 import pytest
 import torch
-from hypothesis import given
+from hypothesis import example, given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
@@ -81,6 +81,7 @@ def slow_roc_auc(task, logits, labels):
 
 
 @given(predictions())
+@example(("multi-label", -torch.ones(2, 3), torch.zeros(2, 3)))
 def test_accuracy_and_macro_f1_equal_their_definitions(case):
     assert evaluate_predictions("accuracy", *case) == pytest.approx(slow_accuracy(*case), abs=1e-6)
     assert evaluate_predictions("macro_f1", *case) == pytest.approx(slow_macro_f1(*case), abs=1e-6)
