@@ -204,11 +204,6 @@ class CachedStore:
         """How rows that are asked for travel."""
 
     @property
-    def num_rows(self) -> int:
-        """Rows over all ranks, each counted once."""
-        return self.offsets[-1]
-
-    @property
     def row_shape(self) -> torch.Size:
         """Shape of one row."""
         return self.local.row_shape
@@ -222,7 +217,7 @@ class CachedStore:
         """Work out where rows come from. Makes no collective; any thread may call it, at any time.
 
         Args:
-            ids: int64 [n] on the CPU, 0 <= id < num_rows, in any order; an id that repeats is fetched as often.
+            ids: int64 [n] on the CPU, 0 <= id < offsets[-1], in any order; an id that repeats is fetched as often.
 
         Returns:
             What `start` takes.

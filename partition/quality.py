@@ -31,11 +31,6 @@ class PartitionQuality:
     """For each part the share of its vertices' in-neighbours that live elsewhere: rows that sampling asks for."""
 
     @property
-    def num_parts(self) -> int:
-        """Number of parts."""
-        return len(self.part_sizes)
-
-    @property
     def cut_fraction(self) -> float:
         """Share of the edges that are cut; the remote-neighbour fraction of the whole graph."""
         return self.cut_edges / max(self.num_edges, 1)

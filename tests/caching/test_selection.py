@@ -37,6 +37,12 @@ def test_capacity(alpha, num_vertices, num_parts, expected):
     assert cache_capacity(alpha, num_vertices, num_parts) == expected
 
 
+def test_the_best_remote_vertices_are_chosen():
+    scores = np.array([0.5, 0, 9, 9, 0.7, 0.5, 0.1])
+    for capacity, expected in ((3, [4, 0, 5]), (2, [4, 0]), (99, [4, 0, 5, 6]), (0, [])):
+        assert choose_cached(scores, (2, 4), capacity).tolist() == expected
+
+
 @given(
     st.lists(st.sampled_from([0.0, 0.25, 0.5, 1.0]), max_size=12),
     st.integers(0, 12),
@@ -50,6 +56,11 @@ def test_it_is_the_start_of_a_stable_sort(scores, one_end, other_end, capacity):
     chosen = choose_cached(np.array(scores), own, capacity)
     assert chosen.dtype == np.int64
     assert chosen.tolist() == expected
+
+
+def test_what_makes_sense_is_taken():
+    assert CacheOptions().alpha == "auto"
+    assert CacheOptions(alpha=3.5, policy="degree", memory_gib=0, gpu_share=0).alpha == 3.5
 
 
 @pytest.mark.parametrize(
