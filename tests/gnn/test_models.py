@@ -84,9 +84,10 @@ def test_every_parameter_gets_a_gradient(options):
     assert all(parameter.grad is not None for parameter in model.parameters())
 
 
+@pytest.mark.parametrize("activation", ["relu", "gelu"])
 @pytest.mark.parametrize("residual", [False, True])
-def test_dropout_needs_a_context_and_follows_it(residual):
-    options = ModelOptions(hidden=8, num_layers=2, dropout=0.5, residual=residual, activation="gelu")
+def test_dropout_needs_a_context_and_follows_it(residual, activation):
+    options = ModelOptions(hidden=8, num_layers=2, dropout=0.5, residual=residual, activation=activation)
     model = build_model(options, in_features=5, out_features=3, seed=7)
     blocks, x = [a_graph()] * 2, features()
     quiet = model(blocks, x)
