@@ -136,7 +136,7 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
             world.barrier(stage="open")
         with stages.stage("rank remote rows"):
             demand = demand_of(graph, world.rank, FANOUTS, STEPS)
-            needed = inclusion_probabilities(demand).total
+            needed = inclusion_probabilities(demand)[-1]
             capacity = cache_capacity(ALPHA, graph.num_vertices, world.size)
             cached = choose_cached(needed, graph.own_range, capacity)
             missing = needed.copy()

@@ -107,7 +107,7 @@ def dgl_losses(graph: Graph, reference: GNN) -> list[float]:
     import dgl
     from dgl.nn import SAGEConv
 
-    from windrow.gnn.readers.dgl_graph import to_dgl
+    from windrow.gnn.readers.libraries import to_dgl
 
     assert graph.features is not None
     assert graph.labels is not None

@@ -175,7 +175,7 @@ def work(task: Mapping[str, Any]) -> object:
         # In fp16, as theirs.
         graph = PartitionedGraph.open(Path(task["store"]), rank=world.rank, size=world.size).stored_as("fp16")
         steps = count_steps(len(graph.train_ids), scale.batch_size)
-        likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps)).total
+        likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps))[-1]
         runs = {
             name: Epochs(
                 world,

@@ -109,7 +109,7 @@ def dgl_test_value(split: int, settings: Sequence[str]) -> dict[str, float]:
     """Train on one split by DGL; test value at the best validation epoch."""
     import dgl
 
-    from windrow.gnn.readers.dgl_graph import to_dgl
+    from windrow.gnn.readers.libraries import to_dgl
 
     recipe = load_recipe(RECIPE, [*settings, *settings_of_split(split)])
     graph = read_graph(recipe.graph)

@@ -51,16 +51,9 @@ class LocalRows:
 
     @classmethod
     def split(cls, rows: Tensor, device: torch.device, share: float) -> Self:
-        """Distribute rows over a device and the host.
+        """Distribute rows [n, ...], on the CPU or on `device`, over the device where answers are wanted and the host.
 
-        Args:
-            rows: [n, ...] on the CPU or on `device`.
-            device: where answers are wanted.
-            share: 0 to 1, share of the rows, from the first on, that the device keeps; means nothing on a CPU, which
-                keeps all rows where they are.
-
-        Returns:
-            The rows; on a CPU they share memory with `rows`.
+        The device keeps a share of them, from the first on; a CPU keeps all where they are, in the memory of `rows`.
         """
         if device.type == "cpu":
             return cls(rows, rows[:0])
@@ -126,9 +119,7 @@ def _move_between(rows: Tensor, positions: Tensor, out: Tensor, places: Tensor) 
         move_rows(rows, positions.to(rows.device), out, places.to(out.device))
         return
     pinned = rows.device.type == "cpu" and out.is_cuda
-    picked = torch.empty(
-        (len(positions), *rows.shape[1:]), dtype=rows.dtype, device=rows.device, pin_memory=pinned
-    )
+    picked = torch.empty((len(positions), *rows.shape[1:]), dtype=rows.dtype, device=rows.device, pin_memory=pinned)
     move_rows(rows, positions.to(rows.device), picked, None)
     # Before the rows, which may still be on their way to the GPU when this returns: page-locked memory that is let go
     # of is not given out again until then.
@@ -188,9 +179,7 @@ class CachedStore:
             )
         self.device = rows.device if device is None else torch.device(device)
         self.local = LocalRows.split(rows, self.device, device_share)
-        copies = rows.new_empty(
-            (len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype) or torch.float32
-        )
+        copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype) or torch.float32)
         wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
         """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal
@@ -198,7 +187,7 @@ class CachedStore:
         missing = torch.tensor(self.offsets[-1] - (stop - first) - len(wanted))
         self.holds_everything = not bool(world.all_reduce(missing, stage=f"{stage}: cache", op="max"))
         """Whether every rank holds every row, so that nothing is ever sent."""
-        self._wire = Wire(
+        self.wire = Wire(
             world,
             stage=stage,
             codec=codec,
@@ -208,11 +197,7 @@ class CachedStore:
             # The minibatch that is computed meanwhile needs its sums of gradients sooner.
             gives_way=True,
         )
-
-    @property
-    def num_rows(self) -> int:
-        """Rows over all ranks, each counted once."""
-        return self.offsets[-1]
+        """How rows that are asked for travel."""
 
     @property
     def row_shape(self) -> torch.Size:
@@ -228,7 +213,7 @@ class CachedStore:
         """Work out where rows come from. Makes no collective; any thread may call it, at any time.
 
         Args:
-            ids: int64 [n] on the CPU, 0 <= id < num_rows, in any order; an id that repeats is fetched as often.
+            ids: int64 [n] on the CPU, 0 <= id < offsets[-1], in any order; an id that repeats is fetched as often.
 
         Returns:
             What `start` takes.
@@ -239,51 +224,30 @@ class CachedStore:
         return plan_request(ids, self.offsets, self.world.rank, self.index)
 
     def start(self, request: RowRequest) -> "RowGather":
-        """Begin to gather rows: tell other ranks how many are wanted of them. Collective; does not wait.
+        """Begin to gather what was planned: tell other ranks how many rows are wanted. Collective; does not wait.
 
-        Args:
-            request: from `plan`; may ask for nothing.
-
-        Returns:
-            The gather; its stages follow. Several may be under way.
+        The stages of the gather follow. Several may be under way.
         """
         asked = None
         if not self.holds_everything:
-            first = self.offsets[self.world.rank]
-            asked = IdRequest(self._wire, request.remote, request.remote_counts, first)
+            asked = IdRequest(self.wire, request.remote, request.remote_counts, self.offsets[self.world.rank])
         return RowGather(self, request, asked)
 
-    def answer(self, positions: Sequence[Tensor], request: RowRequest) -> Transfer:
-        """Send the rows that other ranks asked for; a stage of `RowGather`."""
-        places = request.remote_places.split(request.remote_counts)
-        return Route.of_rows(self._wire, positions, places, self.row_shape).start([self.local])
-
     def gather(self, ids: Tensor, out: Tensor | None = None) -> Tensor:
-        """Gather rows, all stages one after another. Collective: every rank calls it, if with no ids.
+        """Gather rows [n, ...] in the order of `ids`, all stages one after another. Collective: every rank calls it.
 
-        Args:
-            ids: see `plan`.
-            out: see `RowGather.finish`.
-
-        Returns:
-            [n, ...] rows in the order of `ids`.
-
-        Raises:
-            DataError: an id is out of range.
-            DeadlineError: a rank did not come in time.
+        See `plan` for the ids, of which there may be none, and `RowGather.finish` for `out`.
         """
-        gather = self.start(self.plan(ids))
-        gather.send_ids()
-        gather.send_rows()
-        return gather.finish(out)
+        return self.start(self.plan(ids)).finish(out)
 
 
 class RowGather:
     """Rows on their way to this rank; made by `CachedStore.start`.
 
-    Call `send_ids`, `send_rows` and `finish`, in this order, on every rank, the stages of several gathers in the same
-    order on all ranks. Each waits for no more than the message that the stage before has posted. Finish every gather:
-    one that is dropped half-way leaves messages under way to memory that is gone.
+    Its stages are `send_ids`, `send_rows` and `finish`; each first does those before it that are not done yet. Every
+    rank calls them, the stages of several gathers in the same order on all ranks. Each waits for no more than the
+    message that the stage before has posted. Finish every gather: one that is dropped half-way leaves messages under
+    way to memory that is gone.
     """
 
     def __init__(self, store: CachedStore, request: RowRequest, asked: IdRequest | None) -> None:
@@ -299,8 +263,12 @@ class RowGather:
 
     def send_rows(self) -> None:
         """Wait for the ids, then gather and send the rows that other ranks asked for. Collective."""
-        if self._asked is not None:
-            self._transfer = self._store.answer(self._asked.wait(), self._request)
+        if self._asked is None or self._transfer is not None:
+            return
+        store, request = self._store, self._request
+        places = request.remote_places.split(request.remote_counts)
+        route = Route.of_rows(store.wire, self._asked.wait(), places, store.row_shape)
+        self._transfer = route.start([store.local])
 
     def finish(self, out: Tensor | None = None) -> Tensor:
         """Put own and cached rows in their places, wait for the others, and put these in theirs. Collective.
@@ -313,6 +281,7 @@ class RowGather:
         Returns:
             `out`, or the new rows: in the order of the ids.
         """
+        self.send_rows()
         store, request = self._store, self._request
         if out is None:
             out = torch.empty((request.num_rows, *store.row_shape), dtype=store.dtype, device=store.device)

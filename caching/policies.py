@@ -17,6 +17,7 @@ Given the counts of the very epochs that are trained, "simulation" is the oracle
 
 from collections.abc import Callable
 from functools import partial
+from typing import get_args
 
 import numpy as np
 import numpy.typing as npt
@@ -56,81 +57,38 @@ def score_vertices(
     Raises:
         RecipeError: the policy is not known, or is "simulation" and there is no `simulate`.
 
-    Cost:
-        At most one pass over the edges for each hop, after `windrow.caching.vip.find_samplers`; "simulation" costs
-        what `simulate` does.
+    Cost: at most one pass over the edges for each hop, after `windrow.caching.vip.find_samplers`.
     """
     if policy == "simulation":
         if simulate is None:
-            raise RecipeError(
-                'policy "simulation" needs minibatches to count: give it a sampler, or choose "vip"'
-            )
+            raise RecipeError('policy "simulation" needs minibatches to count: give it a sampler, or choose "vip"')
         return simulate(SIMULATED_EPOCHS).astype(np.float64)
     if samplers is None:
         samplers = find_samplers(demand.indptr, demand.indices)
     if policy == "vip":
-        return inclusion_probabilities(demand, samplers=samplers).total
-    scores = {
-        "degree": _degree,
-        "reachable-degree": _reachable_degree,
-        "halo": _halo,
-        "paths": _paths,
-        "reverse-pagerank": _reverse_pagerank,
-    }
-    if policy not in scores:
-        raise RecipeError(f'cache policy "{policy}": must be one of vip, simulation, {", ".join(scores)}')
-    return scores[policy](demand, samplers)
-
-
-def _degree(demand: Demand, samplers: Samplers) -> Scores:
-    del demand
-    return np.diff(samplers.indptr).astype(np.float64)
-
-
-def _reachable_degree(demand: Demand, samplers: Samplers) -> Scores:
-    reached = _on_seeds(demand, 1.0)
-    for _ in demand.fanouts:
-        # Only whether it is above 0 counts; without the cut the numbers of paths could overflow.
-        reached = np.minimum(1.0, reached + _summed(samplers, reached))
-    return np.where(reached > 0, _degree(demand, samplers), 0.0)
-
-
-def _halo(demand: Demand, samplers: Samplers) -> Scores:
-    return np.minimum(1.0, _summed(samplers, _on_seeds(demand, 1.0)))
-
-
-def _paths(demand: Demand, samplers: Samplers) -> Scores:
-    paths = _on_seeds(demand, 1.0)
-    for _ in demand.fanouts:
-        paths += _summed(samplers, paths)
-    return paths
-
-
-def _reverse_pagerank(demand: Demand, samplers: Samplers) -> Scores:
+        total: Scores = inclusion_probabilities(demand, samplers=samplers)[-1]
+        return total
+    if policy not in get_args(PolicyName):
+        raise RecipeError(f'cache policy "{policy}": must be one of {", ".join(get_args(PolicyName))}')
+    scores = np.zeros(demand.num_vertices)
+    scores[demand.seeds] = 1.0 / max(1, len(demand.seeds)) if policy == "reverse-pagerank" else 1.0
+    if policy == "halo":
+        return np.minimum(1.0, _summed(samplers, scores))
+    listed = np.diff(samplers.indptr).astype(np.float64)
+    if policy == "degree":
+        return listed
     degrees = np.maximum(1, np.diff(demand.indptr))
-    rank = _on_seeds(demand, 1.0 / max(1, len(demand.seeds)))
     for _ in demand.fanouts:
-        rank += _summed(samplers, rank / degrees)
-    return rank
-
-
-def _on_seeds(demand: Demand, value: float) -> Scores:
-    values = np.zeros(demand.num_vertices)
-    values[demand.seeds] = value
-    return values
+        scores += _summed(samplers, scores / degrees if policy == "reverse-pagerank" else scores)
+        if policy == "reachable-degree":
+            # Only whether it is above 0 counts; without the cut the numbers of paths could overflow.
+            scores = np.minimum(1.0, scores)
+    return np.where(scores > 0, listed, 0.0) if policy == "reachable-degree" else scores
 
 
 def _summed(samplers: Samplers, values: Scores) -> Scores:
     """A times the values."""
     sums = np.empty_like(values)
-    in_parallel(
-        partial(
-            add_from_samplers,
-            indptr=samplers.indptr,
-            indices=samplers.indices,
-            values=values,
-            sums=sums,
-        ),
-        samplers.indptr,
-    )
+    indptr, indices = samplers.indptr, samplers.indices
+    in_parallel(partial(add_from_samplers, indptr=indptr, indices=indices, values=values, sums=sums), indptr)
     return sums

@@ -31,7 +31,6 @@ __all__ = [
     "finish_hop",
     "mark_single_edges",
     "pass_hop",
-    "transpose",
 ]
 
 Floats = npt.NDArray[np.float64]
@@ -61,38 +60,8 @@ def fingerprints(indptr: Longs, indices: Ids) -> tuple[np.uint64, np.uint64]:
 
 
 @numba.njit(cache=True, nogil=True)
-def transpose(
-    indptr: Longs,
-    indices: Ids,
-    out_indptr: Longs,
-    out_indices: Ids,
-) -> None:
-    """List, for each vertex, in whose lists it stands; `out_indptr` comes in as zeros."""
-    num_vertices = len(indptr) - 1
-    for edge in range(len(indices)):
-        out_indptr[indices[edge] + 1] += 1
-    for vertex in range(num_vertices):
-        out_indptr[vertex + 1] += out_indptr[vertex]
-    for vertex in range(num_vertices):
-        for edge in range(indptr[vertex], indptr[vertex + 1]):
-            other = indices[edge]
-            out_indices[out_indptr[other]] = vertex
-            out_indptr[other] += 1
-    # Filling has moved every start to the next one's.
-    for vertex in range(num_vertices, 0, -1):
-        out_indptr[vertex] = out_indptr[vertex - 1]
-    out_indptr[0] = 0
-
-
-@numba.njit(cache=True, nogil=True)
 def mark_single_edges(
-    first: int,
-    last: int,
-    indptr: Longs,
-    indices: Ids,
-    out_indptr: Longs,
-    out_indices: Ids,
-    single: Marks,
+    first: int, last: int, indptr: Longs, indices: Ids, out_indptr: Longs, out_indices: Ids, single: Marks
 ) -> None:
     """Note beside `out_indices` which of those that list a vertex it does not list: nothing comes back to them."""
     listed_by = np.full(len(indptr) - 1, -1, np.int64)
@@ -133,9 +102,7 @@ def estimate_shared(
             word += _GOLDEN
             draw = mix64(word)
             target = indices[indptr[vertex] + np.int64(((draw >> _32) * np.uint64(degree)) >> _32)]
-            source = out_indices[
-                out_indptr[vertex] + np.int64(((draw & _LOW_HALF) * np.uint64(listed)) >> _32)
-            ]
+            source = out_indices[out_indptr[vertex] + np.int64(((draw & _LOW_HALF) * np.uint64(listed)) >> _32)]
             if target == source:
                 continue
             if source == vertex:
@@ -175,14 +142,7 @@ def _share_drawn(fanout: int, degree: int) -> float:
 
 
 @numba.njit(cache=True, nogil=True)
-def begin_hop(
-    first: int,
-    last: int,
-    fanouts: Longs,
-    hop: int,
-    degrees: Longs,
-    states: Floats,
-) -> None:
+def begin_hop(first: int, last: int, fanouts: Longs, hop: int, degrees: Longs, states: Floats) -> None:
     """Note how likely an entry of each vertex's list is drawn, up to a hop: columns H + 1 to H + hop of the states."""
     num_hops = len(fanouts)
     for vertex in range(first, last):
@@ -293,14 +253,7 @@ def finish_hop(
 
 
 @numba.njit(cache=True, nogil=True)
-def add_from_samplers(
-    first: int,
-    last: int,
-    indptr: Longs,
-    indices: Ids,
-    values: Floats,
-    sums: Floats,
-) -> None:
+def add_from_samplers(first: int, last: int, indptr: Longs, indices: Ids, values: Floats, sums: Floats) -> None:
     """Add up in `sums`, for each vertex, a value of every vertex that lists it: `indices` are the latter."""
     for vertex in range(first, last):
         total = 0.0

@@ -22,7 +22,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from windrow.caching.store_kernels import Direct, Table, classify, fill_table, find_slots, sort_by_source
+from windrow.caching.store_kernels import Direct, Table, classify, fill_table, sort_by_source
 from windrow.comm.errors import DataError
 from windrow.comm.rows import group_by_owner
 
@@ -56,51 +56,33 @@ class CacheIndex:
                 f"cached id {array[position]} at position {position} is out of range: ids are 0 to {num_ids - 1}. "
                 "Check that the ids are in the numbering of this partition"
             )
-        self.num_ids = num_ids
-        self.num_cached = len(array)
+        count = len(array)
         self.direct: Direct = np.empty(0, np.int32)
         """int32 [N], slot of each id or -1; empty where there is a table, or nothing is cached."""
         self.table: Table = np.empty((0, 2), np.int64)
         """int64 [capacity, 2], (id, slot) or (-1, -1); empty where there is a direct map, or nothing is cached."""
-        capacity = 2 << max(0, self.num_cached - 1).bit_length()
+        capacity = 2 << max(0, count - 1).bit_length()
         repeated = -1
-        if self.num_cached > 0 and 4 * num_ids <= max(small_bytes, 16 * capacity):
+        if count > 0 and 4 * num_ids <= max(small_bytes, 16 * capacity):
             self.direct = np.full(num_ids, -1, np.int32)
-            slots = np.arange(self.num_cached, dtype=np.int32)
+            slots = np.arange(count, dtype=np.int32)
             self.direct[array] = slots
             overwritten = self.direct[array] != slots
             # Of an id that stands twice one slot has lost.
             repeated = int(overwritten.argmax()) if overwritten.any() else -1
-        elif self.num_cached > 0:
+        elif count > 0:
             self.table = np.full((capacity, 2), -1, np.int64)
             repeated = fill_table(array, self.table)
         if repeated >= 0:
-            raise DataError(
-                f"cached id {array[repeated]} is given twice: give each id once, as torch.unique does"
-            )
-
-    @property
-    def num_bytes(self) -> int:
-        """Memory of the map."""
-        return int(self.direct.nbytes + self.table.nbytes)
-
-    def slots(self, ids: Tensor) -> Tensor:
-        """Find the slots of ids.
-
-        Args:
-            ids: int64 [n] on the CPU, 0 <= id < N, which is not checked.
-
-        Returns:
-            int32 [n], -1 for an id that is not cached.
-        """
-        found = np.empty(len(ids), np.int32)
-        find_slots(ids.contiguous().numpy(), self.direct, self.table, found)
-        return torch.from_numpy(found)
+            raise DataError(f"cached id {array[repeated]} is given twice: give each id once, as torch.unique does")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
 class RowRequest:
-    """Where the rows of a list of ids come from, and where they belong; all tensors int64 on the CPU."""
+    """Where the rows of a list of ids come from, and where they belong; all tensors int64 on the CPU.
+
+    In each group ids keep their order.
+    """
 
     num_rows: int
     """Ids that were asked for."""
@@ -128,9 +110,6 @@ def plan_request(ids: Tensor, offsets: Sequence[int], rank: int, index: CacheInd
         offsets: [ranks + 1] never falling; rank r owns offsets[r] .. offsets[r + 1] - 1.
         rank: this one.
         index: what this rank has cached of the ids of others.
-
-    Returns:
-        The request. In each of its groups ids keep their order.
 
     Raises:
         DataError: nobody owns an id; names it and its position.

@@ -58,7 +58,6 @@ class CacheOptions:
     page-locked memory of the host. Means nothing on a CPU."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if isinstance(self.alpha, str):
             if self.alpha != "auto":
                 raise RecipeError(f'cache.alpha = "{self.alpha}": must be a number from 0, or "auto"')
@@ -74,24 +73,16 @@ class CacheOptions:
 
 
 def cache_capacity(alpha: float, num_vertices: int, num_parts: int) -> int:
-    """Remote rows that each rank keeps: floor(alpha * N / K), as in SALIENT++ (Kaler et al., MLSys 2023).
+    """Remote rows that each of K ranks keeps: floor(alpha * N / K), as in SALIENT++ (Kaler et al., MLSys 2023).
 
-    Args:
-        alpha: replication factor, from 0.
-        num_vertices: N.
-        num_parts: K, at least 1.
-
-    Returns:
-        At most N: more rows there are not.
+    At most N: more rows there are not.
     """
     # Decimals such as 0.29 lie a rounding below what was written, and would lose a row where the product is whole.
     exact = alpha * num_vertices / num_parts
     return min(num_vertices, math.floor(exact + 1e-9 * max(1.0, exact)))
 
 
-def choose_cached(
-    scores: npt.NDArray[np.float64], own: tuple[int, int], capacity: int
-) -> npt.NDArray[np.int64]:
+def choose_cached(scores: npt.NDArray[np.float64], own: tuple[int, int], capacity: int) -> npt.NDArray[np.int64]:
     """Choose the remote vertices to keep: those with the highest scores.
 
     Args:
@@ -101,9 +92,6 @@ def choose_cached(
 
     Returns:
         int64 ids, the best first, of equally good ones the lower id first.
-
-    Cost:
-        A sort of the remote vertices with a score, or of `capacity` of them where that is fewer.
     """
     wanted = scores > 0
     wanted[own[0] : own[1]] = False
@@ -131,23 +119,13 @@ def rows_that_fit(memory_gib: float, row_bytes: int) -> int:
     return int(memory_gib * GIB_BYTES) // row_bytes
 
 
-def rows_worth_keeping(
-    total: npt.NDArray[np.float64], own: tuple[int, int], *, steps: int, epochs: int
-) -> int:
+def rows_worth_keeping(total: npt.NDArray[np.float64], own: tuple[int, int], *, steps: int, epochs: int) -> int:
     """Remote rows that spare more transfers than they cost.
 
-    A kept row travels once, before training. One that is not kept travels ``steps * epochs * p`` times in expectation.
-    So keeping it pays where that is above 1. More rows never make training slower, but beyond this they would cost
-    more traffic than they save.
-
-    Args:
-        total: float64 [N], probability p of each vertex to be among the input rows of one minibatch.
-        own: first id of the rank's own vertices, and the one after its last.
-        steps: minibatches in an epoch.
-        epochs: of the whole run.
-
-    Returns:
-        How many vertices outside `own` have ``steps * epochs * p > 1``.
+    A kept row travels once, before training; one that is not kept ``steps * epochs * p`` times in expectation, p its
+    probability `total` [N] to be among the input rows of one of the `steps` minibatches of an epoch. So keeping it pays
+    where that is above 1: this counts such vertices outside `own`, from its first id to before its second. More rows
+    never make training slower, but they would cost more traffic than they save.
     """
     least = 1.0 / (steps * epochs)
     paying = total > least
@@ -159,14 +137,8 @@ def automatic_capacities(
 ) -> list[int]:
     """Rows that each rank keeps where the recipe says ``cache.alpha = "auto"``.
 
-    Those that are worth keeping, the best first, until the memory is full; every remote row where that is nearly all
-    of them and fits.
-
-    Args:
-        worthwhile: of each rank, what `rows_worth_keeping` gives.
-        remote: of each rank, how many vertices the others own.
-        row_bytes: of one row as it is kept.
-        memory_gib: the most memory of a rank for them, in units of 2**30 bytes.
+    Of each rank's `worthwhile` rows (`rows_worth_keeping`) the best ones, until `memory_gib` is full of rows of
+    `row_bytes`; all `remote` rows, those that others own, where nearly all of them pay and all fit.
     """
     affordable = rows_that_fit(memory_gib, row_bytes)
     if max(remote) <= affordable and sum(worthwhile) >= NEARLY_ALL * sum(remote):
@@ -183,12 +155,11 @@ def expected_remote_rows(
     *,
     steps: int,
 ) -> npt.NDArray[np.float64]:
-    """Rows that a part asks each owner for in an epoch, for several sizes of its cache.
+    """Rows that a part asks each owner for in an epoch of so many `steps`, for several sizes of its cache.
 
     Args:
         total: float64 [N], probability of each vertex to be among the input rows of one minibatch of the part.
-        ranking: int64 [n], remote vertices, the one that is kept first at the front, none twice. Vertices that are not
-            in it are never kept.
+        ranking: int64 [n], remote vertices, the one that is kept first at the front, none twice; others never are.
         offsets: [parts + 1], part p owns the ids offsets[p] .. offsets[p + 1] - 1.
         part: whose minibatches.
         capacities: integers [C] in any order, rows kept; more than n keeps n.
@@ -197,9 +168,6 @@ def expected_remote_rows(
     Returns:
         float64 [C, parts]; the part's own column is 0. Never more for a larger capacity, and exactly 0 where every
         vertex that can be asked for is kept.
-
-    Cost:
-        One pass over the vertices and one over the ranking.
     """
     num_parts = len(offsets) - 1
     kept = np.minimum(np.asarray(capacities, dtype=np.int64), len(ranking))
@@ -222,15 +190,9 @@ def knee_of_curve(kept: npt.ArrayLike, cost: npt.ArrayLike) -> int:
     """The point of a falling curve that lies furthest below the straight line from its first point to its last.
 
     Left of it a kept row saves more than the average row does, right of it less (Satopaa et al.: Finding a "Kneedle"
-    in a Haystack, ICDCS Workshops 2011, without its smoothing).
-
-    Args:
-        kept: [n] rising, at least one.
-        cost: [n] what is paid at each, never rising.
-
-    Returns:
-        Position of the knee. 0 where the cost never falls; the last where it falls in a straight line, or faster and
-        faster: then each row kept is worth as much as the one before.
+    in a Haystack, ICDCS Workshops 2011, without its smoothing). `kept` [n] rises, `cost` [n] never does. The position
+    is 0 where the cost never falls; the last where it falls in a straight line, or faster and faster: then each row
+    kept is worth as much as the one before.
     """
     x, y = np.asarray(kept, dtype=np.float64), np.asarray(cost, dtype=np.float64)
     fall, width = y[0] - y[-1], x[-1] - x[0]

@@ -1,24 +1,16 @@
-"""The loops of the stores: slots of cached ids and sources of rows (`windrow.caching.request`), the S3-FIFO cache."""
+"""The loops of `windrow.caching.request`: slots of cached ids and sources of rows."""
 
 import numba
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.inline_kernels import prefetch
+from windrow.comm.random import GOLDEN
 from windrow.comm.rows_kernels import find_owners
 
-__all__ = [
-    "AHEAD",
-    "MOST_USES",
-    "Direct",
-    "Table",
-    "access",
-    "classify",
-    "fill_table",
-    "find_slots",
-    "probe",
-    "sort_by_source",
-]
+__all__ = ["Direct", "Table", "classify", "fill_table", "sort_by_source"]
+
+Ids = npt.NDArray[np.int64]
 
 Direct = npt.NDArray[np.int32]
 """int32 [N], slot of each id or -1; or [0]."""
@@ -26,9 +18,8 @@ Direct = npt.NDArray[np.int32]
 Table = npt.NDArray[np.int64]
 """int64 [capacity, 2], (id, slot) or (-1, -1), the capacity a power of two above the number of ids; or [0, 2]."""
 
-GOLDEN = np.uint64(0x9E3779B97F4A7C15)
-"""2**64 divided by the golden ratio: multiples of it spread consecutive ids evenly (Knuth, The Art of Computer
-Programming, volume 3, section 6.4)."""
+_GOLDEN = np.uint64(GOLDEN)
+"""Multiples of it spread consecutive ids evenly (Knuth, The Art of Computer Programming, volume 3, section 6.4)."""
 
 AHEAD = 16
 """Ids between asking for an entry and reading it."""
@@ -37,7 +28,7 @@ AHEAD = 16
 @numba.njit(nogil=True, cache=True)
 def home(key: int, shift: np.uint64) -> np.int64:
     """Where the search for an id begins: the upper bits of its product."""
-    return np.int64((np.uint64(key) * GOLDEN) >> shift)
+    return np.int64((np.uint64(key) * _GOLDEN) >> shift)
 
 
 @numba.njit(nogil=True, cache=True)
@@ -51,7 +42,7 @@ def shift_of(capacity: int) -> np.uint64:
 
 
 @numba.njit(nogil=True, cache=True)
-def fill_table(ids: npt.NDArray[np.int64], table: Table) -> int:
+def fill_table(ids: Ids, table: Table) -> int:
     """Enter ids into an empty table, each with its position as slot.
 
     Returns:
@@ -70,7 +61,7 @@ def fill_table(ids: npt.NDArray[np.int64], table: Table) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def probe(key: int, table: Table, shift: np.uint64) -> int:
+def _probe(key: int, table: Table, shift: np.uint64) -> int:
     """The slot of an id, or -1."""
     mask = table.shape[0] - 1
     place = home(key, shift)
@@ -82,17 +73,8 @@ def probe(key: int, table: Table, shift: np.uint64) -> int:
 
 
 @numba.njit(nogil=True, cache=True)
-def find_slots(
-    ids: npt.NDArray[np.int64], direct: Direct, table: Table, slots: npt.NDArray[np.int32]
-) -> None:
-    """Find the slot of each id, or -1. One of `direct` and `table` is empty, or both are.
-
-    Args:
-        ids: [n], in 0..N - 1.
-        direct: see `Direct`.
-        table: see `Table`.
-        slots: [n]; written.
-    """
+def _find_slots(ids: Ids, direct: Direct, table: Table, slots: npt.NDArray[np.int32]) -> None:
+    """Write the slot of each id of 0..N - 1, or -1, into `slots` [n]. One of `direct` and `table` is empty, or both."""
     last = ids.size - 1
     if direct.size > 0:
         for i in range(ids.size):
@@ -103,36 +85,28 @@ def find_slots(
         flat = table.reshape(-1)
         for i in range(ids.size):
             prefetch(flat, 2 * home(ids[min(i + AHEAD, last)], shift))
-            slots[i] = probe(ids[i], table, shift)
+            slots[i] = _probe(ids[i], table, shift)
     else:
         slots[:] = -1
-
-
-Ids = npt.NDArray[np.int64]
 
 
 @numba.njit(nogil=True, cache=True)
 def classify(
     ids: Ids,
-    offsets: npt.NDArray[np.int64],
+    offsets: Ids,
     rank: int,
     direct: Direct,
     table: Table,
     source: npt.NDArray[np.int32],
     slots: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
+    counts: Ids,
 ) -> int:
-    """Find where the row of each id comes from: a rank, or the cache.
+    """Find where the row of each id [n] comes from: a rank, or the cache.
 
-    Args:
-        ids: [n].
-        offsets: [ranks + 1], never falling.
-        rank: this one; its own rows come from itself, also where they are cached.
-        direct: of a `windrow.caching.request.CacheIndex`.
-        table: of the same.
-        source: [n]; written: the rank that owns the id, or `ranks` where it is cached.
-        slots: [n]; written: slot in the cache, where it is cached.
-        counts: [ranks + 1] of zeros; written: how many come from each source.
+    Rank r owns the ids from offsets[r] to offsets[r + 1]; the rows of `rank` come from itself, also where they are
+    cached. `direct` and `table` are those of a `windrow.caching.request.CacheIndex`. Written: `source` [n], the rank
+    that owns the id, or `ranks` where it is cached; `slots` [n], the slot where it is; `counts` [ranks + 1], zeros
+    before, how many come from each source.
 
     Returns:
         The first position whose id nobody owns (the rest is unfinished then), or -1.
@@ -141,7 +115,7 @@ def classify(
     _, outside = find_owners(ids, offsets, source, counts[:num_ranks])
     if outside >= 0:
         return outside
-    find_slots(ids, direct, table, slots)
+    _find_slots(ids, direct, table, slots)
     cached = 0
     for i in range(ids.size):
         owner = source[i]
@@ -160,21 +134,15 @@ def sort_by_source(
     slots: npt.NDArray[np.int32],
     first: int,
     rank: int,
-    cursors: npt.NDArray[np.int64],
+    cursors: Ids,
     values: Ids,
     places: Ids,
 ) -> None:
-    """Group ids by source, keeping their order within each.
+    """Group ids [n] by source, keeping their order within each.
 
-    Args:
-        ids: [n].
-        source: [n] from `classify`.
-        slots: [n] from `classify`.
-        first: id of this rank's first row.
-        rank: this one.
-        cursors: [ranks + 1], where each source's group starts; changed.
-        values: [n]; written: ids of other ranks, positions among the own rows, or slots of the cache.
-        places: [n]; written: the position of each among `ids`.
+    `source` and `slots` come from `classify`; `first` is the id of this rank's first row; `cursors` [ranks + 1], where
+    each source's group starts, is changed. Written: `values` [n], ids of other ranks, positions among the own rows, or
+    slots of the cache; `places` [n], the position of each among `ids`.
     """
     cache = cursors.size - 1
     for i in range(ids.size):
@@ -184,98 +152,3 @@ def sort_by_source(
         value = ids[i] - (first if where == rank else 0)
         values[place] = slots[i] if where == cache else value
         places[place] = i
-
-
-NOWHERE, SMALL, MAIN = 0, 1, 2
-"""The queue that an id stands in."""
-
-MOST_USES = 3
-"""Uses are counted in two bits."""
-
-SMALL_HEAD, SMALL_COUNT, MAIN_HEAD, MAIN_COUNT, NUM_FORGOTTEN = 0, 1, 2, 3, 4
-"""Places of the cursors: oldest entry and length of each ring, and how many ids the small queue has ever let
-go."""
-
-Int64Array = npt.NDArray[np.int64]
-
-
-@numba.njit(nogil=True, cache=True)
-def _evict_from_main(
-    uses: npt.NDArray[np.uint8],
-    queue: npt.NDArray[np.uint8],
-    main: Int64Array,
-    cursors: Int64Array,
-) -> None:
-    """Let go the oldest id that was not used since it last came by; the others go round again, one use less."""
-    while True:
-        oldest = main[cursors[MAIN_HEAD]]
-        cursors[MAIN_HEAD] = (cursors[MAIN_HEAD] + 1) % main.size
-        if uses[oldest] == 0:
-            break
-        uses[oldest] -= np.uint8(1)
-        main[(cursors[MAIN_HEAD] + cursors[MAIN_COUNT] - 1) % main.size] = oldest
-    cursors[MAIN_COUNT] -= 1
-    queue[oldest] = NOWHERE
-
-
-@numba.njit(nogil=True, cache=True)
-def access(
-    ids: Int64Array,
-    shares: tuple[int, int],
-    uses: npt.NDArray[np.uint8],
-    queue: npt.NDArray[np.uint8],
-    forgotten: Int64Array,
-    small: Int64Array,
-    main: Int64Array,
-    cursors: Int64Array,
-    found: npt.NDArray[np.bool_],
-) -> None:
-    """Use ids one after another.
-
-    Args:
-        ids: [n].
-        shares: room of the small and the main queue; together the capacity, at least 1.
-        uses: [N], uses of each cached id.
-        queue: [N], which queue each id stands in.
-        forgotten: [N], as how many-th the small queue let go each id that it did not use again; 0 for never.
-        small: [capacity], ring of ids.
-        main: [capacity], ring of ids.
-        cursors: see `SMALL_HEAD`.
-        found: [n] False; written: whether each id was cached when it was used.
-    """
-    small_share, main_share = shares
-    capacity = small_share + main_share
-    for i in range(ids.size):
-        key = ids[i]
-        if queue[key] != NOWHERE:
-            found[i] = True
-            uses[key] = min(uses[key] + 1, MOST_USES)
-            continue
-        while cursors[SMALL_COUNT] + cursors[MAIN_COUNT] >= capacity:
-            if cursors[SMALL_COUNT] < small_share:
-                _evict_from_main(uses, queue, main, cursors)
-                continue
-            oldest = small[cursors[SMALL_HEAD]]
-            cursors[SMALL_HEAD] = (cursors[SMALL_HEAD] + 1) % capacity
-            cursors[SMALL_COUNT] -= 1
-            if uses[oldest] > 1 and main_share > 0:
-                queue[oldest] = MAIN
-                uses[oldest] = 0
-                if cursors[MAIN_COUNT] >= main_share:
-                    _evict_from_main(uses, queue, main, cursors)
-                main[(cursors[MAIN_HEAD] + cursors[MAIN_COUNT]) % capacity] = oldest
-                cursors[MAIN_COUNT] += 1
-            else:
-                queue[oldest] = NOWHERE
-                cursors[NUM_FORGOTTEN] += 1
-                forgotten[oldest] = cursors[NUM_FORGOTTEN]
-        uses[key] = 0
-        if forgotten[key] > 0 and cursors[NUM_FORGOTTEN] - forgotten[key] < main_share:
-            queue[key] = MAIN
-            main[(cursors[MAIN_HEAD] + cursors[MAIN_COUNT]) % capacity] = key
-            cursors[MAIN_COUNT] += 1
-        else:
-            queue[key] = SMALL
-            small[(cursors[SMALL_HEAD] + cursors[SMALL_COUNT]) % capacity] = key
-            cursors[SMALL_COUNT] += 1
-        forgotten[key] = 0

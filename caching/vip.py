@@ -42,18 +42,11 @@ from windrow.caching.ranking_kernels import (
     finish_hop,
     mark_single_edges,
     pass_hop,
-    transpose,
 )
 from windrow.comm.random import stream_key
+from windrow.comm.transpose_kernels import transpose
 
-__all__ = [
-    "Demand",
-    "InclusionProbabilities",
-    "Samplers",
-    "find_samplers",
-    "in_parallel",
-    "inclusion_probabilities",
-]
+__all__ = ["Demand", "Samplers", "find_samplers", "in_parallel", "inclusion_probabilities"]
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -103,14 +96,7 @@ class Samplers:
 
 
 def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Samplers:
-    """Read the lists of a graph the other way round.
-
-    Args:
-        indptr: int64 [N + 1], where each vertex's list starts.
-        indices: int32 or int64 [E], the lists one after another; in any order.
-
-    Returns:
-        The same on any number of threads.
+    """Read the lists of a graph the other way round, the same on any number of threads; see `Demand` for the arrays.
 
     Cost:
         O(E), on as many threads as PyTorch has. Memory: 4 bytes per vertex; for a graph that is not undirected also a
@@ -121,23 +107,20 @@ def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer
     out_indptr, out_indices = indptr, indices
     if forward != backward:
         out_indptr, out_indices = np.zeros_like(indptr), np.empty_like(indices)
-        transpose(indptr, indices, out_indptr, out_indices)
+        transpose(indptr, indices, out_indptr, out_indices, None)
         marks = single = np.empty(len(indices), np.bool_)
-        in_parallel(
-            lambda first, last: mark_single_edges(
-                first, last, indptr, indices, out_indptr, out_indices, marks
-            ),
-            out_indptr,
-            chunks_per_thread=1,
-        )
+
+        def mark(first: int, last: int) -> None:
+            mark_single_edges(first, last, indptr, indices, out_indptr, out_indices, marks)
+
+        in_parallel(mark, out_indptr, chunks_per_thread=1)
     shared = np.empty(len(indptr) - 1, np.float32)
     key = np.uint64(stream_key(0))
-    in_parallel(
-        lambda first, last: estimate_shared(
-            first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared
-        ),
-        indptr,
-    )
+
+    def estimate(first: int, last: int) -> None:
+        estimate_shared(first, last, PAIRS_PER_VERTEX, key, indptr, indices, out_indptr, out_indices, shared)
+
+    in_parallel(estimate, indptr)
     return Samplers(indptr=out_indptr, indices=out_indices, single=single, shared=shared)
 
 
@@ -174,21 +157,7 @@ CERTAIN = -200.0
 finite, so that differences are numbers."""
 
 
-@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
-class InclusionProbabilities:
-    """How likely a minibatch of a rank needs each vertex."""
-
-    hops: tuple[npt.NDArray[np.float64], ...]
-    """float64 [N] for no hop (the seeds themselves), one hop, and so on: probability that one minibatch has found the
-    vertex by then. Never falls from hop to hop."""
-
-    @property
-    def total(self) -> npt.NDArray[np.float64]:
-        """float64 [N], probability that the vertex is among the input rows of one minibatch: that of the last hop."""
-        return self.hops[-1]
-
-
-def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None) -> InclusionProbabilities:
+def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None) -> npt.NDArray[np.float64]:
     """Compute how likely one minibatch of a rank needs each vertex.
 
     Args:
@@ -196,11 +165,13 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
         samplers: of the same graph, where they are known from another rank's demand; else they are found.
 
     Returns:
-        Probabilities from 0 to 1, finite, the same on any number of threads. Vertices that cannot be reached have 0.
+        float64 [H + 1, N]: row h is the probability that one minibatch has found the vertex after h hops, and the last
+        row that it is among the input rows. Never falls from hop to hop; 0 where a vertex cannot be reached. The same
+        on any number of threads.
 
     Cost:
         One pass over the edges per hop, on as many threads as PyTorch has. Memory: 8 * (4 H + 5) bytes per vertex for
-        H hops, 136 for three, and what `windrow.caching.vip.find_samplers` takes.
+        H hops, 136 for three, and what `find_samplers` takes.
     """
     num_vertices, num_hops = demand.num_vertices, len(demand.fanouts)
     if samplers is None:
@@ -216,9 +187,7 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
     missed, redundant = np.empty(num_vertices), np.empty(num_vertices)
 
     for hop in range(1, num_hops + 1):
-        in_parallel(
-            partial(begin_hop, fanouts=fanouts, hop=hop, degrees=degrees, states=states), demand.indptr
-        )
+        in_parallel(partial(begin_hop, fanouts=fanouts, hop=hop, degrees=degrees, states=states), demand.indptr)
         in_parallel(
             partial(
                 pass_hop, fanouts=fanouts, hop=hop, certain=CERTAIN, degrees=degrees, indptr=samplers.indptr,
@@ -234,4 +203,4 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
             ),
             demand.indptr,
         )  # fmt: skip
-    return InclusionProbabilities(hops=tuple(hops))
+    return hops

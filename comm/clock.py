@@ -136,9 +136,7 @@ def _ping_pong(world: World) -> _PingPong:
 
 
 def _send(world: World, peer: int, values: list[int]) -> None:
-    world.start_exchange(
-        _only(world, peer, torch.tensor(values)), _only(world, peer, _nothing()), stage=STAGE
-    ).wait()
+    world.start_exchange(_only(world, peer, torch.tensor(values)), _only(world, peer, _nothing()), stage=STAGE).wait()
 
 
 def _receive(world: World, peer: int, count: int) -> list[int]:

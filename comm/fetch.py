@@ -44,7 +44,9 @@ class IdRequest:
         self._moving: Pending[None] | None = None
 
     def send_ids(self) -> None:
-        """Wait for the counts and send the ids. Collective."""
+        """Wait for the counts and send the ids, once. Collective."""
+        if self._moving is not None:
+            return
         counts = self._counting.wait()
         self._asked = list(torch.empty(sum(counts), dtype=torch.int64).split(counts))
         wanted = list(self._ids.split(self._counts))
@@ -54,14 +56,13 @@ class IdRequest:
 
     def wait(self) -> list[Tensor]:
         """Wait for the ids: int64 [n] positions of the rows that each rank asks this one for, its own included."""
-        assert self._moving is not None, "send_ids comes first"
+        self.send_ids()
+        assert self._moving is not None
         self._moving.wait()
         return [asked - self._first for asked in self._asked]
 
 
-def fetch_rows(
-    wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *, out: Tensor | None = None
-) -> Tensor:
+def fetch_rows(wire: Wire, offsets: Sequence[int], rows: Tensor, ids: Tensor, *, out: Tensor | None = None) -> Tensor:
     """Gather rows from wherever they live, and wait for them. Collective: every rank calls it, if with no ids.
 
     Rows travel in rounds of bounded memory that overlap::
@@ -105,9 +106,7 @@ def fetch_rows(
     if world.meter is not None:
         own = counts[world.rank]
         world.meter.record_found(f"{wire.stage}: rows", local=own, remote=sum(counts) - own)
-    request = IdRequest(wire, grouped, counts, offsets[world.rank])
-    request.send_ids()
-    positions = request.wait()
+    positions = IdRequest(wire, grouped, counts, offsets[world.rank]).wait()
     bounds = offsets_from_counts(counts)
     fetched = rows.new_empty((len(ids), *rows.shape[1:])) if out is None else out
 

@@ -96,8 +96,7 @@ class _HierarchicalWorld(DerivedWorld):
         self._relay = relays(groups)
         equal = np.full((self.size, self.size), exchange_bytes / self.size)
         self._exchanges_directly = links is not None and (
-            predict_hierarchical_all_to_all(links, equal, groups)
-            > WORTHWHILE * predict_all_to_all(links, equal)
+            predict_hierarchical_all_to_all(links, equal, groups) > WORTHWHILE * predict_all_to_all(links, equal)
         )
         self._sums_directly: dict[tuple[float, bool], bool] = {}
 
@@ -168,9 +167,7 @@ class _HierarchicalWorld(DerivedWorld):
         nothing = torch.empty(0, dtype=torch.uint8, device=device)
         outgoing = [nothing if p == rank or t.numel() == 0 else as_bytes(t) for p, t in enumerate(sends)]
         # What each rank of this host passes on, and to whom.
-        targets = {
-            via: [t for t in range(size) if t not in host and self._relay[rank, t] == via] for via in host
-        }
+        targets = {via: [t for t in range(size) if t not in host and self._relay[rank, t] == via] for via in host}
         mine = targets[rank]
 
         def numbers(values: Sequence[int]) -> Tensor:

@@ -45,9 +45,7 @@ def hash_id(key: np.uint64, number: np.uint64) -> np.uint64:
 _READ, _KEEP_IN_ALL_CACHES, _DATA = 0, 3, 1
 
 
-def _prefetch(
-    _typing_context: object, array: types.Array, _position: types.Integer
-) -> tuple[Any, Callable[..., Any]]:
+def _prefetch(_typing_context: object, array: types.Array, _position: types.Integer) -> tuple[Any, Callable[..., Any]]:
     def generate(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
         data = context.make_array(signature.args[0])(context, builder, arguments[0]).data
         address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())

@@ -122,9 +122,7 @@ def _reduction_cost(links: Links, reduction: Samples) -> CollectiveCost:
     )
 
 
-def _by_wire(
-    reduction: Samples, wire: Mapping[float, float], chosen: Sequence[float]
-) -> dict[float, list[float]]:
+def _by_wire(reduction: Samples, wire: Mapping[float, float], chosen: Sequence[float]) -> dict[float, list[float]]:
     """Samples of some sizes, under the seconds that their bytes are on the wire."""
     found: dict[float, list[float]] = {}
     for num_bytes in chosen:

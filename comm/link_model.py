@@ -145,9 +145,7 @@ def predict_all_reduce(links: Links, num_bytes: float) -> float:
     return cost.call_s + latency + max(0.0, wire - cost.hidden_s)
 
 
-def predict_hierarchical_all_to_all(
-    links: Links, num_bytes: ArrayLike, groups: Sequence[Sequence[int]]
-) -> float:
+def predict_hierarchical_all_to_all(links: Links, num_bytes: ArrayLike, groups: Sequence[Sequence[int]]) -> float:
     """Seconds of an all-to-all within hosts and then between them, as `windrow.comm.hierarchy` has it.
 
     Args:
@@ -211,9 +209,7 @@ def reduction_latency_s(links: Links, rounds: list[ReductionRound]) -> float:
 
 def reduction_seconds(links: Links, rounds: list[ReductionRound]) -> float:
     """Seconds that rounds spend on the wire and with adding, latencies left out."""
-    return sum(
-        wire_seconds(links, step.num_bytes) + links.add_seconds_per_byte * step.added_bytes for step in rounds
-    )
+    return sum(wire_seconds(links, step.num_bytes) + links.add_seconds_per_byte * step.added_bytes for step in rounds)
 
 
 def all_reduce_rounds(size: int, num_bytes: float) -> list[ReductionRound]:

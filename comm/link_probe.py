@@ -73,9 +73,7 @@ class ProbeOptions:
 
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""
-        if not self.sizes_bytes or any(
-            a >= b for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)
-        ):
+        if not self.sizes_bytes or any(a >= b for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)):
             raise ValueError(f"sizes_bytes = {self.sizes_bytes}: expected rising lengths")
         if self.sizes_bytes[0] < 1 or not 1 <= self.min_repeats <= self.max_repeats:
             raise ValueError(
@@ -97,9 +95,7 @@ class ProbeOptions:
         return 0 if affordable < self.min_repeats else min(affordable, self.max_repeats)
 
 
-def measure_links(
-    world: World, options: ProbeOptions | None = None, *, device: torch.device | str = "cpu"
-) -> Links:
+def measure_links(world: World, options: ProbeOptions | None = None, *, device: torch.device | str = "cpu") -> Links:
     """Measure latency and seconds per byte of every ordered pair of ranks, and what all share. Collective.
 
     Takes about two seconds for each pair of ranks, pairs one at a time; nothing else should go on meanwhile.

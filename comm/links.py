@@ -241,9 +241,7 @@ class NetworkDescription:
             seconds_per_byte(rate)
         for node in self.node_rates:
             if not (node.isdecimal() and int(node) < self.nodes):
-                raise RecipeError(
-                    f"node_rates names machine {node!r}: expected a number from 0 to {self.nodes - 1}"
-                )
+                raise RecipeError(f"node_rates names machine {node!r}: expected a number from 0 to {self.nodes - 1}")
 
 
 def seconds_per_byte(rate: str) -> float:
@@ -271,9 +269,7 @@ def described_links(network: NetworkDescription) -> Links:
         Links of ``nodes * ranks_per_node`` ranks, those of machine 0 first, on hosts node0, node1, ...; nothing hidden,
         nothing shared, so that predictions are the textbook's.
     """
-    rates = [
-        seconds_per_byte(network.node_rates.get(str(node), network.rate)) for node in range(network.nodes)
-    ]
+    rates = [seconds_per_byte(network.node_rates.get(str(node), network.rate)) for node in range(network.nodes)]
     node = np.repeat(np.arange(network.nodes), network.ranks_per_node)
     card = np.array(rates)[node] / network.wire_share
     inside = node[:, None] == node[None, :]

@@ -145,8 +145,7 @@ class Loopback(World):
                 hub.fail(rank, error)
 
         threads = [
-            threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}", daemon=True)
-            for rank in range(size)
+            threading.Thread(target=one_rank, args=(rank,), name=f"rank {rank}", daemon=True) for rank in range(size)
         ]
         for thread in threads:
             thread.start()
@@ -170,9 +169,7 @@ class Loopback(World):
         del gives_way  # A message has arrived when it is posted.
         lanes = lanes or [0] * self.size
         pairs = [(p, lanes[p]) for p in range(self.size) if p != self.rank]
-        self._hub.post(
-            {self._sending(*pair): sends[pair[0]].clone() for pair in pairs if sends[pair[0]].numel()}
-        )
+        self._hub.post({self._sending(*pair): sends[pair[0]].clone() for pair in pairs if sends[pair[0]].numel()})
         keys = {pair[0]: self._receiving(*pair) for pair in pairs if receives[pair[0]].numel()}
 
         def take(messages: dict[int, Tensor]) -> None:

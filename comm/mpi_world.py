@@ -346,23 +346,16 @@ class MPIWorld(World):
             tags = [PACED] * self.size
         # Receives first, and every rank starts with its right-hand neighbour: no rank is everybody's first target.
         steps = range(1, self.size)
-        incoming = self._chunks(
-            receives, [(self.rank - step) % self.size for step in steps], gives_way=gives_way
-        )
-        outgoing = self._chunks(
-            sends, [(self.rank + step) % self.size for step in steps], gives_way=gives_way
-        )
+        incoming = self._chunks(receives, [(self.rank - step) % self.size for step in steps], gives_way=gives_way)
+        outgoing = self._chunks(sends, [(self.rank + step) % self.size for step in steps], gives_way=gives_way)
         peers: list[int | None] = [peer for peer, _ in incoming]
         requests = [
-            self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tags[peer])
-            for peer, chunk in incoming
+            self._communicator.Irecv([chunk, MPI.BYTE], source=peer, tag=tags[peer]) for peer, chunk in incoming
         ]
         if gives_way:
             return self._posted(requests, peers, self._paced.add(outgoing))
         peers += [peer for peer, _ in outgoing]
-        requests += [
-            self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tags[peer]) for peer, chunk in outgoing
-        ]
+        requests += [self._communicator.Isend([chunk, MPI.BYTE], dest=peer, tag=tags[peer]) for peer, chunk in outgoing]
         return self._posted(requests, peers)
 
     def post_all_reduce(self, tensor: Tensor, op: ReduceOp) -> Request:
@@ -429,9 +422,7 @@ class MPIWorld(World):
                 self._in_flight.remove(posted)
         return len(self._in_flight) > 0
 
-    def _chunks(
-        self, tensors: Sequence[Tensor], peers: Sequence[int], *, gives_way: bool
-    ) -> list[tuple[int, object]]:
+    def _chunks(self, tensors: Sequence[Tensor], peers: Sequence[int], *, gives_way: bool) -> list[tuple[int, object]]:
         largest = self._largest_message_bytes
         if gives_way:
             largest = min(largest, PACED_MESSAGE_BYTES)

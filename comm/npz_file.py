@@ -36,9 +36,7 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
     except FileNotFoundError as error:
         raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
     except OSError as error:
-        raise DataError(
-            f"{path}: cannot be read ({error.strerror}); correct the path or its permissions"
-        ) from error
+        raise DataError(f"{path}: cannot be read ({error.strerror}); correct the path or its permissions") from error
 
 
 def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[np.int64]:
@@ -59,9 +57,7 @@ def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -
         raise DataError(f"{path}: there is no array {name!r}; the arrays are {sorted(arrays)}. Rename it")
     array = arrays[name]
     if not np.issubdtype(array.dtype, np.integer) or array.ndim != 1:
-        raise DataError(
-            f"{path}: array {name!r} has type {array.dtype} and shape {array.shape}; need 1-D integers"
-        )
+        raise DataError(f"{path}: array {name!r} has type {array.dtype} and shape {array.shape}; need 1-D integers")
     return array.astype(np.int64)
 
 

@@ -39,17 +39,13 @@ def reduce_in_order(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
     return total
 
 
-def reduce_in_steps(
-    world: "World", flat: Tensor, op: ReduceOp, codec: "Codec | None" = None
-) -> "Iterator[Request]":
+def reduce_in_steps(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec | None" = None) -> "Iterator[Request]":
     """Reduce a vector in place over all ranks; only what travels is encoded (None: as it is)."""
     # Here, not when the generator begins: the order in which lanes are given must not depend on what has come.
     return _reduce(world, flat, op, codec or Fp32Codec(), world.new_lanes())
 
 
-def _reduce(
-    world: "World", flat: Tensor, op: ReduceOp, codec: "Codec", lanes: Sequence[int]
-) -> "Iterator[Request]":
+def _reduce(world: "World", flat: Tensor, op: ReduceOp, codec: "Codec", lanes: Sequence[int]) -> "Iterator[Request]":
     pieces = flat.tensor_split(world.size)
     yield from reduce_pieces(world, pieces, op, codec, lanes)
     yield from gather_pieces(world, pieces, codec, lanes)
@@ -64,9 +60,7 @@ def reduce_pieces(
     # The memory of the result cannot be received into: it holds what is to be added.
     wires = [torch.empty_like(own, dtype=codec.wire_dtype(own.dtype)) for _ in pieces]
     yield world.post_exchange(sends, wires, lanes=lanes)
-    parts = [
-        own if p == world.rank else codec.decode(wire, torch.empty_like(own)) for p, wire in enumerate(wires)
-    ]
+    parts = [own if p == world.rank else codec.decode(wire, torch.empty_like(own)) for p, wire in enumerate(wires)]
     own.copy_(reduce_in_order(parts, op))
 
 
@@ -77,11 +71,7 @@ def gather_pieces(
     wire = codec.encode(pieces[world.rank])
     # Where nothing is converted pieces are received in place.
     wires = [
-        wire
-        if p == world.rank
-        else piece
-        if wire.dtype == piece.dtype
-        else torch.empty_like(piece, dtype=wire.dtype)
+        wire if p == world.rank else piece if wire.dtype == piece.dtype else torch.empty_like(piece, dtype=wire.dtype)
         for p, piece in enumerate(pieces)
     ]
     yield world.post_exchange([wire] * world.size, wires, lanes=lanes)

@@ -190,9 +190,7 @@ class Route:
     def as_they_stand(self, sources: Sequence[Tensor | RowSource], codec: Codec) -> list[Tensor | None]:
         """For each rank the memory of its message, where that can be sent or received without a copy."""
         outgoing = self.outgoing[: self.wire.world.size]
-        return [
-            self._contiguous(blocks[0], sources, codec) if len(blocks) == 1 else None for blocks in outgoing
-        ]
+        return [self._contiguous(blocks[0], sources, codec) if len(blocks) == 1 else None for blocks in outgoing]
 
     def receivable(self, targets: Sequence[Tensor], codec: Codec) -> list[Tensor | None]:
         """For each rank the memory that its message can be received in without a copy."""
@@ -203,15 +201,9 @@ class Route:
             for landings, shapes in zip(self.landings, self.arriving, strict=False)
         ]
 
-    def _contiguous(
-        self, block: Block, matrices: Sequence[Tensor | RowSource], codec: Codec
-    ) -> Tensor | None:
+    def _contiguous(self, block: Block, matrices: Sequence[Tensor | RowSource], codec: Codec) -> Tensor | None:
         matrix, dtype = matrices[block.matrix], self.wire.dtype
-        if (
-            codec.wire_dtype(dtype) != dtype
-            or not isinstance(block.rows, slice)
-            or not isinstance(matrix, Tensor)
-        ):
+        if codec.wire_dtype(dtype) != dtype or not isinstance(block.rows, slice) or not isinstance(matrix, Tensor):
             return None
         view = _view(matrix, block)
         fits = matrix.dtype == dtype and view.is_contiguous() and view.device == self.wire.packed_on
@@ -241,9 +233,7 @@ class Transfer:
         for peer, number, packed in sent.to_fill():
             block = route.outgoing[peer][number]
             _copy(sources[block.matrix], block, packed)
-        received = Messages(
-            self._wire, codec, route.arriving, route.receivable(into, codec) if into else None
-        )
+        received = Messages(self._wire, codec, route.arriving, route.receivable(into, codec) if into else None)
         self._post(sent, received, self._key, stage=self._wire.rows_stage)
 
     def land_own(self, targets: Sequence[Tensor]) -> None:

@@ -89,9 +89,7 @@ def move_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool = False, a
     if on_cpu and rows.dtype == out.dtype == torch.float32:
         if rows.stride(1) != 1:
             rows = rows.contiguous()
-        move_columns_kernel(
-            _memory(rows), rows.stride(0), _memory(out), out.stride(0), len(rows), runs, back, add
-        )
+        move_columns_kernel(_memory(rows), rows.stride(0), _memory(out), out.stride(0), len(rows), runs, back, add)
     elif on_cpu and torch.float32 in (rows.dtype, out.dtype):
         _convert_columns(rows, out, runs, back=back, add=add)
     else:

@@ -48,17 +48,13 @@ class _Works(Request):
             return False
         # A work that failed is complete as well: only waiting for it tells.
         self._waiting = [
-            (work, peer)
-            for work, peer in self._waiting
-            if not (work.is_completed() and self._is_done(work, peer))
+            (work, peer) for work, peer in self._waiting if not (work.is_completed() and self._is_done(work, peer))
         ]
         return not self._waiting
 
     def late_peers(self) -> Sequence[int]:
         peers = {peer for _, peer in self._waiting}
-        return (
-            list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
-        )
+        return list(range(self._size)) if None in peers else sorted(peer for peer in peers if peer is not None)
 
     def _is_done(self, work: dist.Work, peer: int | None) -> bool:
         """Wait for a work; False where the patience ran out first."""
@@ -117,9 +113,7 @@ class TorchWorld(World):
         self._rendezvous = rendezvous
         self._latest_works: deque[dist.Work] = deque(maxlen=LATEST_WORKS)
         timeout = timedelta(seconds=deadline_s)
-        store = TCPStore(
-            rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout
-        )
+        store = TCPStore(rendezvous.host, rendezvous.port, self.size, is_master=self.rank == 0, timeout=timeout)
         # The group gives up later than we do, so that it is our error that is seen: it names stage and peers.
         dist.init_process_group(
             backend, store=store, rank=self.rank, world_size=self.size, timeout=GROUP_PATIENCE * timeout
@@ -140,9 +134,7 @@ class TorchWorld(World):
         for step in range(1, self.size):
             source, target = (self.rank - step) % self.size, (self.rank + step) % self.size
             if receives[source].numel():
-                operations.append(
-                    dist.P2POp(dist.irecv, as_bytes(receives[source]), source, tag=lanes[source])
-                )
+                operations.append(dist.P2POp(dist.irecv, as_bytes(receives[source]), source, tag=lanes[source]))
             if sends[target].numel():
                 operations.append(dist.P2POp(dist.isend, as_bytes(sends[target]), target, tag=lanes[target]))
         works = dist.batch_isend_irecv(operations) if operations else []

@@ -228,9 +228,7 @@ def make_codec(name: CodecName) -> Codec:
     codecs: dict[str, type[Codec]] = {"fp32": Fp32Codec, "fp16": Fp16Codec, "bf16": Bf16Codec}
     if name not in codecs:
         nearest = difflib.get_close_matches(name, codecs, n=1, cutoff=0.0)[0]
-        raise RecipeError(
-            f"no codec is called {name!r}; did you mean {nearest!r}? There are {', '.join(codecs)}"
-        )
+        raise RecipeError(f"no codec is called {name!r}; did you mean {nearest!r}? There are {', '.join(codecs)}")
     return codecs[name]()
 
 

@@ -65,9 +65,7 @@ class World(ABC):
     has_lanes = True
     """Whether lanes keep messages apart; where they do not, ranks must post in the same order."""
 
-    def __init__(
-        self, rank: int, size: int, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
-    ) -> None:
+    def __init__(self, rank: int, size: int, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False) -> None:
         self.rank = rank
         self.size = size
         self.ranks: Sequence[int] = range(size)
@@ -207,9 +205,7 @@ class World(ABC):
                     meter.record_received(stage, self.ranks[peer], received_from, bytes_received)
 
         end = self._recorded(finish, "exchange", stage, outgoing, incoming)
-        return self._pending(
-            self.post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage
-        )
+        return self._pending(self.post_exchange(outgoing, incoming, gives_way=gives_way), end, "exchange", stage)
 
     def start_all_to_all(
         self,
@@ -307,17 +303,11 @@ class World(ABC):
             CollectiveMismatchError: in debug mode, where ranks disagree.
         """
         if tensor.dtype not in REDUCIBLE:
-            raise TypeError(
-                f"all_reduce of {tensor.dtype}: convert to one of {', '.join(map(str, REDUCIBLE))}"
-            )
+            raise TypeError(f"all_reduce of {tensor.dtype}: convert to one of {', '.join(map(str, REDUCIBLE))}")
         if not tensor.is_contiguous():
-            raise ValueError(
-                "all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()"
-            )
+            raise ValueError("all_reduce works in place and needs a contiguous tensor: pass tensor.contiguous()")
         if codec is not None and (op != "sum" or tensor.dtype != torch.float32):
-            raise TypeError(
-                f"all_reduce of {tensor.dtype} by {op!r} with a codec: codecs are for sums of float32"
-            )
+            raise TypeError(f"all_reduce of {tensor.dtype} by {op!r} with a codec: codecs are for sums of float32")
         travels_as = "" if codec is None else type(codec).__name__
         self._agree(
             "all_reduce",
@@ -339,15 +329,11 @@ class World(ABC):
 
         end = self._recorded(finish, "all_reduce", stage, [target], [target])
         request = (
-            self.post_all_reduce(transport, op)
-            if codec is None or self.size == 1
-            else self.post_sum(transport, codec)
+            self.post_all_reduce(transport, op) if codec is None or self.size == 1 else self.post_sum(transport, codec)
         )
         return self._pending(request, end, "all_reduce", stage)
 
-    def all_reduce(
-        self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum", codec: "Codec | None" = None
-    ) -> Tensor:
+    def all_reduce(self, tensor: Tensor, *, stage: str, op: ReduceOp = "sum", codec: "Codec | None" = None) -> Tensor:
         """`start_all_reduce` and wait for it."""
         return self.start_all_reduce(tensor, stage=stage, op=op, codec=codec).wait()
 
@@ -422,9 +408,7 @@ class World(ABC):
     def _pending(self, request: Request, finish: Callable[[], T], operation: str, stage: str) -> Pending[T]:
         description = f"{self.name}, {operation} in stage {stage!r}"
         on_waited = None if self.meter is None else functools.partial(self.meter.record_waiting, stage)
-        return Pending(
-            request, finish, description=description, deadline_s=self.deadline_s, on_waited=on_waited
-        )
+        return Pending(request, finish, description=description, deadline_s=self.deadline_s, on_waited=on_waited)
 
     def _recorded(
         self,
@@ -442,9 +426,7 @@ class World(ABC):
 
         def record_and_finish() -> T:
             end_ns = trace_clock_ns()
-            tracer.record(
-                stage, begin_ns, end_ns, operation=operation, bytes_sent=sent, bytes_received=received
-            )
+            tracer.record(stage, begin_ns, end_ns, operation=operation, bytes_sent=sent, bytes_received=received)
             return finish()
 
         return record_and_finish
@@ -503,9 +485,7 @@ def _check_agreement(world: "World", call: Mapping[str, object]) -> None:
     calls = world.all_gather_object(dict(call), stage="debug agreement")
     if all(other == calls[0] for other in calls):
         return
-    lines = "\n".join(
-        f"  rank {rank}: {_describe(other)}" for rank, other in zip(world.ranks, calls, strict=True)
-    )
+    lines = "\n".join(f"  rank {rank}: {_describe(other)}" for rank, other in zip(world.ranks, calls, strict=True))
     raise CollectiveMismatchError(
         f"ranks issued collectives that do not agree:\n{lines}\n"
         "Every rank must issue the same collectives in the same order; look for a branch that depends on the rank."

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.gnn.graph import Graph, describe_numbering, first_outside
+from windrow.gnn.graph import Graph, Task, describe_numbering, first_outside
 from windrow.gnn.vertex_data import (
     SplitOptions,
     TaskOption,
@@ -66,10 +66,17 @@ def csc_from_edges(
     sources = _checked(sources, "source", num_vertices, describe_edge)
     destinations = _checked(destinations, "destination", num_vertices, describe_edge)
     if sources.size != destinations.size:
-        raise DataError(
-            f"there are {sources.size} sources but {destinations.size} destinations; each edge needs both."
-        )
-    keys = _edge_keys(sources, destinations, num_vertices, symmetrise=symmetrise, self_loops=self_loops)
+        raise DataError(f"there are {sources.size} sources but {destinations.size} destinations; each edge needs both.")
+    edges = [destinations * num_vertices + sources]
+    loops = sources == destinations
+    if self_loops != "keep":
+        edges[0] = edges[0][~loops]
+    if self_loops == "add":
+        edges.append(np.arange(num_vertices, dtype=np.int64) * (num_vertices + 1))
+    if symmetrise:
+        edges.append((sources * num_vertices + destinations)[~loops])
+    keys = np.concatenate(edges)
+    del edges
     keys.sort()
     if deduplicate and keys.size:
         keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
@@ -82,25 +89,6 @@ def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
     """List the edges of a graph stored by destination, the inverse of `csc_from_edges`: (sources, destinations)."""
     vertices = torch.arange(indptr.numel() - 1, device=indptr.device)
     return indices, torch.repeat_interleave(vertices, indptr.diff())
-
-
-def _edge_keys(
-    sources: npt.NDArray[np.int64],
-    destinations: npt.NDArray[np.int64],
-    num_vertices: int,
-    *,
-    symmetrise: bool,
-    self_loops: SelfLoops,
-) -> npt.NDArray[np.int64]:
-    keys = [destinations * num_vertices + sources]
-    loops = sources == destinations
-    if self_loops != "keep":
-        keys[0] = keys[0][~loops]
-    if self_loops == "add":
-        keys.append(np.arange(num_vertices, dtype=np.int64) * (num_vertices + 1))
-    if symmetrise:
-        keys.append((sources * num_vertices + destinations)[~loops])
-    return np.concatenate(keys)
 
 
 def _checked(
@@ -123,9 +111,7 @@ def _checked(
 
 def _index_dtype(index_dtype: torch.dtype | None, num_vertices: int) -> torch.dtype:
     if num_vertices > MAX_VERTICES:
-        raise DataError(
-            f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}; split the graph."
-        )
+        raise DataError(f"{num_vertices} vertices are too many: the limit is {MAX_VERTICES}; split the graph.")
     fits = num_vertices < 2**31 - 1
     if index_dtype is None:
         return torch.int32 if fits else torch.int64
@@ -187,20 +173,20 @@ def assemble_graph(
         index_dtype=index_dtype,
         describe_edge=describe_edge,
     )
-    prepared = None if labels is None else prepare_labels(labels, task)
-    if split is None and prepared is not None:
-        split = random_split(prepared[0], random_split_options or SplitOptions(), seed=split_seed)
-    split = split or VertexSplit.empty()
+    known: Tensor | None = None
+    meaning: Task = "single-label"
+    num_classes = 0
+    if labels is not None:
+        known, meaning, num_classes = prepare_labels(labels, task)
+        split = split or random_split(known, random_split_options or SplitOptions(), seed=split_seed)
     graph = Graph(
         indptr=indptr,
         indices=indices,
         features=None if features is None else float_features(features),
-        labels=None if prepared is None else prepared[0],
-        train_ids=split.train_ids,
-        validation_ids=split.validation_ids,
-        test_ids=split.test_ids,
-        task="single-label" if prepared is None else prepared[1],
-        num_classes=0 if prepared is None else prepared[2],
+        labels=known,
+        task=meaning,
+        num_classes=num_classes,
+        **(split or VertexSplit(*torch.empty((3, 0), dtype=torch.int64)))._asdict(),
     )
     graph.validate(training=graph.labels is not None)
     return graph

@@ -69,9 +69,7 @@ def vertex_priorities(
         float64 [N] from 0 to 1, for `windrow.partition.book.PartitionBook.from_assignment`; a part without training
         vertices has zeros.
 
-    Cost:
-        A pass over the edges for each part and hop, one part after another; see `windrow.caching.vip`. Memory: see
-        `bytes_for_priorities`.
+    Cost: a pass over the edges for each part and hop, one part after another; memory: see `bytes_for_priorities`.
     """
     indptr, indices = graph.indptr.numpy(), graph.indices.numpy()
     train_ids = graph.train_ids.numpy()
@@ -94,7 +92,7 @@ def vertex_priorities(
                 fanouts=order.fanouts,
             )
             mine = np.flatnonzero(assignment == part)
-            priorities[mine] = inclusion_probabilities(demand, samplers=samplers).total[mine]
+            priorities[mine] = inclusion_probabilities(demand, samplers=samplers)[-1][mine]
         if progress is not None:
             progress(PRIORITY_STAGE, (part + 1) / num_parts)
     return priorities
@@ -106,16 +104,11 @@ def bytes_for_priorities(graph: Graph, order: VertexOrder) -> int:
     return lists + graph.num_vertices * 8 * (VECTORS_BESIDE_HOPS + VECTORS_PER_HOP * len(order.fanouts))
 
 
-def count_accesses(
-    sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[int]
-) -> npt.NDArray[np.int64]:
+def count_accesses(sampler: NeighborSampler, order: SeedOrder, epochs: Iterable[int]) -> npt.NDArray[np.int64]:
     """Sample all minibatches of some epochs and count how often each vertex is among the input rows, int64 [N].
 
-    Args:
-        sampler: of the rank; its draws are those of training where its seed is the run's.
-        order: the rank's seeds.
-        epochs: numbers of the epochs. Ranking vertices for training by epochs that training will sample itself would
-            be looking ahead: take others.
+    The draws are those of training where the sampler's seed is the run's. Ranking vertices for training by epochs that
+    training will sample itself would be looking ahead: take others.
     """
     counts = np.zeros(sampler.num_vertices, np.int64)
     for epoch in epochs:

@@ -43,7 +43,6 @@ class EvaluationOptions:
     """Stop when validation has not improved for this many epochs; 0: never."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
             if getattr(self, name) < least:
                 raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
@@ -124,9 +123,7 @@ class Evaluator:
     def _sampled_logits(self, model: GNN, ids: Tensor) -> Tensor:
         """Outputs of this rank's vertices of a split."""
         if self._store is None:
-            self._store = CachedStore(
-                self._world, self._graph.offsets, self._graph.features, stage="evaluation"
-            )
+            self._store = CachedStore(self._world, self._graph.offsets, self._graph.features, stage="evaluation")
         return infer_sampled(
             self._world,
             self._graph,
@@ -139,25 +136,14 @@ class Evaluator:
         )
 
 
-def measure_split(
-    world: World, graph: PartitionedGraph, metric: Metric, own_ids: Tensor, own_logits: Tensor
-) -> float:
-    """Measure predictions for a split. Collective.
+def measure_split(world: World, graph: PartitionedGraph, metric: Metric, own_ids: Tensor, own_logits: Tensor) -> float:
+    """Measure predictions for a split over the vertices of all ranks. Collective; the same on every rank.
 
-    Args:
-        world: all ranks call this.
-        graph: this rank's view.
-        metric: what to measure; must agree.
-        own_ids: int64 [n], the split's vertices of this part, ids of the partition.
-        own_logits: [n, outputs] on the CPU.
-
-    Returns:
-        The metric over all ranks' vertices, the same on every rank.
+    `own_ids` int64 [n] are the split's vertices of this part, ids of the partition, `own_logits` [n, outputs] theirs,
+    on the CPU. Every rank holds the split's logits of all ranks.
 
     Raises:
         DataError: the labels cannot be scored by the metric, or a logit is NaN or infinite.
-
-    Memory: every rank holds the split's logits of all ranks.
     """
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
     all_logits = torch.cat(world.all_gather(own_logits, stage="evaluation logits"))

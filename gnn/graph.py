@@ -1,7 +1,6 @@
 """A whole graph in memory: topology, features, labels and splits, and the checks that it is valid.
 
-The topology is stored by destination (compressed sparse columns, CSC), because a vertex asks for its
-sources::
+The topology is stored by destination (compressed sparse columns, CSC), because a vertex asks for its sources::
 
     edges  1 -> 0,  2 -> 0,  0 -> 2            indptr   0  2  2  3
                                                indices  1  2  |  |  0
@@ -42,8 +41,7 @@ class Graph:
     features: Tensor | None
     """Floating point [N, F], or None."""
     labels: Tensor | None
-    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label",
-    or None."""
+    """int64 [N] for "single-label" and "binary" (-1: unknown), float32 [N, C] of 0 and 1 for "multi-label", or None."""
     train_ids: Tensor
     """int64; vertices whose labels are learnt from."""
     validation_ids: Tensor
@@ -97,24 +95,15 @@ class Graph:
         if training and self.labels is None:
             raise DataError("the graph has no labels to train on; read a data set that has them.")
         if training and self.train_ids.numel() == 0:
-            raise DataError(
-                "the training set is empty; put at least one labelled vertex into the train split."
-            )
+            raise DataError("the training set is empty; put at least one labelled vertex into the train split.")
 
     def relabel(self, book: PartitionBook) -> "Graph":
-        """Renumber the vertices.
+        """Renumber the vertices: row ``book.old_to_new[v]`` of the new graph is row v of this one.
 
         Each neighbour list keeps its order, and so do the lists of splits: entry i of either is the same
         vertex before and after. What is sampled by position therefore does not depend on the numbering.
 
-        Args:
-            book: the new order.
-
-        Returns:
-            A new graph with row ``book.old_to_new[v]`` where this one has row v.
-
-        Cost:
-            One pass over the edges and one copy of features and labels.
+        Cost: one pass over the edges and one copy of features and labels.
         """
         old = np.ascontiguousarray(book.new_to_old, dtype=np.int64)
         new = np.ascontiguousarray(book.old_to_new, dtype=np.int64)
@@ -134,11 +123,8 @@ class Graph:
     def fingerprint(self) -> str:
         """Digest of everything in the graph: equal digests mean the same data.
 
-        Returns:
-            SHA-256 in hexadecimal over name, dtype, shape and bytes of each array, the task and the classes.
-
-        Cost:
-            One pass over all bytes, about a second per gigabyte.
+        SHA-256 in hexadecimal over name, dtype, shape and bytes of each array, the task and the classes. Cost: one pass
+        over all bytes, about a second per gigabyte.
         """
         digest = hashlib.sha256()
         for field in fields(self):
@@ -179,13 +165,9 @@ def _check_dtypes(graph: "Graph") -> None:
 def _check_indptr(graph: "Graph") -> None:
     indptr = graph.indptr
     if indptr.dim() != 1 or indptr.numel() == 0:
-        raise DataError(
-            f"indptr has shape {tuple(indptr.shape)}; give one offset per vertex and one more, [N + 1]."
-        )
+        raise DataError(f"indptr has shape {tuple(indptr.shape)}; give one offset per vertex and one more, [N + 1].")
     if int(indptr[0]) != 0:
-        raise DataError(
-            f"indptr[0] is {int(indptr[0])}; it must be 0. Rebuild the graph with csc_from_edges."
-        )
+        raise DataError(f"indptr[0] is {int(indptr[0])}; it must be 0. Rebuild the graph with csc_from_edges.")
     falls = (indptr.diff() < 0).nonzero()
     if falls.numel():
         row = int(falls[0])

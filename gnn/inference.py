@@ -142,26 +142,17 @@ def gather_predictions(world: World, graph: PartitionedGraph, own_rows: Tensor) 
 def own_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
     """The vertices that this rank computes, of distinct ids of the partition over all parts and in their order.
 
-    Args:
-        graph: this rank's view.
-        ids: int64 [n]; None for all vertices, ascending.
+    None stands for all vertices, ascending.
     """
     start, stop = graph.own_range
     return torch.arange(start, stop) if ids is None else ids[(ids >= start) & (ids < stop)]
 
 
 def sampled_steps(graph: PartitionedGraph, ids: Tensor | None, batch_size: int) -> int:
-    """How many minibatches `infer_sampled` goes through, the same on every rank.
-
-    Args:
-        graph: any rank's view.
-        ids: as for `own_vertices`.
-        batch_size: vertices of a minibatch, over all ranks.
-    """
+    """How many minibatches `infer_sampled` goes through with these arguments, the same on every rank."""
     ranges = list(pairwise(graph.offsets))
-    if ids is None:
-        largest = max(stop - start for start, stop in ranges)
-    else:
+    largest = _largest_part(graph)
+    if ids is not None:
         largest = max(int(((ids >= start) & (ids < stop)).sum()) for start, stop in ranges)
     return -(-largest // max(1, batch_size // len(ranges)))
 
@@ -194,10 +185,6 @@ def infer_sampled(
 
     Returns:
         float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
-
-    Raises:
-        DataError: an id is not a vertex.
-        DeadlineError: a rank did not come in time.
     """
     own = own_vertices(graph, ids)
     outputs = torch.empty((len(own), graph.outputs))
@@ -239,13 +226,9 @@ def rows_in_users_order(
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Bring rows to rank 0, chunk by chunk. Collective: every rank goes through all chunks.
 
-    Args:
-        world: all ranks call this.
-        graph: this rank's view.
-        wanted: int64, ascending ids of the user; must agree.
-        own_ids: int64, ascending ids of the partition, in this rank's range: all that are wanted are among them.
-        own_rows: [len(own_ids), ...] their rows, on any device; row shape and dtype must agree.
-        chunk_rows: most rows that are brought together at a time; must agree.
+    `wanted` are ascending ids of the user; `own_ids` ascending ids of the partition in this rank's range, those that
+    are wanted among them, and `own_rows` [len(own_ids), ...] their rows, on any device. `wanted`, `chunk_rows`, the
+    most rows that are brought together at a time, and the rows' shape and dtype must agree.
 
     Yields:
         The user's ids of a chunk, ascending, and on rank 0 their rows on the CPU; on other ranks no rows.
@@ -258,17 +241,10 @@ def rows_in_users_order(
         ids = old_to_new[chunk]
         own = own_vertices(graph, ids)
         places = torch.searchsorted(own_ids, own).to(own_rows.device)
-        yield chunk, _to_root(world, graph, ids, own_rows[places].cpu())
-
-
-def _to_root(world: World, graph: PartitionedGraph, ids: Tensor, own: Tensor) -> Tensor:
-    """Rows of a chunk's vertices in the chunk's order on the root, none elsewhere; `own` keeps that order too."""
-    at_root = world.rank == ROOT
-    order, counts = group_by_owner(ids, graph.offsets) if at_root else (None, [0] * world.size)
-    sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
-    received = world.all_to_all(own, sends, counts, stage=PREDICTIONS_STAGE)
-    if order is None:
-        return received
-    rows = torch.empty_like(received)
-    rows[order] = received
-    return rows
+        order, counts = group_by_owner(ids, graph.offsets) if world.rank == ROOT else (None, [0] * world.size)
+        sends = [len(own) if rank == ROOT else 0 for rank in range(world.size)]
+        rows = received = world.all_to_all(own_rows[places].cpu(), sends, counts, stage=PREDICTIONS_STAGE)
+        if order is not None:
+            rows = torch.empty_like(received)
+            rows[order] = received
+        yield chunk, rows

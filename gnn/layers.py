@@ -40,72 +40,53 @@ class GraphSAGELayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
-        function = (
-            _ProjectedMean if _projects_first(block, x, self.self_linear.out_features) else _MeanProjected
-        )
-        output: Tensor = function.apply(  # type: ignore[no-untyped-call]
+        output: Tensor = _Sage.apply(  # type: ignore[no-untyped-call]
             block, x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight
         )
         return output
 
 
-Gradients = tuple[None, Tensor | None, Tensor, Tensor, Tensor]
+class _Sage(torch.autograd.Function):
+    """The mean and the linear map of the neighbours in the cheaper of the two orders.
 
-
-class _MeanProjected(torch.autograd.Function):
-    """The layer with the mean first. Both functions add in place, which layer-by-layer autograd cannot."""
+    It adds in place, which layer-by-layer autograd cannot.
+    """
 
     @staticmethod
-    def forward(ctx: Any, block: Block, x: Tensor, *weights: Tensor) -> Tensor:
-        own, bias, neighbor = weights
-        mean = divide_by_degrees(block, sum_over_bags(x, block.indptr, block.indices))
-        ctx.save_for_backward(x, mean, own, neighbor)
+    def forward(ctx: Any, block: Block, x: Tensor, own: Tensor, bias: Tensor, neighbor: Tensor) -> Tensor:
         ctx.block = block
+        ctx.projects_first = _projects_first(block, x, len(own))
+        rows = multiply(x, neighbor) if ctx.projects_first else x
+        mean = divide_by_degrees(block, sum_over_bags(rows, block.indptr, block.indices))
+        ctx.save_for_backward(x, own, neighbor, *(() if ctx.projects_first else (mean,)))
         output = multiply(x[: block.num_destinations], own, bias)
-        return output.add_(multiply(mean, neighbor))
+        return output.add_(mean if ctx.projects_first else multiply(mean, neighbor))
 
     @staticmethod
     @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Gradients:
-        x, mean, own, neighbor = ctx.saved_tensors
-        block: Block = ctx.block
+    def backward(ctx: Any, upstream: Tensor) -> tuple[None, Tensor | None, Tensor, Tensor, Tensor]:
+        (x, own, neighbor, *means), block = ctx.saved_tensors, ctx.block
         upstream = upstream.contiguous()
         gradient: Tensor | None = None
-        if ctx.needs_input_grad[1]:
-            of_mean = divide_by_degrees(block, multiply(upstream, neighbor.t()))
-            transpose = block.transpose
-            gradient = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
+        if ctx.projects_first:
+            of_rows = _transposed_mean(block, upstream.clone())
+            neighbor_gradient = multiply_transposed(of_rows, x)
+            if ctx.needs_input_grad[1]:
+                gradient = multiply(of_rows, neighbor.t())
+        else:
+            neighbor_gradient = multiply_transposed(upstream, means[0])
+            if ctx.needs_input_grad[1]:
+                gradient = _transposed_mean(block, multiply(upstream, neighbor.t()))
+        if gradient is not None:
             gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
         own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
-        return None, gradient, own_gradient, upstream.sum(0), multiply_transposed(upstream, mean)
+        return None, gradient, own_gradient, upstream.sum(0), neighbor_gradient
 
 
-class _ProjectedMean(torch.autograd.Function):
-    """The layer with the linear map of the neighbours first."""
-
-    @staticmethod
-    def forward(ctx: Any, block: Block, x: Tensor, *weights: Tensor) -> Tensor:
-        own, bias, neighbor = weights
-        ctx.save_for_backward(x, own, neighbor)
-        ctx.block = block
-        mean = divide_by_degrees(block, sum_over_bags(multiply(x, neighbor), block.indptr, block.indices))
-        return mean.add_(multiply(x[: block.num_destinations], own, bias))
-
-    @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, upstream: Tensor) -> Gradients:
-        x, own, neighbor = ctx.saved_tensors
-        block: Block = ctx.block
-        upstream = upstream.contiguous()
-        transpose = block.transpose
-        of_mean = divide_by_degrees(block, upstream.clone())
-        of_projected = sum_over_bags(of_mean, transpose.indptr, transpose.indices)
-        gradient: Tensor | None = None
-        if ctx.needs_input_grad[1]:
-            gradient = multiply(of_projected, neighbor.t())
-            gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
-        own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
-        return None, gradient, own_gradient, upstream.sum(0), multiply_transposed(of_projected, x)
+def _transposed_mean(block: Block, upstream: Tensor) -> Tensor:
+    """Gradient of the rows whose means have this one, which is changed."""
+    transpose = block.transpose
+    return sum_over_bags(divide_by_degrees(block, upstream), transpose.indptr, transpose.indices)
 
 
 class GCNLayer(nn.Module):
@@ -126,8 +107,7 @@ class GCNLayer(nn.Module):
     "both" is c_uv = (d_v / k_v) / sqrt(d_u d_v) with k_v the number of sampled edges of v: the same on a
     whole graph, an unbiased estimate of it on a sample, and independent of which seeds share the minibatch.
 
-    A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without
-    edges gets b.
+    A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without edges gets b.
     """
 
     def __init__(
@@ -138,11 +118,7 @@ class GCNLayer(nn.Module):
         normalisation: Literal["both", "right", "none"] = "both",
         generator: torch.Generator,
     ) -> None:
-        """Draw the weights from the generator.
-
-        Raises:
-            RecipeError: the normalisation is unknown.
-        """
+        """Draw the weights from the generator; RecipeError where the normalisation is unknown."""
         super().__init__()
         if normalisation not in ("both", "right", "none"):
             raise RecipeError(f"GCN normalisation {normalisation!r} is unknown: choose both, right or none")
@@ -194,12 +170,8 @@ class GATLayer(nn.Module):
     ) -> None:
         """Draw the weights from the generator.
 
-        Args:
-            in_features: columns of the input.
-            out_features: columns of the output.
-            heads: number of attention heads.
-            combine: "concatenate" heads of out_features / heads columns, or "mean" of heads of out_features.
-            generator: where initial weights come from.
+        `combine` says whether to "concatenate" heads of out_features / heads columns, or to take the "mean" of heads of
+        out_features.
 
         Raises:
             RecipeError: heads do not divide the output that they are to fill.
@@ -207,8 +179,7 @@ class GATLayer(nn.Module):
         super().__init__()
         if heads < 1 or (combine == "concatenate" and out_features % heads):
             raise RecipeError(
-                f"{heads} attention heads cannot share {out_features} columns: "
-                f"choose a divisor of {out_features}"
+                f"{heads} attention heads cannot share {out_features} columns: choose a divisor of {out_features}"
             )
         self.heads = heads
         self.combine = combine
@@ -258,9 +229,7 @@ _GATHER_COST = 4.0
 on a core with AVX-512 and rows of 128 float32. It only chooses between two equal results."""
 
 
-def _aggregate_projected(
-    block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]
-) -> Tensor:
+def _aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, reduce: Literal["sum", "mean"]) -> Tensor:
     """Aggregate the rows of `x W^T` over each destination's sources, in the cheaper of two orders.
 
     Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding.
@@ -281,8 +250,7 @@ def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:
     products = 3 if x.requires_grad else 2
     gathers = 2 if x.requires_grad else 1
     projected_first = (
-        _GATHER_COST * 2 * block.num_edges * out_features
-        + products * block.num_sources * in_features * out_features
+        _GATHER_COST * 2 * block.num_edges * out_features + products * block.num_sources * in_features * out_features
     )
     aggregated_first = (
         _GATHER_COST * gathers * block.num_edges * in_features

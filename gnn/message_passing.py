@@ -13,7 +13,7 @@ run or with the number of threads. The gradient with respect to x is the same ca
 block; it is not computed (nor is the transpose) where x needs no gradient.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any, Literal, NamedTuple, Self
 
@@ -21,12 +21,8 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from windrow.gnn.message_passing_kernels import (
-    counting_sort_by_source,
-    edge_dot,
-    segment_softmax,
-    segment_softmax_backward,
-)
+from windrow.comm.transpose_kernels import transpose
+from windrow.gnn.message_passing_kernels import edge_dot, segment_softmax, segment_softmax_backward
 
 __all__ = [
     "Block",
@@ -123,23 +119,24 @@ class Block:
         """
         if self.device.type != "cpu":
             return _transpose_anywhere(self)
-        arrays = counting_sort_by_source(self.indptr.numpy(), self.indices.numpy(), self.num_sources)
-        return Transpose(*map(torch.from_numpy, arrays))
+        turned = Transpose(
+            indptr=torch.zeros(self.num_sources + 1, dtype=torch.int64),
+            indices=torch.empty_like(self.indices),
+            edge_ids=torch.empty_like(self.indices),
+        )
+        transpose(*(tensor.numpy() for tensor in (self.indptr, self.indices, *turned)))
+        return turned
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The block on another device; the block itself where it is there already."""
         target = torch.device(device)
         if self.device == target:
             return self
-        return type(self)(
-            num_sources=self.num_sources,
-            num_destinations=self.num_destinations,
-            indptr=self.indptr.to(target, non_blocking=non_blocking),
-            indices=self.indices.to(target, non_blocking=non_blocking),
-            source_degrees=None
-            if self.source_degrees is None
-            else self.source_degrees.to(target, non_blocking=non_blocking),
-        )
+        indptr, indices = (array.to(target, non_blocking=non_blocking) for array in (self.indptr, self.indices))
+        degrees = self.source_degrees
+        if degrees is not None:
+            degrees = degrees.to(target, non_blocking=non_blocking)
+        return replace(self, indptr=indptr, indices=indices, source_degrees=degrees)
 
 
 def _transpose_anywhere(block: Block) -> Transpose:
@@ -178,11 +175,7 @@ _INT32_LIMIT = 2**31 - 1
 
 
 def aggregate(
-    block: Block,
-    x: Tensor,
-    *,
-    reduce: Literal["sum", "mean"] = "sum",
-    edge_weights: Tensor | None = None,
+    block: Block, x: Tensor, *, reduce: Literal["sum", "mean"] = "sum", edge_weights: Tensor | None = None
 ) -> Tensor:
     """Sum or average the rows of each destination's sources.
 
@@ -293,7 +286,7 @@ class _WeightedSum(torch.autograd.Function):
             by_source = weights.index_select(0, transpose.edge_ids)
             x_gradient = _weighted_bag_sum(upstream, by_source, transpose.indptr, transpose.indices)
         if ctx.needs_input_grad[1]:
-            weights_gradient = _edge_dot(ctx.block, x, upstream)
+            weights_gradient = _edge_dot(ctx.block, x.detach().contiguous(), upstream.contiguous())
         return x_gradient, weights_gradient, None
 
 
@@ -320,7 +313,16 @@ class _AddEnds(torch.autograd.Function):
 class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, scores: Tensor, block: Block) -> Tensor:
-        weights = _softmax(block, scores.detach().contiguous())
+        scores = scores.detach().contiguous()
+        if _has_kernel(scores):
+            weights = torch.empty_like(scores)
+            segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
+        else:
+            at_edge = block.edge_destinations
+            largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
+            largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
+            exponentials = (scores - largest.index_select(0, at_edge)).exp()
+            weights = exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)
         ctx.block = block
         ctx.save_for_backward(weights)
         return weights
@@ -328,8 +330,15 @@ class _EdgeSoftmax(torch.autograd.Function):
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor, None]:
-        (weights,) = ctx.saved_tensors
-        return _softmax_backward(ctx.block, weights, upstream.contiguous()), None
+        (weights,), block = ctx.saved_tensors, ctx.block
+        upstream = upstream.contiguous()
+        if _has_kernel(weights):
+            gradient = torch.empty_like(weights)
+            arrays = (block.indptr, weights, upstream, gradient)
+            segment_softmax_backward(*(array.numpy() for array in arrays))
+            return gradient, None
+        product = weights * upstream
+        return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations), None
 
 
 def _divisors(block: Block, rows: Tensor) -> Tensor:
@@ -350,35 +359,8 @@ def _edge_dot(block: Block, sources: Tensor, destinations: Tensor) -> Tensor:
         at_source = sources.index_select(0, block.indices)
         return (at_source * destinations.index_select(0, block.edge_destinations)).sum(-1)
     products = sources.new_empty(block.num_edges, sources.shape[1])
-    edge_dot(
-        block.indptr.numpy(),
-        block.indices.numpy(),
-        sources.detach().contiguous().numpy(),
-        destinations.contiguous().numpy(),
-        products.numpy(),
-    )
+    edge_dot(*(tensor.numpy() for tensor in (block.indptr, block.indices, sources, destinations, products)))
     return products
-
-
-def _softmax(block: Block, scores: Tensor) -> Tensor:
-    if not _has_kernel(scores):
-        at_edge = block.edge_destinations
-        largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
-        largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
-        exponentials = (scores - largest.index_select(0, at_edge)).exp()
-        return exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)
-    weights = torch.empty_like(scores)
-    segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
-    return weights
-
-
-def _softmax_backward(block: Block, weights: Tensor, upstream: Tensor) -> Tensor:
-    if not _has_kernel(weights):
-        product = weights * upstream
-        return product - weights * _edge_sum(block, product).index_select(0, block.edge_destinations)
-    gradient = torch.empty_like(weights)
-    segment_softmax_backward(block.indptr.numpy(), weights.numpy(), upstream.numpy(), gradient.numpy())
-    return gradient
 
 
 def _has_kernel(tensor: Tensor) -> bool:

@@ -4,47 +4,10 @@ import numba
 import numpy as np
 from numpy.typing import NDArray
 
-__all__ = ["counting_sort_by_source", "edge_dot", "segment_softmax", "segment_softmax_backward"]
+__all__ = ["edge_dot", "segment_softmax", "segment_softmax_backward"]
 
 IntegerArray = NDArray[np.int32] | NDArray[np.int64]
 FloatArray = NDArray[np.float32] | NDArray[np.float64]
-
-
-def counting_sort_by_source(
-    indptr: NDArray[np.int64], indices: IntegerArray, num_sources: int
-) -> tuple[NDArray[np.int64], IntegerArray, IntegerArray]:
-    """Group edges by source, keeping their order inside a group.
-
-    Returns:
-        Group boundaries int64 [num_sources + 1], then the destination of each edge and its position in
-        `indices`, both of `indices`' dtype, [edges]. Cost: two passes over the edges.
-    """
-    starts = np.zeros(num_sources + 1, dtype=np.int64)
-    destinations = np.empty_like(indices)
-    edge_ids = np.empty_like(indices)
-    _counting_sort(indptr, indices, starts, destinations, edge_ids)
-    return starts, destinations, edge_ids
-
-
-@numba.njit(cache=True, nogil=True)
-def _counting_sort(
-    indptr: NDArray[np.int64],
-    indices: IntegerArray,
-    starts: NDArray[np.int64],
-    destinations: IntegerArray,
-    edge_ids: IntegerArray,
-) -> None:
-    for edge in range(indices.shape[0]):
-        starts[indices[edge] + 1] += 1
-    for source in range(1, starts.shape[0]):
-        starts[source] += starts[source - 1]
-    cursor = starts[:-1].copy()
-    for destination in range(indptr.shape[0] - 1):
-        for edge in range(indptr[destination], indptr[destination + 1]):
-            place = cursor[indices[edge]]
-            cursor[indices[edge]] = place + 1
-            destinations[place] = destination
-            edge_ids[place] = edge
 
 
 @numba.njit(cache=True, nogil=True, fastmath={"reassoc", "contract"})

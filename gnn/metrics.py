@@ -51,12 +51,7 @@ def default_metric(task: Task) -> Metric:
 
 
 def check_labels_can_be_scored(metric: Metric, task: Task, labels: Tensor) -> None:
-    """Refuse labels for which a metric means nothing; call it on each split before training starts.
-
-    Args:
-        metric: what will be measured.
-        task: of the graph.
-        labels: [n] or [n, C], of all vertices that will be measured together.
+    """Refuse labels [n] or [n, C], of all vertices that will be measured together, for which a metric means nothing.
 
     Raises:
         DataError: there are no vertices; a label is unknown (-1); or ROC-AUC is asked for and no class has
@@ -101,28 +96,23 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
         DataError: as `check_labels_can_be_scored`, or a logit is NaN or infinite: the training diverged.
     """
     check_labels_can_be_scored(metric, task, labels)
-    lost = ~logits.isfinite().reshape(len(logits), -1).all(1)
-    if bool(lost.any()):
+    lost = _diverged(logits)
+    if len(lost):
         raise DataError(
-            f"the prediction for vertex {int(lost.nonzero()[0])} of {len(logits)} is NaN or infinite: "
+            f"the prediction for vertex {int(lost[0])} of {len(logits)} is NaN or infinite: "
             "the training diverged; lower the learning rate"
         )
-    targets = _target_columns(task, logits, labels)
+    multi = task == "multi-label"
+    targets = (labels if multi else F.one_hot(labels, 2 if task == "binary" else logits.shape[1])) > 0
     scores = _score_columns(task, logits)
     if metric == "roc_auc":
         # The two areas of a binary task are the same.
         return _roc_auc(scores[:, 1:], targets[:, 1:]) if task == "binary" else _roc_auc(scores, targets)
-    predictions = scores > 0 if task == "multi-label" else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
+    predictions = scores > 0 if multi else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
     if metric == "macro_f1":
         return _macro_f1(predictions, targets)
-    right = predictions == targets if task == "multi-label" else (predictions & targets).any(1)
+    right = predictions == targets if multi else (predictions & targets).any(1)
     return float(right.sum() / right.numel())
-
-
-def _target_columns(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
-    if task == "multi-label":
-        return labels > 0
-    return F.one_hot(labels, 2 if task == "binary" else logits.shape[1]) > 0
 
 
 def _score_columns(task: Task, logits: Tensor) -> Tensor:
@@ -159,11 +149,7 @@ def _roc_auc(scores: Tensor, targets: Tensor) -> float:
 
 
 def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
-    """Turn logits into predictions.
-
-    Args:
-        task: of the graph.
-        logits: [n, C] on the CPU, or [n] or [n, 1] for "binary".
+    """Turn logits, [n, C] on the CPU, or [n] or [n, 1] for "binary", into predictions.
 
     Returns:
         By column: "prediction" int32 [n] is the class with the largest logit, the first of equal ones, as metrics
@@ -177,26 +163,19 @@ def prediction_columns(task: Task, logits: Tensor) -> dict[str, Tensor]:
         return {"probabilities": exact.sigmoid().float()}
     prediction = logits.argmax(1, keepdim=True)
     probability = exact.softmax(1).gather(1, prediction)
-    return {
-        "prediction": prediction.flatten().to(torch.int32),
-        "probability": probability.flatten().float(),
-    }
+    return {"prediction": prediction.flatten().to(torch.int32), "probability": probability.flatten().float()}
 
 
 def check_finite(vertices: Tensor, logits: Tensor) -> None:
-    """Refuse outputs that say nothing.
-
-    Args:
-        vertices: int64 [n], the user's ids.
-        logits: [n] or [n, C].
-
-    Raises:
-        DataError: an output is NaN or infinite; names the first vertex.
-    """
-    lost = ~logits.isfinite().reshape(len(logits), -1).all(1)
-    if bool(lost.any()):
-        vertex = int(vertices[lost.nonzero()[0, 0]])
+    """Refuse outputs [n] or [n, C] that are NaN or infinite: DataError with the first vertex, of the user's ids [n]."""
+    lost = _diverged(logits)
+    if len(lost):
         raise DataError(
-            f"the prediction for vertex {vertex} is NaN or infinite: the training diverged; predict with an earlier "
-            "checkpoint (--checkpoint best), or train again with a lower learning rate"
+            f"the prediction for vertex {int(vertices[lost[0]])} is NaN or infinite: the training diverged; predict "
+            "with an earlier checkpoint (--checkpoint best), or train again with a lower learning rate"
         )
+
+
+def _diverged(logits: Tensor) -> Tensor:
+    """Rows in which a logit is NaN or infinite."""
+    return (~logits.isfinite().reshape(len(logits), -1).all(1)).nonzero().flatten()

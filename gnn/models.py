@@ -43,7 +43,6 @@ class ModelOptions:
     """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         _require_choice("kind", self.kind, ("graphsage", "gcn", "gat", "gin"))
         _require_choice("activation", self.activation, ("relu", "gelu"))
         _require_choice("normalise", self.normalise, ("layer", "none"))
@@ -123,9 +122,7 @@ class GNN(nn.Module):
         self.layer_linears = nn.ModuleList()
         if options.residual:
             self.input_linear = make_linear(in_features, width, generator=generator)
-            self.layer_linears.extend(
-                make_linear(width, width, generator=generator) for _ in range(num_layers)
-            )
+            self.layer_linears.extend(make_linear(width, width, generator=generator) for _ in range(num_layers))
             self.output_linear = make_linear(width, out_features, generator=generator)
 
     @property
@@ -149,8 +146,7 @@ class GNN(nn.Module):
         """
         if len(blocks) != self.options.num_layers:
             raise RecipeError(
-                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: "
-                "give one fanout per layer"
+                f"{len(blocks)} blocks for a model of {self.options.num_layers} layers: give one fanout per layer"
             )
         hidden = self.embed(x, dropout)
         for index, block in enumerate(blocks):
@@ -164,19 +160,10 @@ class GNN(nn.Module):
         embedded: Tensor = self.input_linear(x)
         return self._activate(self._drop(embedded, dropout, 0))
 
-    def layer_forward(
-        self, index: int, block: Block, hidden: Tensor, dropout: DropoutContext | None = None
-    ) -> Tensor:
-        """One layer with everything up to the next one's input.
+    def layer_forward(self, index: int, block: Block, hidden: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        """One layer with everything up to the next one's input: [block.num_sources, *] -> [block.num_destinations, *].
 
-        Args:
-            index: number of the layer, from 0.
-            block: the hop; any subset of destinations.
-            hidden: [block.num_sources, *], from `embed` or the layer before.
-            dropout: as in `forward`.
-
-        Returns:
-            [block.num_destinations, *].
+        `hidden` comes from `embed` or the layer before; the block may hold any subset of destinations.
         """
         layer = self.layers[index]
         if self.options.residual:
@@ -187,7 +174,10 @@ class GNN(nn.Module):
         output: Tensor = layer(block, hidden)
         if index == self.options.num_layers - 1:
             return output
-        return self._activate_and_drop(self.norms[index](output), dropout, index)
+        normalised = self.norms[index](output)
+        if self.options.activation == "relu" and dropout is not None:
+            return dropout.drop(normalised, self.options.dropout, layer=index, rectify=True)
+        return self._drop(self._activate(normalised), dropout, index)
 
     def readout(self, hidden: Tensor) -> Tensor:
         """Last layer's output to logits, row by row: [rows, *] -> [rows, out_features]."""
@@ -198,11 +188,6 @@ class GNN(nn.Module):
 
     def _activate(self, x: Tensor) -> Tensor:
         return functional.relu(x) if self.options.activation == "relu" else functional.gelu(x)
-
-    def _activate_and_drop(self, x: Tensor, dropout: DropoutContext | None, place: int) -> Tensor:
-        if self.options.activation == "relu" and dropout is not None:
-            return dropout.drop(x, self.options.dropout, layer=place, rectify=True)
-        return self._drop(self._activate(x), dropout, place)
 
     def _drop(self, x: Tensor, dropout: DropoutContext | None, place: int) -> Tensor:
         return x if dropout is None else dropout.drop(x, self.options.dropout, layer=place)
@@ -215,9 +200,7 @@ def _make_layer(
         case "graphsage":
             return GraphSAGELayer(in_features, out_features, generator=generator)
         case "gcn":
-            return GCNLayer(
-                in_features, out_features, normalisation=options.gcn_normalisation, generator=generator
-            )
+            return GCNLayer(in_features, out_features, normalisation=options.gcn_normalisation, generator=generator)
         case "gat":
             return GATLayer(
                 in_features,

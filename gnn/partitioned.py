@@ -80,23 +80,16 @@ class PartitionedGraph:
             raise DataError("the graph has no features or no labels: training needs both")
         relabelled = graph.relabel(book)
         assert relabelled.features is not None
-        assert relabelled.labels is not None
-        start, stop = book.part_range(rank)
         return PartitionedGraph(
             book=book,
             rank=rank,
             original_ids=torch.from_numpy(book.new_to_old),
-            indptr=relabelled.indptr,
-            indices=relabelled.indices,
-            features=relabelled.features[start:stop].clone(),
-            labels=relabelled.labels,
-            train_ids=relabelled.train_ids,
-            validation_ids=relabelled.validation_ids,
-            test_ids=relabelled.test_ids,
+            features=relabelled.features[slice(*book.part_range(rank))].clone(),
             task=graph.task,
             num_classes=graph.num_classes,
             fingerprint=graph.fingerprint(),
             order=order,
+            **{name: getattr(relabelled, name) for name in SHARED_ARRAYS},
         )
 
     @staticmethod
@@ -140,11 +133,8 @@ class PartitionedGraph:
     def stored_as(self, storage: CodecName) -> "PartitionedGraph":
         """The same with features in another number format; let go of this one to save memory.
 
-        Args:
-            storage: "fp32", "fp16" or "bf16".
-
         Raises:
-            DataError: a feature is too large for it.
+            DataError: a feature is too large for the format.
         """
         codec = make_codec(storage)
         codec.check(self.features)
@@ -179,7 +169,5 @@ class PartitionedGraph:
 def _mapped(array: npt.NDArray[np.generic]) -> Tensor:
     """A tensor over a file that is mapped read-only. Torch has no read-only tensors and says so; nobody writes here."""
     with warnings.catch_warnings():
-        warnings.filterwarnings(
-            "ignore", message="The given NumPy array is not writable", category=UserWarning
-        )
+        warnings.filterwarnings("ignore", message="The given NumPy array is not writable", category=UserWarning)
         return torch.from_numpy(array)

@@ -71,7 +71,6 @@ class PipelineOptions:
     """Threads of each rank that sample, each a whole minibatch at a time, ahead of the exchange."""
 
     def __post_init__(self) -> None:
-        """Check the ranges."""
         for name, least in (("depth", 0), ("sampler_threads", 1)):
             if getattr(self, name) < least:
                 raise RecipeError(f"pipeline.{name} = {getattr(self, name)}: must be at least {least}")
@@ -227,29 +226,8 @@ class LoadedMinibatch:
                 yield block.source_degrees
 
 
-class _Flight:
-    """One minibatch on its way through the exchange."""
-
-    def __init__(self, planned: _PlannedMinibatch, gather: RowGather) -> None:
-        self.planned = planned
-        self._gather = gather
-        self._ids_sent = False
-        self._rows_sent = False
-
-    def send_ids(self) -> None:
-        if not self._ids_sent:
-            self._gather.send_ids()
-            self._ids_sent = True
-
-    def send_rows(self) -> None:
-        if not self._rows_sent:
-            self.send_ids()
-            self._gather.send_rows()
-            self._rows_sent = True
-
-    def finish(self, out: Tensor | None) -> Tensor:
-        self.send_rows()
-        return self._gather.finish(out)
+_Flight = tuple[_PlannedMinibatch, RowGather]
+"""A minibatch on its way through the exchange."""
 
 
 class MinibatchPipeline:
@@ -322,8 +300,7 @@ class MinibatchPipeline:
     def _one_by_one(self, planned: Iterator[_PlannedMinibatch]) -> Iterator[LoadedMinibatch]:
         for one in planned:
             with self._stopwatch.measure("fetch"):
-                flight = _Flight(one, self._store.start(one.request))
-                loaded = self._load(flight)
+                loaded = self._load(one, self._store.start(one.request))
             yield loaded
 
     def _copied(self, fetched: Iterator[LoadedMinibatch]) -> Iterator[LoadedMinibatch]:
@@ -333,8 +310,7 @@ class MinibatchPipeline:
             ready.append(loaded)
             if len(ready) > self._copies.overlaps:
                 yield self._hand_over(ready.popleft())
-        for loaded in ready:
-            yield self._hand_over(loaded)
+        yield from map(self._hand_over, ready)
 
     def _hand_over(self, loaded: LoadedMinibatch) -> LoadedMinibatch:
         self._copies.hand_over(loaded.copied, loaded.tensors())
@@ -343,22 +319,18 @@ class MinibatchPipeline:
     def _fetched(self, planned: Iterator[_PlannedMinibatch]) -> Generator[LoadedMinibatch, None, None]:
         flights: deque[_Flight] = deque()
         with self._world.background_progress():
-            self._end_given_up()
+            for _, gather in self._given_up:
+                gather.finish()
+            self._given_up.clear()
             try:
                 self._move_on(flights, planned)
                 while flights:
-                    current = flights.popleft()
                     with self._stopwatch.measure("fetch"):
-                        loaded = self._load(current)
+                        loaded = self._load(*flights.popleft())
                     self._move_on(flights, planned)
                     yield loaded
             finally:
                 self._given_up.extend(flights)
-
-    def _end_given_up(self) -> None:
-        for flight in self._given_up:
-            flight.finish(None)
-        self._given_up.clear()
 
     def _move_on(self, flights: deque[_Flight], planned: Iterator[_PlannedMinibatch]) -> None:
         """Begin new exchanges until there are enough, and bring every exchange to the stage of its place."""
@@ -368,20 +340,19 @@ class MinibatchPipeline:
             if one is None:
                 break
             with self._stopwatch.measure("fetch"), self._copies.queue():
-                flights.append(_Flight(one, self._store.start(one.request)))
+                flights.append((one, self._store.start(one.request)))
         with self._stopwatch.measure("fetch"), self._copies.queue():
-            for ahead, flight in enumerate(flights, start=1):
+            for ahead, (_, gather) in enumerate(flights, start=1):
                 if ahead <= self._rows_ahead:
-                    flight.send_rows()
+                    gather.send_rows()
                 elif ahead <= self._ids_ahead:
-                    flight.send_ids()
+                    gather.send_ids()
 
-    def _load(self, flight: _Flight) -> LoadedMinibatch:
-        planned = flight.planned
+    def _load(self, planned: _PlannedMinibatch, gather: RowGather) -> LoadedMinibatch:
         with self._copies.queue():
             # Before the rows: a copy from memory that is not page-locked waits for those queued before it.
             minibatch = planned.minibatch.to(self._device, non_blocking=True)
-            rows = flight.finish(self._room(planned.request.num_rows))
+            rows = gather.finish(self._room(planned.request.num_rows))
             rows = rows.to(self._device, torch.float32, non_blocking=True)
             copied = self._copies.mark()
         return LoadedMinibatch(

@@ -17,7 +17,7 @@ numbers run out.
 import threading
 from collections.abc import Sequence
 from dataclasses import replace
-from typing import Literal, TypeVar
+from typing import Any, Literal, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -62,56 +62,51 @@ class _DirectNumbers:
 
     def __init__(self, num_vertices: int) -> None:
         self.base = 1
-        self._first_seen: npt.NDArray[np.int32] = np.zeros(num_vertices, np.int32)
+        self._num_vertices = num_vertices
+        self._entries: npt.NDArray[Any] = np.zeros(num_vertices, np.int32)
 
     def forget(self, numbered: int) -> None:
         """Forget the numbers of at most `numbered` vertices."""
         self.base += numbered
-        if self.base > LARGEST_INT32 - len(self._first_seen):
-            self._first_seen.fill(0)
+        if self.base > LARGEST_INT32 - self._num_vertices:
+            self._entries.fill(0)
             self.base = 1
 
     def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
         """Number the seeds 0, 1, ...; -1, or the position of one that is out of range or repeats an earlier one."""
-        return place_seeds_directly(seeds, self._first_seen, self.base, frontier)
+        return place_seeds_directly(seeds, self._entries, self.base, frontier)
 
     def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
         """Replace vertex ids by numbers; those that have none yet get the next. Returns the frontier's length."""
-        return number_directly(neighbors, self._first_seen, self.base, frontier, found)
+        return number_directly(neighbors, self._entries, self.base, frontier, found)
 
 
-class _HashedNumbers:
+class _HashedNumbers(_DirectNumbers):
     """The same in a table with open addressing: 32 to 64 bytes for each vertex of the largest sample so far."""
 
     def __init__(self, num_vertices: int) -> None:
-        self.base = 1
+        super().__init__(0)
         self._num_vertices = num_vertices
         self._make_table(FIRST_SLOTS)
-
-    def forget(self, numbered: int) -> None:
-        self.base += numbered
-        if self.base > LARGEST_INT32 - self._num_vertices:
-            self._table.fill(0)
-            self.base = 1
 
     def place_seeds(self, seeds: npt.NDArray[np.int64], frontier: npt.NDArray[np.int64]) -> int:
         if len(seeds) > self._most:
             self._make_table(2 ** (SLOTS_PER_VERTEX * len(seeds)).bit_length())
-        return place_seeds_hashed(seeds, self._num_vertices, self._table, self._shift, self.base, frontier)
+        return place_seeds_hashed(seeds, self._num_vertices, self._entries, self._shift, self.base, frontier)
 
     def number(self, neighbors: npt.NDArray[np.int32], frontier: npt.NDArray[np.int64], found: int) -> int:
         edge = 0
         while True:
             edge, found = number_hashed(
-                neighbors, edge, self._table, self._shift, self.base, frontier, found, self._most
+                neighbors, edge, self._entries, self._shift, self.base, frontier, found, self._most
             )
             if edge == len(neighbors):
                 return found
-            self._make_table(2 * len(self._table))
-            refill(frontier, found, self._table, self._shift, self.base)
+            self._make_table(2 * len(self._entries))
+            refill(frontier, found, self._entries, self._shift, self.base)
 
     def _make_table(self, slots: int) -> None:
-        self._table: npt.NDArray[np.int64] = np.zeros(slots, np.int64)
+        self._entries = np.zeros(slots, np.int64)
         self._shift = np.uint64(65 - slots.bit_length())
         self._most = slots // SLOTS_PER_VERTEX
 
@@ -302,7 +297,13 @@ class _Workspace:
         self.found = min(len(seeds), self.num_vertices)
         refused = self.numbers.place_seeds(seeds, self.frontier)
         if refused >= 0:
-            raise _refusal(seeds, refused, self.num_vertices)
+            vertex = int(seeds[refused])
+            if not 0 <= vertex < self.num_vertices:
+                raise DataError(f"seed {vertex} at position {refused} is not a vertex of 0..{self.num_vertices - 1}")
+            raise DataError(
+                f"seed {vertex} stands at position {refused} and earlier too: give each seed once, "
+                "for example torch.unique(seeds)"
+            )
 
     def reserve_frontier(self, most: int) -> None:
         """Make room for `most` vertices, or all of the graph, and one that is written past the end."""
@@ -323,16 +324,6 @@ def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
     larger[:used] = array[:used]
     return larger
-
-
-def _refusal(seeds: npt.NDArray[np.int64], position: int, num_vertices: int) -> DataError:
-    vertex = int(seeds[position])
-    if not 0 <= vertex < num_vertices:
-        return DataError(f"seed {vertex} at position {position} is not a vertex of 0..{num_vertices - 1}")
-    return DataError(
-        f"seed {vertex} stands at position {position} and earlier too: give each seed once, "
-        "for example torch.unique(seeds)"
-    )
 
 
 def check_fanouts(name: str, fanouts: Sequence[int]) -> None:

@@ -174,12 +174,7 @@ _NUMBER_MASK = np.int64(0xFFFFFFFF)
 
 
 @numba.njit(cache=True, nogil=True)
-def place_seeds_directly(
-    seeds: Longs,
-    first_seen: Ints,
-    base: int,
-    frontier: Longs,
-) -> int:
+def place_seeds_directly(seeds: Longs, first_seen: Ints, base: int, frontier: Longs) -> int:
     """Start a frontier with the seeds.
 
     Entry v of `first_seen` [N] becomes base + local id of v; entries below base belong to earlier samples.
@@ -198,13 +193,7 @@ def place_seeds_directly(
 
 
 @numba.njit(cache=True, nogil=True)
-def number_directly(
-    neighbors: Ints,
-    first_seen: Ints,
-    base: int,
-    frontier: Longs,
-    found: int,
-) -> int:
+def number_directly(neighbors: Ints, first_seen: Ints, base: int, frontier: Longs, found: int) -> int:
     """Replace vertex ids by local ids in first-seen order and append new ones to the frontier; returns its length."""
     last = len(neighbors) - 1
     for edge in range(len(neighbors)):
@@ -239,12 +228,7 @@ def _slot(table: Longs, shift: np.uint64, base: int, vertex: np.int64) -> np.uin
 
 @numba.njit(cache=True, nogil=True)
 def place_seeds_hashed(
-    seeds: Longs,
-    num_vertices: int,
-    table: Longs,
-    shift: np.uint64,
-    base: int,
-    frontier: Longs,
+    seeds: Longs, num_vertices: int, table: Longs, shift: np.uint64, base: int, frontier: Longs
 ) -> int:
     """Do what `place_seeds_directly` does, in a table.
 
@@ -302,6 +286,4 @@ def refill(frontier: Longs, found: int, table: Longs, shift: np.uint64, base: in
     """Put the vertices of a frontier into a new table, all of whose slots are free."""
     for local in range(found):
         prefetch(table, _home(frontier[min(local + _AHEAD, found - 1)], shift))
-        table[_slot(table, shift, base, frontier[local])] = (frontier[local] << _VERTEX_SHIFT) | (
-            base + local
-        )
+        table[_slot(table, shift, base, frontier[local])] = (frontier[local] << _VERTEX_SHIFT) | (base + local)

@@ -4,11 +4,10 @@ Both schemes shuffle the training vertices anew in each epoch, and give every ra
 ``ceil(training vertices / batch_size)``, by construction: what is near-equally split is cut into exactly that
 many pieces. So there is no tiny last minibatch, and no vertex is dropped.
 
-"global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns.
-Which vertices form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle
-of its own vertices, as SALIENT++ does (Kaler et al., MLSys 2023, "federated"): a rank has as much work in one
-step as in the next, but another number of ranks makes other minibatches. 10 vertices, batches of at most 4,
-rank 0 owns a to f::
+"global" cuts one shuffle of all training vertices; of each piece a rank takes the vertices that it owns. Which vertices
+form a minibatch does not depend on the number of ranks. "local" lets each rank cut the shuffle of its own vertices, as
+SALIENT++ does (Kaler et al., MLSys 2023, "federated"): a rank has as much work in one step as in the next, but another
+number of ranks makes other minibatches. 10 vertices, batches of at most 4, rank 0 owns a to f::
 
     shuffled     d b a c h g e i f j
     "global"     d b a | c h g | e i f j      rank 0   d b a | c | e f      rank 1   - | h g | i j
@@ -16,8 +15,7 @@ rank 0 owns a to f::
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
-from typing import Literal
+from typing import Literal, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
@@ -53,8 +51,7 @@ def _check_every_part_has_training_vertices(offsets: Sequence[int], train_ids: T
         )
 
 
-@dataclass(frozen=True, slots=True)
-class _Epoch:
+class _Epoch(NamedTuple):
     """The seeds of one rank in one epoch, in order, and where each step begins."""
 
     number: int
@@ -66,10 +63,8 @@ class SeedOrder:
     """The seeds of every step. A pure function of its arguments; only the last epoch asked for is kept.
 
     Args:
-        train_ids: [n] int64, ids of the partition: the training vertices of all ranks, in any order, none
-            twice.
-        original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are
-            equal.
+        train_ids: [n] int64, ids of the partition: the training vertices of all ranks, in any order, none twice.
+        original_ids: [N] int64, the id in the user's order of each id of the partition; None where they are equal.
         offsets: [ranks + 1], rank r owns the ids offsets[r] .. offsets[r + 1] - 1.
         rank: whose seeds to give.
         batch_size: the most seeds in a step, over all ranks; "local" rounds on each rank, so that a step may
@@ -109,14 +104,13 @@ class SeedOrder:
         self._owned = ((train_ids >= offsets[rank]) & (train_ids < offsets[rank + 1])).numpy()
         self._scheme = scheme
         self._seed = seed
-        self._steps = count_steps(len(train_ids), batch_size)
-        self._global_bounds = _summed_bounds(train_ids, offsets, self._steps, scheme)
+        self.steps_per_epoch = count_steps(len(train_ids), batch_size)
+        """The same on every rank."""
+        counts = [len(train_ids)] if scheme == "global" else group_by_owner(train_ids, offsets)[1]
+        bounds = (near_equal_split(count, self.steps_per_epoch) for count in counts)
+        # Seeds over all ranks before each step.
+        self._global_bounds: list[int] = [sum(of_ranks) for of_ranks in zip(*bounds, strict=True)]
         self._last: _Epoch | None = None
-
-    @property
-    def steps_per_epoch(self) -> int:
-        """Steps in an epoch, the same on every rank."""
-        return self._steps
 
     def seeds(self, epoch: int, step: int) -> Tensor:
         """The seeds of this rank in a step, 0 <= step < steps_per_epoch, of an epoch from 0.
@@ -145,16 +139,8 @@ class SeedOrder:
         places: npt.NDArray[np.intp] = self._owned[order].nonzero()[0]
         seeds = self._train_ids[torch.from_numpy(order[places])]
         if self._scheme == "local":
-            return _Epoch(epoch, seeds, near_equal_split(len(places), self._steps))
+            return _Epoch(epoch, seeds, near_equal_split(len(places), self.steps_per_epoch))
         return _Epoch(epoch, seeds, np.searchsorted(places, self._global_bounds).tolist())
 
     def _check_step(self, step: int) -> None:
-        assert 0 <= step < self._steps, f"step {step} of an epoch of {self._steps}"
-
-
-def _summed_bounds(train_ids: Tensor, offsets: Sequence[int], steps: int, scheme: SeedScheme) -> list[int]:
-    """Seeds over all ranks before each step, [steps + 1]."""
-    if scheme == "global":
-        return near_equal_split(len(train_ids), steps)
-    _, counts = group_by_owner(train_ids, offsets)
-    return [sum(bounds) for bounds in zip(*(near_equal_split(count, steps) for count in counts), strict=True)]
+        assert 0 <= step < self.steps_per_epoch, f"step {step} of an epoch of {self.steps_per_epoch}"

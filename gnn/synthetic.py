@@ -89,9 +89,8 @@ def community_graph(
 ) -> Graph:
     """Generate a graph of equal communities whose labels a graph network can learn (stochastic block model).
 
-    Vertex v belongs to community v modulo `num_classes`. Features are standard normal noise plus `signal`
-    times a random direction of the community: too weak to classify one vertex alone, clear once averaged over
-    neighbours.
+    Vertex v belongs to community v modulo `num_classes`. Features are standard normal noise plus `signal` times a
+    random direction of the community: too weak to classify one vertex alone, clear once averaged over neighbours.
 
     Args:
         num_vertices: N, at least `num_classes`.
@@ -234,17 +233,16 @@ def power_law_communities(
     del pairs
     labels = np.empty(num_vertices, np.int64)
     labels[vertices] = community_of % num_classes
-    split = _community_split(num_vertices, train_share, seed)
+    count, order = round(num_vertices * train_share), _shuffled(num_vertices, seed, 16)
+    split = VertexSplit(*(torch.from_numpy(np.sort(order[i * count : (i + 1) * count])) for i in range(3)))
     graph = Graph(
         indptr=torch.from_numpy(indptr),
         indices=torch.from_numpy(indices),
         features=_community_features(labels, num_classes, num_features, seed) if num_features else None,
         labels=torch.from_numpy(labels),
-        train_ids=split.train_ids,
-        validation_ids=split.validation_ids,
-        test_ids=split.test_ids,
         task="single-label",
         num_classes=num_classes,
+        **split._asdict(),
     )
     graph.validate()
     return graph
@@ -298,9 +296,7 @@ def _distinct_community_pairs(
         if missing == 0:
             break
         fresh = np.empty(missing, np.int64)
-        written = draw_pairs(
-            drawn, keys, starts, community_of, capped, heights, vertices, skew, mixing, decay, fresh
-        )
+        written = draw_pairs(drawn, keys, starts, community_of, capped, heights, vertices, skew, mixing, decay, fresh)
         drawn += missing
         fresh = _distinct(fresh[:written])
         # The first round brings nearly all, and is not sorted or copied again for the few that come late.
@@ -326,16 +322,7 @@ def _found(keys: npt.NDArray[np.int64], sorted_keys: npt.NDArray[np.int64]) -> n
     return found
 
 
-def _community_split(num_vertices: int, train_share: float, seed: int) -> VertexSplit:
-    count = round(num_vertices * train_share)
-    order = _shuffled(num_vertices, seed, 16)
-    lists = [torch.from_numpy(np.sort(order[start : start + count])) for start in (0, count, 2 * count)]
-    return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
-
-
-def _community_features(
-    labels: npt.NDArray[np.int64], num_classes: int, num_features: int, seed: int
-) -> Tensor:
+def _community_features(labels: npt.NDArray[np.int64], num_classes: int, num_features: int, seed: int) -> Tensor:
     directions = (SIGNAL * _random_features(num_classes, num_features, seed=seed)).numpy()
     features = np.empty((len(labels), num_features), np.float32)
     draw_features(np.uint64(stream_key(seed, Stream.GENERATE, 17)), labels, directions, features)

@@ -81,12 +81,8 @@ def draw_pairs(
             place = np.int64(_uniform(keys[2], draw) * (num_vertices - size))
             away = np.int64(community_of[place + size if place >= starts[home] else place])
         away_size = starts[away + 1] - starts[away]
-        one = vertices[
-            starts[home] + _member(_uniform(keys[3], draw), size, skew, capped[home], heights[home])
-        ]
-        two = vertices[
-            starts[away] + _member(_uniform(keys[4], draw), away_size, skew, capped[away], heights[away])
-        ]
+        one = vertices[starts[home] + _member(_uniform(keys[3], draw), size, skew, capped[home], heights[home])]
+        two = vertices[starts[away] + _member(_uniform(keys[4], draw), away_size, skew, capped[away], heights[away])]
         pairs[written] = min(one, two) * num_vertices + max(one, two)
         written += one != two
     return written
@@ -128,10 +124,7 @@ def csc_from_pairs(pairs: Longs, indptr: Longs, indices: npt.NDArray[np.integer]
 
 @numba.njit(cache=True, nogil=True)
 def draw_features(
-    key: np.uint64,
-    labels: Longs,
-    directions: npt.NDArray[np.float32],
-    features: npt.NDArray[np.float32],
+    key: np.uint64, labels: Longs, directions: npt.NDArray[np.float32], features: npt.NDArray[np.float32]
 ) -> None:
     """Write noise plus the direction of each vertex's class into `features`, float32 [N, F].
 

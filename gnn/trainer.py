@@ -45,7 +45,6 @@ class SamplerOptions:
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.fanouts:
             raise RecipeError("sampler.fanouts = []: give one for each hop")
         check_fanouts("sampler.fanouts", self.fanouts)
@@ -71,7 +70,6 @@ class TrainingOptions:
     """How the learning rate changes from step to step."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         for name in ("epochs", "batch_size"):
             if getattr(self, name) < 1:
                 raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least 1")
@@ -96,9 +94,7 @@ def loss_sum(task: Task, logits: Tensor, labels: Tensor) -> Tensor:
     if task == "single-label":
         return F.cross_entropy(logits, labels, reduction="sum")
     if task == "binary":
-        return F.binary_cross_entropy_with_logits(
-            logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum"
-        )
+        return F.binary_cross_entropy_with_logits(logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum")
     total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
     return total / labels.shape[1]
 
@@ -301,9 +297,7 @@ class MinibatchTrainer:
             self._reducer.finish()
         with self.stopwatch.measure("update"):
             steps = self.steps_per_epoch
-            factor = learning_rate_factor(
-                self._options.schedule, epoch * steps + step, self._options.epochs * steps
-            )
+            factor = learning_rate_factor(self._options.schedule, epoch * steps + step, self._options.epochs * steps)
             for group in self._optimizer.param_groups:
                 group["lr"] = self._options.learning_rate * factor
             self._optimizer.step()

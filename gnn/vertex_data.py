@@ -4,9 +4,8 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
-from collections.abc import Mapping
 from dataclasses import dataclass
-from typing import Literal, cast
+from typing import Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -18,7 +17,6 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.graph import Task
 
 __all__ = [
-    "MASKS",
     "SplitOptions",
     "Standardise",
     "TaskOption",
@@ -28,13 +26,11 @@ __all__ = [
     "prepare_labels",
     "random_split",
     "split_from_masks",
-    "split_from_named_masks",
     "standardise_features",
 ]
 
 Standardise = Literal["none", "standard", "rows"]
 """As they are; each column to mean 0 and variance 1; or each row divided by the sum of its magnitudes."""
-
 
 COLUMNS_PER_CHUNK = 64
 
@@ -77,9 +73,8 @@ def dense_features(
     )
     if not consistent:
         raise DataError(
-            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} "
-            f"columns, {values.size} values; write the matrix again, for example with "
-            "scipy.sparse.csr_matrix."
+            f"the sparse features of shape {shape} are inconsistent: {indptr.size} offsets, {indices.size} columns, "
+            f"{values.size} values; write the matrix again, for example with scipy.sparse.csr_matrix."
         )
     if indices.size and not 0 <= int(indices.min()) <= int(indices.max()) < columns:
         position = int(np.flatnonzero((indices.astype(np.int64) < 0) | (indices >= columns))[0])
@@ -96,14 +91,10 @@ def dense_features(
 def standardise_features(features: Tensor, how: Standardise) -> None:
     """Bring features, floats [N, F], to a common scale, in place: they may fill most of the memory.
 
-    The statistics are taken over all vertices, those of the test split included: features of every vertex are
-    known while training (transductive learning), and only their labels are hidden.
-
-    Args:
-        features: floats [N, F], changed.
-        how: "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant
-            column becomes 0. "rows" divides each row by the sum of its magnitudes, as is usual for bags of
-            words; a row of zeros stays.
+    "none" leaves them unchanged. "standard" gives each column mean 0 and variance 1; a constant column becomes 0.
+    "rows" divides each row by the sum of its magnitudes, as is usual for bags of words; a row of zeros stays.
+    Statistics are taken over all vertices, those of the test split included: features of every vertex are known while
+    training (transductive learning), and only their labels are hidden.
 
     Raises:
         RecipeError: `how` is none of the three.
@@ -111,19 +102,15 @@ def standardise_features(features: Tensor, how: Standardise) -> None:
     if how == "standard":
         for start in range(0, features.shape[1], COLUMNS_PER_CHUNK):
             columns = features[:, start : start + COLUMNS_PER_CHUNK]
-            columns.copy_(_standard_columns(columns))
+            variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
+            constant = columns.amin(dim=0) == columns.amax(dim=0)
+            scale = torch.where(constant, 1.0, variance.sqrt())
+            columns.copy_(((columns - mean) / scale).masked_fill(constant, 0.0))
     elif how == "rows":
         sums = torch.linalg.vector_norm(features, ord=1, dim=1, keepdim=True)
         features.div_(torch.where(sums > 0, sums, 1.0))
     elif how != "none":
         raise RecipeError(f"standardise is {how!r}; use 'none', 'standard' or 'rows'.")
-
-
-def _standard_columns(columns: Tensor) -> Tensor:
-    variance, mean = torch.var_mean(columns.double(), dim=0, correction=0)
-    constant = columns.amin(dim=0) == columns.amax(dim=0)
-    scale = torch.where(constant, 1.0, variance.sqrt())
-    return ((columns - mean) / scale).masked_fill(constant, 0.0)
 
 
 TaskOption = Literal["auto", "single-label", "binary", "multi-label"]
@@ -132,9 +119,7 @@ TaskOption = Literal["auto", "single-label", "binary", "multi-label"]
 UNKNOWN_LABEL = -1
 
 
-def prepare_labels(
-    labels: Tensor | npt.NDArray[np.generic], task: TaskOption = "auto"
-) -> tuple[Tensor, Task, int]:
+def prepare_labels(labels: Tensor | npt.NDArray[np.generic], task: TaskOption = "auto") -> tuple[Tensor, Task, int]:
     """Bring labels to the form that `windrow.gnn.graph.Graph` holds.
 
     With "auto", several columns mean "multi-label", one column with no class above 1 means "binary", and any
@@ -157,7 +142,9 @@ def prepare_labels(
     if array.dtype.kind not in "biuf":
         raise DataError(f"labels have dtype {array.dtype}; number the classes 0, 1, 2, ...")
     if task == "multi-label" or (task == "auto" and array.ndim == 2 and array.shape[1] > 1):
-        return _multi_label(array)
+        if array.ndim != 2:
+            raise DataError(f"labels have shape {array.shape}; task 'multi-label' needs 0 or 1 per class, [N, C].")
+        return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), "multi-label", int(array.shape[1])
     if array.ndim == 2 and array.shape[1] == 1:
         array = array[:, 0]
     if array.ndim != 1:
@@ -175,14 +162,6 @@ def prepare_labels(
     if task == "binary" or (task == "auto" and largest <= 1):
         return from_numpy(classes), "binary", 2
     return from_numpy(classes), "single-label", largest + 1
-
-
-def _multi_label(array: npt.NDArray[np.generic]) -> tuple[Tensor, Task, int]:
-    if array.ndim != 2:
-        raise DataError(
-            f"labels have shape {array.shape}; task 'multi-label' needs 0 or 1 per class, [N, C]."
-        )
-    return from_numpy(np.ascontiguousarray(array, dtype=np.float32)), "multi-label", int(array.shape[1])
 
 
 def _class_numbers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
@@ -218,7 +197,6 @@ class SplitOptions:
     """Share of the labelled vertices that validate, with kind "fractions"; the rest are test vertices."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.kind not in ("per-class", "fractions"):
             raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
         if self.train_per_class < 1 or self.validation_per_class < 0:
@@ -234,26 +212,15 @@ class SplitOptions:
             )
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
-class VertexSplit:
-    """Three disjoint lists of vertices."""
+class VertexSplit(NamedTuple):
+    """Three disjoint lists of vertices, int64; those that this package makes ascend."""
 
     train_ids: Tensor
-    """int64, ascending."""
+    """Vertices whose labels are learnt from."""
     validation_ids: Tensor
-    """int64, ascending."""
+    """Vertices that choose the best epoch."""
     test_ids: Tensor
-    """int64, ascending."""
-
-    @staticmethod
-    def empty() -> "VertexSplit":
-        """Three empty lists, for a graph without labels."""
-        nothing = torch.empty(0, dtype=torch.int64)
-        return VertexSplit(train_ids=nothing, validation_ids=nothing, test_ids=nothing)
-
-
-MASKS = ("train_mask", "val_mask", "test_mask")
-"""Names of the splits among the vertex data of DGL's and PyG's graphs."""
+    """Vertices that are only ever measured on."""
 
 
 def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexSplit:
@@ -286,25 +253,10 @@ def random_split(labels: Tensor, options: SplitOptions, *, seed: int) -> VertexS
 
 def split_from_masks(train: Tensor, validation: Tensor, test: Tensor) -> VertexSplit:
     """Turn three boolean masks [N] into lists of the ids where each is true."""
-    lists = [mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)]
-    return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+    return VertexSplit(*(mask.to(torch.bool).nonzero().flatten() for mask in (train, validation, test)))
 
 
-def split_from_named_masks(data: Mapping[str, Tensor]) -> VertexSplit | None:
-    """The split that DGL's and PyG's data hold as train_mask, val_mask and test_mask; None where there is none.
-
-    Raises:
-        DataError: only some of the three are there.
-    """
-    present = [name for name in MASKS if name in data]
-    if present and len(present) < 3:
-        raise DataError(f"of the masks {MASKS} the graph has only {present}; give all three or none.")
-    return split_from_masks(*(data[name] for name in MASKS)) if present else None
-
-
-def _per_class(
-    shuffled: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], options: SplitOptions
-) -> VertexSplit:
+def _per_class(shuffled: npt.NDArray[np.int64], labels: npt.NDArray[np.int64], options: SplitOptions) -> VertexSplit:
     needed = options.train_per_class + options.validation_per_class
     counts = np.bincount(labels[shuffled])
     for number, count in enumerate(counts.tolist()):
@@ -324,5 +276,4 @@ def _per_class(
 
 
 def _ascending(*lists: npt.NDArray[np.int64]) -> VertexSplit:
-    train, validation, test = (torch.from_numpy(np.sort(ids)) for ids in lists)
-    return VertexSplit(train_ids=train, validation_ids=validation, test_ids=test)
+    return VertexSplit(*(torch.from_numpy(np.sort(ids)) for ids in lists))

@@ -114,7 +114,7 @@ def rank_part(graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: S
         samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
     demand = demand_of(graph, part, recipe.sampler.fanouts, order.steps_per_epoch)
     # A copy, or all hops would stay in memory with the last.
-    total = inclusion_probabilities(demand, samplers=samplers).total.copy()
+    total = inclusion_probabilities(demand, samplers=samplers)[-1].copy()
     policy = recipe.cache.policy
 
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
@@ -246,7 +246,7 @@ def choose_inference_cache(
         steps=steps,
         fanouts=fanouts,
     )
-    total = inclusion_probabilities(demand).total
+    total = inclusion_probabilities(demand)[-1]
     ranking = PartRanking(
         part=world.rank,
         offsets=graph.offsets,

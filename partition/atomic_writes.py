@@ -7,13 +7,11 @@ import secrets
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import BinaryIO, TypeAlias
+from typing import BinaryIO
 
 from windrow.comm.errors import StoreError
 
 __all__ = ["PARTIAL_PATTERN", "atomic_folder", "flush", "open_atomically", "write_atomically"]
-
-Bytes: TypeAlias = bytes | memoryview
 
 PARTIAL_PATTERN = ".*.part"
 """Names of files that a killed process may leave behind; they are never read."""
@@ -47,29 +45,15 @@ def open_atomically(path: Path) -> Iterator[BinaryIO]:
     flush(path.parent)
 
 
-def write_atomically(path: Path, *chunks: Bytes) -> None:
-    """Replace a file in one step, durably.
-
-    The bytes go to a temporary file in the same folder, are flushed to the disk, and take the name at last.
-
-    Args:
-        path: the file; its folder exists.
-        chunks: the contents, one after another.
-
-    Raises:
-        OSError: the disk is full or the folder not writable; the old file is as it was, the temporary one gone.
-    """
+def write_atomically(path: Path, *chunks: bytes | memoryview) -> None:
+    """Replace a file in one step, durably, by these chunks one after another; see `open_atomically`."""
     with open_atomically(path) as file:
         for chunk in chunks:
             file.write(chunk)
 
 
 def flush(path: Path) -> None:
-    """Make a file's contents, or the names in a folder, durable.
-
-    Raises:
-        OSError: the disk is full or fails.
-    """
+    """Make a file's contents, or the names in a folder, durable; OSError where the disk is full or fails."""
     descriptor = os.open(path, os.O_RDONLY)
     try:
         os.fsync(descriptor)
@@ -118,12 +102,11 @@ def atomic_folder(path: Path, *, overwrite: bool) -> Iterator[Path]:
     try:
         filling.mkdir()
     except OSError as error:
-        raise StoreError(
-            f"cannot make a folder in {path.parent}: {error.strerror}. Choose another place"
-        ) from error
+        raise StoreError(f"cannot make a folder in {path.parent}: {error.strerror}. Choose another place") from error
     try:
         yield filling
-        _flush_tree(filling)
+        for entry in (*sorted(filling.rglob("*")), filling):
+            flush(entry)
         replaced = path.with_name(f"{path.name}.old-{suffix}")
         if path.exists():
             path.rename(replaced)
@@ -156,9 +139,3 @@ def _clear_leftovers(path: Path) -> None:
             raise StoreError(
                 f"cannot clear {entry}, which a killed writer left: {error}. Remove it yourself"
             ) from error
-
-
-def _flush_tree(folder: Path) -> None:
-    for entry in sorted(folder.rglob("*")):
-        flush(entry)
-    flush(folder)

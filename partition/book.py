@@ -56,16 +56,13 @@ class PartitionBook:
         num_parts: int,
         priority: npt.NDArray[np.floating] | None = None,
     ) -> Self:
-        """Number the vertices part by part.
+        """Number the vertices part by part. Cost O(N log N), 24 N bytes.
 
         Args:
             assignment: integer [N], each vertex's part.
             num_parts: number of parts P.
             priority: floating point [N]; inside a part the highest comes first, ties by the user's id. None keeps
                 the user's order.
-
-        Returns:
-            The book. Cost O(N log N), 24 N bytes.
 
         Raises:
             DataError: a part is outside [0, P), or `priority` has another length or is not a number somewhere.
@@ -78,15 +75,19 @@ class PartitionBook:
                 "partition the graph again"
             )
         if priority is not None:
-            _check_priority(priority, len(assignment))
-        keys = (assignment,) if priority is None else (-priority, assignment)
-        new_to_old = np.lexsort(keys)
+            if len(priority) != len(assignment):
+                raise DataError(
+                    f"priority has {len(priority)} values for {len(assignment)} vertices: give one for each vertex"
+                )
+            # Sorting would put them last without a word.
+            missing = np.flatnonzero(np.isnan(priority))
+            if len(missing):
+                raise DataError(f"the priority of vertex {missing[0]} is nan: give every vertex a number")
+        new_to_old = np.lexsort((assignment,) if priority is None else (-priority, assignment))
         sizes = np.bincount(assignment, minlength=num_parts)
         old_to_new = np.empty_like(new_to_old)
         old_to_new[new_to_old] = np.arange(len(new_to_old))
-        return cls(
-            offsets=np.concatenate([[0], np.cumsum(sizes)]), new_to_old=new_to_old, old_to_new=old_to_new
-        )
+        return cls(offsets=np.concatenate([[0], np.cumsum(sizes)]), new_to_old=new_to_old, old_to_new=old_to_new)
 
     @property
     def num_parts(self) -> int:
@@ -99,14 +100,7 @@ class PartitionBook:
         return len(self.new_to_old)
 
     def owner(self, new_ids: npt.NDArray[np.integer]) -> Ids:
-        """Part of each new id.
-
-        Args:
-            new_ids: integer array of any shape, values in [0, N).
-
-        Returns:
-            int64 array of the same shape. Cost O(log P) for each id.
-        """
+        """Part of each new id, int64 of the same shape; the ids in [0, N). Cost O(log P) for each."""
         return np.searchsorted(self.offsets, new_ids, side="right").astype(np.int64) - 1
 
     def part_range(self, part: int) -> tuple[int, int]:
@@ -127,30 +121,12 @@ class PartitionBook:
         return np.asarray(self.old_to_new[old_ids], np.int64)
 
     def restore(self, rows_in_new_order: npt.NDArray[Row]) -> npt.NDArray[Row]:
-        """Bring rows, for example predictions, back into the user's order.
-
-        Args:
-            rows_in_new_order: [N, ...], row i belongs to new id i.
-
-        Returns:
-            [N, ...], row i belongs to the user's vertex i; a copy.
-        """
+        """Bring rows, for example predictions, [N, ...] by new id, back into the user's order; a copy."""
         return rows_in_new_order[self.old_to_new]
 
     def assignment(self) -> npt.NDArray[np.int32]:
         """int32 [N]: the part of each of the user's vertices."""
         return self.owner(self.old_to_new).astype(np.int32)
-
-
-def _check_priority(priority: npt.NDArray[np.floating], num_vertices: int) -> None:
-    if len(priority) != num_vertices:
-        raise DataError(
-            f"priority has {len(priority)} values for {num_vertices} vertices: give one for each vertex"
-        )
-    # Sorting would put them last without a word.
-    missing = np.flatnonzero(np.isnan(priority))
-    if len(missing):
-        raise DataError(f"the priority of vertex {missing[0]} is nan: give every vertex a number")
 
 
 ORDER_KEY = "order"
@@ -177,26 +153,17 @@ def order_to_metadata(order: VertexOrder | None) -> dict[str, Any]:
 
 
 def order_from_metadata(metadata: Mapping[str, Any], *, store: Path) -> VertexOrder | None:
-    """The order of a store.
-
-    Args:
-        metadata: of the store.
-        store: its folder, for messages.
-
-    Returns:
-        None for the user's order, that of stores that say nothing too.
+    """The order of a store, from its metadata; None for the user's order, that of stores that say nothing too.
 
     Raises:
-        StoreError: the entry is not one that this version writes.
+        StoreError: the entry is not one that this version writes; names the folder `store`.
     """
     found: Any = metadata.get(ORDER_KEY, {"by": "original"})
     if found == {"by": "original"}:
         return None
     if not _is_order(found):
         raise StoreError(f"{store} names an order of its vertices that is none, {found!r}: {CURE}")
-    return VertexOrder(
-        fanouts=tuple(found["fanouts"]), batch_size=found["batch_size"], seed_order=found["seed_order"]
-    )
+    return VertexOrder(fanouts=tuple(found["fanouts"]), batch_size=found["batch_size"], seed_order=found["seed_order"])
 
 
 def check_vertex_order(
@@ -210,16 +177,10 @@ def check_vertex_order(
 ) -> None:
     """Refuse a store whose order was made for other minibatches, where the order decides what is kept near.
 
-    That is so where a share of each part's rows, the first ones, is kept in GPU memory. Where all of them are or none
-    is, the order is only a matter of layout, and any store is right.
-
-    Args:
-        found: the order of the store; None for the user's.
-        store: its folder, for messages.
-        wanted: `PartitionOptions.order` of the run; "original" is content with any store.
-        fanouts: of the run's minibatches.
-        batch_size: of the run, over all ranks.
-        gpu_share: share of a part's rows that is kept in GPU memory; 1 where there is no GPU.
+    That is so where a share of each part's rows, the first ones, is kept in GPU memory: `gpu_share`, 1 where there is
+    no GPU. Where all of them are or none is, the order is only a matter of layout, and any store is right; so it is
+    where `wanted`, `PartitionOptions.order` of the run, is "original". `fanouts` and `batch_size`, over all ranks, are
+    the run's; `store` is the folder, for messages.
 
     Raises:
         StoreError: with both and the cure.
@@ -228,11 +189,9 @@ def check_vertex_order(
         return
     if found is not None and found.fanouts == tuple(fanouts) and found.batch_size == batch_size:
         return
-    made_for = (
-        "in the user's order"
-        if found is None
-        else f"ordered for sampler.fanouts = {list(found.fanouts)} and training.batch_size = {found.batch_size}"
-    )
+    made_for = "in the user's order"
+    if found is not None:
+        made_for = f"ordered for sampler.fanouts = {list(found.fanouts)} and training.batch_size = {found.batch_size}"
     raise StoreError(
         f"{store} is {made_for}, but cache.gpu_share = {gpu_share} keeps the rows in GPU memory that are needed most "
         f"with fanouts = {list(fanouts)} and batch_size = {batch_size}: run `windrow partition` again with this recipe "

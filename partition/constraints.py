@@ -37,11 +37,7 @@ TRAIN, VALIDATION, OTHER = 0, 1, 2
 
 
 def check_constraint_names(balance: Sequence[str]) -> None:
-    """Refuse names that are unknown or repeated.
-
-    Raises:
-        RecipeError: with the names and the known ones.
-    """
+    """Refuse names that are unknown or repeated: RecipeError with the names and the known ones."""
     if len({*balance} & {*CONSTRAINTS}) != len(balance):
         raise RecipeError(f"balance = {list(balance)}: expected different names of {', '.join(CONSTRAINTS)}")
 
@@ -78,9 +74,7 @@ def vertex_roles(
             )
         if role == TRAIN and (roles[ids] == VALIDATION).any():
             both = int(ids[roles[ids] == VALIDATION][0])
-            raise DataError(
-                f"vertex {both} is both a training and a validation vertex; keep it in one of the two"
-            )
+            raise DataError(f"vertex {both} is both a training and a validation vertex; keep it in one of the two")
         roles[ids] = role
     return roles
 
@@ -92,16 +86,9 @@ def vertex_weights(
     validation_ids: npt.NDArray[np.integer] | None = None,
     balance: Sequence[str] = SALIENT_CONSTRAINTS,
 ) -> Constraints:
-    """Build the weights that the partitioners balance.
+    """Build the weights that the partitioners balance: the columns that `balance` names, without those of no weight.
 
-    Args:
-        indptr: int64 [N + 1] of the graph in CSC form.
-        train_ids: integer [T] or None.
-        validation_ids: integer [V] or None.
-        balance: names out of `CONSTRAINTS`; columns without any weight are left out.
-
-    Returns:
-        The named columns. Memory 4 N C bytes.
+    `indptr` int64 [N + 1] is that of the graph in CSC form. Memory 4 N C bytes.
 
     Raises:
         RecipeError: an unknown or repeated name.
@@ -119,9 +106,7 @@ def vertex_weights(
         return np.asarray(roles == role, np.int32)
 
     chosen = {name: column(name) for name in balance}
-    kept = {name: column for name, column in chosen.items() if column.any()}
-    if not kept:
-        kept = {"vertices": np.ones(len(roles), np.int32)}
+    kept = {name: column for name, column in chosen.items() if column.any()} or {"vertices": column("vertices")}
     return Constraints(names=tuple(kept), weights=np.stack(list(kept.values()), axis=1))
 
 
@@ -153,11 +138,7 @@ def ensure_members(
 
 
 def check_members(num_vertices: int, num_parts: int, *, train_ids: npt.NDArray[np.integer] | None) -> None:
-    """Refuse more parts than there are vertices, or training vertices, to give them.
-
-    Raises:
-        DataError: fewer (training) vertices than parts.
-    """
+    """Refuse more parts than there are vertices, or training vertices, to give them: DataError."""
     what, cure = "vertices", ""
     available = num_vertices
     if train_ids is not None:

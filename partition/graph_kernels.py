@@ -8,7 +8,9 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["contract", "count_remote", "match_inside_parts", "merge_directions", "relabel", "transpose"]
+from windrow.comm.transpose_kernels import transpose
+
+__all__ = ["contract", "count_remote", "match_inside_parts", "merge_directions", "relabel"]
 
 Entries = npt.NDArray[np.integer]
 Ints = npt.NDArray[np.int32]
@@ -16,30 +18,8 @@ Longs = npt.NDArray[np.int64]
 
 
 @numba.njit(cache=True)
-def transpose(indptr: Entries, indices: Entries) -> tuple[Longs, Ints]:
-    """Turn every edge round; each list of the result ascends."""
-    num_vertices = len(indptr) - 1
-    start = np.zeros(num_vertices + 1, np.int64)
-    for edge in range(len(indices)):
-        start[indices[edge] + 1] += 1
-    for vertex in range(num_vertices):
-        start[vertex + 1] += start[vertex]
-    cursor = start[:-1].copy()
-    turned = np.empty(len(indices), np.int32)
-    for vertex in range(num_vertices):
-        for edge in range(indptr[vertex], indptr[vertex + 1]):
-            neighbour = indices[edge]
-            turned[cursor[neighbour]] = vertex
-            cursor[neighbour] += 1
-    return start, turned
-
-
-@numba.njit(cache=True)
 def merge_directions(
-    first_indptr: Entries,
-    first_indices: Entries,
-    second_indptr: Entries,
-    second_indices: Entries,
+    first_indptr: Entries, first_indices: Entries, second_indptr: Entries, second_indices: Entries
 ) -> tuple[Longs, Ints]:
     """Unite two graphs with ascending lists, leaving out self-loops and repeats."""
     num_vertices = len(first_indptr) - 1
@@ -168,7 +148,9 @@ def contract(
     Returns:
         The coarse graph: indptr, indices, edge weights.
     """
-    members, member_start = _members(coarse, num_coarse)
+    member_start = np.zeros(num_coarse + 1, np.int64)
+    members = np.empty(len(coarse), np.int32)
+    transpose(np.arange(len(coarse) + 1), coarse, member_start, members, None)
     coarse_indptr = np.zeros(num_coarse + 1, np.int64)
     coarse_indices = np.empty(len(indices), np.int32)
     weights = np.empty(len(indices), np.int32)
@@ -194,27 +176,8 @@ def contract(
 
 
 @numba.njit(cache=True)
-def _members(coarse: Ints, num_coarse: int) -> tuple[Ints, Longs]:
-    start = np.zeros(num_coarse + 1, np.int64)
-    for vertex in range(len(coarse)):
-        start[coarse[vertex] + 1] += 1
-    for merged in range(num_coarse):
-        start[merged + 1] += start[merged]
-    cursor = start[:-1].copy()
-    members = np.empty(len(coarse), np.int32)
-    for vertex in range(len(coarse)):
-        members[cursor[coarse[vertex]]] = vertex
-        cursor[coarse[vertex]] += 1
-    return members, start
-
-
-@numba.njit(cache=True)
 def count_remote(
-    indptr: Longs,
-    indices: Entries,
-    assignment: Ints,
-    by_part: Longs,
-    num_parts: int,
+    indptr: Longs, indices: Entries, assignment: Ints, by_part: Longs, num_parts: int
 ) -> tuple[Longs, Longs, Longs]:
     """Count, for each part, its in-neighbours, the remote ones, and the different remote ones (its halo).
 

@@ -35,19 +35,12 @@ def write_document(path: Path, document: Mapping[str, Any], *, format_version: i
 
 
 def read_document(path: Path, *, format_version: int, store: str, cure: str) -> dict[str, Any]:
-    """Read a document and check what it is.
+    """Read a document, check what it is, and give it without its version.
 
-    Args:
-        path: the file.
-        format_version: the one that this windrow reads.
-        store: what the folder around it should be, for messages: "partition store".
-        cure: what to do about it, for messages.
-
-    Returns:
-        The document, without its version.
+    `store` says what the folder around it should be, "partition store", and `cure` what to do about it, for messages.
 
     Raises:
-        StoreError: there is none, it is no JSON object, or of another version.
+        StoreError: there is none, it is no JSON object, or of another version than `format_version`.
     """
     if not path.is_file():
         raise StoreError(f"{path} is missing, so {path.parent} is no {store}: {cure}")
@@ -101,7 +94,7 @@ class Manifest:
     options: dict[str, Any]
     """How the graph was split: the fields of `PartitionOptions`."""
     quality: dict[str, Any] | None
-    """`PartitionQuality.to_dict`, or None."""
+    """The fields of `PartitionQuality`, or None."""
     metadata: dict[str, Any]
     """Whatever the writer wants to find again: task, number of classes, split, fingerprint of the source."""
     files: dict[str, FileEntry]
@@ -120,10 +113,7 @@ class Manifest:
         """
         document = read_document(path, format_version=FORMAT_VERSION, store="partition store", cure=CURE)
         try:
-            files = {
-                name: FileEntry(**{**f, "shape": tuple(f["shape"])})
-                for name, f in document.pop("files").items()
-            }
+            files = {name: FileEntry(**{**f, "shape": tuple(f["shape"])}) for name, f in document.pop("files").items()}
             return cls(files=files, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError
-from windrow.partition.refine import Adjacency, excess, refine
+from windrow.partition.refine import Adjacency, badness, refine
 
 __all__ = ["metis_runs", "metis_search"]
 
@@ -35,28 +35,16 @@ def metis_search(
 ) -> Assignment:
     """Run METIS on several vertex orders, refine each result, and combine them into one better than all.
 
-    Results are ranked by (excess, cut); then the best is combined with each of the others (`refine` with ``other``).
-    METIS runs ahead in its own process while results are refined here.
+    Results are ranked by `badness`; then the best is combined with each of the others (`refine` with ``other``).
+    METIS runs ahead in its own process while results are refined here. It is not given the edge weights of the graph.
 
-    Args:
-        graph: undirected graph of N vertices; METIS is not given its edge weights.
-        vertex_weights: int32 [N, C].
-        num_parts: number of parts, from 2 to N.
-        imbalance: tolerated excess over the mean weight of a part, 0.05 for 5 %.
-        seed: of the vertex orders and of the refinement; equal seeds give equal results.
-        restarts: METIS runs.
-        refine_cycles: V-cycles of each refinement; 0 takes the best plain METIS result.
-        progress: called with a stage name and the share done of the whole search, 0 to 1.
-
-    Returns:
-        int32 [N], each vertex's part.
+    `seed` is that of the vertex orders and of the refinement; equal seeds give equal results. See `PartitionOptions`
+    for `imbalance`, `restarts` and `refine_cycles`; with 0 cycles the best plain METIS result is taken. `progress` is
+    called with a stage name and the share done of the whole search, 0 to 1.
 
     Raises:
         DataError: DGL is absent or of another version, or METIS failed.
     """
-
-    def cost(candidate: Assignment) -> tuple[float, int]:
-        return round(excess(vertex_weights, candidate, num_parts, imbalance), 9), graph.cut(candidate)
 
     def refined(candidate: Assignment, restart: int, other: Assignment | None = None) -> Assignment:
         if refine_cycles == 0:
@@ -71,16 +59,15 @@ def metis_search(
             progress(stage, steps_done / (2 * restarts - 1))
 
     found: list[tuple[tuple[float, int], int, Assignment]] = []
-    for restart, candidate in enumerate(
-        metis_runs(graph, vertex_weights, num_parts, seed=seed, restarts=restarts)
-    ):
+    runs = metis_runs(graph, vertex_weights, num_parts, seed=seed, restarts=restarts)
+    for restart, candidate in enumerate(runs):
         improved = refined(candidate, restart)
-        found.append((cost(improved), restart, improved))
+        found.append((badness(graph, vertex_weights, improved, num_parts, imbalance), restart, improved))
         report("METIS and refinement", restart + 1)
     found.sort(key=lambda item: item[:2])
     best = found[0][2]
     for number, (_, restart, other) in enumerate(found[1:]):
-        best = best if refine_cycles == 0 else refined(best, restart, other)
+        best = refined(best, restart, other)
         report("combining partitions", restarts + number + 1)
     return best
 
@@ -90,16 +77,13 @@ def metis_runs(
 ) -> Iterator[Assignment]:
     """Run METIS in a process of its own, on several vertex orders; see `windrow.partition.metis_worker` for why.
 
-    Yields:
-        int32 [N], each vertex's part, one for each run; a pure function of the arguments.
+    Yields int32 [N] for each run, each vertex's part; a pure function of the arguments.
 
     Raises:
         DataError: DGL is absent or of another version, or METIS failed.
     """
     if importlib.util.find_spec("dgl") is None:
-        raise DataError(
-            'METIS comes with DGL, which is not installed: install dgl==1.1.3 or use method = "fennel"'
-        )
+        raise DataError('METIS comes with DGL, which is not installed: install dgl==1.1.3 or use method = "fennel"')
     with tempfile.TemporaryDirectory(prefix="windrow-metis-") as name:
         folder = Path(name)
         np.save(folder / "indptr.npy", graph.indptr)

@@ -74,8 +74,7 @@ def _shuffle(num_vertices: int, seed: int, restart: int) -> Array:
 def main(folder: Path, num_parts: int, seed: int, restarts: int) -> None:
     """Run METIS on several vertex orders; see the module's text for what is read and written."""
     indptr, indices, vertex_weights = (
-        np.load(folder / f"{name}.npy", allow_pickle=False)
-        for name in ("indptr", "indices", "vertex_weights")
+        np.load(folder / f"{name}.npy", allow_pickle=False) for name in ("indptr", "indices", "vertex_weights")
     )
     for restart in range(restarts):
         order = _shuffle(len(indptr) - 1, seed, restart)

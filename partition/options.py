@@ -51,9 +51,7 @@ class PartitionOptions:
         if self.method not in get_args(Method):
             raise RecipeError(f'method = "{self.method}": expected one of {", ".join(get_args(Method))}')
         if self.order not in get_args(VertexOrderName):
-            raise RecipeError(
-                f'order = "{self.order}": expected one of {", ".join(get_args(VertexOrderName))}'
-            )
+            raise RecipeError(f'order = "{self.order}": expected one of {", ".join(get_args(VertexOrderName))}')
         for name, least in (("num_parts", 1), ("restarts", 1), ("refine_cycles", 0), ("stream_passes", 1)):
             value = getattr(self, name)
             if value < least:
@@ -93,16 +91,7 @@ class MemoryEstimate:
 
 
 def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions) -> MemoryEstimate:
-    """Estimate the peak memory of `partition_graph`.
-
-    Args:
-        num_vertices: N.
-        num_edges: stored edges E.
-        options: the method and what it balances.
-
-    Returns:
-        The estimate, beyond the arrays indptr and indices.
-    """
+    """Estimate the peak memory of `partition_graph`, beyond indptr and indices, for N vertices and E stored edges."""
     columns = max(len(options.balance), 1)
     parts = {"assignment and vertex weights": num_vertices * (4 + 8 * columns)}
     if options.method == "random":
@@ -118,43 +107,33 @@ def estimate_memory(num_vertices: int, num_edges: int, options: PartitionOptions
 
 
 def available_memory_bytes() -> int | None:
-    """Memory that this process may still take: what the machine has free and its control group allows.
+    """Bytes that this process may still take: what the machine has free and its control group allows.
 
-    Returns:
-        Bytes, or None where the operating system does not say (not Linux).
+    None where the operating system does not say (not Linux).
     """
     if not MEMORY_INFO.is_file():
         return None
-    fields = dict(
-        line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line
-    )
+    fields = dict(line.split(":", 1) for line in MEMORY_INFO.read_text(encoding="ascii").splitlines() if ":" in line)
     available = int(fields["MemAvailable"].split()[0]) * 1024
     if CONTROL_GROUP_LIMIT.is_file() and CONTROL_GROUP_USE.is_file():
         limit = CONTROL_GROUP_LIMIT.read_text(encoding="ascii").strip()
         if limit != "max":
-            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii")) - _cached_file_bytes()
+            used = int(CONTROL_GROUP_USE.read_text(encoding="ascii"))
+            if CONTROL_GROUP_DETAILS.is_file():
+                lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
+                details = dict(line.split() for line in lines)
+                # Copies of files that the group is charged for and that the kernel drops when memory is wanted.
+                used -= int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
             available = min(available, max(int(limit) - used, 0))
     return available
 
 
-def _cached_file_bytes() -> int:
-    """Copies of files that the control group is charged for and that the kernel drops when memory is wanted."""
-    if not CONTROL_GROUP_DETAILS.is_file():
-        return 0
-    lines = CONTROL_GROUP_DETAILS.read_text(encoding="ascii").splitlines()
-    details = dict(line.split() for line in lines)
-    return int(details.get("active_file", 0)) + int(details.get("inactive_file", 0))
-
-
 def check_memory(estimate: MemoryEstimate, available_bytes: int | None) -> None:
-    """Refuse a partitioning that will not fit.
+    """Refuse a partitioning that will not fit: DataError with the shortfall in bytes and the cure.
 
     Args:
         estimate: from `estimate_memory`.
         available_bytes: from `available_memory_bytes`; None skips the check.
-
-    Raises:
-        DataError: with the shortfall in bytes and the cure.
     """
     if available_bytes is None or estimate.total_bytes <= available_bytes:
         return

@@ -49,9 +49,7 @@ def partition_graph(
     """
     _check_csc(indptr, indices)
     num_vertices, num_parts = len(indptr) - 1, options.num_parts
-    constraints = vertex_weights(
-        indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance
-    )
+    constraints = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=options.balance)
     check_members(num_vertices, num_parts, train_ids=train_ids)
     if num_parts == 1:
         assignment = np.zeros(num_vertices, np.int32)

@@ -1,8 +1,7 @@
 """How good a partition is."""
 
 from collections.abc import Sequence
-from dataclasses import asdict, dataclass
-from typing import Any, Self
+from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
@@ -32,11 +31,6 @@ class PartitionQuality:
     """For each part the share of its vertices' in-neighbours that live elsewhere: rows that sampling asks for."""
 
     @property
-    def num_parts(self) -> int:
-        """Number of parts."""
-        return len(self.part_sizes)
-
-    @property
     def cut_fraction(self) -> float:
         """Share of the edges that are cut; the remote-neighbour fraction of the whole graph."""
         return self.cut_edges / max(self.num_edges, 1)
@@ -47,24 +41,10 @@ class PartitionQuality:
         rows = zip(self.part_sizes, self.halo_sizes, self.remote_neighbour_fractions, strict=True)
         for part, (size, halo, remote) in enumerate(rows):
             lines.append(f"{part:>6} {size:>12,} {halo:>12,} {remote:>17.1%}")
-        lines.append(
-            f"edge cut {self.cut_edges:,} of {self.num_edges:,} stored edges ({self.cut_fraction:.2%})"
-        )
+        lines.append(f"edge cut {self.cut_edges:,} of {self.num_edges:,} stored edges ({self.cut_fraction:.2%})")
         balance = ", ".join(f"{name} {ratio:.3f}" for name, ratio in self.balance.items())
         lines.append(f"heaviest part / mean: {balance}")
         return "\n".join(lines)
-
-    def to_dict(self) -> dict[str, Any]:
-        """The fields as JSON-ready values; `from_dict` reads them."""
-        return asdict(self)
-
-    @classmethod
-    def from_dict(cls, fields: dict[str, Any]) -> Self:
-        """Rebuild a report from `to_dict`, also after a round trip through JSON."""
-        values: dict[str, Any] = {
-            name: tuple(value) if isinstance(value, list) else value for name, value in fields.items()
-        }
-        return cls(**values)
 
 
 def measure_quality(
@@ -77,19 +57,10 @@ def measure_quality(
     validation_ids: npt.NDArray[np.integer] | None = None,
     balance: Sequence[str] = (*SALIENT_CONSTRAINTS, "vertices"),
 ) -> PartitionQuality:
-    """Measure a partition.
+    """Measure a partition: `assignment` int32 [N] is each vertex's part. Cost O(N log N + E).
 
-    Args:
-        indptr: int64 [N + 1], CSC.
-        indices: int32 or int64 [E].
-        assignment: int32 [N], each vertex's part.
-        num_parts: number of parts.
-        train_ids: integer [T] or None.
-        validation_ids: integer [V] or None.
-        balance: constraints to report, names of `windrow.partition.constraints.CONSTRAINTS`.
-
-    Returns:
-        The report. Cost O(N log N + E).
+    The graph and its split are as for `windrow.partition.partition_graph`; `balance` are the constraints to report,
+    names of `windrow.partition.constraints.CONSTRAINTS`.
     """
     constraints = vertex_weights(indptr, train_ids=train_ids, validation_ids=validation_ids, balance=balance)
     sums = weigh_parts(constraints.weights, assignment, num_parts)

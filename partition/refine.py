@@ -19,11 +19,12 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.comm.transpose_kernels import transpose
 from windrow.partition.balance_kernels import total_excess, weigh_parts
-from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions, transpose
+from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions
 from windrow.partition.refine_kernels import connect_parts, move_with_hill_climbing, rebalance
 
-__all__ = ["Adjacency", "balance_limits", "excess", "refine", "symmetric_adjacency"]
+__all__ = ["Adjacency", "badness", "balance_limits", "refine", "symmetric_adjacency"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,17 +50,14 @@ class Adjacency:
 
 
 def symmetric_adjacency(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer]) -> Adjacency:
-    """Forget edge directions, repeats and self-loops.
+    """Forget edge directions, repeats and self-loops of a graph in CSC form, int64 [N + 1] and integers [E].
 
-    Args:
-        indptr: int64 [N + 1] of the graph in CSC form.
-        indices: int32 or int64 [E].
-
-    Returns:
-        The undirected graph; each list ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
+    Each list of the result ascends. Cost O(N + E) time, up to 16 bytes for each edge while it runs.
     """
-    turned_indptr, turned = transpose(indptr, indices)
-    sorted_indptr, ascending = transpose(turned_indptr, turned)
+    turned_indptr, sorted_indptr = np.zeros((2, len(indptr)), np.int64)
+    turned, ascending = np.empty((2, len(indices)), np.int32)
+    transpose(indptr, indices, turned_indptr, turned, None)
+    transpose(turned_indptr, turned, sorted_indptr, ascending, None)
     merged_indptr, merged = merge_directions(sorted_indptr, ascending, turned_indptr, turned)
     return Adjacency(indptr=merged_indptr, indices=merged, edge_weights=np.ones(len(merged), np.int32))
 
@@ -77,9 +75,7 @@ MAX_CLUSTER_SHARE = 0.25
 EXCHANGE_SLACK = 0.01
 
 
-def balance_limits(
-    vertex_weights: npt.NDArray[np.int32], num_parts: int, imbalance: float
-) -> npt.NDArray[np.int64]:
+def balance_limits(vertex_weights: npt.NDArray[np.int32], num_parts: int, imbalance: float) -> npt.NDArray[np.int64]:
     """The most that one part may weigh in each constraint, int64 [C].
 
     That is ``max(floor((1 + imbalance) * total / P), ceil(total / P))``, the second because some part must weigh that
@@ -90,12 +86,20 @@ def balance_limits(
     return np.asarray(np.maximum(tolerated, -(-totals // num_parts)), np.int64)
 
 
-def excess(
-    vertex_weights: npt.NDArray[np.int32], assignment: Assignment, num_parts: int, imbalance: float
-) -> float:
-    """How far a partition is outside its limits: shares of the limits by which parts exceed them, summed."""
+def badness(
+    graph: Adjacency,
+    vertex_weights: npt.NDArray[np.int32],
+    assignment: Assignment,
+    num_parts: int,
+    imbalance: float,
+) -> tuple[float, int]:
+    """What partitions are ranked by, the least first: (excess, cut).
+
+    The excess is the sum of the shares of the limits by which parts exceed them: 0 where all keep within.
+    """
     limits = balance_limits(vertex_weights, num_parts, imbalance)
-    return float(total_excess(weigh_parts(vertex_weights, assignment, num_parts), limits))
+    over = total_excess(weigh_parts(vertex_weights, assignment, num_parts), limits)
+    return round(float(over), 9), graph.cut(assignment)
 
 
 def refine(
@@ -109,36 +113,24 @@ def refine(
     cycles: int = 3,
     other: Assignment | None = None,
 ) -> Assignment:
-    """Improve a partition: never worse in the pair (excess, cut) in lexicographic order.
+    """Improve a partition of the vertices, which is left as it is: its `badness` never grows.
 
-    Args:
-        graph: undirected graph of N vertices.
-        assignment: int32 [N], each vertex's part; left as it is.
-        vertex_weights: int32 [N, C], what each vertex weighs in each constraint.
-        num_parts: number of parts P.
-        imbalance: tolerated excess over the mean weight of a part, 0.05 for 5 %.
-        seed: breaks ties; equal seeds give equal results.
-        cycles: largest number of V-cycles; it stops after MAX_FAILURES in a row that gain nothing.
-        other: int32 [N], a second partition to combine with: the first V-cycle merges only vertices that share a
-            part in both, so that it can swap whole regions on which the two disagree (Sanders and Schulz,
-            Distributed evolutionary graph partitioning, ALENEX 2012).
+    `seed` breaks ties; equal seeds give equal results. `cycles` is the largest number of V-cycles: it stops after
+    MAX_FAILURES in a row that gain nothing. `other`, int32 [N], is a second partition to combine with: the first
+    V-cycle merges only vertices that share a part in both, so that it can swap whole regions on which the two disagree
+    (Sanders and Schulz, Distributed evolutionary graph partitioning, ALENEX 2012).
 
-    Returns:
-        int32 [N]. Memory 4 N P + about 24 E bytes; time a few passes over the edges for each cycle.
+    Memory 4 N P + about 24 E bytes; time a few passes over the edges for each cycle.
     """
     limits = balance_limits(vertex_weights, num_parts, imbalance)
 
-    def badness(candidate: Assignment) -> tuple[float, int]:
-        over = total_excess(weigh_parts(vertex_weights, candidate, num_parts), limits)
-        return round(float(over), 9), graph.cut(candidate)
-
-    best, best_badness = assignment, badness(assignment)
+    best, best_badness = assignment, badness(graph, vertex_weights, assignment, num_parts, imbalance)
     failures = 0
     for cycle in range(cycles):
         regions = best if other is None or cycle > 0 else best * np.int32(num_parts) + other
         level = _Level(graph=graph, vertex_weights=vertex_weights, regions=regions)
         candidate = _v_cycle(level, best, num_parts, limits, stream_key(seed, Stream.PARTITION, cycle))
-        candidate_badness = badness(candidate)
+        candidate_badness = badness(graph, vertex_weights, candidate, num_parts, imbalance)
         if candidate_badness < best_badness:
             best, best_badness, failures = candidate, candidate_badness, 0
         else:
@@ -179,9 +171,7 @@ def _coarsen(level: _Level, limits: npt.NDArray[np.int64], key: int) -> tuple[_L
     coarse, num_coarse = match_inside_parts(
         graph.indptr, graph.indices, graph.edge_weights, level.vertex_weights, level.regions, heaviest, order
     )
-    indptr, indices, edge_weights = contract(
-        graph.indptr, graph.indices, graph.edge_weights, coarse, num_coarse
-    )
+    indptr, indices, edge_weights = contract(graph.indptr, graph.indices, graph.edge_weights, coarse, num_coarse)
     weights = weigh_parts(level.vertex_weights, coarse, num_coarse).astype(np.int32)
     regions = np.empty(num_coarse, np.int32)
     regions[coarse] = level.regions

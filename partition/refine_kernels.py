@@ -123,9 +123,7 @@ def move_with_hill_climbing(
     moved_from = np.empty(num_vertices, np.int32)
     length = 0
     for vertex in range(num_vertices):
-        target, gain = _best_target(
-            vertex_weights, assignment, connectivity, part_weights, move_limits, vertex
-        )
+        target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
         if target >= 0:
             length = _push_or_update(heap, position, priority, length, vertex, _rank(key, vertex, gain))
 
@@ -134,9 +132,7 @@ def move_with_hill_climbing(
     best_excess = excess
     while length > 0 and count - best_count < patience:
         vertex = heap[0]
-        target, gain = _best_target(
-            vertex_weights, assignment, connectivity, part_weights, move_limits, vertex
-        )
+        target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, vertex)
         source = assignment[vertex]
         if target < 0 or part_sizes[source] == 1:
             length = _remove(heap, position, priority, length, vertex)
@@ -160,13 +156,9 @@ def move_with_hill_climbing(
             neighbour = indices[edge]
             if locked[neighbour]:
                 continue
-            target, gain = _best_target(
-                vertex_weights, assignment, connectivity, part_weights, move_limits, neighbour
-            )
+            target, gain = _best_target(vertex_weights, assignment, connectivity, part_weights, move_limits, neighbour)
             if target >= 0:
-                length = _push_or_update(
-                    heap, position, priority, length, neighbour, _rank(key, neighbour, gain)
-                )
+                length = _push_or_update(heap, position, priority, length, neighbour, _rank(key, neighbour, gain))
             elif position[neighbour] >= 0:
                 length = _remove(heap, position, priority, length, neighbour)
 
@@ -236,17 +228,13 @@ def rebalance(
         length, moves_before = 0, moves
         for vertex in range(num_vertices):
             if _is_over(part_weights, limits, assignment[vertex]):
-                part, rate = _cheapest_relief(
-                    vertex_weights, assignment, connectivity, part_weights, limits, vertex
-                )
+                part, rate = _cheapest_relief(vertex_weights, assignment, connectivity, part_weights, limits, vertex)
                 if part >= 0:
                     length = _push_or_update(heap, position, priority, length, vertex, rate)
         while length > 0:
             vertex = heap[0]
             source = assignment[vertex]
-            part, rate = _cheapest_relief(
-                vertex_weights, assignment, connectivity, part_weights, limits, vertex
-            )
+            part, rate = _cheapest_relief(vertex_weights, assignment, connectivity, part_weights, limits, vertex)
             if part >= 0 and rate < priority[vertex]:
                 length = _push_or_update(heap, position, priority, length, vertex, rate)
                 continue
@@ -295,12 +283,7 @@ def _sift_down(heap: Ints, position: Ints, priority: Longs, length: int, slot: i
 
 @numba.njit(cache=True)
 def _push_or_update(
-    heap: Ints,
-    position: Ints,
-    priority: Longs,
-    length: int,
-    vertex: int,
-    new_priority: np.int64,
+    heap: Ints, position: Ints, priority: Longs, length: int, vertex: int, new_priority: np.int64
 ) -> int:
     """Insert a vertex or change its priority."""
     priority[vertex] = new_priority

@@ -24,14 +24,7 @@ import numpy.typing as npt
 from windrow.comm.errors import DataError, StoreError
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.book import PartitionBook
-from windrow.partition.manifest import (
-    CURE,
-    MANIFEST_NAME,
-    FileEntry,
-    Manifest,
-    checksum,
-    describe_file,
-)
+from windrow.partition.manifest import CURE, MANIFEST_NAME, FileEntry, Manifest, checksum, describe_file
 from windrow.partition.options import PartitionOptions
 from windrow.partition.quality import PartitionQuality
 
@@ -93,16 +86,14 @@ def write_store(
             _report(progress, f"writing {name}", (len(whole) + step) / steps)
             _write_parts(folder, name, rows, book)
         _report(progress, "checksums", (steps - 1) / steps)
-        files = {
-            file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))
-        }
+        files = {file.relative_to(folder).as_posix(): describe_file(file) for file in sorted(folder.rglob("*.npy"))}
         Manifest(
             windrow_version=version("windrow"),
             num_vertices=book.num_vertices,
             num_edges=len(shared["indices"]) if "indices" in shared else 0,
             num_parts=book.num_parts,
             options=asdict(options) if options is not None else {},
-            quality=quality.to_dict() if quality is not None else None,
+            quality=asdict(quality) if quality is not None else None,
             metadata=metadata,
             files=files,
         ).write(folder / MANIFEST_NAME)
@@ -159,9 +150,7 @@ def _write_parts(folder: Path, name: str, rows: Array | Iterable[Array], book: P
                 missing -= len(taken)
     surplus = len(pending) + sum(len(chunk) for chunk in chunks)
     if surplus:
-        raise DataError(
-            f'sharded array "{name}" has {surplus} rows more than the {book.num_vertices} vertices'
-        )
+        raise DataError(f'sharded array "{name}" has {surplus} rows more than the {book.num_vertices} vertices')
 
 
 def _checked(name: str, chunk: Array, dtype: np.dtype[Any], row_shape: tuple[int, ...]) -> Array:
@@ -190,8 +179,6 @@ def _write_header(file: BinaryIO, name: str, dtype: np.dtype[Any], shape: tuple[
     np.lib.format.write_array_header_1_0(file, header)
 
 
-MappedArray = npt.NDArray[Any]
-
 BROKEN_HEADER = (ValueError, TypeError, SyntaxError, EOFError, tokenize.TokenError, zipfile.BadZipFile)
 """What NumPy raises on a header that was altered, depending on the byte."""
 
@@ -217,9 +204,6 @@ class PartitionStore:
             verify: also read every file and compare checksums. Ranks of one run may pass False and call
                 `PartitionStore.verify` for their own part, so that each file is read once.
 
-        Returns:
-            The store.
-
         Raises:
             StoreError: no store, another version, another number of parts, a file missing, truncated or altered.
         """
@@ -232,9 +216,7 @@ class PartitionStore:
             )
         for name, entry in manifest.files.items():
             _check_size(path / name, entry)
-        offsets, new_to_old, old_to_new = (
-            _load(path, manifest, f"shared/{name}.npy") for name in BOOK_ARRAYS
-        )
+        offsets, new_to_old, old_to_new = (_load(path, manifest, f"shared/{name}.npy") for name in BOOK_ARRAYS)
         counts = (len(offsets) - 1, len(new_to_old), len(old_to_new))
         if counts != (manifest.num_parts, manifest.num_vertices, manifest.num_vertices):
             raise StoreError(
@@ -255,28 +237,24 @@ class PartitionStore:
     @property
     def quality(self) -> PartitionQuality | None:
         """The report on the partition, where the writer had one."""
-        return None if self.manifest.quality is None else PartitionQuality.from_dict(self.manifest.quality)
+        if self.manifest.quality is None:
+            return None
+        # JSON has lists for tuples.
+        fields: dict[str, Any] = {
+            name: tuple(value) if isinstance(value, list) else value for name, value in self.manifest.quality.items()
+        }
+        return PartitionQuality(**fields)
 
-    def shared(self, name: str) -> MappedArray:
-        """Map a shared array.
-
-        Args:
-            name: as given to `write_store`.
-
-        Returns:
-            The whole array, read-only.
+    def shared(self, name: str) -> Array:
+        """Map a shared array, by its name in `write_store`: all of it, read-only.
 
         Raises:
             StoreError: the store has no such array, or its file is damaged.
         """
         return _load(self.path, self.manifest, f"shared/{name}.npy")
 
-    def sharded(self, name: str, part: int) -> MappedArray:
-        """Map one part's rows of a sharded array.
-
-        Args:
-            name: as given to `write_store`.
-            part: which part.
+    def sharded(self, name: str, part: int) -> Array:
+        """Map one part's rows of a sharded array, by its name in `write_store`.
 
         Returns:
             [part_size, ...], row i belongs to new id ``book.offsets[part] + i``; read-only.
@@ -303,9 +281,7 @@ class PartitionStore:
             _check_size(self.path / name, entry)
             found = checksum(self.path / name)
             if found != entry.sha256:
-                raise StoreError(
-                    f"{self.path / name} was altered: SHA-256 {found}, expected {entry.sha256}; {CURE}"
-                )
+                raise StoreError(f"{self.path / name} was altered: SHA-256 {found}, expected {entry.sha256}; {CURE}")
 
 
 def _check_size(path: Path, entry: FileEntry) -> None:
@@ -316,7 +292,7 @@ def _check_size(path: Path, entry: FileEntry) -> None:
         raise StoreError(f"{path} has {found} bytes, expected {entry.num_bytes}: {CURE}")
 
 
-def _load(path: Path, manifest: Manifest, name: str) -> MappedArray:
+def _load(path: Path, manifest: Manifest, name: str) -> Array:
     entry = manifest.files.get(name)
     if entry is None:
         raise StoreError(f"{path} holds no {name}; it holds {', '.join(sorted(manifest.files))}")
@@ -324,7 +300,7 @@ def _load(path: Path, manifest: Manifest, name: str) -> MappedArray:
     try:
         # NumPy cannot map an array without elements.
         mode: Literal["r"] | None = None if 0 in entry.shape else "r"
-        array: MappedArray = np.load(path / name, mmap_mode=mode, allow_pickle=False)
+        array: Array = np.load(path / name, mmap_mode=mode, allow_pickle=False)
     except BROKEN_HEADER as error:
         raise StoreError(f"{path / name} is no array file ({error}): {CURE}") from error
     if array.dtype.str != entry.dtype or array.shape != entry.shape:

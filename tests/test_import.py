@@ -5,11 +5,7 @@ import sys
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = [
-    name
-    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
-    if (ROOT / name).is_dir()
-]
+FOLDERS = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 MODULES = sorted(
     "windrow." + ".".join(path.relative_to(ROOT).with_suffix("").parts)
     for folder in FOLDERS
@@ -17,7 +13,7 @@ MODULES = sorted(
     if not path.name.startswith("__")
 )
 
-OPTIONAL_LIBRARIES = {
+OPTIONAL_LIBRARIES = [
     "dgl",
     "duckdb",
     "fbgemm_gpu",
@@ -30,7 +26,7 @@ OPTIONAL_LIBRARIES = {
     "torch_geometric",
     "torchmetrics",
     "torchrec",
-}
+]
 """Not tqdm, which torch imports itself."""
 
 ADAPTERS = {"windrow.comm.mpi_world", "windrow.recsys.tables.fbgemm", "windrow.recsys.torchrec_adapter"}
@@ -54,7 +50,7 @@ def test_every_module_imports_without_optional_libraries_words_and_threads():
     # None in sys.modules makes an import fail as if the library were absent.
     printed = run(
         "import importlib, sys, threading\n"
-        f"sys.modules.update(dict.fromkeys({sorted(OPTIONAL_LIBRARIES)!r}))\n"
+        f"sys.modules.update(dict.fromkeys({OPTIONAL_LIBRARIES!r}))\n"
         f"for module in {modules!r}:\n    importlib.import_module(module)\n"
         "assert threading.active_count() == 1"
     )

@@ -8,11 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = [
-    name
-    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
-    if (ROOT / name).is_dir()
-]
+FOLDERS = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 
 MAY_IMPORT = {
     "comm": {"comm"},
@@ -76,13 +72,8 @@ def executed_on_import(tree: ast.Module) -> Iterator[ast.stmt]:
 
 def imported_at_once(path: Path) -> set[str]:
     """Dotted names of what is imported when a module is."""
-    statements = executed_on_import(parse(path))
-    return {
-        name
-        for node in statements
-        if isinstance(node, ast.Import | ast.ImportFrom)
-        for name in imported_names(node)
-    }
+    imports = (node for node in executed_on_import(parse(path)) if isinstance(node, ast.Import | ast.ImportFrom))
+    return {name for node in imports for name in imported_names(node)}
 
 
 def declared_public_names(tree: ast.Module) -> list[str] | None:
@@ -94,29 +85,21 @@ def declared_public_names(tree: ast.Module) -> list[str] | None:
     return None
 
 
-def documented_nodes(
-    tree: ast.Module, public: set[str]
-) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
+def documented_nodes(tree: ast.Module, public: set[str]) -> Iterator[tuple[str, ast.ClassDef | ast.FunctionDef]]:
     """Public functions and classes of a module, and the classes' public methods."""
     for node in tree.body:
         if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name in public:
             yield node.name, node
-            methods = node.body if isinstance(node, ast.ClassDef) else []
-            for method in methods:
-                if (
-                    isinstance(method, ast.FunctionDef)
-                    and not method.name.startswith("_")
-                    and not overloads(method)
-                ):
+            inside = node.body if isinstance(node, ast.ClassDef) else []
+            for method in (part for part in inside if isinstance(part, ast.FunctionDef)):
+                if not method.name.startswith("_") and not overloads(method):
                     yield f"{node.name}.{method.name}", method
 
 
 def overloads(function: ast.FunctionDef) -> bool:
     """Whether another definition carries the documentation: an overload, a setter, or an inherited meaning."""
     decorators = [ast.unparse(decorator) for decorator in function.decorator_list]
-    return any(
-        name in {"overload", "override", "typing.overload"} or name.endswith(".setter") for name in decorators
-    )
+    return any(name in {"overload", "override", "typing.overload"} or name.endswith(".setter") for name in decorators)
 
 
 def names_in(tree: ast.AST) -> set[str]:
@@ -210,7 +193,5 @@ def test_modules_say_what_is_public_and_document_it():
         if not ast.get_docstring(tree):
             offenders.append(f"{path} has no docstring")
         nodes = documented_nodes(tree, set(public or ()))
-        offenders += [
-            f"{path}: {name} has no docstring" for name, node in nodes if not ast.get_docstring(node)
-        ]
+        offenders += [f"{path}: {name} has no docstring" for name, node in nodes if not ast.get_docstring(node)]
     assert not offenders

@@ -1,6 +1,7 @@
 """What pip installs: all of the library, and nothing beside it."""
 
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -11,11 +12,7 @@ from pathlib import Path
 import pytest
 
 ROOT = Path(__file__).resolve().parent.parent
-FOLDERS = [
-    name
-    for name in ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
-    if (ROOT / name).is_dir()
-]
+FOLDERS = ("comm", "partition", "caching", "training", "gnn", "recsys", "launch")
 
 
 @pytest.fixture(scope="module")
@@ -48,26 +45,15 @@ def checkout_files() -> list[str]:
 
 
 def test_wheel_holds_windrow_only(wheel_files):
-    strangers = {
-        file
-        for file in wheel_files
-        if not (file.startswith("windrow/") or file.split("/")[0].endswith(".dist-info"))
-    }
-    assert not strangers
+    assert not [file for file in wheel_files if not re.match(r"windrow/|[^/]*\.dist-info/", file)]
 
 
-def test_wheel_holds_every_module_of_the_checkout(wheel_files):
+def test_wheel_holds_every_module_of_the_checkout_its_types_and_templates(wheel_files):
     in_folders = {f"windrow/{file}" for file in checkout_files() if file.split("/")[0] in FOLDERS}
     expected = {file for file in in_folders if file.endswith(".py")} | {"windrow/__init__.py"}
     assert {file for file in wheel_files if file.endswith(".py")} == expected
-
-
-def test_wheel_holds_the_templates_of_the_report(wheel_files):
     templates = {f"windrow/launch/report/templates/page.{kind}" for kind in ("html.j2", "css", "js")}
     assert {file for file in wheel_files if "/templates/" in file} == templates
-
-
-def test_wheel_tells_type_checkers_that_it_has_types(wheel_files):
     assert "windrow/py.typed" in wheel_files
 
 
@@ -94,18 +80,10 @@ def test_source_distribution_is_a_whole_checkout(distributions):
 
 def test_bare_names_of_other_projects_come_first(tmp_path):
     """``import comm`` must not find this checkout where another project's package of that name is installed."""
-    program = (
-        f"import site, sys; print(sys.path.index(site.getsitepackages()[0]), sys.path.index({str(ROOT)!r}))"
-    )
+    places = f"sys.path.index(site.getsitepackages()[0]), sys.path.index({str(ROOT)!r})"
     environment = {name: value for name, value in os.environ.items() if name != "PYTHONPATH"}
-    done = subprocess.run(
-        [sys.executable, "-P", "-c", program],
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    command = [sys.executable, "-P", "-c", f"import site, sys; print({places})"]
+    done = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=False)
     if "is not in list" in done.stderr:
         pytest.skip("the library is installed, not this checkout")
     installed, checkout = map(int, done.stdout.split())

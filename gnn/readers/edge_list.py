@@ -59,7 +59,10 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
     """
     path = Path(options.vertex_file)
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
-    features = _feature_columns(path, style, options)
+    features = options.feature_columns
+    if not features:
+        used = {options.vertex_id_column, options.split_column, *options.label_columns}
+        features = tuple(name for name in column_names(path, style) if name not in used)
     types: dict[str, ColumnType] = dict.fromkeys(features, "float32")
     types |= dict.fromkeys(options.label_columns, "float64")
     if options.split_column:
@@ -90,9 +93,6 @@ def _read_vertex_table(options: EdgeListOptions) -> _VertexTable:
 def read_vertex_ids(options: EdgeListOptions) -> Any:
     """Read nothing but the ids by which the vertex file knows its vertices.
 
-    Args:
-        options: names of the file and its columns.
-
     Returns:
         ``pyarrow.Array`` of int64 or strings [N], entry i the id of vertex i; None where a vertex's id is its number,
         or there is no vertex file.
@@ -102,12 +102,10 @@ def read_vertex_ids(options: EdgeListOptions) -> Any:
     """
     if options.ids == "rows" or not options.vertex_file:
         return None
-    path = Path(options.vertex_file)
+    path, name = Path(options.vertex_file), options.vertex_id_column
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header)
     kind: ColumnType = "string" if options.ids == "names" else "int64"
-    ids = _whole_columns(path, {options.vertex_id_column: kind}, style)[
-        options.vertex_id_column
-    ].combine_chunks()
+    ids = _whole_columns(path, {name: kind}, style)[name].combine_chunks()
     _check_ids(path, ids)
     return ids
 
@@ -121,13 +119,6 @@ def _whole_columns(path: Path, types: dict[str, ColumnType], style: TableStyle) 
         name: pa.chunked_array([batch[name] for batch in batches], pa.type_for_alias(kind))
         for name, kind in types.items()
     }
-
-
-def _feature_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, ...]:
-    if options.feature_columns:
-        return options.feature_columns
-    used = {options.vertex_id_column, options.split_column, *options.label_columns}
-    return tuple(name for name in column_names(path, style) if name not in used)
 
 
 def _matrix(columns: dict[str, Any], names: tuple[str, ...], dtype: type[np.floating]) -> npt.NDArray[Any]:
@@ -145,8 +136,7 @@ def _check_ids(path: Path, names: Any) -> None:
     if repeats.size:
         row = int(repeats[0])
         raise DataError(
-            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep "
-            "one."
+            f"{path}, row {row + 1}: vertex {names[row].as_py()!r} is in row {first[row] + 1} already; keep one."
         )
 
 
@@ -177,9 +167,6 @@ def _split(path: Path, column: Any, order: npt.NDArray[np.int64]) -> VertexSplit
 def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[np.generic]]:
     """Read an edge list, and the ids by which its files know the vertices.
 
-    Args:
-        options: `path`, `edge_list` and the options of every format.
-
     Returns:
         (graph, names): `names[v]` is the id of vertex v in the files, int64 [N] or, with `ids` "names", str
         [N] (dtype object).
@@ -193,11 +180,10 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
     columns = options.edge_list
     table = _read_vertex_table(columns) if columns.vertex_file else None
     sources, destinations, names = _read_edges(Path(options.path), columns, table)
-    num_vertices = len(names)
     graph = assemble_graph(
         sources,
         destinations,
-        num_vertices,
+        len(names),
         features=None if table is None else table.features,
         labels=None if table is None else table.labels,
         split=None if table is None else table.split,
@@ -211,9 +197,7 @@ def _read_edges(
     path: Path, options: EdgeListOptions, table: _VertexTable | None
 ) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic]]:
     """Return (sources, destinations, names), the first two as vertex numbers."""
-    style = TableStyle(
-        delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows
-    )
+    style = TableStyle(delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
     source, destination = _edge_columns(path, style, options)
     kind: ColumnType = "string" if options.ids == "names" else "int64"
     batches = list(iterate_batches(path, {source: kind, destination: kind}, style))
@@ -262,12 +246,10 @@ def _number_names(
     if not sources:
         empty = np.empty(0, dtype=np.int64)
         return pa.array([], pa.int64()), empty, empty
-    chunks = [
-        pa.concat_arrays([batch_sources, batch_destinations])
-        .take(pa.array(_interleaved(len(batch_sources))))
-        .dictionary_encode()
-        for batch_sources, batch_destinations in zip(sources, destinations, strict=True)
-    ]
+    chunks = []
+    for ends in zip(sources, destinations, strict=True):
+        alternately = np.arange(2 * len(ends[0])).reshape(2, -1).T.reshape(-1)
+        chunks.append(pa.concat_arrays(ends).take(pa.array(alternately)).dictionary_encode())
     unified = pa.chunked_array(chunks).unify_dictionaries()
     names = unified.chunk(0).dictionary
     numbers = np.concatenate([chunk.indices.to_numpy() for chunk in unified.chunks]).astype(np.int64)
@@ -298,7 +280,3 @@ def _look_up(names: Any, wanted: Sequence[Any], place: str) -> npt.NDArray[np.in
         )
     numbers: npt.NDArray[np.int64] = found.to_numpy().astype(np.int64)
     return numbers
-
-
-def _interleaved(length: int) -> npt.NDArray[np.int64]:
-    return np.arange(2 * length).reshape(2, length).T.reshape(-1)

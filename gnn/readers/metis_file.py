@@ -40,9 +40,7 @@ def read_metis(options: GraphOptions) -> Graph:
     for line_number, text in lines:
         if len(counts) == num_vertices:
             if text.strip():
-                _refuse(
-                    path, line_number, f"there are more than {num_vertices} vertices; correct the header."
-                )
+                _refuse(path, line_number, f"there are more than {num_vertices} vertices; correct the header.")
             continue
         try:
             numbers = list(map(int, text.split()))
@@ -77,20 +75,14 @@ def read_metis(options: GraphOptions) -> Graph:
         num_vertices,
         symmetrise=False,
         self_loops=options.self_loops,
-        describe_edge=lambda edge: (
-            f"{path}, line {line_numbers[destinations[edge]]} (ids there count from 1)"
-        ),
+        describe_edge=lambda edge: f"{path}, line {line_numbers[destinations[edge]]} (ids there count from 1)",
     )
     _check_symmetric(path, sources, destinations, num_vertices, line_numbers)
     return graph
 
 
 def write_metis(path: Path, graph: Graph) -> None:
-    """Write the topology of an undirected graph.
-
-    Args:
-        path: the file, written anew.
-        graph: every edge in both directions, no self-loops.
+    """Write the topology of an undirected graph, which has every edge in both directions.
 
     Raises:
         DataError: the graph has self-loops, or an edge whose reverse is missing.
@@ -120,9 +112,7 @@ def _parse_header(path: Path, line: int, text: str) -> tuple[int, int, int, int]
     """Return (vertices, edges, weights before a vertex's neighbours, numbers per neighbour)."""
     tokens = text.split()
     if not 2 <= len(tokens) <= 4 or not all(token.isdecimal() for token in tokens):
-        _refuse(
-            path, line, f"the header is {text.strip()!r}; it must be 'vertices edges [format [weights]]'."
-        )
+        _refuse(path, line, f"the header is {text.strip()!r}; it must be 'vertices edges [format [weights]]'.")
     code = tokens[2] if len(tokens) > 2 else "0"
     if len(code) > 3 or set(code) - {"0", "1"}:
         _refuse(path, line, f"the header's format is {code!r}; it must be up to three digits 0 or 1.")
@@ -146,9 +136,7 @@ def _check_symmetric(
     if one_way is None:
         return
     if not one_way.size:
-        raise DataError(
-            f"{path}: an edge is listed more often at one end than at the other; list it once at each."
-        )
+        raise DataError(f"{path}: an edge is listed more often at one end than at the other; list it once at each.")
     destination, source = divmod(int(one_way[0]), num_vertices)
     _refuse(
         path,

@@ -59,14 +59,11 @@ def _first_of(arrays: Arrays, *names: str) -> npt.NDArray[Any] | None:
 
 def _edges(options: GraphOptions, arrays: Arrays) -> npt.NDArray[np.int64]:
     if "edges" not in arrays:
-        raise DataError(
-            f"{options.path}: there is no array 'edges' among {sorted(arrays)}; add it, shape [E, 2]."
-        )
+        raise DataError(f"{options.path}: there is no array 'edges' among {sorted(arrays)}; add it, shape [E, 2].")
     edges = arrays["edges"]
     if edges.ndim != 2 or edges.shape[1] != 2 or edges.dtype.kind not in "iu":
         raise DataError(
-            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers "
-            "[E, 2]."
+            f"{options.path}: edges has dtype {edges.dtype} and shape {edges.shape}; it must be integers [E, 2]."
         )
     return edges.astype(np.int64) - options.first_vertex_id
 
@@ -79,17 +76,11 @@ def _features(path: str, arrays: Arrays) -> Tensor | None:
         return None
     missing = [name for name in ("x_indices", "x_data", "x_shape") if name not in arrays]
     if missing:
-        raise DataError(
-            f"{path}: sparse features lack {missing}; save indptr, indices, data and shape together."
-        )
+        raise DataError(f"{path}: sparse features lack {missing}; save indptr, indices, data and shape together.")
     rows, columns = arrays["x_shape"].astype(np.int64).tolist()
     try:
-        return dense_features(
-            arrays["x_indptr"].astype(np.int64),
-            arrays["x_indices"].astype(np.int64),
-            arrays["x_data"],
-            (rows, columns),
-        )
+        indptr, indices = (arrays[name].astype(np.int64) for name in ("x_indptr", "x_indices"))
+        return dense_features(indptr, indices, arrays["x_data"], (rows, columns))
     except DataError as error:
         raise DataError(f"{path}: {error}") from error
 
@@ -115,13 +106,10 @@ def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSp
         if not present:
             continue
         if len(present) < 3:
-            raise DataError(
-                f"{options.path}: of the splits {names} only {present} are there; save all three."
-            )
+            raise DataError(f"{options.path}: of the splits {names} only {present} are there; save all three.")
         if "train" in present:
             _refuse_other_split(options, 1)
-            lists = [torch.from_numpy(arrays[name].astype(np.int64)) for name in names]
-            return VertexSplit(train_ids=lists[0], validation_ids=lists[1], test_ids=lists[2])
+            return VertexSplit(*(torch.from_numpy(arrays[name].astype(np.int64)) for name in names))
         masks = [np.atleast_2d(arrays[name]) for name in names]
         for name, mask in zip(names, masks, strict=True):
             if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):

@@ -78,18 +78,14 @@ def _read_binary(raw: Path) -> Raw:
         raise DataError(f"{path}: edge_index has shape {edges.shape}; it must be [2, E].")
     labels = load_arrays(label_path) if label_path.exists() else {}
     if label_path.exists() and "node_label" not in labels:
-        raise DataError(
-            f"{label_path}: there is no array 'node_label' among {sorted(labels)}; fetch it again."
-        )
+        raise DataError(f"{label_path}: there is no array 'node_label' among {sorted(labels)}; fetch it again.")
     num_vertices = _only_graph(path, arrays["num_nodes_list"].astype(np.int64))
     return num_vertices, edges.T, arrays.get("node_feat"), labels.get("node_label")
 
 
 def _only_graph(path: Path, counts: npt.NDArray[np.int64]) -> int:
     if counts.size != 1:
-        raise DataError(
-            f"{path}: {counts.size} graphs; windrow reads data sets of one graph, such as ogbn-arxiv."
-        )
+        raise DataError(f"{path}: {counts.size} graphs; windrow reads data sets of one graph, such as ogbn-arxiv.")
     return int(counts[0])
 
 
@@ -102,8 +98,7 @@ def _read_split(folder: Path, name: str) -> VertexSplit | None:
     if not name and len(names) > 1:
         raise DataError(f"{folder}: there are several splits, {names}; choose one as split_name.")
     chosen = folder / (name or names[0])
-    train, validation, test = (_read_ids(chosen, part) for part in ("train", "valid", "test"))
-    return VertexSplit(train_ids=train, validation_ids=validation, test_ids=test)
+    return VertexSplit(*(_read_ids(chosen, part) for part in ("train", "valid", "test")))
 
 
 def _read_ids(folder: Path, part: str) -> torch.Tensor:

@@ -36,8 +36,7 @@ class EdgeListOptions:
     feature_columns: tuple[str, ...] = ()
     """Columns of features; empty for every column of the vertex file that has no other use."""
     label_columns: tuple[str, ...] = ()
-    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for
-    none."""
+    """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for none."""
     split_column: str = ""
     """Column that says train, validation (or valid, val), test, or nothing; empty for a random split."""
     delimiter: str = ""
@@ -48,26 +47,21 @@ class EdgeListOptions:
     """Lines before the header or first row of the edge list to pass over, such as comments."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if self.ids not in ("rows", "integers", "names"):
             raise RecipeError(f"ids is {self.ids!r}; use 'rows', 'integers' or 'names'.")
         if self.order not in ("first-appearance", "sorted"):
             raise RecipeError(f"order is {self.order!r}; use 'first-appearance' or 'sorted'.")
         if len(self.delimiter) > 1 or self.skip_rows < 0:
             raise RecipeError(
-                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 "
-                "or more."
+                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 or more."
             )
         if self.vertex_file and self.ids != "rows" and not self.vertex_id_column:
             raise RecipeError(
-                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set "
-                "vertex_id_column."
+                f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set vertex_id_column."
             )
         used = [name for name in (self.vertex_id_column, *self.label_columns, self.split_column) if name]
         if not self.vertex_file and (used or self.feature_columns):
-            raise RecipeError(
-                f"columns {[*used, *self.feature_columns]} belong to a vertex file; set vertex_file."
-            )
+            raise RecipeError(f"columns {[*used, *self.feature_columns]} belong to a vertex file; set vertex_file.")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -102,13 +96,10 @@ class GraphOptions:
     """Columns of an edge list."""
 
     def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
         if not self.path:
             raise RecipeError("path of the graph is empty; name a file or folder.")
         if self.split < 0 or self.first_vertex_id < 0:
-            raise RecipeError(
-                f"split is {self.split} and first_vertex_id {self.first_vertex_id}; use numbers from 0."
-            )
+            raise RecipeError(f"split is {self.split} and first_vertex_id {self.first_vertex_id}; use numbers from 0.")
 
     @property
     def assembly(self) -> Mapping[str, Any]:
@@ -122,14 +113,7 @@ class GraphOptions:
         }
 
     def resolved(self, folder: Path) -> "GraphOptions":
-        """Make every path absolute.
-
-        Args:
-            folder: what relative paths are relative to, for example the folder of a recipe.
-
-        Returns:
-            The same options with absolute paths.
-        """
+        """The same options with absolute paths; relative ones start from a folder, for example that of a recipe."""
         vertex_file = self.edge_list.vertex_file
         if vertex_file:
             vertex_file = str((folder / vertex_file).resolve())

@@ -5,8 +5,8 @@ from pathlib import Path
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Graph
-from windrow.gnn.readers.dgl_graph import read_dgl
 from windrow.gnn.readers.edge_list import read_edge_list_and_names
+from windrow.gnn.readers.libraries import read_dgl
 from windrow.gnn.readers.metis_file import read_metis
 from windrow.gnn.readers.npz import read_npz
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
@@ -15,12 +15,21 @@ from windrow.gnn.vertex_data import standardise_features
 
 __all__ = ["read_graph"]
 
+READERS: dict[str, tuple[Callable[[GraphOptions], Graph], tuple[str, ...]]] = {
+    "npz": (read_npz, (".npz",)),
+    "edge-list": (
+        lambda options: read_edge_list_and_names(options)[0],
+        (".csv", ".tsv", ".csv.gz", ".tsv.gz", ".parquet"),
+    ),
+    "metis": (read_metis, (".graph", ".metis")),
+    "ogb": (read_ogb_folder, ()),
+    "dgl": (read_dgl, (".dgl", ".bin")),
+}
+"""What reads each format, and the endings of its files."""
+
 
 def read_graph(options: GraphOptions) -> Graph:
     """Read a graph from disk.
-
-    Args:
-        options: which graph, and what to make of it.
 
     Returns:
         A validated graph, its features standardised as asked; where it has labels, it can be trained on.
@@ -31,9 +40,11 @@ def read_graph(options: GraphOptions) -> Graph:
     """
     if not Path(options.path).exists():
         raise DataError(f"{options.path}: no such file or folder; correct the path.")
-    reader = _reader(_format_of(options))
+    form = _format_of(options)
+    if form not in READERS:
+        raise RecipeError(f"format is {form!r}; use 'auto' or one of {sorted(READERS)}.")
     try:
-        graph = reader(options)
+        graph = READERS[form][0](options)
     except DataError as error:
         if options.path in str(error):
             raise
@@ -44,12 +55,7 @@ def read_graph(options: GraphOptions) -> Graph:
 
 
 def _format_of(options: GraphOptions) -> str:
-    """Settle the format, by the file's ending where it is "auto".
-
-    Raises:
-        RecipeError: nothing is known about the ending.
-        DataError: the ending is that of a pickle.
-    """
+    """Settle the format, by the file's ending where it is "auto"; a pickle is refused by DataError."""
     if options.format != "auto":
         return options.format
     path = Path(options.path)
@@ -58,39 +64,14 @@ def _format_of(options: GraphOptions) -> str:
     ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
     if ending in (".pt", ".pth", ".pkl", ".pickle"):
         raise DataError(
-            f"{path}: a {ending} file is a pickle, and loading one can run any code, so it is not opened. "
-            "Load it "
-            "yourself where you trust it and pass the object to graph_from_pyg or graph_from_dgl, or save "
-            "its arrays with numpy.savez."
+            f"{path}: a {ending} file is a pickle, and loading one can run any code, so it is not opened. Load it "
+            "yourself where you trust it and pass the object to graph_from_pyg or graph_from_dgl, or save its arrays "
+            "with numpy.savez."
         )
-    known = {
-        ".npz": "npz",
-        ".csv": "edge-list",
-        ".tsv": "edge-list",
-        ".csv.gz": "edge-list",
-        ".tsv.gz": "edge-list",
-        ".parquet": "edge-list",
-        ".graph": "metis",
-        ".metis": "metis",
-        ".dgl": "dgl",
-        ".bin": "dgl",
-    }
-    if ending not in known:
-        raise RecipeError(
-            f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', "
-            "'metis', 'ogb' or 'dgl'."
-        )
-    return known[ending]
-
-
-def _reader(name: str) -> Callable[[GraphOptions], Graph]:
-    readers: dict[str, Callable[[GraphOptions], Graph]] = {
-        "npz": read_npz,
-        "edge-list": lambda options: read_edge_list_and_names(options)[0],
-        "metis": read_metis,
-        "ogb": read_ogb_folder,
-        "dgl": read_dgl,
-    }
-    if name not in readers:
-        raise RecipeError(f"format is {name!r}; use 'auto' or one of {sorted(readers)}.")
-    return readers[name]
+    for name, (_, endings) in READERS.items():
+        if ending in endings:
+            return name
+    raise RecipeError(
+        f"{path}: the ending {ending!r} does not tell the format; set format to 'npz', 'edge-list', 'metis', 'ogb' or "
+        "'dgl'."
+    )

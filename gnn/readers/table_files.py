@@ -44,16 +44,10 @@ def column_names(path: Path, style: TableStyle) -> list[str]:
 def iterate_batches(
     path: Path, columns: Mapping[str, ColumnType], style: TableStyle, *, missing_allowed: bool = False
 ) -> Iterator[dict[str, Any]]:
-    """Read some columns of a CSV file (also gzipped) or a Parquet file, batch by batch.
-
-    Args:
-        path: the file.
-        columns: the type of each column to read.
-        style: layout of a CSV file.
-        missing_allowed: whether a cell may be empty; it is null in the batch then.
+    """Read some columns of a CSV file (also gzipped) or a Parquet file, each of a type, batch by batch.
 
     Yields:
-        For each batch of rows, a ``pyarrow.Array`` by column.
+        For each batch of rows, a ``pyarrow.Array`` by column. Where `missing_allowed`, an empty cell is null in it.
 
     Raises:
         DataError: the file is missing, a column is not there, or a cell is empty or of another type; the
@@ -64,10 +58,11 @@ def iterate_batches(
     present = column_names(path, style)
     for name in columns:
         if name not in present:
-            raise DataError(
-                f"{path}: there is no column {name!r}; the columns are {present}. Correct the name."
-            )
-    batches = _parquet_batches(path, columns) if _is_parquet(path) else _csv_batches(path, style, columns)
+            raise DataError(f"{path}: there is no column {name!r}; the columns are {present}. Correct the name.")
+    if _is_parquet(path):
+        batches = _open_parquet(path).iter_batches(columns=list(columns))
+    else:
+        batches = _open_csv(path, style, columns)
     row = 1
     try:
         for batch in batches:
@@ -112,17 +107,7 @@ def _open_parquet(path: Path) -> Any:
     try:
         return parquet.ParquetFile(path)
     except (OSError, pa.ArrowInvalid) as error:
-        raise DataError(
-            f"{path}: no readable Parquet file ({error}); correct the path or write it again."
-        ) from error
-
-
-def _parquet_batches(path: Path, columns: Mapping[str, ColumnType]) -> Iterator[Any]:
-    yield from _open_parquet(path).iter_batches(columns=list(columns))
-
-
-def _csv_batches(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Iterator[Any]:
-    yield from _open_csv(path, style, columns)
+        raise DataError(f"{path}: no readable Parquet file ({error}); correct the path or write it again.") from error
 
 
 def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) -> Any:
@@ -131,27 +116,24 @@ def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) 
 
     endings = [suffix for suffix in path.suffixes if suffix != ".gz"]
     delimiter = style.delimiter or ("\t" if endings[-1:] == [".tsv"] else ",")
-    convert = csv.ConvertOptions(
-        column_types={name: pa.type_for_alias(kind) for name, kind in columns.items()},
-        include_columns=list(columns),
-        null_values=[""],
-        strings_can_be_null=True,
-    )
-    read = csv.ReadOptions(
-        use_threads=False,
-        block_size=BLOCK_BYTES,
-        skip_rows=style.skip_rows,
-        autogenerate_column_names=not style.has_header,
-    )
+    options = {
+        "read_options": csv.ReadOptions(
+            use_threads=False,
+            block_size=BLOCK_BYTES,
+            skip_rows=style.skip_rows,
+            autogenerate_column_names=not style.has_header,
+        ),
+        "parse_options": csv.ParseOptions(delimiter=delimiter),
+        "convert_options": csv.ConvertOptions(
+            column_types={name: pa.type_for_alias(kind) for name, kind in columns.items()},
+            include_columns=list(columns),
+            null_values=[""],
+            strings_can_be_null=True,
+        ),
+    }
     try:
-        return csv.open_csv(
-            path,
-            read_options=read,
-            parse_options=csv.ParseOptions(delimiter=delimiter),
-            convert_options=convert,
-        )
+        return csv.open_csv(path, **options)
     except (OSError, pa.ArrowInvalid) as error:
         raise DataError(
-            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter "
-            f"{delimiter!r}."
+            f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter {delimiter!r}."
         ) from error

@@ -94,9 +94,7 @@ class Cost:
     """Their gradients on the way back."""
 
     def __add__(self, other: "Cost") -> "Cost":
-        return Cost(
-            **{part.name: getattr(self, part.name) + getattr(other, part.name) for part in fields(self)}
-        )
+        return Cost(**{part.name: getattr(self, part.name) + getattr(other, part.name) for part in fields(self)})
 
     @property
     def total(self) -> float:
@@ -105,18 +103,10 @@ class Cost:
 
 
 def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
-    """Memory of a piece of a table: weights and optimiser state.
+    """Memory of a piece of a table in bytes, rounded up: weights and optimiser state.
 
     State for each weight (Adagrad, Adam) is shared out with the columns. State for each row (row-wise Adagrad:
     one float32) is kept by every piece of the row, so that cutting columns multiplies it.
-
-    Args:
-        spec: the table.
-        num_rows: height of the piece.
-        num_columns: width of the piece.
-
-    Returns:
-        Bytes, rounded up.
     """
     share = spec.optimizer_bytes_per_row * num_columns / spec.dim
     least = min(spec.optimizer_bytes_per_row, _ACCUMULATOR_BYTES)
@@ -124,11 +114,7 @@ def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
 
 
 def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:
-    """The tables by name, in their order.
-
-    Raises:
-        PlanError: two tables have the same name.
-    """
+    """The tables by name, in their order; PlanError where two have the same."""
     named: dict[str, TableSpec] = {}
     for spec in specs:
         if spec.name in named:
@@ -224,36 +210,19 @@ class Plan:
 
 
 def rank_bytes(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[int]:
-    """Memory that each rank needs for its pieces and for replicated rows: weights and optimiser state.
-
-    Args:
-        plan: of these tables on these ranks.
-        specs: the tables.
-        world_size: number of ranks.
-
-    Returns:
-        Bytes by rank.
-    """
+    """Memory that each rank needs for its pieces and for replicated rows, in bytes: weights and optimiser state."""
     named = specs_by_name(specs)
     copies = [(named[replica.table], replica.rows) for replica in plan.replicated]
-    total = [
-        sum(rectangle_bytes(spec, stop - start, spec.dim) for spec, (start, stop) in copies)
-    ] * world_size
+    total = [sum(rectangle_bytes(spec, stop - start, spec.dim) for spec, (start, stop) in copies)] * world_size
     for shard in plan.shards:
         total[shard.rank] += rectangle_bytes(named[shard.table], shard.num_rows, shard.num_columns)
     return total
 
 
-def check_plan(
-    plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_memory_bytes: int | None = None
-) -> None:
+def check_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int, rank_memory_bytes: int | None = None) -> None:
     """Refuse a plan that cannot be carried out. A rank may hold nothing, and several pieces of one table.
 
-    Args:
-        plan: what to check.
-        specs: the tables it has to place.
-        world_size: number of ranks.
-        rank_memory_bytes: what each rank has for tables and optimiser state; None for no limit.
+    `rank_memory_bytes` is what each rank has for tables and optimiser state; None for no limit.
 
     Raises:
         PlanError: a table is unknown or missing; a row is covered twice or never; a rank is not there;
@@ -328,13 +297,10 @@ def _check_tiling(pieces: Sequence[Shard | Replica], spec: TableSpec) -> None:
     if not len(wrong):
         return
     row, column = (int(number) for number in wrong[0])
-    where = (
-        f"rows {_shown((rows[row], rows[row + 1]))}, columns {_shown((columns[column], columns[column + 1]))}"
-    )
+    cell = (rows[row], rows[row + 1]), (columns[column], columns[column + 1])
+    where = f"rows {_shown(cell[0])}, columns {_shown(cell[1])}"
     if not times[row, column]:
-        raise PlanError(
-            f"table {spec.name!r}: {where} are on no rank: add a shard that covers them, or replicate them"
-        )
+        raise PlanError(f"table {spec.name!r}: {where} are on no rank: add a shard that covers them, or replicate them")
     holders = [
         holder
         for holder, (top, bottom), (left, right) in held

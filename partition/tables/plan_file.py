@@ -39,14 +39,9 @@ _BARE_KEY = re.compile(r"[A-Za-z0-9_-]+")
 
 
 def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
-    """Read a plan.
+    """Read a plan of tables that give the ranges which the file leaves out, in the order of the file.
 
-    Args:
-        path: the file.
-        specs: the tables, which give the ranges that the file leaves out.
-
-    Returns:
-        The plan, in the order of the file; whether it covers the tables and fits the ranks is for `check_plan`.
+    Whether it covers the tables and fits the ranks is for `check_plan`.
 
     Raises:
         PlanError: there is no such file, it is not TOML, or a table, a key or a value is not right; the message names
@@ -73,12 +68,7 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
 
 
 def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
-    """Write a plan so that `read_plan` gives it back; tables come in their own order.
-
-    Args:
-        path: the file; replaced if it is there.
-        plan: a plan that covers these tables.
-        specs: the tables.
+    """Write a plan that covers these tables so that `read_plan` gives it back; tables come in their own order.
 
     Raises:
         PlanError: the plan misses a table.
@@ -87,9 +77,7 @@ def write_plan(path: Path, plan: Plan, specs: Sequence[TableSpec]) -> None:
     sections = ["# Where each embedding table lives. Ranges are first and one after the last.\n"]
     for spec in specs:
         lines = "\n".join(_body(plan, spec))
-        sections.append(
-            f"[{_key(spec.name)}]  # {spec.rows} rows x {spec.dim}, {plan.kind_of(spec.name)}\n{lines}\n"
-        )
+        sections.append(f"[{_key(spec.name)}]  # {spec.rows} rows x {spec.dim}, {plan.kind_of(spec.name)}\n{lines}\n")
     path.write_text("\n".join(sections), encoding="utf-8")
 
 
@@ -116,9 +104,8 @@ def _inline(shard: Shard, spec: TableSpec) -> str:
 
 def _key(name: str) -> str:
     """A TOML key; JSON's escapes are TOML's, but for the one character that JSON may leave as it is."""
-    return (
-        name if _BARE_KEY.fullmatch(name) else json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
-    )
+    quoted = json.dumps(name, ensure_ascii=False).replace("\x7f", "\\u007f")
+    return name if _BARE_KEY.fullmatch(name) else quoted
 
 
 def _read_toml(path: Path) -> dict[str, Any]:
@@ -136,34 +123,24 @@ def _replicas(value: object, spec: TableSpec, place: str) -> list[Replica]:
     if value is True:
         return [Replica(spec.name, (0, spec.rows))]
     if not isinstance(value, list) or not value:
-        raise PlanError(
-            f"{place} replicated = {value!r}: expected true, or ranges of rows [[0, {spec.rows}]]"
-        )
+        raise PlanError(f"{place} replicated = {value!r}: expected true, or ranges of rows [[0, {spec.rows}]]")
     return [Replica(spec.name, _range(entry, "replicated", place)) for entry in value]
 
 
 def _rest(spec: TableSpec, copies: Sequence[Replica]) -> list[Range]:
     """The rows between those that every rank holds."""
-    bounds = [
-        0,
-        *(bound for copy in sorted(copies, key=lambda copy: copy.rows) for bound in copy.rows),
-        spec.rows,
-    ]
+    bounds = [0, *(bound for rows in sorted(copy.rows for copy in copies) for bound in rows), spec.rows]
     return [(start, stop) for start, stop in zip(bounds[::2], bounds[1::2], strict=True) if start < stop]
 
 
-def _shards(
-    section: Mapping[str, Any], spec: TableSpec, copies: Sequence[Replica], place: str
-) -> list[Shard]:
+def _shards(section: Mapping[str, Any], spec: TableSpec, copies: Sequence[Replica], place: str) -> list[Shard]:
     whole = (0, spec.rows), (0, spec.dim)
     if "rank" in section:
         rank = _rank(section["rank"], place)
         return [Shard(spec.name, rank, rows, (0, spec.dim)) for rows in _rest(spec, copies)]
     entries = section["shards"]
     if not isinstance(entries, list) or not entries:
-        raise PlanError(
-            f"{place} shards = {entries!r}: expected a list of {{rank = 0, rows = [0, {spec.rows}]}}"
-        )
+        raise PlanError(f"{place} shards = {entries!r}: expected a list of {{rank = 0, rows = [0, {spec.rows}]}}")
     shards = []
     for number, entry in enumerate(entries):
         inside = f"{place} shards[{number}]"
@@ -211,37 +188,20 @@ _MOST_RANKS_SHOWN = 8
 
 
 def describe_plan(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> str:
-    """What a plan puts where.
+    """What a checked plan puts where, as lines of text.
 
-    Args:
-        plan: a checked plan.
-        specs: its tables.
-        world_size: number of ranks.
-
-    Returns:
-        Lines of text. By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank:
-        pieces (replicated ones count), bytes, pooled numbers that its pieces give per sample, and the
-        lookups to expect per sample of the whole minibatch (of what is replicated: its share).
+    By table: rows, dim, bytes of one copy, how it is cut and which ranks hold it. By rank: pieces (replicated ones
+    count), bytes, pooled numbers that its pieces give per sample, and the lookups to expect per sample of the whole
+    minibatch (of what is replicated: its share).
     """
     tables = [
-        (
-            spec.name,
-            f"{spec.rows:,}",
-            str(spec.dim),
-            f"{spec.num_bytes:,}",
-            plan.kind_of(spec.name),
-            _ranks(plan, spec.name),
-        )
-        for spec in specs
+        (s.name, f"{s.rows:,}", str(s.dim), f"{s.num_bytes:,}", plan.kind_of(s.name), _ranks(plan, s.name))
+        for s in specs
     ]
     ranks = _rank_lines(plan, specs, world_size)
-    return "\n".join(
-        [
-            *_aligned(("table", "rows", "dim", "bytes", "plan", "ranks"), tables, left=(0, 4, 5)),
-            "",
-            *_aligned(("rank", "pieces", "bytes", "dims", "lookups/sample"), ranks, left=()),
-        ]
-    )
+    by_table = _aligned(("table", "rows", "dim", "bytes", "plan", "ranks"), tables, left=(0, 4, 5))
+    by_rank = _aligned(("rank", "pieces", "bytes", "dims", "lookups/sample"), ranks, left=())
+    return "\n".join([*by_table, "", *by_rank])
 
 
 def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list[tuple[str, ...]]:
@@ -255,8 +215,7 @@ def _rank_lines(plan: Plan, specs: Sequence[TableSpec], world_size: int) -> list
         shares = [(stop - start) / spec.rows * spec.lookups_per_sample for spec, (start, stop) in copies]
         lookups = sum(shares) / world_size
         lookups += sum(
-            named[shard.table].lookups_per_sample * shard.num_rows / named[shard.table].rows
-            for shard in shards
+            named[shard.table].lookups_per_sample * shard.num_rows / named[shard.table].rows for shard in shards
         )
         pieces = len(shards) + len(copies)
         lines.append((str(rank), str(pieces), f"{num_bytes:,}", str(dims), f"{lookups:.2f}"))
@@ -271,9 +230,7 @@ def _ranks(plan: Plan, table: str) -> str:
     return shown if len(ranks) <= _MOST_RANKS_SHOWN else f"{shown}, ... ({len(ranks)})"
 
 
-def _aligned(
-    header: tuple[str, ...], lines: Sequence[tuple[str, ...]], *, left: tuple[int, ...]
-) -> list[str]:
+def _aligned(header: tuple[str, ...], lines: Sequence[tuple[str, ...]], *, left: tuple[int, ...]) -> list[str]:
     """Columns two blanks apart: text to the left, numbers to the right."""
     columns = list(zip(header, *lines, strict=True))
     widths = [max(map(len, column)) for column in columns]

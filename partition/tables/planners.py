@@ -48,13 +48,9 @@ PLANNERS: dict[str, Planner] = {}
 
 
 def register_planner(name: str, planner: Planner) -> None:
-    """Make a planner known to recipes and to `plan_with_planner`.
+    """Make a planner known to recipes and to `plan_with_planner`, in the place of one of this name; on every rank.
 
-    A recipe can also name one as ``"package.module:function"``, which is imported on every rank.
-
-    Args:
-        name: what to call it; a planner of this name is replaced.
-        planner: any function of this kind, see `Planner`; equal on every rank.
+    A recipe can also name one as ``"package.module:function"``, which is imported on every rank. See `Planner`.
     """
     PLANNERS[name] = planner
 
@@ -87,27 +83,16 @@ class PlanOptions:
 
 
 def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int) -> Plan:
-    """The plan that a recipe asks for, checked. Every rank that asks gets the same one.
-
-    Args:
-        options: the recipe's section [plan].
-        specs: the tables.
-        world_size: number of ranks.
-
-    Returns:
-        A plan that `check_plan` accepts.
+    """The plan that a recipe's section [plan] asks for, checked. Every rank that asks gets the same one.
 
     Raises:
         PlanError: the file is not right, or the tables do not fit into the ranks' memory.
     """
     memory = options.rank_memory_bytes or None
     if options.file is None:
+        small = options.replicate_below_bytes
         plan = plan_with_planner(
-            options.planner,
-            specs,
-            world_size,
-            rank_memory_bytes=memory,
-            replicate_below_bytes=options.replicate_below_bytes,
+            options.planner, specs, world_size, rank_memory_bytes=memory, replicate_below_bytes=small
         )
         check_plan(plan, specs, world_size, memory)
         return plan
@@ -127,18 +112,11 @@ def plan_with_planner(
     rank_memory_bytes: int | None = None,
     replicate_below_bytes: int = 0,
 ) -> Plan:
-    """Ask one planner.
+    """Ask one planner, by its name (see `PlanOptions.planner`), for a plan that covers every table once.
 
-    Args:
-        planner: its name, see `PlanOptions.planner`.
-        specs: the tables.
-        world_size: number of ranks, at least 1.
-        rank_memory_bytes: limit of each rank, which planners of whole tables respect; None for none.
-        replicate_below_bytes: float32 tables with smaller weights are replicated where there are several ranks.
-
-    Returns:
-        A plan that covers every table once. Memory is not checked where every table is cut or replicated: there
-        is nothing to choose.
+    Planners of whole tables respect `rank_memory_bytes`, None for no limit; it is not checked where every table is cut
+    or replicated: there is nothing to choose. Where there are several ranks, float32 tables whose weights are smaller
+    than `replicate_below_bytes` are replicated.
 
     Raises:
         PlanError: a whole table fits on no rank beside what is there already; with the shortfall.
@@ -176,9 +154,7 @@ def _find_planner(name: str) -> Planner:
         return PLANNERS[name]
     module, colon, function = name.partition(":")
     if not colon:
-        raise RecipeError(
-            f'planner = "{name}": expected one of {", ".join(PLANNERS)}, or "package.module:function"'
-        )
+        raise RecipeError(f'planner = "{name}": expected one of {", ".join(PLANNERS)}, or "package.module:function"')
     try:
         found: Planner = getattr(importlib.import_module(module), function)
     except (ImportError, AttributeError) as error:
@@ -198,9 +174,7 @@ def _replicate(specs: Sequence[TableSpec], world_size: int, memory: float = floa
     return Plan((), tuple(Replica(spec.name, (0, spec.rows)) for spec in specs))
 
 
-def _place(
-    weigh: Callable[[Cost], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float
-) -> Plan:
+def _place(weigh: Callable[[Cost], float] | None, specs: Sequence[TableSpec], world_size: int, memory: float) -> Plan:
     """Whole tables, each to the preferred rank among those with room; the plan keeps the tables' order."""
     loads, taken = [0.0] * world_size, [0] * world_size
     weights = [0.0 if weigh is None else weigh(table_cost(spec)) for spec in specs]

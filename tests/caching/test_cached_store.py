@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 import torch
 
-from windrow.caching.cached_store import CachedStore
+from windrow.caching.cached_store import CachedStore, LocalRows
 from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, RowsFound
@@ -41,9 +41,7 @@ def cached_on(world, share: float) -> torch.Tensor:
 def make_store(world, share=0.4, codec="fp32", storage="fp32", **more) -> CachedStore:
     offsets = offsets_for(world.size)
     rows = whole_matrix(storage)[offsets[world.rank] : offsets[world.rank + 1]]
-    return CachedStore(
-        world, offsets, rows, cached_ids=cached_on(world, share), codec=make_codec(codec), **more
-    )
+    return CachedStore(world, offsets, rows, cached_ids=cached_on(world, share), codec=make_codec(codec), **more)
 
 
 def requests_of(world, number: int, seed: int = 0) -> list[torch.Tensor]:
@@ -149,10 +147,7 @@ def test_requests_are_planned_while_others_are_gathered(spmd):
             assert torch.equal(store.gather(ids), whole_matrix()[ids])
         planner.join()
         for request, ids in zip(plans[:30], requests[:30], strict=True):
-            gather = store.start(request)
-            gather.send_ids()
-            gather.send_rows()
-            assert torch.equal(gather.finish(), whole_matrix()[ids])
+            assert torch.equal(store.start(request).finish(), whole_matrix()[ids])
 
     spmd(body)
 
@@ -218,23 +213,14 @@ def test_one_rank_that_lacks_a_row_keeps_all_in_step(spmd):
 def test_ids_out_of_range_are_refused():
     store = make_store(Loopback.single())
     for outside in (-1, ROWS):
-        with pytest.raises(
-            DataError, match=f"id {outside} at position 1 of 2 .* numbering of this partition"
-        ):
+        with pytest.raises(DataError, match=f"id {outside} at position 1 of 2 .* numbering of this"):
             store.plan(torch.tensor([3, outside]))
 
 
-def test_copies_that_make_no_sense_are_refused():
-    def make(cached):
-        ids = torch.tensor(cached)
-        return Loopback.run(2, lambda world: CachedStore(world, [0, 3, 6], torch.ones(3, 1), cached_ids=ids))
-
-    with pytest.raises(DataError, match="cached id 6 at position 1 is out of range: ids are 0 to 5"):
-        make([4, 6])
+def test_copies_of_own_rows_are_refused():
+    ids = torch.tensor([2, 4])
     with pytest.raises(DataError, match=r"cached id \d is one of rank \d's own"):
-        make([2, 4])
-    with pytest.raises(DataError, match="cached id 4 is given twice"):
-        make([4, 4])
+        Loopback.run(2, lambda world: CachedStore(world, [0, 3, 6], torch.ones(3, 1), cached_ids=ids))
 
 
 def test_parts_that_do_not_fit_the_world_are_refused():
@@ -262,3 +248,47 @@ def test_rows_on_a_gpu_and_in_memory_of_the_host(spmd, storage, share):
             assert torch.equal(found.cpu(), expected(ids, world, "fp16", storage, DTYPES[storage]))
 
     spmd(body)
+
+
+WHOLE = whole_matrix()
+
+
+@pytest.mark.parametrize("wanted", [torch.float32, torch.float16, torch.float64], ids=str)
+@pytest.mark.parametrize("cut", [0, 1, 100, ROWS])
+def test_two_pieces_are_read_as_one(cut, wanted):
+    """On the CPU too, where `LocalRows.split` would make only one."""
+    rows = LocalRows(WHOLE[:cut], WHOLE[cut:])
+    assert (len(rows), rows.row_shape) == (ROWS, (COLUMNS,))
+    generator = np.random.default_rng(cut)
+    for count in (0, 1, 40):
+        positions = torch.from_numpy(generator.integers(0, ROWS, count))
+        places = torch.from_numpy(generator.permutation(60)[:count])
+        out = torch.zeros(60, COLUMNS, dtype=wanted)
+        expected = out.clone()
+        expected[places] = WHOLE[positions].to(wanted)
+        rows.move(positions, out, places)
+        assert torch.equal(out, expected)
+        gathered = torch.zeros(count, COLUMNS, dtype=wanted)
+        rows.gather(positions, out=gathered)
+        assert torch.equal(gathered, WHOLE[positions].to(wanted))
+
+
+def test_on_a_cpu_nothing_is_split_or_copied():
+    rows = LocalRows.split(WHOLE, torch.device("cpu"), 0.3)
+    assert rows._first is WHOLE
+    assert len(rows._rest) == 0
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="this machine has no GPU")
+@pytest.mark.parametrize("share", [0.0, 0.3, 1.0])
+def test_on_a_gpu_rows_are_split(share):
+    rows = LocalRows.split(WHOLE, torch.device("cuda"), share)
+    assert len(rows._first) == int(share * ROWS)
+    assert rows._rest.is_pinned() or share == 1
+    positions = torch.from_numpy(np.random.default_rng(1).integers(0, ROWS, 40))
+    for device in ("cuda", "cpu"):
+        out = torch.zeros(40, COLUMNS, device=device)
+        rows.gather(positions, out=out)
+        assert torch.equal(out.cpu(), WHOLE[positions])
+        rows.move(positions.flip(0), out, torch.arange(40))
+        assert torch.equal(out.cpu(), WHOLE[positions.flip(0)])

@@ -39,36 +39,28 @@ def on_seeds(value):
 
 
 @pytest.mark.parametrize("directed", [True, False])
-def test_degree_and_reachable_degree_and_halo(directed):
+def test_every_policy_is_its_formula(directed):
     demand, matrix = make_demand(directed=directed)
-    degree = matrix.sum(1)
-    assert np.array_equal(score_vertices("degree", demand, simulate=None), degree)
-    one, two = matrix @ on_seeds(1.0), matrix @ matrix @ on_seeds(1.0)
-    reached = (on_seeds(1.0) + one + two) > 0
-    assert 0 < reached.sum() < 40
-    assert np.array_equal(
-        score_vertices("reachable-degree", demand, simulate=None), np.where(reached, degree, 0)
-    )
-    assert np.array_equal(score_vertices("halo", demand, simulate=None), one > 0)
-
-
-def test_paths():
-    demand, matrix = make_demand()
-    step = np.eye(40) + matrix
-    expected = step @ step @ on_seeds(1.0)
-    assert np.array_equal(score_vertices("paths", demand, simulate=None), expected)
-
-
-def test_reverse_pagerank():
-    demand, matrix = make_demand()
-    step = np.eye(40) + matrix / np.maximum(1, matrix.sum(0))
-    expected = step @ step @ on_seeds(0.5)
-    assert score_vertices("reverse-pagerank", demand, simulate=None) == pytest.approx(expected)
-
-
-def test_vip():
-    demand, _ = make_demand()
-    assert np.array_equal(score_vertices("vip", demand, simulate=None), inclusion_probabilities(demand).total)
+    degree, step = matrix.sum(1), np.eye(40) + matrix
+    reached = step @ step @ on_seeds(1.0)
+    assert 0 < (reached > 0).sum() < 40
+    ranked = np.eye(40) + matrix / np.maximum(1, matrix.sum(0))
+    expected = {
+        "vip": inclusion_probabilities(demand)[-1],
+        "degree": degree,
+        "reachable-degree": np.where(reached > 0, degree, 0),
+        "halo": matrix @ on_seeds(1.0) > 0,
+        "paths": reached,
+        "reverse-pagerank": ranked @ ranked @ on_seeds(0.5),
+    }
+    assert {*expected, "simulation"} == {*get_args(PolicyName)}
+    samplers = find_samplers(demand.indptr, demand.indices)
+    empty = dataclasses.replace(demand, seeds=np.zeros(0, np.int64))
+    for policy, scores in expected.items():
+        found = score_vertices(policy, demand, simulate=None)
+        assert np.allclose(found, scores, rtol=1e-6 if policy == "reverse-pagerank" else 0, atol=0), policy
+        assert np.array_equal(found, score_vertices(policy, demand, simulate=None, samplers=samplers))
+        assert policy == "degree" or not score_vertices(policy, empty, simulate=None).any()
 
 
 def test_simulation_gives_what_was_counted():
@@ -78,31 +70,7 @@ def test_simulation_gives_what_was_counted():
     assert np.array_equal(scores, np.arange(40.0) * SIMULATED_EPOCHS)
 
 
-def test_simulation_needs_a_sampler():
-    with pytest.raises(RecipeError, match="simulation"):
-        score_vertices("simulation", make_demand()[0], simulate=None)
-
-
-def test_an_unknown_policy_is_refused():
-    with pytest.raises(RecipeError, match="oracle"):
-        score_vertices("oracle", make_demand()[0], simulate=None)
-
-
-@pytest.mark.parametrize("policy", get_args(PolicyName))
-def test_every_policy_scores_every_vertex(policy):
-    demand, _ = make_demand()
-    samplers = find_samplers(demand.indptr, demand.indices)
-
-    def simulate(epochs):
-        return np.full(40, epochs)
-
-    scores = score_vertices(policy, demand, simulate=simulate, samplers=samplers)
-    assert scores.shape == (40,)
-    assert scores.min() >= 0
-    assert np.array_equal(scores, score_vertices(policy, demand, simulate=simulate))
-
-
-def test_without_seeds_nothing_is_expected():
-    empty = dataclasses.replace(make_demand()[0], seeds=np.zeros(0, np.int64))
-    for policy in ("vip", "reachable-degree", "halo", "paths", "reverse-pagerank"):
-        assert not score_vertices(policy, empty, simulate=None).any()
+@pytest.mark.parametrize("policy", ["simulation", "oracle"])
+def test_a_policy_without_a_sampler_or_of_no_known_name_is_refused(policy):
+    with pytest.raises(RecipeError, match=policy):
+        score_vertices(policy, make_demand()[0], simulate=None)

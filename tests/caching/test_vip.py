@@ -18,14 +18,25 @@ from windrow.caching.vip import (
 )
 
 
+def csc(lists, dtype=np.int32):
+    indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
+    return indptr, np.array([entry for one in lists for entry in one], dtype)
+
+
+@pytest.fixture
+def threads():
+    """Sets the number of PyTorch's threads until the test ends."""
+    before = torch.get_num_threads()
+    yield torch.set_num_threads
+    torch.set_num_threads(before)
+
+
 def lists_of(edges, num_vertices, dtype=np.int32):
     """CSC of (listed vertex, vertex whose list it is in), lists falling."""
     lists = [[] for _ in range(num_vertices)]
     for source, destination in edges:
         lists[destination].append(source)
-    lists = [sorted(one, reverse=True) for one in lists]
-    indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-    return indptr, np.array([entry for one in lists for entry in one], dtype)
+    return csc([sorted(one, reverse=True) for one in lists], dtype)
 
 
 def complete(num_vertices):
@@ -33,9 +44,7 @@ def complete(num_vertices):
 
 
 edge_lists = st.integers(1, 9).flatmap(
-    lambda n: st.tuples(
-        st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40)
-    )
+    lambda n: st.tuples(st.just(n), st.lists(st.tuples(st.integers(0, n - 1), st.integers(0, n - 1)), max_size=40))
 )
 
 
@@ -62,26 +71,15 @@ def test_an_undirected_graph_is_not_copied(graph):
     assert samplers.single is None
 
 
-def test_one_edge_without_its_reverse_makes_a_graph_directed():
-    edges = [edge for edge in complete(6) if edge != (4, 2)]
-    samplers = find_samplers(*lists_of(edges, 6))
-    assert samplers.single is not None
-    assert samplers.single.sum() == 1
-
-
-def test_in_a_complete_graph_neighbours_share_all():
+def test_what_neighbours_share_by_example():
     assert (find_samplers(*lists_of(complete(8), 8)).shared == 1).all()
-
-
-def test_sharing_follows_the_direction_of_edges():
+    tree = [(vertex, (vertex - 1) // 2) for vertex in range(1, 40)]
+    assert (find_samplers(*lists_of(tree + [(b, a) for a, b in tree], 40)).shared == 0).all()
     # 0 lists 1 and 2, 1 lists 2: who lists 1 (that is 0) also lists what 1 lists (that is 2). Nobody lists 0.
     assert find_samplers(*lists_of([(1, 0), (2, 0), (2, 1)], 3)).shared.tolist() == [0, 1, 0]
-
-
-def test_in_a_tree_neighbours_share_nothing():
-    edges = [(vertex, (vertex - 1) // 2) for vertex in range(1, 40)]
-    samplers = find_samplers(*lists_of(edges + [(b, a) for a, b in edges], 40))
-    assert (samplers.shared == 0).all()
+    # One edge lacks its reverse, so this is a directed graph.
+    assert find_samplers(*lists_of([edge for edge in complete(6) if edge != (4, 2)], 6)).single.sum() == 1
+    assert len(find_samplers(np.zeros(1, np.int64), np.zeros(0, np.int32)).shared) == 0
 
 
 def test_what_neighbours_share_is_estimated_without_bias():
@@ -103,51 +101,31 @@ def test_long_lists_are_searched_in_part():
     assert 0.7 < samplers.shared.mean() <= 1
 
 
-@pytest.mark.parametrize("threads", [1, 2, 3])
-def test_every_vertex_is_done_once_on_any_number_of_threads(threads):
-    before = torch.get_num_threads()
+@pytest.mark.parametrize("number", [1, 2, 3])
+def test_every_vertex_is_done_once_on_any_number_of_threads(threads, number):
     done = np.zeros(50, np.int64)
 
     def work(first, last):
         done[first:last] += 1
 
-    indptr = np.concatenate([np.zeros(20), np.arange(31) * 100]).astype(np.int64)
-    try:
-        torch.set_num_threads(threads)
-        in_parallel(work, indptr)
-    finally:
-        torch.set_num_threads(before)
+    threads(number)
+    in_parallel(work, np.concatenate([np.zeros(20), np.arange(31) * 100]).astype(np.int64))
     assert (done == 1).all()
 
 
-def test_an_error_in_a_thread_is_raised():
+def test_an_error_in_a_thread_is_raised(threads):
     def work(first, last):
         raise ValueError(f"{first} to {last}")
 
-    before = torch.get_num_threads()
-    try:
-        torch.set_num_threads(2)
-        with pytest.raises(ValueError, match="to"):
-            in_parallel(work, np.arange(10))
-    finally:
-        torch.set_num_threads(before)
-
-
-def test_a_graph_without_vertices():
-    samplers = find_samplers(np.zeros(1, np.int64), np.zeros(0, np.int32))
-    assert len(samplers.shared) == 0
+    threads(2)
+    with pytest.raises(ValueError, match="to"):
+        in_parallel(work, np.arange(10))
 
 
 def demand_for(lists, seeds, *, steps, fanouts, dtype=np.int32):
-    indptr = np.concatenate([[0], np.cumsum([len(one) for one in lists])]).astype(np.int64)
-    return Demand(
-        indptr=indptr,
-        indices=np.array([entry for one in lists for entry in one], dtype),
-        own=(0, 0),
-        seeds=np.array(seeds, np.int64),
-        steps=steps,
-        fanouts=fanouts,
-    )
+    indptr, indices = csc(lists, dtype)
+    seeds = np.array(seeds, np.int64)
+    return Demand(indptr=indptr, indices=indices, own=(0, 0), seeds=seeds, steps=steps, fanouts=fanouts)
 
 
 def both_ways(num_vertices, pairs):
@@ -168,7 +146,7 @@ def complete_lists(num_vertices):
 
 
 def total(lists, seeds, *, steps, fanouts):
-    return inclusion_probabilities(demand_for(lists, seeds, steps=steps, fanouts=fanouts)).total
+    return inclusion_probabilities(demand_for(lists, seeds, steps=steps, fanouts=fanouts))[-1]
 
 
 def distances(lists, seed):
@@ -185,20 +163,20 @@ def distances(lists, seed):
 # ---- closed forms
 
 
-def test_the_leaves_of_a_star_find_its_hub():
+def test_stars_and_complete_graphs():
     found = total(star(5), range(1, 6), steps=4, fanouts=(1,))
     assert found[0] == pytest.approx(1 - 0.75**5)
     assert found[1:] == pytest.approx(0.25)
-
-
-def test_the_hub_of_a_star_draws_some_leaves():
     assert total(star(5), [0], steps=4, fanouts=(2,))[1:] == pytest.approx(0.25 * 2 / 5)
     # Drawn anew at the second hop, by the same seed.
     assert total(star(5), [0], steps=4, fanouts=(2, 3))[1:] == pytest.approx(0.25 * (1 - 3 / 5 * 2 / 5))
+    assert total(complete_lists(6), range(6), steps=5, fanouts=(-1,)) == pytest.approx(1 - 0.8**6)
+    found = total(complete_lists(6), range(6), steps=5, fanouts=(2,))
+    assert found == pytest.approx(1 - 0.8 * (1 - 0.2 * 2 / 5) ** 5)
 
 
 def test_a_seed_does_not_find_itself():
-    hops = inclusion_probabilities(demand_for(star(5), [1], steps=4, fanouts=(1, 2, 2))).hops
+    hops = inclusion_probabilities(demand_for(star(5), [1], steps=4, fanouts=(1, 2, 2)))
     for hop in hops:
         assert hop[1] == pytest.approx(0.25)
     assert hops[1][0] == pytest.approx(0.25)
@@ -212,16 +190,7 @@ def test_a_path_is_walked_one_vertex_per_hop():
         assert total(path, [0], steps=3, fanouts=fanouts) == pytest.approx(expected)
 
 
-def test_a_complete_graph_is_found_in_one_hop():
-    assert total(complete_lists(6), range(6), steps=5, fanouts=(-1,)) == pytest.approx(1 - 0.8**6)
-    found = total(complete_lists(6), range(6), steps=5, fanouts=(2,))
-    assert found == pytest.approx(1 - 0.8 * (1 - 0.2 * 2 / 5) ** 5)
-
-
-@given(
-    st.lists(st.integers(0, 10**6), min_size=1, max_size=25),
-    st.data(),
-)
+@given(st.lists(st.integers(0, 10**6), min_size=1, max_size=25), st.data())
 def test_two_hops_of_all_neighbours_are_exact_on_trees(parents, data):
     size = len(parents) + 1
     tree = both_ways(size, [(vertex, parent % vertex) for vertex, parent in enumerate(parents, 1)])
@@ -255,10 +224,8 @@ def test_all_neighbours_in_one_step_are_exactly_those_within_reach(lists, undire
         lists = [sorted(one) for one in lists]
     seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
     reached = [distances(lists, seed) for seed in seeds]
-    probabilities = inclusion_probabilities(
-        demand_for(lists, seeds, steps=1, fanouts=(-1, 100, -1, 8)[:hops])
-    )
-    for hop, found in enumerate(probabilities.hops):
+    probabilities = inclusion_probabilities(demand_for(lists, seeds, steps=1, fanouts=(-1, 100, -1, 8)[:hops]))
+    for hop, found in enumerate(probabilities):
         within = [any(one.get(vertex, 99) <= hop for one in reached) for vertex in range(len(lists))]
         assert found.tolist() == [float(one) for one in within]
 
@@ -266,7 +233,7 @@ def test_all_neighbours_in_one_step_are_exactly_those_within_reach(lists, undire
 @given(graphs, fanout_lists, st.integers(1, 5), st.data())
 def test_they_are_probabilities_that_never_fall(lists, fanouts, steps, data):
     seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
-    hops = inclusion_probabilities(demand_for(lists, seeds, steps=steps, fanouts=fanouts)).hops
+    hops = inclusion_probabilities(demand_for(lists, seeds, steps=steps, fanouts=fanouts))
     assert len(hops) == len(fanouts) + 1
     assert hops[0].tolist() == [vertex in seeds and 1 / steps for vertex in range(len(lists))]
     assert np.isfinite(hops).all()
@@ -322,17 +289,15 @@ def slow_probabilities(demand):
 @given(graphs, st.booleans(), fanout_lists, st.integers(1, 5), st.data())
 def test_the_fast_way_and_the_slow_way_agree(lists, undirected, fanouts, steps, data):
     if undirected:
-        lists = both_ways(
-            len(lists), {(min(v, u), max(v, u)) for v, one in enumerate(lists) for u in one if u != v}
-        )
+        lists = both_ways(len(lists), {(min(v, u), max(v, u)) for v, one in enumerate(lists) for u in one if u != v})
     seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))
     demand = demand_for(lists, seeds, steps=steps, fanouts=fanouts)
-    fast = inclusion_probabilities(demand).hops
+    fast = inclusion_probabilities(demand)
     assert np.array(fast) == pytest.approx(np.array(slow_probabilities(demand)), abs=1e-11)
 
 
 @pytest.mark.parametrize("undirected", [True, False])
-def test_the_answer_does_not_depend_on_threads_or_the_type_of_ids(undirected):
+def test_the_answer_does_not_depend_on_threads_or_the_type_of_ids(threads, undirected):
     generator = np.random.default_rng(3)
     pairs = generator.integers(0, 400, (2000, 2))
     lists = [[] for _ in range(400)]
@@ -340,15 +305,11 @@ def test_the_answer_does_not_depend_on_threads_or_the_type_of_ids(undirected):
         lists[a].append(b)
         if undirected:
             lists[b].append(a)
-    before = torch.get_num_threads()
     found = []
-    try:
-        for threads, dtype in ((1, np.int32), (2, np.int32), (3, np.int64)):
-            torch.set_num_threads(threads)
-            demand = demand_for(lists, range(0, 400, 7), steps=6, fanouts=(4, 3, 2), dtype=dtype)
-            found.append(inclusion_probabilities(demand).total)
-    finally:
-        torch.set_num_threads(before)
+    for number, dtype in ((1, np.int32), (2, np.int32), (3, np.int64)):
+        threads(number)
+        demand = demand_for(lists, range(0, 400, 7), steps=6, fanouts=(4, 3, 2), dtype=dtype)
+        found.append(inclusion_probabilities(demand)[-1])
     assert found[0].max() > 0
     assert np.array_equal(found[0], found[1])
     assert np.array_equal(found[0], found[2])

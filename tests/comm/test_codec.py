@@ -5,7 +5,7 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from hypothesis.extra.numpy import array_shapes, arrays
 
@@ -28,16 +28,19 @@ def by_class(codec):
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=by_class)
-@settings(deadline=None)
 @given(rows=rows_of(60000.0))
 def test_the_wire_has_one_contiguous_row_of_known_size_per_row(codec, rows):
     wire = codec.encode(rows)
     assert wire.is_contiguous()
     assert len(wire) == len(rows)
     assert wire.nbytes == len(rows) * codec.wire_row_bytes(rows.shape[1:], rows.dtype)
+    once = codec.decode(wire)
+    assert torch.equal(codec.decode(codec.encode(once)), once), "a second trip changes nothing"
+    out = torch.full_like(rows, math.nan)
+    assert codec.decode(wire, out=out) is out
+    assert torch.equal(out, once)
 
 
-@settings(deadline=None)
 @given(rows_of(2.0**127))
 def test_fp32_gives_back_the_very_same_memory(rows):
     codec = Fp32Codec()
@@ -52,39 +55,21 @@ def test_fp32_takes_any_dtype_and_copies_into_other_memory():
     assert Fp32Codec().wire_row_bytes((2,), torch.int64) == 16
 
 
-@settings(deadline=None)
-@given(rows_of(65504.0))
-def test_fp16_error_is_within_its_bound(rows):
-    decoded = Fp16Codec().decode(Fp16Codec().encode(rows))
-    bound = (rows.double().abs() * 2.0**-11).clamp(min=2.0**-25)
+@pytest.mark.parametrize(
+    ("codec", "limit", "relative", "least"),
+    [
+        (Fp16Codec(), 65504.0, 2.0**-11, 2.0**-25),
+        (Bf16Codec(), float(torch.finfo(torch.bfloat16).max), 2.0**-8, 2.0**-134),
+    ],
+    ids=["fp16", "bf16"],
+)
+@given(data=st.data())
+def test_errors_are_within_their_bound(codec, limit, relative, least, data):
+    rows = data.draw(rows_of(limit))
+    decoded = codec.decode(codec.encode(rows))
     assert decoded.dtype == torch.float32
+    bound = (rows.double().abs() * relative).clamp(min=least)
     assert bool(((decoded.double() - rows.double()).abs() <= bound).all())
-
-
-@settings(deadline=None)
-@given(rows_of(float(torch.finfo(torch.bfloat16).max)))
-def test_bf16_error_is_within_its_bound(rows):
-    decoded = Bf16Codec().decode(Bf16Codec().encode(rows))
-    bound = (rows.double().abs() * 2.0**-8).clamp(min=2.0**-134)
-    assert bool(((decoded.double() - rows.double()).abs() <= bound).all())
-
-
-@pytest.mark.parametrize("codec", ROUNDING, ids=by_class)
-@settings(deadline=None)
-@given(rows=rows_of(60000.0))
-def test_a_second_trip_changes_nothing(codec, rows):
-    once = codec.decode(codec.encode(rows))
-    assert torch.equal(codec.decode(codec.encode(once)), once)
-
-
-@pytest.mark.parametrize("codec", CODECS, ids=by_class)
-@settings(deadline=None)
-@given(rows=rows_of(60000.0))
-def test_decoding_into_given_memory_equals_decoding_into_new(codec, rows):
-    wire = codec.encode(rows)
-    out = torch.full_like(rows, math.nan)
-    assert codec.decode(wire, out=out) is out
-    assert torch.equal(out, codec.decode(wire))
 
 
 @pytest.mark.parametrize("codec", CODECS, ids=by_class)
@@ -108,9 +93,7 @@ def test_fp16_lets_large_values_overflow_and_check_refuses_them():
     codec.check(rows)
     rows[69_999, 1] = -65520.0
     assert codec.decode(codec.encode(rows[69_999:])).tolist() == [[math.inf, -math.inf]]
-    with pytest.raises(
-        DataError, match=r"row 69999 holds -65520, which torch\.float16 cannot: it ends at 65504"
-    ):
+    with pytest.raises(DataError, match=r"row 69999 holds -65520, which .*float16 cannot: it ends at 65504"):
         codec.check(rows)
 
 
@@ -126,15 +109,8 @@ def test_check_takes_rows_of_any_shape(codec, shape):
     codec.check(torch.ones(shape))
 
 
-def test_codecs_are_made_by_name():
-    made = [type(make_codec(name)) for name in ("fp32", "fp16", "bf16")]
-    assert made == [Fp32Codec, Fp16Codec, Bf16Codec]
-
-
 def test_a_misspelt_name_is_answered_with_the_nearest():
-    with pytest.raises(
-        RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are fp32"
-    ):
+    with pytest.raises(RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are"):
         make_codec("float16")
 
 

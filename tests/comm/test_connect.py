@@ -32,13 +32,8 @@ with connect({backend!r}, deadline_s=60) as world:
 
 def run_job(ranks: int, source: str) -> tuple[subprocess.CompletedProcess[str], float]:
     started = time.monotonic()
-    done = subprocess.run(
-        [shutil.which("mpirun"), "-n", str(ranks), sys.executable, "-P", "-c", source],
-        capture_output=True,
-        text=True,
-        timeout=100,
-        check=False,
-    )
+    command = [shutil.which("mpirun"), "-n", str(ranks), sys.executable, "-P", "-c", source]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=100, check=False)
     return done, time.monotonic() - started
 
 
@@ -54,9 +49,8 @@ def test_one_failing_rank_prints_its_traceback_once_and_ends_all(backend):
 
 
 def test_an_error_on_all_ranks_is_printed_once_and_without_traceback_if_it_is_the_users():
-    done, _ = run_job(
-        2, FAILING_JOB.format(backend="mpi", failing=[0, 1], error="DataError('feature 3 is NaN')")
-    )
+    error = "DataError('feature 3 is NaN')"
+    done, _ = run_job(2, FAILING_JOB.format(backend="mpi", failing=[0, 1], error=error))
     assert done.returncode == 2
     assert done.stderr.count("feature 3 is NaN") == 1
     assert "Traceback" not in done.stderr
@@ -78,9 +72,7 @@ def test_an_exit_that_was_asked_for_keeps_its_status_and_words(error, status, sa
 
 
 def test_a_rank_that_cannot_join_ends_all():
-    done, seconds = run_job(
-        2,
-        """
+    source = """
 from windrow.comm import torch_world
 from windrow.comm.connect import connect
 from windrow.comm.launcher import launched_rank
@@ -90,8 +82,8 @@ if launched_rank() == 1:
     torch_world.TCPStore = refuse
 with connect("gloo", deadline_s=60):
     print("joined")
-""",
-    )
+"""
+    done, seconds = run_job(2, source)
     assert done.returncode == 1
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "rank 1 of 2 failed" in done.stderr
@@ -101,9 +93,7 @@ with connect("gloo", deadline_s=60):
 
 @pytest.mark.parametrize("failing", [[1], [0, 1]], ids=str)
 def test_an_error_before_the_ranks_meet_is_printed_once_and_ends_all(failing):
-    done, _ = run_job(
-        2,
-        f"""
+    source = f"""
 from windrow.comm.connect import connect, ending_all_ranks
 from windrow.comm.errors import DataError
 from windrow.comm.launcher import launched_rank
@@ -112,18 +102,16 @@ with ending_all_ranks():
         raise DataError("no such recipe")
 with connect("mpi", deadline_s=60) as world:
     world.barrier(stage="never reached by all")
-""",
-    )
+"""
+    done, _ = run_job(2, source)
     assert done.returncode == 2
     assert done.stderr.count("no such recipe") == 1
 
 
 def test_a_missing_mpi4py_is_said_with_the_cure(monkeypatch):
     monkeypatch.setattr("windrow.comm.connect.find_spec", lambda _: None)
-    with (
-        pytest.raises(RecipeError, match=r"'mpi' meets through MPI, but .* install windrow\[mpi\]"),
-        connect("mpi"),
-    ):
+    missing = pytest.raises(RecipeError, match=r"'mpi' meets through MPI, but .* install windrow\[mpi\]")
+    with missing, connect("mpi"):
         pass
 
 
@@ -136,13 +124,10 @@ def test_a_world_of_one_is_closed_after_an_error():
     assert not dist.is_initialized()
 
 
-def test_without_a_launcher_the_world_is_this_process():
+def test_without_a_launcher_the_world_is_this_process_and_errors_are_simply_raised(capsys):
     with connect() as world:
         assert (world.rank, world.size) == (0, 1)
         assert world.all_gather_object("me", stage="test") == ["me"]
-
-
-def test_an_error_in_a_world_of_one_is_simply_raised(capsys):
     with pytest.raises(DataError, match="wrong"), connect("loopback"):
         raise DataError("wrong")
     assert capsys.readouterr().err == ""
@@ -151,22 +136,13 @@ def test_an_error_in_a_world_of_one_is_simply_raised(capsys):
 @pytest.mark.parametrize(
     ("environment", "rank", "size", "by_torchrun"),
     [
-        ({}, 0, 1, False),
-        ({"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, 4, False),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, 1, 3, False),
-        ({"PMIX_RANK": "5", "SLURM_STEP_NUM_TASKS": "8"}, 5, 8, False),
-        ({"RANK": "1", "WORLD_SIZE": "2"}, 1, 2, True),
-        ({"PMI_RANK": "0", "PMI_SIZE": "2", "RANK": "7", "WORLD_SIZE": "9"}, 0, 2, False),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 1, False),
-    ],
-    ids=[
-        "none",
-        "mpich",
-        "openmpi",
-        "slurm pmix",
-        "torchrun",
-        "mpirun inside torchrun",
-        "inside sbatch, not srun",
+        pytest.param({}, 0, 1, False, id="none"),
+        pytest.param({"PMI_RANK": "2", "PMI_SIZE": "4"}, 2, 4, False, id="mpich"),
+        pytest.param({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "3"}, 1, 3, False, id="openmpi"),
+        pytest.param({"PMIX_RANK": "5", "SLURM_STEP_NUM_TASKS": "8"}, 5, 8, False, id="slurm pmix"),
+        pytest.param({"RANK": "1", "WORLD_SIZE": "2"}, 1, 2, True, id="torchrun"),
+        pytest.param({"PMI_RANK": "0", "PMI_SIZE": "2", "RANK": "7", "WORLD_SIZE": "9"}, 0, 2, False, id="both"),
+        pytest.param({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, 0, 1, False, id="inside sbatch, not srun"),
     ],
 )
 def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank, size, by_torchrun):
@@ -175,9 +151,7 @@ def test_rank_and_size_are_read_from_the_launchers_environment(environment, rank
     assert launched_by_torchrun(environment) == by_torchrun
 
 
-@pytest.mark.parametrize(
-    "name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"]
-)
+@pytest.mark.parametrize("name", ["OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID", "LOCAL_RANK"])
 def test_the_place_on_the_machine_is_read_too(name):
     assert launched_local_rank({name: "3"}) == 3
     assert launched_local_rank({}) == 0

@@ -31,9 +31,7 @@ def ids_of(rank: int) -> torch.Tensor:
 def fetch(world, ids, codec="fp32", out=None):
     offsets = offsets_for(world.size)
     wire = Wire(world, stage="rows", codec=make_codec(codec))
-    return fetch_rows(
-        wire, offsets, whole_matrix()[offsets[world.rank] : offsets[world.rank + 1]], ids, out=out
-    )
+    return fetch_rows(wire, offsets, whole_matrix()[offsets[world.rank] : offsets[world.rank + 1]], ids, out=out)
 
 
 @pytest.mark.parametrize("round_bytes", [1, 3 * COLUMNS * 4, 1 << 20])

@@ -34,9 +34,8 @@ def test_sums_equal_one_process_with_all_the_data(spmd, codec):
     def body(world):
         model, reference = make_model(), make_model()
         sums = world if codec is None else hierarchical(world, "abab"[: world.size])
-        reducer = GradientReducer(
-            sums, model.parameters(), codec=codec and make_codec(codec), bucket_bytes=100
-        )
+        encoded = codec and make_codec(codec)
+        reducer = GradientReducer(sums, model.parameters(), codec=encoded, bucket_bytes=100)
         for step in range(3):
             reducer.start()
             loss_of(model, world.rank, step).backward()
@@ -99,9 +98,7 @@ def test_reduction_starts_before_the_backward_pass_ends():
     model[0].weight.register_hook(lambda _: seen.append(len(started)))
     reducer.start()
     loss_of(model, 0, 0).backward()
-    assert seen[0] >= 4, (
-        "the four parameters behind the first layer are on their way when it gets its gradient"
-    )
+    assert seen[0] >= 4, "the parameters behind the first layer are on their way when it gets its gradient"
     reducer.finish()
     assert len(started) == 6
     reducer.close()

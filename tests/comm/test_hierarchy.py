@@ -8,7 +8,7 @@ from dataclasses import replace
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm import hosts as hosts_module
@@ -25,7 +25,6 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.wire import make_codec
 
 
-@settings(max_examples=25)
 @given(hosts=st.lists(st.sampled_from("abc"), min_size=1, max_size=6), data=st.data())
 def test_exchanges_and_sums_equal_direct_ones(hosts, data):
     size = len(hosts)
@@ -53,12 +52,8 @@ def test_many_exchanges_may_be_under_way(spmd):
     def body(world):
         by_hosts = hierarchical(world, ["a", "b", "a", "b"][: world.size])
         ones = [1] * world.size
-        started = [
-            by_hosts.start_all_to_all(
-                torch.full((world.size, 2), 10.0 * n + world.rank), ones, ones, stage="t"
-            )
-            for n in range(4)
-        ]
+        sends = [torch.full((world.size, 2), 10.0 * n + world.rank) for n in range(4)]
+        started = [by_hosts.start_all_to_all(send, ones, ones, stage="t") for send in sends]
         for pending in started if world.rank else started[::-1]:
             pending.test()
         for n, pending in enumerate(started):
@@ -111,9 +106,8 @@ def test_hosts_are_found_by_name_and_kernel(monkeypatch):
 
 def test_processes_of_one_machine_share_a_kernel_id(tmp_path):
     program = "from windrow.comm.hosts import kernel_id; print(kernel_id())"
-    printed = subprocess.run(
-        [sys.executable, "-P", "-c", program], check=True, capture_output=True, text=True
-    )
+    command = [sys.executable, "-P", "-c", program]
+    printed = subprocess.run(command, check=True, capture_output=True, text=True)
     assert printed.stdout.strip() == kernel_id()
     (tmp_path / "boot_id").write_text("one-start-of-a-kernel\n")
     assert kernel_id(tmp_path / "boot_id") == "one-start-of-a-kernel"

@@ -49,20 +49,13 @@ def test_equal_all_to_all_of_a_uniform_network(size, num_bytes):
 
 
 @pytest.mark.parametrize("size", [2, 4, 8, 16])
-def test_long_all_reduce_of_a_uniform_network(size):
-    num_bytes = 10**6
-    share = (size - 1) / size
-    expected = (
-        2 * math.log2(size) * GAMMA + 2 * share * num_bytes * THETA + share * num_bytes * ADD
-    )  # Thakur, Rabenseifner, Gropp 2005, section 4.4
-    assert predict_all_reduce(uniform(size), num_bytes) == pytest.approx(expected)
-
-
-@pytest.mark.parametrize("size", [2, 4, 8, 16])
-def test_short_all_reduce_of_a_uniform_network(size):
-    assert predict_all_reduce(uniform(size), 2048) == pytest.approx(
-        math.log2(size) * (GAMMA + 2048 * (THETA + ADD))
-    )
+def test_all_reduce_of_a_uniform_network(size):
+    """Thakur, Rabenseifner, Gropp 2005, section 4.4."""
+    latency, share = math.log2(size) * GAMMA, (size - 1) / size
+    long = 2 * latency + share * 10**6 * (2 * THETA + ADD)
+    short = latency + math.log2(size) * 2048 * (THETA + ADD)
+    assert predict_all_reduce(uniform(size), 10**6) == pytest.approx(long)
+    assert predict_all_reduce(uniform(size), 2048) == pytest.approx(short)
 
 
 @pytest.mark.parametrize("size", [3, 5, 6, 7])
@@ -166,26 +159,17 @@ def test_a_message_alone_hides_in_its_latency_what_it_can():
 def test_costs_of_collectives_are_applied():
     cost = CollectiveCost(latency_factor=3, stretch=1.5, hidden_s=1e-5)
     links = uniform(2, all_to_all=cost, all_reduce=cost)
-    assert predict_all_to_all(links, np.full((2, 2), 10**6)) == pytest.approx(
-        3 * GAMMA + 1.5 * THETA * 10**6 - 1e-5
-    )
-    rounds = all_reduce_rounds(2, 10**6)
-    assert predict_all_reduce(links, 10**6) == pytest.approx(
-        3 * 2 * GAMMA + 1.5 * reduction_seconds(links, rounds) - 1e-5
-    )
-    assert predict_all_to_all(
-        replace(links, all_to_all=replace(cost, stretch=0.0)), np.full((2, 2), 10**6)
-    ) == (pytest.approx(GAMMA + THETA * 10**6))  # No less than a message alone.
+    equal = np.full((2, 2), 10**6)
+    assert predict_all_to_all(links, equal) == pytest.approx(3 * GAMMA + 1.5 * THETA * 10**6 - 1e-5)
+    rounds = reduction_seconds(links, all_reduce_rounds(2, 10**6))
+    assert predict_all_reduce(links, 10**6) == pytest.approx(3 * 2 * GAMMA + 1.5 * rounds - 1e-5)
+    no_less_than_alone = replace(links, all_to_all=replace(cost, stretch=0.0))
+    assert predict_all_to_all(no_less_than_alone, equal) == pytest.approx(GAMMA + THETA * 10**6)
 
 
-@pytest.mark.parametrize(
-    "num_bytes", [np.ones((3, 3)), np.ones(4), -np.ones((4, 4)), np.full((4, 4), np.nan)]
-)
-def test_wrong_byte_matrices_are_refused(num_bytes):
+@pytest.mark.parametrize("num_bytes", [np.ones((3, 3)), np.ones(4), -np.ones((4, 4)), np.full((4, 4), np.nan)])
+def test_wrong_byte_matrices_and_lengths_are_refused(num_bytes):
     with pytest.raises(ValueError, match="num_bytes"):
         predict_all_to_all(uniform(4), num_bytes)
-
-
-def test_a_negative_length_is_refused():
     with pytest.raises(ValueError, match="num_bytes = -1"):
         predict_all_reduce(uniform(2), -1)

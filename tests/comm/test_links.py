@@ -40,11 +40,6 @@ def any_links(draw):
     )
 
 
-def document() -> dict:
-    """The JSON of the links of two ranks, taken apart."""
-    return json.loads(links_to_json(two_ranks()))
-
-
 def two_ranks(**changes) -> Links:
     values = {name: np.ones((2, 2)) for name in ("latency_s", "seconds_per_byte", "hidden_s")}
     return Links(**{"hosts": ["a", "b"], **values, **changes})
@@ -77,15 +72,12 @@ def test_matrices_are_read_only_and_have_nothing_on_the_diagonal():
         ({"add_seconds_per_byte": float("inf")}, "add_seconds_per_byte = inf"),
     ],
 )
-def test_impossible_links_are_refused(changes, message):
+def test_impossible_links_and_costs_are_refused(changes, message):
     with pytest.raises(ValueError, match=message):
         two_ranks(**changes)
-
-
-@pytest.mark.parametrize("field", ["latency_factor", "stretch", "hidden_s"])
-def test_impossible_costs_are_refused(field):
-    with pytest.raises(ValueError, match=rf"{field} = -1\.0"):
-        CollectiveCost(**{field: -1.0})
+    for field in ("latency_factor", "stretch", "hidden_s"):
+        with pytest.raises(ValueError, match=rf"{field} = -1\.0"):
+            CollectiveCost(**{field: -1.0})
 
 
 @pytest.mark.parametrize(
@@ -106,7 +98,7 @@ def test_impossible_costs_are_refused(field):
     ],
 )
 def test_damaged_json_is_refused_with_source_and_cure(change, message):
-    damaged = document()
+    damaged = json.loads(links_to_json(two_ranks()))
     change(damaged)
     with pytest.raises(StoreError, match=message) as caught:
         links_from_json(json.dumps(damaged), source="links.json")
@@ -147,9 +139,8 @@ def test_uniform_network():
 
 
 def test_ranks_of_a_machine_share_its_card():
-    links = described_links(
-        NetworkDescription(nodes=2, ranks_per_node=2, rate="1gbit", rate_inside="10gbit", latency_inside_us=1)
-    )
+    inside = {"rate_inside": "10gbit", "latency_inside_us": 1}
+    links = described_links(NetworkDescription(nodes=2, ranks_per_node=2, rate="1gbit", **inside))
     assert links.hosts == ("node0", "node0", "node1", "node1")
     assert links.seconds_per_byte[0, 1] == pytest.approx(8e-10)
     assert links.latency_s[0, 1] == pytest.approx(1e-6)
@@ -158,9 +149,8 @@ def test_ranks_of_a_machine_share_its_card():
 
 
 def test_a_pair_is_as_fast_as_the_slower_card_and_framing_takes_its_share():
-    links = described_links(
-        NetworkDescription(nodes=3, rate="10gbit", node_rates={"1": "1gbit"}, wire_share=0.8)
-    )
+    described = NetworkDescription(nodes=3, rate="10gbit", node_rates={"1": "1gbit"}, wire_share=0.8)
+    links = described_links(described)
     assert links.seconds_per_byte[0, 1] == links.seconds_per_byte[1, 2] == pytest.approx(1e-8)
     assert links.seconds_per_byte[0, 2] == pytest.approx(1e-9)
 

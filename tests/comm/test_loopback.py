@@ -35,9 +35,7 @@ def test_a_rank_that_never_comes_is_named_at_the_deadline():
             world.barrier(stage="meeting")
         time.sleep(1)
 
-    with pytest.raises(
-        DeadlineError, match=r"rank 0 of 2, exchange in stage 'meeting': still waiting for rank\(s\) 1 after"
-    ):
+    with pytest.raises(DeadlineError, match=r"stage 'meeting': still waiting for rank\(s\) 1 after"):
         Loopback.run(2, body, deadline_s=0.2)
 
 

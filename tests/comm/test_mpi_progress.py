@@ -146,9 +146,7 @@ def test_a_link_that_becomes_slow_holds_fewer():
 def test_a_peer_that_takes_nothing_keeps_others_from_nothing():
     link = Link(1e-3)
     hung = Piece(link, float("inf"))
-    sends = PacedSends(
-        lambda buffer, peer: hung if peer == 1 else link.post(buffer, peer), clock=lambda: link.now
-    )
+    sends = PacedSends(lambda buffer, peer: hung if peer == 1 else link.post(buffer, peer), clock=lambda: link.now)
     stuck = sends.add([(1, piece) for piece in range(10)])
     send_all(link, sends, sends.add([(2, piece) for piece in range(10)]))
     assert stuck.pieces_left == {1: 10}

@@ -57,9 +57,7 @@ def test_a_late_rank_is_named_and_may_still_come():
     if world.rank == 0:
         arrived = torch.zeros(1)
         pending = world.start_exchange([nothing, nothing], [nothing, arrived], stage="features")
-        with pytest.raises(
-            DeadlineError, match=r"rank 0 of 2, exchange in stage 'features': .* rank\(s\) 1 after"
-        ):
+        with pytest.raises(DeadlineError, match=r"exchange in stage 'features': .* rank\(s\) 1 after"):
             pending.wait()
         MPI.COMM_WORLD.send("send at last", dest=1)
         world.deadline_s = 60

@@ -217,9 +217,7 @@ def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
             assert torch.equal(own, values)
             assert (target != 1).sum() == (own.numel() if name == "bf16" else target.numel())
             target.sum().backward()
-            received[name] = [
-                world.meter.totals(f"{name}: {what}").bytes_received for what in ("rows", "gradients")
-            ]
+            received[name] = [world.meter.totals(f"{name}: {what}").bytes_received for what in ("rows", "gradients")]
         assert received["fp32"] == [48 * (world.size - 1)] * 2
         assert received["bf16"] == [24 * (world.size - 1)] * 2
 

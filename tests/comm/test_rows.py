@@ -5,6 +5,7 @@ import pytest
 import torch
 
 from windrow.comm.rows import CONVERTED_BYTES, move_rows
+from windrow.comm.rows_kernels import AHEAD
 
 
 def matrix(rows, columns, dtype):
@@ -12,9 +13,7 @@ def matrix(rows, columns, dtype):
     return torch.from_numpy(values).to(dtype)
 
 
-@pytest.mark.parametrize(
-    "dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.float64], ids=str
-)
+@pytest.mark.parametrize("dtype", [torch.float32, torch.float16, torch.bfloat16, torch.uint8, torch.float64], ids=str)
 @pytest.mark.parametrize("columns", [1, 2, 3, 8, 33, 130])
 def test_rows_go_where_indexing_would_put_them(dtype, columns):
     rows = matrix(50, columns, dtype)
@@ -96,3 +95,15 @@ def test_large_rows_are_converted_in_pieces():
     assert torch.equal(out[places], rows[positions].float())
     move_rows(rows, positions, out, None)
     assert torch.equal(out, rows[positions].float())
+
+
+@pytest.mark.parametrize("count", [1, AHEAD - 1, AHEAD, AHEAD + 1, 3 * AHEAD])
+@pytest.mark.parametrize("wanted", DTYPES, ids=str)
+def test_fewer_rows_than_are_prefetched(count, wanted):
+    rows = matrix(count, 5, torch.float32)
+    backwards = torch.arange(count).flip(0)
+    out, back = torch.zeros((count, 5), dtype=wanted), torch.zeros_like(rows)
+    move_rows(rows, backwards, out, None)
+    assert torch.equal(out, rows.flip(0).to(wanted))
+    move_rows(out, None, back, backwards)
+    assert torch.equal(back, rows)

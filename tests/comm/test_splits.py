@@ -5,15 +5,11 @@ from itertools import pairwise
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
-from windrow.comm.rows import (
-    group_by_owner,
-    near_equal_split,
-    offsets_from_counts,
-)
+from windrow.comm.rows import group_by_owner, near_equal_split, offsets_from_counts
 from windrow.comm.transfer import chunk_bounds
 
 
@@ -33,7 +29,6 @@ def slow_owner(number, offsets):
     return next(rank for rank in range(len(offsets) - 1) if offsets[rank] <= number < offsets[rank + 1])
 
 
-@settings(deadline=None)
 @given(ids_and_offsets())
 def test_grouping_is_a_stable_sort_by_owner(case):
     ids, offsets = case
@@ -81,13 +76,11 @@ def test_other_dtypes_and_shapes_are_refused():
         group_by_owner(torch.tensor([[0]]), [0, 1])
 
 
-@settings(deadline=None)
 @given(st.lists(st.integers(0, 100), max_size=10))
 def test_offsets_are_sums_of_the_counts_before(counts):
     assert offsets_from_counts(counts) == [sum(counts[:k]) for k in range(len(counts) + 1)]
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_near_equal_parts_differ_by_one_at_most_and_cover_all(length, parts):
     offsets = near_equal_split(length, parts)
@@ -96,7 +89,6 @@ def test_near_equal_parts_differ_by_one_at_most_and_cover_all(length, parts):
     assert max(lengths) - min(lengths) <= 1
 
 
-@settings(deadline=None)
 @given(st.integers(0, 1000), st.integers(1, 50))
 def test_chunks_are_consecutive_full_and_as_few_as_can_be(length, limit):
     bounds = chunk_bounds(length, limit)

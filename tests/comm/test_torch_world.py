@@ -28,9 +28,7 @@ def test_a_lost_peer_is_named():
     world = TorchWorld("gloo", mpi_rendezvous(), deadline_s=1)
     if world.rank == 0:
         with pytest.raises(CommunicationError, match="rank"):
-            world.start_exchange(
-                [torch.empty(0)] * 2, [torch.empty(0), torch.empty(5)], stage="never sent"
-            ).wait()
+            world.start_exchange([torch.empty(0)] * 2, [torch.empty(0), torch.empty(5)], stage="never sent").wait()
     world.close()
 
 
@@ -79,12 +77,8 @@ def test_nccl_moves_cuda_and_cpu_tensors():
 
 
 def test_torchrun_environment_is_read(monkeypatch):
-    for name, value in {
-        "RANK": "1",
-        "WORLD_SIZE": "3",
-        "MASTER_ADDR": "node7",
-        "MASTER_PORT": "1234",
-    }.items():
+    set_by_it = {"RANK": "1", "WORLD_SIZE": "3", "MASTER_ADDR": "node7", "MASTER_PORT": "1234"}
+    for name, value in set_by_it.items():
         monkeypatch.setitem(os.environ, name, value)
     meeting = Rendezvous.from_torchrun()
     assert (meeting.rank, meeting.size, meeting.host, meeting.port) == (1, 3, "node7", 1234)

@@ -37,30 +37,26 @@ def everywhere(request, spmd):
 DTYPES = [torch.float32, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8]
 
 
-def rows_from(sender: int, receiver: int, count: int, dtype: torch.dtype) -> torch.Tensor:
-    """Rows that tell where they come from and where they belong."""
-    values = 100 * sender + 10 * receiver + torch.arange(3 * count).reshape(count, 3)
-    return values.remainder(250).to(dtype)
-
-
 def count_between(sender: int, receiver: int) -> int:
     """A ragged pattern with zeros in it."""
     return (2 * sender + 3 * receiver) % 4
+
+
+def rows_between(sender: int, receiver: int, dtype: torch.dtype) -> torch.Tensor:
+    """Rows that tell where they come from and where they belong."""
+    values = 100 * sender + 10 * receiver + torch.arange(3 * count_between(sender, receiver)).reshape(-1, 3)
+    return values.remainder(250).to(dtype)
 
 
 @pytest.mark.parametrize("dtype", DTYPES, ids=str)
 def test_all_to_all_moves_every_row_to_its_place(everywhere, dtype):
     def body(world):
         ranks = range(world.size)
-        send = torch.cat(
-            [rows_from(world.rank, peer, count_between(world.rank, peer), dtype) for peer in ranks]
-        )
+        send = torch.cat([rows_between(world.rank, peer, dtype) for peer in ranks])
         send_counts = [count_between(world.rank, peer) for peer in ranks]
         receive_counts = world.all_to_all_counts(send_counts, stage="test")
         received = world.all_to_all(send, send_counts, receive_counts, stage="test")
-        expected = torch.cat(
-            [rows_from(peer, world.rank, count_between(peer, world.rank), dtype) for peer in ranks]
-        )
+        expected = torch.cat([rows_between(peer, world.rank, dtype) for peer in ranks])
         return torch.equal(received, expected) and received.dtype == dtype
 
     assert all(everywhere(body))
@@ -69,12 +65,8 @@ def test_all_to_all_moves_every_row_to_its_place(everywhere, dtype):
 def test_many_operations_in_flight_do_not_mix(everywhere):
     def body(world):
         ones = [1] * world.size
-        started = [
-            world.start_all_to_all(
-                torch.full((world.size, 2), 10.0 * world.rank + number), ones, ones, stage="test"
-            )
-            for number in range(5)
-        ]
+        sends = [torch.full((world.size, 2), 10.0 * world.rank + number) for number in range(5)]
+        started = [world.start_all_to_all(send, ones, ones, stage="test") for send in sends]
         sums = [world.start_all_reduce(torch.full((3,), float(number)), stage="test") for number in range(5)]
         for number, pending in reversed(list(enumerate(started))):
             expected = 10.0 * torch.arange(world.size)[:, None] + number
@@ -124,9 +116,7 @@ def test_encoded_sums_are_near_and_the_same_on_every_rank(everywhere, codec):
 @pytest.mark.parametrize(("op", "dtype"), [("max", torch.float32), ("sum", torch.float64)])
 def test_codecs_are_for_float32_sums(op, dtype):
     with pytest.raises(TypeError, match="codecs are for sums of float32"):
-        Loopback.single().all_reduce(
-            torch.ones(2, dtype=dtype), stage="test", op=op, codec=make_codec("bf16")
-        )
+        Loopback.single().all_reduce(torch.ones(2, dtype=dtype), stage="test", op=op, codec=make_codec("bf16"))
 
 
 def test_all_gather_takes_ragged_rows(everywhere):
@@ -176,9 +166,8 @@ def test_debug_mode_raises_the_same_error_on_every_rank(everywhere):
 def test_the_root_alone_gathers_objects(everywhere):
     def body(world):
         root = world.size - 1
-        return world.gather_object(
-            {"rank": world.rank, "text": "x" * 1000 * world.rank}, root=root, stage="test"
-        )
+        mine = {"rank": world.rank, "text": "x" * 1000 * world.rank}
+        return world.gather_object(mine, root=root, stage="test")
 
     *others, gathered = everywhere(body, debug=True)
     assert [found["rank"] for found in gathered] == list(range(len(gathered)))
@@ -192,18 +181,11 @@ def test_counts_that_do_not_match_the_rows_are_refused():
         world.all_to_all(torch.ones(3, 1), [2], [2], stage="test")
     with pytest.raises(ValueError, match="expected one count for each of 1 ranks, got 2 to send"):
         world.all_to_all(torch.ones(3, 1), [2, 1], [3], stage="test")
-
-
-def test_what_a_rank_sends_itself_is_what_it_receives():
     with pytest.raises(ValueError, match="rank 0 sends itself 1 rows but is to receive 3"):
-        Loopback.single().all_to_all(torch.ones(1, 2), [1], [3], stage="test")
+        world.all_to_all(torch.ones(1, 2), [1], [3], stage="test")
 
 
-@pytest.mark.parametrize(
-    "out",
-    [torch.empty(2, 2), torch.empty(3, 1), torch.empty(3, 2, dtype=torch.float64)],
-    ids=["rows", "shape", "dtype"],
-)
+@pytest.mark.parametrize("out", [torch.empty(2, 2), torch.empty(3, 1), torch.empty(3, 2, dtype=torch.float64)])
 def test_an_out_that_does_not_fit_is_refused(out):
     with pytest.raises(ValueError, match=r"but torch.float32 \[3, 2\] is to be received"):
         Loopback.single().all_to_all(torch.ones(3, 2), [3], [3], stage="test", out=out)
@@ -257,9 +239,7 @@ def test_subgroups_count_by_the_numbers_of_the_job():
         assert pair.tracer.spans[0].bytes_sent == 16
         if world.rank == 3:
             pair.deadline_s = 0.1
-            with pytest.raises(
-                DeadlineError, match=r"rank 3 in the subgroup of ranks 1, 3, .* rank\(s\) 1 after"
-            ):
+            with pytest.raises(DeadlineError, match=r"rank 3 in the subgroup of ranks 1, 3, .* rank\(s\) 1"):
                 pair.barrier(stage="the other is late")
         if world.rank == 1:
             time.sleep(0.5)
@@ -286,9 +266,7 @@ def test_collectives_of_several_subgroups_and_the_whole_may_be_under_way():
 def test_every_error_is_a_windrow_error_and_those_of_users_are_value_errors():
     kinds = [getattr(errors, name) for name in errors.__all__]
     assert all(issubclass(kind, errors.WindrowError) for kind in kinds)
-    assert all(
-        issubclass(kind, ValueError) for kind in (errors.DataError, errors.RecipeError, errors.StoreError)
-    )
+    assert all(issubclass(kind, ValueError) for kind in (errors.DataError, errors.RecipeError, errors.StoreError))
     between = errors.CollectiveMismatchError, errors.DeadlineError, errors.PeerFailedError
     assert all(issubclass(kind, errors.CommunicationError) for kind in between)
 

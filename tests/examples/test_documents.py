@@ -107,9 +107,7 @@ def train(recipe: dict[str, Any], run_folder: str) -> None:
     assert main(["train", "recipe.toml", "--run-folder", run_folder]) == 0
 
 
-@pytest.mark.parametrize(
-    "change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, PRETRAINED]
-)
+@pytest.mark.parametrize("change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, PRETRAINED])
 def test_recipes_of_logs_are_accepted(change: dict[str, Any], tmp_path: Path) -> None:
     values = {"name": "mine", **merged(RECIPE, change)}
     make_recommendation_recipe(values, source="recommendation.md", base=tmp_path)

@@ -17,9 +17,7 @@ ON_ONE_AND_TWO_RANKS = pytest.mark.parametrize("ranks", [1, pytest.param(2, mark
 
 
 @pytest.fixture
-def run_example(
-    repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> RunExample:
+def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]) -> RunExample:
     """Run an example as a script; gives the lines that it printed."""
 
     def run(name: str, *arguments: str) -> list[str]:
@@ -32,17 +30,10 @@ def run_example(
 
 
 def test_every_example_is_tested_and_short(repository: Path) -> None:
-    lengths = {
-        path.name: len(path.read_text().splitlines()) for path in (repository / "examples").glob("*.py")
-    }
-    assert lengths.keys() == {
-        "compare_partitioners.py",
-        "next_item.py",
-        "own_click_model.py",
-        "own_graph.py",
-        "train_from_recipe.py",
-    }
-    assert max(lengths.values()) < 80
+    examples = sorted((repository / "examples").glob("*.py"))
+    tested = ["compare_partitioners", "next_item", "own_click_model", "own_graph", "train_from_recipe"]
+    assert [path.stem for path in examples] == tested
+    assert max(len(path.read_text().splitlines()) for path in examples) < 80
 
 
 @ON_ONE_AND_TWO_RANKS
@@ -90,22 +81,18 @@ def test_next_item_of_a_file(run_example: RunExample, tmp_path: Path) -> None:
 
 
 @ON_ONE_AND_TWO_RANKS
-def test_train_from_recipe(
-    run_example: RunExample, repository: Path, shared_tmp_path: Path, ranks: int
-) -> None:
+def test_train_from_recipe(run_example: RunExample, repository: Path, shared_tmp_path: Path, ranks: int) -> None:
     recipe = shared_tmp_path / "short.toml"
     if launched_rank() == 0:
-        write_toml(
-            recipe,
-            {
-                "store": "store",
-                "graph": {"path": str(repository / "examples" / "data" / "minesweeper.npz")},
-                "partition": {"method": "fennel"},
-                "model": {"hidden": 8, "num_layers": 2},
-                "sampler": {"fanouts": [4, 4]},
-                "run": {"folder": "run", "tensorboard": False, "threads": 1},
-            },
-        )
+        values = {
+            "store": "store",
+            "graph": {"path": str(repository / "examples" / "data" / "minesweeper.npz")},
+            "partition": {"method": "fennel"},
+            "model": {"hidden": 8, "num_layers": 2},
+            "sampler": {"fanouts": [4, 4]},
+            "run": {"folder": "run", "tensorboard": False, "threads": 1},
+        }
+        write_toml(recipe, values)
     # The other ranks read the file too: they go past the first meeting of all only when it is there.
     meet(ranks)
     lines = run_example("train_from_recipe.py", str(recipe), "training.epochs=2")

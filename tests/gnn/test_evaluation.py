@@ -20,22 +20,13 @@ GRAPH = {"average_degree": 6, "num_features": 6}
 
 def evaluate(world, graph, options, outputs, *, share_store=False, depth=3):
     assignment = torch.arange(graph.num_vertices).numpy() % world.size
-    part = PartitionedGraph.from_graph(
-        graph, PartitionBook.from_assignment(assignment, world.size), world.rank
-    )
+    book = PartitionBook.from_assignment(assignment, world.size)
+    part = PartitionedGraph.from_graph(graph, book, world.rank)
     start, stop = part.own_range
     others = torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
-    evaluator = Evaluator(
-        world,
-        part,
-        options,
-        fanouts=(3, 2),
-        seed=1,
-        pipeline=PipelineOptions(depth=depth),
-        store=CachedStore(world, part.offsets, part.features, cached_ids=others[::3])
-        if share_store
-        else None,
-    )
+    store = CachedStore(world, part.offsets, part.features, cached_ids=others[::3]) if share_store else None
+    pipeline = PipelineOptions(depth=depth)
+    evaluator = Evaluator(world, part, options, fanouts=(3, 2), seed=1, pipeline=pipeline, store=store)
     first = evaluator.evaluate(make_model(outputs))
     assert evaluator.evaluate(make_model(outputs)) == first
     return first

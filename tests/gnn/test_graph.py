@@ -1,5 +1,6 @@
 """A whole graph: properties, renumbering, fingerprint, and every law broken once."""
 
+import re
 from dataclasses import replace
 from typing import Any
 
@@ -120,89 +121,40 @@ def test_a_lawful_graph_passes(small):
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"indptr": torch.tensor([0.0, 1.0])}, "indptr has dtype float32; convert it to int64."),
-    (
-        {"indices": torch.zeros(4, dtype=torch.int16)},
-        "indices has dtype int16; convert it to int32 or int64.",
-    ),
-    (
-        {"features": torch.zeros(4, 2, dtype=torch.int64)},
-        "features has dtype int64; convert it to float32 or",
-    ),
+    ({"indices": torch.zeros(4, dtype=torch.int16)}, "indices has dtype int16; convert it to int32 or"),
+    ({"features": torch.zeros(4, 2, dtype=torch.int64)}, "features has dtype int64; convert it to float32"),
     ({"labels": torch.zeros(4)}, "labels has dtype float32; convert it to int64."),
     ({"train_ids": ids(0).int()}, "train_ids has dtype int32; convert it to int64."),
     ({"indptr": ids()}, "indptr has shape (0,); give one offset per vertex and one more, [N + 1]."),
     ({"indptr": ids(1, 2, 2, 3, 4)}, "indptr[0] is 1; it must be 0. Rebuild the graph with csc_from_edges."),
-    (
-        {"indptr": ids(0, 3, 2, 3, 4)},
-        "indptr goes down from 3 to 2 at vertex 1; offsets may only grow. Rebuild",
-    ),
-    (
-        {"indptr": ids(0, 2, 2, 3, 5)},
-        "indptr ends at 5 but there are 4 edges in indices; the two must be equal.",
-    ),
+    ({"indptr": ids(0, 3, 2, 3, 4)}, "indptr goes down from 3 to 2 at vertex 1; offsets may only grow."),
+    ({"indptr": ids(0, 2, 2, 3, 5)}, "indptr ends at 5 but there are 4 edges in indices; the two must be"),
     ({"indices": torch.zeros(2, 2).long()}, "indices has shape (2, 2); give one source per edge, [E]."),
-    (
-        {"indices": torch.tensor([1, 2, 4, 3])},
-        (
-            "indices[2] is 4, a source of vertex 2, but the graph has 4 vertices, numbered 0 to 3. Correct "
-            "that edge"
-        ),
-    ),
+    ({"indices": torch.tensor([1, 2, 4, 3])}, "indices[2] is 4, a source of vertex 2, but the graph has 4"),
     ({"indices": torch.tensor([-1, 2, 0, 3])}, "indices[0] is -1, a source of vertex 0, but the graph has 4"),
     ({"features": torch.zeros(4)}, "features has shape (4,); give one row per vertex, [N, F]."),
-    (
-        {"features": torch.zeros(3, 2)},
-        (
-            "there are 3 rows of features for 4 vertices; give exactly one row per vertex, isolated vertices "
-            "included."
-        ),
-    ),
+    ({"features": torch.zeros(3, 2)}, "there are 3 rows of features for 4 vertices; give exactly one row"),
     ({"labels": torch.zeros(4, 2).long()}, "labels has shape (4, 2); task 'single-label' needs [N]."),
-    (
-        {"labels": ids(0, 1, 2)},
-        "there are 3 labels for 4 vertices; give one per vertex, -1 where it is unknown.",
-    ),
-    (
-        {"labels": ids(0, 1, 3, 0)},
-        (
-            "the label of vertex 2 is 3, but with 3 classes a label is 0 to 2, or -1 for unknown. Correct "
-            "it or raise"
-        ),
-    ),
+    ({"labels": ids(0, 1, 2)}, "there are 3 labels for 4 vertices; give one per vertex, -1 where it is"),
+    ({"labels": ids(0, 1, 3, 0)}, "the label of vertex 2 is 3, but with 3 classes a label is 0 to 2, or -1"),
     ({"labels": ids(0, -2, 1, 0)}, "the label of vertex 1 is -2, but with 3 classes"),
     ({"task": "binary"}, "task 'binary' has 2 classes, not 3; use task 'single-label'."),
     ({"labels": None}, "the graph has no labels to train on; read a data set that has them."),
-    (
-        {"train_ids": ids()},
-        "the training set is empty; put at least one labelled vertex into the train split.",
-    ),
+    ({"train_ids": ids()}, "the training set is empty; put at least one labelled vertex into the train"),
     ({"test_ids": ids(2).view(1, 1)}, "the test split has shape (1, 1); give a list of vertex ids."),
-    (
-        {"test_ids": ids(2, 4)},
-        "entry 1 of the test split is 4, but the graph has 4 vertices, numbered 0 to 3. Correct the split.",
-    ),
+    ({"test_ids": ids(2, 4)}, "entry 1 of the test split is 4, but the graph has 4 vertices, numbered 0 to"),
     ({"validation_ids": ids(-1)}, "entry 0 of the validation split is -1, but the graph has 4 vertices"),
     ({"train_ids": ids(0, 3, 0)}, "vertex 0 is in the train split more than once; remove the duplicate."),
-    (
-        {"test_ids": ids(2, 0)},
-        (
-            "vertex 0 is in the train split and in the test split; keep it in one of them, or the measured "
-            "quality"
-        ),
-    ),
-    (
-        {"train_ids": ids(0, 3)},
-        "vertex 3 is in the train split but has no label (-1); give it one or take it out of the split.",
-    ),
+    ({"test_ids": ids(2, 0)}, "vertex 0 is in the train split and in the test split; keep it in one of"),
+    ({"train_ids": ids(0, 3)}, "vertex 3 is in the train split but has no label (-1); give it one or take"),
     ({"test_ids": ids(3)}, "vertex 3 is in the test split but has no label (-1)"),
 ]
 
 
 @pytest.mark.parametrize(("change", "message"), BROKEN)
 def test_each_law(small, change, message):
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=re.escape(message)):
         replace(small, **change).validate()
-    assert message in str(caught.value)
 
 
 @pytest.mark.parametrize("value", [float("nan"), float("inf"), -float("inf")])
@@ -242,9 +194,8 @@ def test_a_feature_that_is_no_number_is_found_in_any_chunk(value):
     ],
 )
 def test_laws_of_several_labels_per_vertex(small, change, message):
-    with pytest.raises(DataError) as caught:
+    with pytest.raises(DataError, match=re.escape(message)):
         replace(small, **({"task": "multi-label", "num_classes": 2} | change)).validate()
-    assert message in str(caught.value)
 
 
 def test_a_graph_only_to_be_partitioned_needs_no_labels(small):

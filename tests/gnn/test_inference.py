@@ -36,22 +36,23 @@ def make_part(world, assignment=None):
     return PartitionedGraph.from_graph(GRAPH, book, world.rank)
 
 
-def make_model(kind="graphsage"):
-    options = ModelOptions(
-        kind=kind, hidden=8, num_layers=2, dropout=0.5, normalise="layer", residual=True, heads=2
-    )
-    return build_model(options, in_features=6, out_features=3, seed=2)
+def make_model(kind="graphsage", **more):
+    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5, heads=2, **more)
+    return build_model(options, in_features=6, out_features=3, seed=2).eval()
+
+
+RESIDUAL = {"normalise": "layer", "residual": True}
 
 
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
 def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
     with torch.no_grad():
         whole = Block.whole(GRAPH.indptr, GRAPH.indices)
-        expected = make_model(kind)([whole, whole], GRAPH.features)
+        expected = make_model(kind, **RESIDUAL)([whole, whole], GRAPH.features)
 
     def body(world):
         part = make_part(world)
-        own = infer_exactly(world, part, make_model(kind), chunk_vertices=9)
+        own = infer_exactly(world, part, make_model(kind, **RESIDUAL), chunk_vertices=9)
         return gather_predictions(world, part, own)
 
     for predictions in spmd(body):
@@ -61,18 +62,9 @@ def test_predictions_equal_the_whole_graph_in_one_piece(spmd, kind):
 def test_chunks_change_nothing():
     part = make_part(Loopback.single())
     done = []
-    small = infer_exactly(
-        Loopback.single(), part, make_model(), chunk_vertices=7, after_chunk=lambda: done.append(1)
-    )
+    small = infer_exactly(Loopback.single(), part, make_model(), chunk_vertices=7, after_chunk=lambda: done.append(1))
     assert len(done) == exact_chunks(part, make_model(), chunk_vertices=7) == 2 * 13
-    torch.testing.assert_close(
-        small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6
-    )
-
-
-def make_sampled_model(kind="graphsage"):
-    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.5)
-    return build_model(options, in_features=6, out_features=3, seed=2).eval()
+    torch.testing.assert_close(small, infer_exactly(Loopback.single(), part, make_model()), rtol=1e-5, atol=1e-6)
 
 
 def make_sampler(graph, model, original_ids=None):
@@ -88,7 +80,7 @@ def make_sampler(graph, model, original_ids=None):
 
 def expected(kind="graphsage"):
     """All vertices in one minibatch, in the user's order."""
-    model = make_sampled_model(kind)
+    model = make_model(kind)
     minibatch = make_sampler(GRAPH, model).sample(torch.arange(NUM_VERTICES), epoch=0, step=0)
     with torch.no_grad():
         return model(minibatch.blocks, GRAPH.features[minibatch.input_ids])
@@ -98,7 +90,7 @@ def infer(world, part, wanted, *, kind="graphsage", batch_size=16, depth=3, cach
     """The user's ids of this rank's vertices, their outputs, and how many minibatches there were."""
     steps = []
     ids = None if wanted is None else torch.from_numpy(part.book.old_to_new)[wanted]
-    model = make_sampled_model(kind)
+    model = make_model(kind)
     outputs = infer_sampled(
         world,
         part,
@@ -176,7 +168,7 @@ def brought_together(world, assignment, vertices, chunk_rows):
     wanted = wanted_vertices(part, ids)
     chunks = list(rows_in_users_order(world, part, wanted, own_ids, rows, chunk_rows=chunk_rows))
     assert all(len(chunk) <= chunk_rows for chunk, _ in chunks)
-    return [torch.cat(parts) for parts in zip(*chunks, strict=True)] if chunks else []
+    return [torch.cat(parts) for parts in zip((wanted[:0], rows[:0]), *chunks, strict=True)]
 
 
 def assert_in_order(results, expected):
@@ -198,21 +190,14 @@ def test_all_vertices_come_in_the_users_order(spmd, chunk_rows):
 
 @given(
     parts=st.lists(st.integers(0, 2), min_size=NUM_VERTICES, max_size=NUM_VERTICES),
-    vertices=st.lists(st.integers(0, NUM_VERTICES - 1), unique=True, min_size=1),
+    vertices=st.lists(st.integers(0, NUM_VERTICES - 1), unique=True),
     chunk_rows=st.integers(1, 50),
 )
 def test_any_vertices_of_any_partition(parts, vertices, chunk_rows):
     """Parts may be empty, and vertices come in any order."""
+    wanted = torch.tensor(vertices, dtype=torch.int64)
 
     def body(world):
-        return brought_together(world, torch.tensor(parts), torch.tensor(vertices), chunk_rows)
+        return brought_together(world, torch.tensor(parts), wanted, chunk_rows)
 
-    assert_in_order(Loopback.run(3, body), torch.tensor(sorted(vertices)))
-
-
-def test_no_vertices_are_no_chunks():
-    nothing = torch.empty(0, dtype=torch.int64)
-    assert (
-        Loopback.run(2, lambda world: brought_together(world, torch.arange(NUM_VERTICES) % 2, nothing, 3))
-        == [[]] * 2
-    )
+    assert_in_order(Loopback.run(3, body), wanted.sort().values)

@@ -70,13 +70,6 @@ def test_the_order_of_the_store_is_kept(tmp_path):
     assert PartitionedGraph.open(old, rank=1, size=2).order is None
 
 
-def test_another_number_of_ranks_is_refused(tmp_path):
-    graph = make_graph()
-    path = written_store(tmp_path / "store", graph, make_book(graph))
-    with pytest.raises(StoreError, match=r"holds 2 parts, but the run has 3 ranks"):
-        PartitionedGraph.open(path, rank=0, size=3)
-
-
 def test_a_graph_without_features_or_labels_is_refused(tmp_path):
     graph = dataclasses.replace(make_graph(), features=None)
     with pytest.raises(DataError, match="no features or no labels"):

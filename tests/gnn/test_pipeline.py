@@ -56,9 +56,7 @@ def tasks(world, steps=STEPS):
     for step in range(steps):
         # Rank 1 has no seeds in every third step.
         count = 0 if world.rank == 1 and step % 3 == 1 else 4 + step
-        yield SeedTask(
-            seeds=(torch.arange(count) * 7 + step + world.rank * 31) % VERTICES, epoch=1, step=step
-        )
+        yield SeedTask(seeds=(torch.arange(count) * 7 + step + world.rank * 31) % VERTICES, epoch=1, step=step)
 
 
 @pytest.mark.parametrize("depth", DEPTHS)
@@ -84,14 +82,15 @@ def test_every_minibatch_gets_its_rows(spmd, depth, cached):
 def test_depth_changes_nothing_about_minibatches():
     def body(world, depth):
         pipeline, _ = make_pipeline(world, depth=depth, threads=2)
-        found = [loaded.input_ids for loaded in pipeline.run(tasks(world))]
+        found = [as_lists(loaded.minibatch) for loaded in pipeline.run(tasks(world))]
         pipeline.close()
         return found
 
+    def as_lists(minibatch):
+        return minibatch.input_ids.tolist(), [block.indices.tolist() for block in minibatch.blocks]
+
     expected = Loopback.run(2, lambda world: body(world, 0))
-    for depth in DEPTHS[1:]:
-        for ids, same in zip(Loopback.run(2, lambda world, d=depth: body(world, d)), expected, strict=True):
-            assert all(torch.equal(a, b) for a, b in zip(ids, same, strict=True))
+    assert all(Loopback.run(2, lambda world, d=depth: body(world, d)) == expected for depth in DEPTHS[1:])
 
 
 def test_a_stage_holds_as_many_minibatches_as_its_place_says():
@@ -133,26 +132,6 @@ def test_a_stage_holds_as_many_minibatches_as_its_place_says():
     pipeline.close()
 
 
-@pytest.mark.parametrize("depth", [0, 3])
-def test_an_error_in_a_sampling_thread_ends_all_ranks(depth):
-    def body(world):
-        def broken():
-            yield from tasks(world, 2)
-            bad = VERTICES if world.rank == 0 else 0
-            yield SeedTask(seeds=torch.tensor([bad]), epoch=0, step=2)
-            yield from tasks(world, 5)
-
-        pipeline, _ = make_pipeline(world, depth=depth)
-        try:
-            for _ in pipeline.run(broken()):
-                pass
-        finally:
-            pipeline.close()
-
-    with pytest.raises(DataError, match=f"seed {VERTICES}"):
-        Loopback.run(2, body, deadline_s=60)
-
-
 def test_an_epoch_may_be_empty_or_shorter_than_the_pipeline(spmd):
     def body(world):
         pipeline, _ = make_pipeline(world, depth=5)
@@ -190,12 +169,8 @@ def test_traffic_of_what_is_still_under_way_is_not_counted(depth):
         for depth_here in (0, depth):
             world.meter = Meter()
             pipeline, _ = make_pipeline(world, depth=depth_here)
-            counts.append(
-                [
-                    (world.meter.totals("rows: rows"), world.meter.found("rows: rows"))
-                    for _ in pipeline.run(tasks(world))
-                ]
-            )
+            run, meter = pipeline.run(tasks(world)), world.meter
+            counts.append([(meter.totals("rows: rows"), meter.found("rows: rows")) for _ in run])
             pipeline.close()
         return counts
 
@@ -273,34 +248,14 @@ def seed_tasks(count, drawn=None):
         yield SeedTask(seeds=torch.arange(step, step + 5), epoch=0, step=step)
 
 
-def test_threads_give_what_the_callers_own_thread_gives():
-    inline = list(make_loader(0).run(seed_tasks(12)))
-    for threads in (1, 3):
-        loader = make_loader(threads)
-        for planned, expected in zip(loader.run(seed_tasks(12)), inline, strict=True):
-            assert planned.task.step == expected.task.step
-            assert torch.equal(planned.minibatch.input_ids, expected.minibatch.input_ids)
-            assert torch.equal(planned.request.local, expected.request.local)
-            for block, other in zip(planned.minibatch.blocks, expected.minibatch.blocks, strict=True):
-                assert torch.equal(block.indices, other.indices)
-        loader.close()
-
-
-@pytest.mark.parametrize("threads", [1, 2])
+@pytest.mark.parametrize("threads", [0, 1, 2])
 def test_it_is_never_far_ahead(threads):
     drawn = []
     loader = make_loader(threads)
     for taken, _ in enumerate(loader.run(seed_tasks(20, drawn)), start=1):
-        assert len(drawn) <= taken + threads
+        assert taken <= len(drawn) <= taken + threads
     assert len(drawn) == 20
     loader.close()
-
-
-def test_without_threads_nothing_is_done_ahead():
-    drawn = []
-    source = make_loader(0).run(seed_tasks(3, drawn))
-    next(source)
-    assert drawn == [0]
 
 
 def test_what_a_thread_raises_comes_out_where_its_minibatch_is_due():
@@ -352,17 +307,6 @@ def test_a_caller_may_stop_early_and_begin_again():
     assert threading.active_count() == threads_before
 
 
-def test_a_cpu_needs_nothing():
-    copies = _DeviceCopy(torch.device("cpu"))
-    assert not copies.overlaps
-    with copies.queue():
-        rows = torch.arange(3).to("cpu", non_blocking=True)
-        done = copies.mark()
-    assert done is None
-    copies.hand_over(done, [rows])
-    assert rows.tolist() == [0, 1, 2]
-
-
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="needs a GPU")
 def test_what_a_gpu_computes_with_has_arrived():
     device = torch.device("cuda")
@@ -378,21 +322,10 @@ def test_what_a_gpu_computes_with_has_arrived():
         assert float((arrived * 2).sum()) == 2 * value * len(source)
 
 
-def test_a_pipeline_may_be_off():
-    assert PipelineOptions(depth=0, sampler_threads=1).depth == 0
-    assert PipelineOptions().depth > 0
-
-
-@pytest.mark.parametrize(
-    ("options", "message"),
-    [
-        ({"depth": -1}, "pipeline.depth = -1: must be at least 0"),
-        ({"sampler_threads": 0}, "pipeline.sampler_threads = 0: must be at least 1"),
-    ],
-)
-def test_numbers_below_the_least_are_refused_by_name(options, message):
-    with pytest.raises(RecipeError, match=message):
-        PipelineOptions(**options)
+@pytest.mark.parametrize(("field", "value", "least"), [("depth", -1, 0), ("sampler_threads", 0, 1)])
+def test_numbers_below_the_least_are_refused_by_name(field, value, least):
+    with pytest.raises(RecipeError, match=f"pipeline.{field} = {value}: must be at least {least}"):
+        PipelineOptions(**{field: value})
 
 
 FAILING_JOB = """
@@ -400,9 +333,7 @@ import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import connect
 from windrow.comm.meter import Stopwatch
-from windrow.gnn.pipeline import SeedTask
-from windrow.gnn.pipeline import MinibatchPipeline
-from windrow.gnn.pipeline import PipelineOptions
+from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 
@@ -428,13 +359,9 @@ with connect("mpi", deadline_s=60) as world:
 
 
 def test_an_error_in_a_sampling_thread_ends_a_real_job():
-    done = subprocess.run(
-        [shutil.which("mpirun"), "-n", "2", sys.executable, "-P", "-c", FAILING_JOB],
-        capture_output=True,
-        text=True,
-        timeout=50,  # Less than the job's own deadline: nobody waits for that.
-        check=False,
-    )
+    command = [shutil.which("mpirun"), "-n", "2", sys.executable, "-P", "-c", FAILING_JOB]
+    # Less than the job's own deadline: nobody waits for that.
+    done = subprocess.run(command, capture_output=True, text=True, timeout=50, check=False)
     assert done.returncode == 1
     assert done.stderr.count("Traceback (most recent call last)") == 1
     assert "rank 1 of 2 failed" in done.stderr

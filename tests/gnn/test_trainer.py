@@ -25,9 +25,7 @@ def make_trainer(world, graph, *, kind="graphsage", order="global", fanouts=(4, 
     # Neighbouring vertices land on different ranks: nearly everything must be fetched.
     book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
     part = PartitionedGraph.from_graph(graph, book, world.rank)
-    options = ModelOptions(
-        kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2
-    )
+    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2)
     return MinibatchTrainer(
         world,
         part,

@@ -22,9 +22,7 @@ def random_csc():
 @pytest.fixture(scope="session")
 def random_graph(random_csc):
     """Function (seed, vertices, edges) -> undirected graph."""
-    return lambda seed, num_vertices, num_edges: symmetric_adjacency(
-        *random_csc(seed, num_vertices, num_edges)
-    )
+    return lambda *sizes: symmetric_adjacency(*random_csc(*sizes))
 
 
 @pytest.fixture(scope="session")
@@ -43,9 +41,7 @@ def ring_of_cliques():
             destinations.append((clique + 1) % num_cliques * size + 1)
         order = np.argsort(destinations, kind="stable")
         num_vertices = num_cliques * size
-        indptr = np.searchsorted(np.asarray(destinations)[order], np.arange(num_vertices + 1)).astype(
-            np.int64
-        )
+        indptr = np.searchsorted(np.asarray(destinations)[order], np.arange(num_vertices + 1))
         return symmetric_adjacency(indptr, np.asarray(sources, np.int32)[order])
 
     return make

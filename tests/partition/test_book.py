@@ -45,11 +45,8 @@ def test_the_picture_in_the_module():
     assert book.offsets.tolist() == [0, 3, 6]
     assert book.old_to_new.tolist() == [3, 0, 4, 1, 2, 5]
     assert (book.num_parts, book.num_vertices) == (2, 6)
-
-
-def test_order_inside_parts():
-    book = PartitionBook.from_assignment(np.array([1, 0, 1, 0, 1]), 2, np.array([2.0, 3.0, 4.0, 3.0, 2.0]))
-    assert book.new_to_old.tolist() == [1, 3, 2, 0, 4]
+    rows = np.arange(24).reshape(6, 2, 2)
+    assert (book.restore(rows[book.new_to_old]) == rows).all()
 
 
 @given(ASSIGNMENTS, st.data())
@@ -66,19 +63,14 @@ def test_priority_falls_inside_parts_and_ties_keep_the_users_order(case, data):
     assert (book.assignment() == assignment).all()
 
 
-def test_rows_of_any_shape_are_restored():
-    book = PartitionBook.from_assignment(np.array([1, 0, 1]), 2)
-    rows = np.arange(12).reshape(3, 2, 2)
-    assert (book.restore(rows[book.new_to_old]) == rows).all()
-
-
 def test_bad_input_is_refused():
-    with pytest.raises(DataError, match=r"vertex 1 is assigned to part 2, expected \[0, 2\)"):
-        PartitionBook.from_assignment(np.array([0, 2]), 2)
-    with pytest.raises(DataError, match="priority has 1 values for 2 vertices"):
-        PartitionBook.from_assignment(np.array([0, 1]), 2, np.array([0.0]))
-    with pytest.raises(DataError, match="priority of vertex 1 is nan"):
-        PartitionBook.from_assignment(np.array([0, 1]), 2, np.array([0.0, np.nan]))
+    for assignment, priority, message in (
+        ([0, 2], None, r"vertex 1 is assigned to part 2, expected \[0, 2\)"),
+        ([0, 1], [0.0], "priority has 1 values for 2 vertices"),
+        ([0, 1], [0.0, np.nan], "priority of vertex 1 is nan"),
+    ):
+        with pytest.raises(DataError, match=message):
+            PartitionBook.from_assignment(np.array(assignment), 2, None if priority is None else np.array(priority))
 
 
 STORE = Path("stores/mine")
@@ -98,36 +90,27 @@ def test_a_manifest_keeps_it(order):
 
 
 def test_a_manifest_by_example():
-    assert order_to_metadata(ORDER) == {
-        "by": "vip",
-        "fanouts": [15, 10, 5],
-        "batch_size": 1024,
-        "seed_order": "global",
-    }
+    written = {"by": "vip", "fanouts": [15, 10, 5], "batch_size": 1024, "seed_order": "global"}
+    assert order_to_metadata(ORDER) == written
     assert order_to_metadata(None) == {"by": "original"}
-
-
-def test_an_older_store_has_the_users_order():
-    assert order_from_metadata({"task": "binary"}, store=STORE) is None
+    assert order_from_metadata({"task": "binary"}, store=STORE) is None, "so it was in older stores"
 
 
 @pytest.mark.parametrize(
-    "entry",
+    "change",
     [
-        None,
-        "vip",
-        {},
-        {"by": "vip"},
-        {"by": "degree", "fanouts": [1], "batch_size": 1, "seed_order": "global"},
-        {"by": "vip", "fanouts": 5, "batch_size": 1, "seed_order": "global"},
-        {"by": "vip", "fanouts": ["5"], "batch_size": 1, "seed_order": "global"},
-        {"by": "vip", "fanouts": [5], "batch_size": "1", "seed_order": "global"},
-        {"by": "vip", "fanouts": [5], "batch_size": 1, "seed_order": "global", "more": 1},
+        {"by": "degree"},
+        {"fanouts": 5},
+        {"fanouts": ["5"]},
+        {"batch_size": "1"},
+        {"seed_order": 1},
+        {"more": 1},
     ],
 )
-def test_an_entry_that_is_none_is_refused(entry):
-    with pytest.raises(StoreError, match=r"stores/mine names an order.*windrow partition"):
-        order_from_metadata({ORDER_KEY: entry}, store=STORE)
+def test_an_entry_that_is_none_is_refused(change):
+    for entry in (None, "vip", {}, change, {**order_to_metadata(ORDER), **change}):
+        with pytest.raises(StoreError, match=r"stores/mine names an order.*windrow partition"):
+            order_from_metadata({ORDER_KEY: entry}, store=STORE)
 
 
 def check_order(found, **changes):

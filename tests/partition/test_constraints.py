@@ -43,12 +43,8 @@ def test_every_part_gets_a_training_vertex(random_csc, seed):
 
 def test_empty_parts_are_filled_and_whole_ones_left_alone(random_csc):
     indptr, indices = random_csc(0, 10, 30)
-    assert (
-        np.bincount(
-            ensure_members(indptr, indices, np.zeros(10, np.int32), 4, train_ids=None), minlength=4
-        ).min()
-        == 1
-    )
+    filled = ensure_members(indptr, indices, np.zeros(10, np.int32), 4, train_ids=None)
+    assert np.bincount(filled, minlength=4).min() == 1
     dealt = np.arange(10, dtype=np.int32) % 4
     assert (ensure_members(indptr, indices, dealt, 4, train_ids=None) == dealt).all()
 
@@ -56,7 +52,6 @@ def test_empty_parts_are_filled_and_whole_ones_left_alone(random_csc):
 def test_moves_the_vertex_with_most_ties():
     # Vertex 1 has its only in-neighbour, 3, in part 1, which holds no training vertex.
     indptr = np.array([0, 0, 1, 1, 1], np.int64)
-    repaired = ensure_members(
-        indptr, np.array([3], np.int32), np.array([0, 0, 0, 1], np.int32), 2, train_ids=np.array([0, 1, 2])
-    )
+    assignment = np.array([0, 0, 0, 1], np.int32)
+    repaired = ensure_members(indptr, np.array([3], np.int32), assignment, 2, train_ids=np.array([0, 1, 2]))
     assert repaired.tolist() == [0, 1, 0, 1]

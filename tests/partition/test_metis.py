@@ -1,5 +1,6 @@
 """METIS: the search, and the process that it runs in."""
 
+import re
 import subprocess
 import sys
 
@@ -9,7 +10,7 @@ import pytest
 from windrow.comm.errors import DataError
 from windrow.partition import metis
 from windrow.partition.metis import metis_runs, metis_search
-from windrow.partition.refine import excess
+from windrow.partition.refine import badness
 
 
 @pytest.fixture(scope="module", autouse=True)
@@ -22,13 +23,11 @@ def test_search_is_reproducible_quiet_and_better_than_its_runs(ring_of_cliques, 
     weights = np.stack([np.ones(120), np.diff(graph.indptr)], axis=1).astype(np.int32)
     seen = []
     found = [
-        metis_search(
-            graph, weights, 3, imbalance=0.05, seed=1, restarts=2, progress=lambda *step: seen.append(step)
-        )
+        metis_search(graph, weights, 3, imbalance=0.05, seed=1, restarts=2, progress=lambda *step: seen.append(step))
         for _ in range(2)
     ]
     assert (found[0] == found[1]).all()
-    assert excess(weights, found[0], 3, 0.05) == 0
+    assert badness(graph, weights, found[0], 3, 0.05)[0] == 0
     plain = min(graph.cut(run) for run in metis_runs(graph, weights, 3, seed=1, restarts=2))
     assert graph.cut(found[0]) <= plain
     assert [share for _, share in seen[:3]] == [1 / 3, 2 / 3, 1.0]
@@ -38,9 +37,7 @@ def test_search_is_reproducible_quiet_and_better_than_its_runs(ring_of_cliques, 
 def test_failure_shows_what_the_worker_said(ring_of_cliques, monkeypatch):
     monkeypatch.setattr(metis, "WORKER", "windrow.partition.no_such_module")
     graph = ring_of_cliques(2, 3)
-    with pytest.raises(
-        DataError, match=r'METIS failed on 6 vertices .*use method = "fennel"(.|\n)*no_such_module'
-    ):
+    with pytest.raises(DataError, match=r'METIS failed on 6 vertices .*use method = "fennel"(.|\n)*no_such_module'):
         list(metis_runs(graph, np.ones((6, 1), np.int32), 2, seed=0, restarts=1))
 
 
@@ -50,31 +47,20 @@ def test_absent_dgl_is_named(ring_of_cliques, monkeypatch):
         list(metis_runs(ring_of_cliques(2, 3), np.ones((6, 1), np.int32), 2, seed=0, restarts=1))
 
 
-@pytest.fixture(scope="module")
-def finished(tmp_path_factory, ring_of_cliques):
-    pytest.importorskip("dgl", reason="METIS comes with DGL")
-    folder = tmp_path_factory.mktemp("metis")
+def test_the_worker_says_what_is_finished_and_every_run_is_good_in_the_callers_order(tmp_path, ring_of_cliques):
     graph = ring_of_cliques(8, 8)
-    np.save(folder / "indptr.npy", graph.indptr)
-    np.save(folder / "indices.npy", graph.indices)
-    np.save(folder / "vertex_weights.npy", np.ones((64, 2), np.int32))
-    command = [sys.executable, "-P", "-m", "windrow.partition.metis_worker", str(folder), "2", "5", "3"]
-    completed = subprocess.run(command, capture_output=True, text=True, check=True, cwd=folder)
-    return folder, graph, completed.stdout
-
-
-def test_says_what_is_finished(finished):
-    assert [line for line in finished[2].splitlines() if line.startswith("finished")] == [
+    arrays = {"indptr": graph.indptr, "indices": graph.indices, "vertex_weights": np.ones((64, 2), np.int32)}
+    for name, array in arrays.items():
+        np.save(tmp_path / f"{name}.npy", array)
+    command = [sys.executable, "-P", "-m", "windrow.partition.metis_worker", str(tmp_path), "2", "5", "3"]
+    done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
+    assert re.findall(r"^finished \d$", done.stdout, re.MULTILINE) == [
         "finished 0",
         "finished 1",
         "finished 2",
     ]
-
-
-def test_every_run_is_a_good_partition_in_the_callers_order(finished):
-    folder, graph, _ = finished
     for run in range(3):
-        parts = np.load(folder / f"run-{run}.npy")
+        parts = np.load(tmp_path / f"run-{run}.npy")
         assert parts.dtype == np.int32
         assert np.bincount(parts).tolist() == [32, 32]
         assert graph.cut(parts) <= 12

@@ -26,15 +26,7 @@ STREAMED = pytest.mark.parametrize("method", ["random", "fennel"])
 QUICK = {"restarts": 1, "refine_cycles": 1}
 
 
-def partition(
-    indptr,
-    indices,
-    num_parts,
-    *,
-    train_ids=None,
-    validation_ids=None,
-    **options,
-):
+def partition(indptr, indices, num_parts, *, train_ids=None, validation_ids=None, **options):
     """`partition_graph` with the fields of its options as keywords."""
     chosen = PartitionOptions(num_parts=num_parts, **options)
     return partition_graph(indptr, indices, chosen, train_ids=train_ids, validation_ids=validation_ids)
@@ -62,7 +54,7 @@ def check_laws(assignment, num_vertices, num_parts, train_ids):
         assert set(assignment[train_ids].tolist()) == set(range(num_parts))
 
 
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(
     st.sampled_from(["random", "fennel"]), st.integers(1, 25), st.integers(0, 80), st.integers(0, 2**32), st.data()
 )  # fmt: skip
@@ -97,9 +89,7 @@ def test_roles_are_balanced_and_communities_kept_together(method):
     for name in ("train", "validation", "other"):
         assert quality.balance[name] <= 1.1 + 1e-9, name
     if method == "random":
-        assert quality.cut_fraction == pytest.approx(0.75, abs=0.05), (
-            "a neighbour is elsewhere in 3 of 4 cases"
-        )
+        assert quality.cut_fraction == pytest.approx(3 / 4, abs=0.05)
         return
     planted = measure_quality(indptr, indices, community.astype(np.int32), 4).cut_fraction
     assert quality.cut_fraction < planted + 0.1, "the planted communities need not balance training vertices"
@@ -145,12 +135,12 @@ def test_one_part_needs_no_method(random_csc, monkeypatch, method):
 def test_every_option_reaches_its_method(random_csc, monkeypatch):
     calls: dict[str, tuple[Sequence[Any], dict[str, Any]]] = {}
     dealt = np.arange(8, dtype=np.int32) % 2
+
+    def recorded(name):
+        return lambda *given, **named: (calls.update({name: (given, named)}), dealt)[1]
+
     for name in ("metis_search", "_fennel_assignment"):
-        monkeypatch.setattr(
-            partitioners,
-            name,
-            lambda *given, name=name, **named: (calls.update({name: (given, named)}), dealt)[1],
-        )
+        monkeypatch.setattr(partitioners, name, recorded(name))
     indptr, indices = random_csc(0, 8, 20)
 
     def progress(stage, share):
@@ -197,9 +187,7 @@ def test_too_few_vertices_are_refused(method):
     message = "3 vertices cannot be spread over 4 parts, each needs at least one: use at most 3 parts"
     with pytest.raises(DataError, match=message):
         partition(INDPTR, INDICES, 4, method=method)
-    with pytest.raises(
-        DataError, match=r"1 training vertices .* use at most 1 parts or a larger training set"
-    ):
+    with pytest.raises(DataError, match=r"1 training vertices .* use at most 1 parts or a larger training"):
         partition(INDPTR, INDICES, 2, method=method, train_ids=np.array([2, 2]))
 
 
@@ -211,7 +199,7 @@ def test_too_few_vertices_are_refused(method):
         ({"validation_ids": np.array([7])}, "validation id 7 at row 0 is outside [0, 3)"),
         (
             {"train_ids": np.array([0, 1]), "validation_ids": np.array([1])},
-            "vertex 1 is both a training and a validation vertex",
+            "vertex 1 is both a training and a",
         ),
     ],
 )
@@ -223,15 +211,13 @@ def test_bad_ids_are_refused(changes, message):
 def test_many_passes_and_any_tolerance_keep_streaming_sound(random_csc):
     indptr, indices = random_csc(5, 40, 200)
     for imbalance, passes in ((0.03, 1200), (1e300, 3), (0.0, 70)):
-        assignment = partition(
-            indptr,
-            indices,
-            4,
-            method="fennel",
-            balance=("vertices",),
-            imbalance=imbalance,
-            stream_passes=passes,
-        )
+        options = {
+            "method": "fennel",
+            "balance": ("vertices",),
+            "imbalance": imbalance,
+            "stream_passes": passes,
+        }
+        assignment = partition(indptr, indices, 4, **options)
         check_laws(assignment, 40, 4, None)
         if imbalance < 1:
             assert np.bincount(assignment).max() <= 10

@@ -2,14 +2,13 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
 from windrow.partition.graph_kernels import contract, match_inside_parts
-from windrow.partition.refine import Adjacency, balance_limits, excess, refine, symmetric_adjacency
+from windrow.partition.refine import Adjacency, badness, balance_limits, refine, symmetric_adjacency
 from windrow.partition.refine_kernels import (
-    _move_vertex,
     _push_or_update,
     _remove,
     connect_parts,
@@ -17,7 +16,6 @@ from windrow.partition.refine_kernels import (
 )
 
 
-@settings(deadline=None)
 @given(st.integers(1, 9), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=1, max_size=20))
 def test_limits_can_always_be_met_and_follow_the_tolerance(num_parts, imbalance, column):
     weights = np.array([[1, *pair] for pair in zip(column, strict=True)], np.int32)
@@ -37,28 +35,22 @@ def test_never_worse_in_excess_then_cut(random_graph, seed, num_parts):
     other = generator.integers(0, num_parts, 300).astype(np.int32)
     kept = start.copy()
     for second in (None, other):
-        result = refine(graph, start, weights, num_parts, imbalance=0.05, seed=seed, other=second)
-        before = (round(excess(weights, start, num_parts, 0.05), 9), graph.cut(start))
-        after = (round(excess(weights, result, num_parts, 0.05), 9), graph.cut(result))
+        result, again = (
+            refine(graph, start, weights, num_parts, imbalance=0.05, seed=seed, other=second) for _ in range(2)
+        )
+        assert (again == result).all()
+        before, after = (badness(graph, weights, parts, num_parts, 0.05) for parts in (start, result))
         assert after <= before
         assert result.dtype == np.int32
     assert (start == kept).all()
 
 
-def test_equal_seeds_give_equal_parts(random_graph):
-    graph = random_graph(1, 300, 900)
-    start = np.arange(300, dtype=np.int32) % 3
-    weights = np.ones((300, 1), np.int32)
-    one, two = (refine(graph, start, weights, 3, imbalance=0.03, seed=7) for _ in range(2))
-    assert (one == two).all()
-
-
 def test_finds_the_best_cut_of_a_ring_of_cliques(ring_of_cliques):
     graph = ring_of_cliques(16, 8)
     start = np.random.default_rng(0).permutation(np.arange(128) % 2).astype(np.int32)
-    result = refine(graph, start, np.ones((128, 1), np.int32), 2, imbalance=0.05, seed=0, cycles=10)
-    assert graph.cut(result) <= 6
-    assert excess(np.ones((128, 1), np.int32), result, 2, 0.05) == 0
+    weights = np.ones((128, 1), np.int32)
+    result = refine(graph, start, weights, 2, imbalance=0.05, seed=0, cycles=10)
+    assert (0, 0) <= badness(graph, weights, result, 2, 0.05) <= (0, 6)
 
 
 def test_combining_is_better_than_both(ring_of_cliques):
@@ -79,7 +71,7 @@ def test_restores_balance_in_four_constraints(random_graph):
     weights = np.stack([roles == 0, roles == 1, roles == 2, np.diff(graph.indptr)], axis=1).astype(np.int32)
     start = (generator.random(400) < 0.3).astype(np.int32)
     result = refine(graph, start, weights, 2, imbalance=0.05, seed=0)
-    assert excess(weights, result, 2, 0.05) == 0
+    assert badness(graph, weights, result, 2, 0.05)[0] == 0
 
 
 @pytest.mark.parametrize("dtype", [np.int32, np.int64])
@@ -141,9 +133,8 @@ def test_contraction_keeps_every_cut(random_graph, seed):
             dense[coarse[vertex], coarse[neighbour]] += coarse[vertex] != coarse[neighbour]
     found = np.zeros_like(dense)
     for vertex in range(count):
-        found[vertex, indices[indptr[vertex] : indptr[vertex + 1]]] = edge_weights[
-            indptr[vertex] : indptr[vertex + 1]
-        ]
+        entries = slice(indptr[vertex], indptr[vertex + 1])
+        found[vertex, indices[entries]] = edge_weights[entries]
     assert (found == dense).all()
     assignment = generator.integers(0, 3, count).astype(np.int32)
     assert merged.cut(assignment) == graph.cut(assignment[coarse])
@@ -153,7 +144,6 @@ SIZE = 12
 OPERATIONS = st.lists(st.tuples(st.integers(0, SIZE - 1), st.none() | st.integers(-5, 5)), max_size=60)
 
 
-@settings(deadline=None)
 @given(OPERATIONS)
 def test_behaves_like_a_dictionary_of_priorities(operations):
     heap, position = np.empty(SIZE, np.int32), np.full(SIZE, -1, np.int32)
@@ -208,19 +198,6 @@ def assert_sums_are_true(graph, arrays, part_weights, sizes):
     assert (connectivity == fresh[5]).all()
     assert (part_weights == fresh_weights).all()
     assert (sizes == fresh_sizes).all()
-
-
-def test__move_vertex_keeps_sums_true(random_graph):
-    graph = random_graph(2, 20, 60)
-    generator = np.random.default_rng(2)
-    assignment = generator.integers(0, 3, 20).astype(np.int32)
-    arrays, part_weights, sizes = state_of(
-        graph, assignment, 3, generator.integers(0, 3, (20, 2)).astype(np.int32)
-    )
-    for vertex, target in zip(generator.integers(0, 20, 30), generator.integers(0, 3, 30), strict=True):
-        if assignment[vertex] != target:
-            _move_vertex(*arrays, part_weights, sizes, vertex, target)
-    assert_sums_are_true(graph, arrays, part_weights, sizes)
 
 
 @pytest.mark.parametrize("seed", range(12))

@@ -51,7 +51,7 @@ def store(whole, tmp_path):
 
 
 def test_round_trip(whole):
-    store = PartitionStore.open(whole, expect_parts=3)
+    store = PartitionStore.open(str(whole), expect_parts=3)
     assert store.path == whole
     assert store.metadata == {"task": "binary", "classes": ["a", "b"]}
     assert store.quality == QUALITY
@@ -67,27 +67,6 @@ def test_round_trip(whole):
     for part in range(3):
         ids = store.book.to_original(np.arange(*store.book.part_range(part)))
         assert store.sharded("features", part).tolist() == FEATURES[ids].tolist()
-
-
-@settings(deadline=None, max_examples=15)
-@given(
-    st.integers(1, 5).flatmap(lambda p: st.tuples(st.just(p), st.lists(st.integers(0, p - 1), min_size=1)))
-)
-def test_any_book_survives_and_rows_find_their_vertices(drawn):
-    num_parts, assignment = drawn
-    book = PartitionBook.from_assignment(np.array(assignment), num_parts)
-    rows = np.arange(len(assignment)) * 10
-    with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "store"
-        write_store(path, book, shared={}, sharded={"rows": rows[book.new_to_old]}, metadata={})
-        store = PartitionStore.open(path, expect_parts=num_parts)
-        assert store.book.assignment().tolist() == assignment
-        assert (store.quality, store.manifest.options, store.manifest.num_edges) == (None, {}, 0)
-        stored = np.concatenate([store.sharded("rows", part) for part in range(num_parts)])
-        assert store.book.restore(stored).tolist() == rows.tolist()
-        assert store.book.to_new(store.book.to_original(np.arange(len(rows)))).tolist() == list(
-            range(len(rows))
-        )
 
 
 def test_arrays_are_mapped_read_only(whole):
@@ -109,9 +88,7 @@ def test_another_number_of_ranks_is_refused(whole):
 
 def test_arrays_that_are_not_there_are_named_with_those_that_are(whole):
     store = PartitionStore.open(whole)
-    with pytest.raises(
-        StoreError, match=r"holds no shared/scores\.npy; it holds parts/00000/features\.npy, .*shared/"
-    ):
+    with pytest.raises(StoreError, match=r"holds no shared/scores\.npy; it holds parts/00000/.*shared/"):
         store.shared("scores")
     with pytest.raises(StoreError, match=r"holds no parts/00003/features\.npy"):
         store.sharded("features", 3)
@@ -147,7 +124,7 @@ def test_a_truncated_or_longer_file_is_named(store, name, change, verify):
 
 
 # NumPy warns of some headers that it can still read; the checksum tells that they were altered.
-@settings(deadline=None, max_examples=60)
+@settings(max_examples=60)
 @given(st.sampled_from(FILES), st.data())
 def test_one_altered_byte_anywhere_is_found(whole, name, data):
     with tempfile.TemporaryDirectory() as folder, warnings.catch_warnings():
@@ -161,9 +138,7 @@ def test_one_altered_byte_anywhere_is_found(whole, name, data):
 
 
 @pytest.mark.parametrize("name", FILES[:3])
-@pytest.mark.parametrize(
-    ("position", "value"), [(0, 0), (6, 9), (8, 1), (8, 255), (21, 44), (26, 66), (40, 0)]
-)
+@pytest.mark.parametrize(("position", "value"), [(0, 0), (6, 9), (8, 1), (8, 255), (21, 44), (26, 66), (40, 0)])
 def test_a_broken_header_is_told_without_checksums(store, name, position, value):
     content = bytearray((store / name).read_bytes())
     content[position] = value
@@ -198,15 +173,6 @@ def test_shared_files_can_be_left_out_of_the_check(store):
         opened.verify(part=0)
 
 
-def test_a_file_that_vanishes_after_opening_is_named(store):
-    opened = PartitionStore.open(store)
-    (store / "shared" / "indices.npy").unlink()
-    with pytest.raises(StoreError, match="is missing"):
-        opened.shared("indices")
-    with pytest.raises(StoreError, match="is missing"):
-        opened.verify()
-
-
 def test_an_array_of_another_type_or_shape_is_told(store):
     path = store / "shared" / "indices.npy"
     np.save(path, np.zeros(8, np.float32))
@@ -216,15 +182,15 @@ def test_an_array_of_another_type_or_shape_is_told(store):
     np.save(path, np.zeros((4, 2), np.int32))
     with pytest.raises(StoreError, match=r"holds <i4 \(4, 2\), expected <i4 \(8,\)"):
         opened.shared("indices")
+    path.unlink()
+    for read in (lambda: opened.shared("indices"), opened.verify):
+        with pytest.raises(StoreError, match="is missing"):
+            read()
 
 
 def rewrite_manifest(store, **changes):
     path = store / MANIFEST_NAME
     path.write_text(json.dumps({**json.loads(path.read_text()), **changes}))
-
-
-def test_the_folder_may_be_given_as_text(whole):
-    assert PartitionStore.open(str(whole)).path == whole
 
 
 @pytest.mark.parametrize(
@@ -285,7 +251,6 @@ def chunks(array, sizes):
     yield array[start:]
 
 
-@settings(deadline=None, max_examples=25)
 @given(
     st.lists(st.integers(0, 3), min_size=1, max_size=30),
     st.lists(st.integers(0, 9), max_size=8),
@@ -320,19 +285,18 @@ def test_progress_rises_to_one(tmp_path):
     assert told[-1] == ("done", 1.0)
 
 
-@pytest.mark.parametrize("name", ["", "Features", "a-b", "../a", "a/b", "1a", "_a", "a.npy", "a\n"])
-@pytest.mark.parametrize("kind", ["shared", "sharded"])
-def test_a_malformed_name_is_refused(tmp_path, kind, name):
-    message = f'array name "{name}": use lower-case letters, digits and underscores'
-    with pytest.raises(DataError, match=re.escape(message)):
+MALFORMED = ["", "Features", "a-b", "../a", "a/b", "1a", "_a", "a.npy", "a\n"]
+
+
+@pytest.mark.parametrize(
+    ("name", "kind", "problem"),
+    [(name, kind, ": use lower-case letters, digits") for name in MALFORMED for kind in ("shared", "sharded")]
+    + [(name, "sharded", " is taken: choose another") for name in (*BOOK_ARRAYS, "indices")],
+)
+def test_a_name_that_is_malformed_or_taken_is_refused(tmp_path, kind, name, problem):
+    with pytest.raises(DataError, match=re.escape(f'array name "{name}"{problem}')):
         write(tmp_path / "store", **{kind: {name: np.arange(7)}})
     assert names(tmp_path) == []
-
-
-@pytest.mark.parametrize("name", [*BOOK_ARRAYS, "indices"])
-def test_a_name_that_is_taken_is_refused(tmp_path, name):
-    with pytest.raises(DataError, match=f'array name "{name}" is taken: choose another'):
-        write(tmp_path / "store", sharded={name: np.arange(7)})
 
 
 @pytest.mark.parametrize(
@@ -381,8 +345,8 @@ def test_an_existing_store_is_kept_unless_told(tmp_path):
         write(path)
     check_untouched(path, existed=True)
     write(path, metadata={"version": "new"}, overwrite=True)
-    assert PartitionStore.open(path).metadata == {"version": "new"}
-    assert names(tmp_path) == ["store"]
+    store = PartitionStore.open(path)
+    assert (store.metadata, store.quality, store.manifest.options) == ({"version": "new"}, None, {})
 
 
 @pytest.mark.parametrize("value", [float("nan"), object(), np.int64(3)])

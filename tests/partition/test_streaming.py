@@ -18,9 +18,7 @@ from windrow.partition.refine import balance_limits
 def test_keeps_one_unit_constraint_within_its_limit(random_csc, seed, num_parts, passes):
     indptr, indices = random_csc(seed, 500, 2000)
     weights = np.ones((500, 1), np.int32)
-    assignment = _fennel_assignment(
-        indptr, indices, weights, num_parts, imbalance=0.05, passes=passes, progress=None
-    )
+    assignment = _fennel_assignment(indptr, indices, weights, num_parts, imbalance=0.05, passes=passes, progress=None)
     limit = balance_limits(weights, num_parts, 0.05)[0]
     assert np.bincount(assignment, minlength=num_parts).max() <= limit
 
@@ -39,25 +37,15 @@ def test_roles_that_exclude_each_other_are_all_balanced(random_csc, seed):
 def test_restreaming_keeps_cliques_together(ring_of_cliques):
     graph = ring_of_cliques(16, 8)
     weights = np.ones((128, 1), np.int32)
-    streamed = _fennel_assignment(
-        graph.indptr, graph.indices, weights, 2, imbalance=0.05, passes=5, progress=None
-    )
+    streamed = _fennel_assignment(graph.indptr, graph.indices, weights, 2, imbalance=0.05, passes=5, progress=None)
     dealt = (np.arange(128) % 2).astype(np.int32)
     assert graph.cut(streamed) < graph.cut(dealt) / 4
 
 
 def test_progress_rises_to_one(random_csc):
     seen = []
-    indptr, indices = random_csc(0, 300, 600)
-    _fennel_assignment(
-        indptr,
-        indices,
-        np.ones((300, 1), np.int32),
-        2,
-        imbalance=0.05,
-        passes=5,
-        progress=lambda *step: seen.append(step),
-    )
+    weights, report = np.ones((300, 1), np.int32), lambda *step: seen.append(step)
+    _fennel_assignment(*random_csc(0, 300, 600), weights, 2, imbalance=0.05, passes=5, progress=report)
     shares = [share for _, share in seen]
     assert shares == sorted(shares)
     assert shares[-1] == 1.0
@@ -115,21 +103,13 @@ def reference(
     return assignment
 
 
-@settings(deadline=None, max_examples=150)
+@settings(max_examples=150)
 @given(
     EDGES, WEIGHTS, st.lists(st.integers(-1, 2), min_size=9, max_size=9), st.tuples(POWERS_OF_TWO, POWERS_OF_TWO),
     st.sampled_from([0.0, 0.5, 1.7, 20.0]), st.tuples(st.integers(0, 9), st.integers(0, 9)).map(sorted),
     st.sampled_from([np.int32, np.int64]),
 )  # fmt: skip
-def test_equals_the_reference(
-    edges,
-    weights,
-    given_parts,
-    limits,
-    crowding_cost,
-    span,
-    dtype,
-):
+def test_equals_the_reference(edges, weights, given_parts, limits, crowding_cost, span, dtype):
     indptr, indices = csc(edges, dtype)
     vertex_weights = np.array(weights, np.int32)
     assignment = np.array(given_parts, np.int32)
@@ -141,6 +121,4 @@ def test_equals_the_reference(
     )  # fmt: skip
     expected = reference(edges, weights, given_parts, means.tolist(), limits, 3, crowding_cost, *span)
     assert assignment.tolist() == expected
-    assert part_weights.tolist() == weigh_parts(vertex_weights, assignment, 3).tolist(), (
-        "the sums are kept true"
-    )
+    assert part_weights.tolist() == weigh_parts(vertex_weights, assignment, 3).tolist(), "the sums are kept true"

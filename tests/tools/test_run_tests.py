@@ -49,7 +49,5 @@ def test_a_hanging_rank_ends_its_session_which_may_take_longer_than_a_test(tmp_p
     assert len(re.findall(r"test_short.* PASSED", captured.out)) == 2 * 8
     hung = re.findall(r"(rank-\d) has been at test_here.py::test_meeting for", captured.out)
     assert hung == ["rank-0", "rank-1"]
-    places = re.findall(
-        r"line \d+ in (wait_for_ever|test_meeting)$", captured.out + captured.err, re.MULTILINE
-    )
+    places = re.findall(r"line \d+ in (wait_for_ever|test_meeting)$", captured.out + captured.err, re.MULTILINE)
     assert sorted(places) == ["test_meeting", "test_meeting", "wait_for_ever"]

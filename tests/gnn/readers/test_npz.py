@@ -81,33 +81,20 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"edge": EDGES}, "there is no array 'edges' among ['edge']; add it, shape [E, 2]."),
     ({"edges": EDGES.T}, "edges has dtype int32 and shape (2, 3); it must be integers [E, 2]."),
     ({"edges": EDGES, "x": np.eye(3)}, "row 2 of edges: source 3 is not a vertex; the graph has 3 vertices"),
-    (
-        {"edges": EDGES, "x": np.array([["a", None]] * 4, dtype=object)},
-        "array 'x' holds Python objects, which only",
-    ),
+    ({"edges": EDGES, "x": np.array([["a", None]] * 4, dtype=object)}, "array 'x' holds Python objects"),
     (
         {"edges": EDGES, "y": np.array([0, 1, 1, 0]), "train": np.array([0])},
         "only ['train'] are there; save all",
     ),
     (
-        {
-            "edges": EDGES,
-            "y": np.array([0, 1, 1, 0]),
-            "train_masks": masks([0])[:, :3],
-            "val_masks": masks([1]),
-            "test_masks": masks([2]),
-        },
+        {"edges": EDGES, "y": np.arange(4), "train_masks": masks([0])[:, :3]}
+        | {"val_masks": masks([1]), "test_masks": masks([2])},
         "train_masks has shape (1, 3); with 4 vertices it must be [splits, 4], and the same for all three.",
     ),
     ({"edges": EDGES, "x_indptr": np.array([0])}, "sparse features lack ['x_indices', 'x_data', 'x_shape']"),
     (
-        {
-            "edges": EDGES,
-            "x_indptr": np.array([0, 1]),
-            "x_indices": np.array([7]),
-            "x_data": np.array([1]),
-            "x_shape": np.array([1, 2]),
-        },
+        {"edges": EDGES, "x_indptr": np.array([0, 1]), "x_indices": np.array([7])}
+        | {"x_data": np.array([1]), "x_shape": np.array([1, 2])},
         "sparse feature 0 is in column 7, but there are 2 columns",
     ),
 ]
@@ -126,21 +113,11 @@ def test_broken_contents_are_refused(tmp_path, arrays, message):
     ("name", "vertices", "edges", "columns", "task", "sizes"),
     [
         ("tolokers", 11_758, 1_038_000, 10, "binary", (5_879, 2_939, 2_940)),
-        ("minesweeper", 10_000, 78_804, 7, "binary", (5_000, 2_500, 2_500)),
         ("cora", 2_708, 10_556, 1_433, "single-label", (140, 500, 1_000)),
-        ("citeseer", 3_327, 9_104, 3_703, "single-label", (120, 500, 1_000)),
         ("amazon_computers", 13_752, 491_722, 767, "single-label", (200, 300, 13_252)),
     ],
 )
-def test_real_data(
-    shared_data,
-    name,
-    vertices,
-    edges,
-    columns,
-    task,
-    sizes,
-):
+def test_real_data(shared_data, name, vertices, edges, columns, task, sizes):
     graph = read_npz(GraphOptions(path=str(shared_data / "graphs" / f"{name}.npz"), split=0))
     assert (graph.num_vertices, graph.num_edges, graph.task) == (vertices, edges, task)
     assert graph.features.shape == (vertices, columns)

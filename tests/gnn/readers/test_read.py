@@ -1,5 +1,7 @@
 """One door for every format, and its options."""
 
+import re
+
 import numpy as np
 import pytest
 import torch
@@ -34,9 +36,7 @@ def test_a_folder_is_an_ogb_data_set(tmp_path):
 
 
 def test_unknown_formats_are_refused(tmp_path):
-    with pytest.raises(
-        RecipeError, match=r"the ending '.xlsx' does not tell the format; set format to 'npz'"
-    ):
+    with pytest.raises(RecipeError, match=r"the ending '.xlsx' does not tell the format; set format to"):
         _format_of(GraphOptions(path="a.xlsx"))
     (tmp_path / "a").touch()
     with pytest.raises(RecipeError, match="format is 'graphml'; use 'auto' or one of"):
@@ -47,9 +47,7 @@ def test_unknown_formats_are_refused(tmp_path):
 def test_a_pickle_is_never_opened(tmp_path, ending):
     path = tmp_path / f"data{ending}"
     torch.save({"edge_index": torch.zeros(2, 1)}, path)
-    with pytest.raises(
-        DataError, match=r"is a pickle, and loading one can run any code, so it is not opened\. Load"
-    ):
+    with pytest.raises(DataError, match=r"is a pickle, and loading one can run any code, so it is not"):
         read_graph(GraphOptions(path=str(path)))
 
 
@@ -82,37 +80,32 @@ def test_features_are_standardised_and_every_error_names_the_file(tmp_path):
 
 
 def test_paths_are_relative_to_a_folder(tmp_path):
-    options = GraphOptions(path="g/edges.csv", edge_list=EdgeListOptions(vertex_file="v.csv")).resolved(
-        tmp_path
-    )
+    edge_list = EdgeListOptions(vertex_file="v.csv")
+    options = GraphOptions(path="g/edges.csv", edge_list=edge_list).resolved(tmp_path)
     assert options.path == str(tmp_path / "g" / "edges.csv")
     assert options.edge_list.vertex_file == str(tmp_path / "v.csv")
 
 
 @pytest.mark.parametrize(
-    ("fields", "message"),
+    ("options", "fields", "message"),
     [
-        ({"path": ""}, "path of the graph is empty; name a file or folder."),
-        ({"path": "x", "split": -1}, "split is -1 and first_vertex_id 0; use numbers from 0."),
+        (GraphOptions, {"path": ""}, "path of the graph is empty; name a file or folder."),
+        (GraphOptions, {"path": "x", "split": -1}, "split is -1 and first_vertex_id 0; use numbers from 0."),
+        (EdgeListOptions, {"ids": "strings"}, "ids is 'strings'; use 'rows', 'integers' or 'names'."),
+        (EdgeListOptions, {"order": "random"}, "order is 'random'; use 'first-appearance' or 'sorted'."),
+        (EdgeListOptions, {"delimiter": "::"}, "delimiter is '::' and skip_rows 0; use one character"),
+        (
+            EdgeListOptions,
+            {"ids": "names", "vertex_file": "v.csv"},
+            "ids is 'names' and there is a vertex_file",
+        ),
+        (
+            EdgeListOptions,
+            {"label_columns": ("class",)},
+            "columns ['class'] belong to a vertex file; set vertex",
+        ),
     ],
 )
-def test_graph_options_out_of_range(fields, message):
-    with pytest.raises(RecipeError) as caught:
-        GraphOptions(**fields)
-    assert message in str(caught.value)
-
-
-@pytest.mark.parametrize(
-    ("fields", "message"),
-    [
-        ({"ids": "strings"}, "ids is 'strings'; use 'rows', 'integers' or 'names'."),
-        ({"order": "random"}, "order is 'random'; use 'first-appearance' or 'sorted'."),
-        ({"delimiter": "::"}, "delimiter is '::' and skip_rows 0; use one character"),
-        ({"ids": "names", "vertex_file": "v.csv"}, "ids is 'names' and there is a vertex_file, so its ids"),
-        ({"label_columns": ("class",)}, "columns ['class'] belong to a vertex file; set vertex_file."),
-    ],
-)
-def test_edge_list_options_that_contradict(fields, message):
-    with pytest.raises(RecipeError) as caught:
-        EdgeListOptions(**fields)
-    assert message in str(caught.value)
+def test_options_that_cannot_be_used(options, fields, message):
+    with pytest.raises(RecipeError, match=re.escape(message)):
+        options(**fields)

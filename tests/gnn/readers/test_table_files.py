@@ -22,13 +22,6 @@ def rows(path, columns, style=STYLE, **options):
     return result
 
 
-def test_csv_with_header(tmp_path):
-    path = tmp_path / "t.csv"
-    path.write_text("a,b,c\n1,x,0.5\n2,y,1\n")
-    assert column_names(path, STYLE) == ["a", "b", "c"]
-    assert rows(path, {"c": "float32", "a": "int64"}) == {"c": [0.5, 1.0], "a": [1, 2]}
-
-
 def test_tab_gzip_comments_and_no_header(tmp_path):
     path = tmp_path / "t.tsv.gz"
     path.write_bytes(gzip.compress(b"# comment\n# another\n1\t2\n3\t4\n"))
@@ -40,9 +33,8 @@ def test_parquet(tmp_path):
     from pyarrow import parquet
 
     path = tmp_path / "t.parquet"
-    parquet.write_table(
-        pa.table({"a": pa.array([1, 2], pa.int16()), "b": ["x", None]}), path, row_group_size=1
-    )
+    table = pa.table({"a": pa.array([1, 2], pa.int16()), "b": ["x", None]})
+    parquet.write_table(table, path, row_group_size=1)
     assert column_names(path, STYLE) == ["a", "b"]
     assert rows(path, {"a": "int64"}) == {"a": [1, 2]}
     assert rows(path, {"b": "string"}, missing_allowed=True) == {"b": ["x", None]}
@@ -67,9 +59,7 @@ def test_several_blocks_are_one_table(tmp_path, monkeypatch):
     ("text", "message"),
     [
         ("a,b\n1,2\n3\n", "Row #3: Expected 2 columns, got 1"),
-        ("a,b\n1,2\n3,x\n", "Row #3: CSV conversion error to int64: invalid value 'x'"),
         ("a,b\n1,2\n3,\n", "row 2: column 'b' is empty; fill it in."),
-        ("a\n1\n", "there is no column 'b'; the columns are ['a']. Correct the name."),
         ("", "no readable CSV file (Empty CSV file)"),
     ],
 )

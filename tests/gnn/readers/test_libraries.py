@@ -1,0 +1,122 @@
+"""Graphs from and to DGL, and from PyTorch Geometric."""
+
+import warnings
+from dataclasses import replace
+from types import SimpleNamespace
+
+import numpy as np
+import pytest
+import torch
+
+from windrow.comm.errors import DataError
+from windrow.gnn.readers.libraries import MASKS, graph_from_dgl, graph_from_pyg, read_dgl, to_dgl
+from windrow.gnn.readers.options import GraphOptions
+from windrow.gnn.synthetic import community_graph
+from windrow.gnn.vertex_data import SplitOptions
+
+pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:dgl.*", "ignore::DeprecationWarning:torch.*")
+
+
+@pytest.fixture
+def graph():
+    return community_graph(50, 3, seed=2)
+
+
+@pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
+def test_to_dgl_and_back_is_the_same_graph(dgl, graph, dtype):
+    converted = to_dgl(replace(graph, indices=graph.indices.to(dtype)))
+    assert converted.idtype == dtype
+    assert converted.in_degrees().tolist() == graph.in_degrees.tolist()
+    sources = graph.indices[graph.indptr[7] : graph.indptr[8]].tolist()
+    assert sorted(converted.predecessors(7).tolist()) == sources, "messages go the same way"
+    assert graph_from_dgl(converted).fingerprint() == graph.fingerprint()
+
+
+def test_repeated_edges_of_dgl_stay_and_labels_without_masks_get_a_random_split(dgl):
+    source = dgl.graph(([0, 0, 1], [1, 1, 2]), num_nodes=3)
+    assert graph_from_dgl(source).num_edges == 3
+    assert graph_from_dgl(source, deduplicate=True, symmetrise=True).num_edges == 4
+    source = dgl.graph(([0], [1]), num_nodes=4)
+    source.ndata["label"] = torch.tensor([0, 1, 2, 0])
+    graph = graph_from_dgl(source, random_split=SplitOptions(kind="fractions"))
+    assert (graph.num_classes, len(graph.train_ids)) == (3, 2)
+    bare = graph_from_dgl(dgl.graph((np.array([0, 1]), np.array([1, 0]))))
+    assert bare.features is bare.labels is None
+    assert dict(to_dgl(bare).ndata) == {}
+
+
+def test_a_file_that_dgl_saved(dgl, graph, tmp_path):
+    path = str(tmp_path / "graph.dgl")
+    dgl.save_graphs(path, [to_dgl(graph)])
+    assert read_dgl(GraphOptions(path=path)).fingerprint() == graph.fingerprint()
+    dgl.save_graphs(path, [to_dgl(graph)] * 2)
+    with pytest.raises(DataError, match="holds 2 graphs; save the one to be read by itself"):
+        read_dgl(GraphOptions(path=path))
+    (tmp_path / "graph.dgl").write_bytes(b"nothing of the kind")
+    with pytest.raises(DataError, match="DGL cannot read it"):
+        read_dgl(GraphOptions(path=path))
+
+
+def test_what_does_not_fit_of_dgl_is_refused(dgl, graph):
+    several = dgl.heterograph({("a", "r", "b"): ([0], [0])})
+    with pytest.raises(DataError, match=r"vertex types \['a', 'b'\] .* convert it with dgl\.to_homogeneous"):
+        graph_from_dgl(several)
+    converted = to_dgl(graph)
+    del converted.ndata["val_mask"]
+    with pytest.raises(DataError, match=r"has only .*'train_mask', 'test_mask'.*; give all three or none"):
+        graph_from_dgl(converted)
+
+
+@pytest.fixture(scope="module")
+def data_class():
+    """The real ``Data``; its import warns about deprecations in torch."""
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore", DeprecationWarning)
+        return pytest.importorskip("torch_geometric.data").Data
+
+
+def as_data(data_class, graph):
+    vertices = torch.arange(graph.num_vertices)
+    edge_index = torch.stack([graph.indices.long(), vertices.repeat_interleave(graph.in_degrees)])
+    splits = zip(MASKS, (graph.train_ids, graph.validation_ids, graph.test_ids), strict=True)
+    masks = {name: torch.isin(vertices, ids) for name, ids in splits}
+    return data_class(edge_index=edge_index, x=graph.features, y=graph.labels, **masks)
+
+
+@pytest.mark.parametrize("task", ["single-label", "multi-label"])
+def test_the_same_graph_comes_out_of_pyg(data_class, task):
+    graph = community_graph(40, 3, seed=1, task=task)
+    assert graph_from_pyg(as_data(data_class, graph)).fingerprint() == graph.fingerprint()
+
+
+def test_one_of_several_splits(data_class):
+    graph = community_graph(40, 3, seed=1)
+    data = as_data(data_class, graph)
+    data.train_mask, data.val_mask = (
+        torch.stack(pair, 1) for pair in ((data.train_mask, data.val_mask), (data.val_mask, data.train_mask))
+    )
+    assert torch.equal(graph_from_pyg(data, split=1).train_ids, graph.validation_ids)
+    with pytest.raises(DataError, match="split 2 was asked for, but train_mask has 2 columns"):
+        graph_from_pyg(data, split=2)
+
+
+def test_repeated_edges_of_pyg_stay_and_labels_without_masks_get_a_random_split(data_class):
+    data = data_class(edge_index=torch.tensor([[0, 0], [1, 1]]), num_nodes=3)
+    assert graph_from_pyg(data).num_edges == 2
+    assert graph_from_pyg(data, deduplicate=True, symmetrise=True, self_loops="add").num_edges == 5
+    data = data_class(edge_index=torch.tensor([[0], [1]]), y=torch.tensor([0, 1, 2, 0]), num_nodes=4)
+    assert len(graph_from_pyg(data, random_split=SplitOptions(kind="fractions")).train_ids) == 2
+
+
+def test_what_does_not_fit_of_pyg_is_refused(data_class):
+    with pytest.raises(DataError, match=r"edge_index is missing; windrow reads homogeneous graphs"):
+        graph_from_pyg(data_class())
+    with pytest.raises(DataError, match=r"edge_index is of shape \(3, 2\)"):
+        graph_from_pyg(data_class(edge_index=torch.zeros(3, 2).long()))
+    data = as_data(data_class, community_graph(40, 3, seed=1))
+    del data.test_mask
+    with pytest.raises(DataError, match=r"the graph has only .*'train_mask', 'val_mask'.*; give all three"):
+        graph_from_pyg(data)
+    lookalike = SimpleNamespace(edge_index=torch.tensor([[0], [1]]))
+    with pytest.raises(DataError, match=r"the number of vertices is unknown; set data\.num_nodes"):
+        graph_from_pyg(lookalike)
