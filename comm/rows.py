@@ -73,28 +73,35 @@ def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tenso
         _move_in_pieces(rows, positions, out, places)
 
 
-def move_columns(rows: Tensor, out: Tensor, runs: Runs, *, back: bool = False, add: bool = False) -> None:
-    """Copy or add runs of columns, in one pass, converting where dtypes differ.
+def move_columns(
+    rows: Tensor, out: Tensor, runs: Runs, *, index: Tensor | None = None, back: bool = False, add: bool = False
+) -> None:
+    """Copy or add runs of columns, in one pass, converting where dtypes differ; on CPUs row by row, in order.
 
     Args:
         rows: [n, width] floating, any device.
-        out: [n, other width] floating; its columns are neighbours in memory.
+        out: [m, other width] floating; its columns are neighbours in memory.
         runs: from `rows` to `out`.
-        back: the same runs from their targets to their sources; what they say of adding does not count then.
+        index: [m] int64 on the CPU, as `rows` and `out` are then, of one dtype: which of the rows each row of `out` is;
+            not checked. None: n = m, row by row.
+        back: the transpose: the same runs and index from `out`'s place to that of `rows`. What runs say of adding does
+            not count then.
         add: whether `back` adds.
     """
-    if not len(rows) or not len(runs):
+    count = len(rows if back else out)
+    if not count or not len(runs):
         return
     on_cpu = rows.device.type == out.device.type == "cpu"
-    if on_cpu and rows.dtype == out.dtype == torch.float32:
+    if on_cpu and rows.dtype == out.dtype and rows.dtype not in SHORT:
         if rows.stride(1) != 1:
             rows = rows.contiguous()
-        move_columns_kernel(_memory(rows), rows.stride(0), _memory(out), out.stride(0), len(rows), runs, back, add)
+        strides = rows.stride(0), out.stride(0)
+        move_columns_kernel(_memory(rows), strides[0], _memory(out), strides[1], count, _order(index), runs, back, add)
     elif on_cpu and torch.float32 in (rows.dtype, out.dtype):
         _convert_columns(rows, out, runs, back=back, add=add)
     else:
-        for there, here, width, added in runs.tolist():
-            source, target = (here, there) if back else (there, here)
+        for here, there, width, added in runs.tolist():
+            source, target = (there, here) if back else (here, there)
             values, place = rows[:, source : source + width], out[:, target : target + width]
             if add if back else added:
                 place.add_(values)

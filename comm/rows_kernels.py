@@ -72,38 +72,35 @@ def move(rows: Words, positions: Positions, out: Words, places: Positions) -> No
 
 @numba.njit(nogil=True, cache=True)
 def move_columns(
-    rows: npt.NDArray[np.float32],
+    rows: npt.NDArray[np.floating],
     row_stride: int,
-    out: npt.NDArray[np.float32],
+    out: npt.NDArray[np.floating],
     out_stride: int,
     count: int,
+    index: Positions,
     runs: npt.NDArray[np.int64],
     back: bool,  # noqa: FBT001
     add: bool,  # noqa: FBT001
 ) -> None:
-    """Copy or add runs of columns, all runs of a row before the next row.
+    """Copy or add runs of columns, all runs of a row before the next row; see `windrow.comm.rows.move_columns`.
 
-    Args:
-        rows: memory from the first element on; a row begins every `row_stride` elements.
-        row_stride: elements.
-        out: likewise; written.
-        out_stride: elements.
-        count: rows.
-        runs: [n, 4] first column there, first column here, width, whether it is added.
-        back: columns here go there, and `add` says for all whether they are added.
-        add: see `back`.
+    Both matrices are given by their memory from the first element on, and how many elements apart rows begin.
     """
     for row in range(count):
-        for run in range(runs.shape[0]):
-            width = runs[run, 2]
-            first = row * row_stride + runs[run, 1 if back else 0]
-            place = row * out_stride + runs[run, 0 if back else 1]
+        other = index[row] if index.size > 0 else row
+        first_source, first_target = (row, other) if back else (other, row)
+        for run in range(len(runs)):
+            here, there, width = runs[run, 0], runs[run, 1], runs[run, 2]
+            first = first_source * row_stride + (there if back else here)
+            place = first_target * out_stride + (here if back else there)
+            # Slices let the compiler use vector instructions: their indices cannot be negative.
+            source, target = rows[first : first + width], out[place : place + width]
             if add if back else runs[run, 3] != 0:
                 for column in range(width):
-                    out[place + column] += rows[first + column]
+                    target[column] += source[column]
             else:
                 for column in range(width):
-                    out[place + column] = rows[first + column]
+                    target[column] = source[column]
 
 
 @numba.njit(nogil=True, cache=True)

@@ -38,8 +38,8 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import DataError
+from windrow.comm.rows import move_columns
 from windrow.recsys.batches.jagged import Deduplicated, Jagged, is_compiled
-from windrow.recsys.embeddings_kernels import copy_columns, sum_columns
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
@@ -77,7 +77,7 @@ def _expand_columns(
     Cost: one pass over the result, and one over its gradient.
     """
     if all(is_compiled(group) for group in rows):
-        tables = tuple(np.array(group, dtype=np.int64).reshape(len(group), 3) for group in runs)
+        tables = tuple(np.array([(*run, 0) for run in group], dtype=np.int64).reshape(-1, 4) for group in runs)
         result: Tensor = _ExpandColumns.apply(num_samples, tuple(inverses), tables, *rows)  # type: ignore[no-untyped-call]
         return result
     expanded = [
@@ -106,29 +106,20 @@ class _ExpandColumns(torch.autograd.Function):
         columns = sum(int(table[:, 2].sum()) for table in runs)
         out = rows[0].new_empty(num_samples, columns)
         for group, inverse, table in zip(rows, inverses, runs, strict=True):
-            if inverse is None:
-                for source, target, width in table:
-                    out[:, target : target + width] = group.detach()[:, source : source + width]
-            else:
-                copy_columns(group.detach().contiguous().numpy(), inverse.numpy(), table, out.numpy())
+            move_columns(group, out, table, index=inverse)
         return out
 
     @staticmethod
     @once_differentiable
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         gradients: list[Tensor | None] = []
-        upstream = upstream.contiguous()
         wanted = ctx.needs_input_grad[3:]
         for inverse, table, shape, is_wanted in zip(ctx.saved_tensors, ctx.runs, ctx.shapes, wanted, strict=True):
             if not is_wanted:
                 gradients.append(None)
                 continue
             gradient = upstream.new_zeros(shape)
-            if inverse is None:
-                for source, target, width in table:
-                    gradient[:, source : source + width] = upstream[:, target : target + width]
-            else:
-                sum_columns(upstream.numpy(), inverse.numpy(), table, gradient.numpy())
+            move_columns(upstream, gradient, table, index=inverse, back=True, add=True)
             gradients.append(gradient)
         return None, None, None, *gradients
 

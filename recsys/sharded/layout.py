@@ -122,11 +122,6 @@ class OwnerLayout:
     bands: tuple[Band, ...]
     """In the order of columns, all of which they cover."""
 
-    @property
-    def width(self) -> int:
-        """Columns of the owner's output."""
-        return self.lookups[-1].columns[1] if self.lookups else 0
-
 
 @dataclass(frozen=True, slots=True, eq=False)
 class IndexMap:
@@ -183,11 +178,6 @@ class Layout:
     """For each group: ids to `owners`."""
     replicated_index: tuple[IndexMap, ...]
     """For each group: ids to `replicated`."""
-
-    @property
-    def width(self) -> int:
-        """Columns of the collection's output."""
-        return self.outputs[-1][2][1]
 
     def features_of_group(self, group: int) -> tuple[int, ...]:
         """Places in `features` of those in a group."""
