@@ -36,15 +36,7 @@ REAL = "real network"
 """Instead of the rates, on the machines of a host file."""
 
 
-COLUMNS = (
-    "job",
-    "links",
-    "epoch, s",
-    "in communication",
-    "exchanged bytes",
-    "reduced bytes",
-    "rows at home",
-)
+COLUMNS = ("job", "links", "epoch, s", "in communication", "exchanged bytes", "reduced bytes", "rows at home")
 """Of the table; those after the first two are the figures of `cost_of_an_epoch`."""
 
 
@@ -200,20 +192,11 @@ def measure(program: Program) -> Findings:
                 rows.append((job.name, rate, *cost.values()))
     table = Table(columns=COLUMNS, rows=tuple(rows))
     return Findings(
-        figures=figures,
-        aims={},
-        comparisons=comparisons,
-        tables={"Cost of an epoch": table},
-        matrices=matrices,
+        figures=figures, aims={}, comparisons=comparisons, tables={"Cost of an epoch": table}, matrices=matrices
     )
 
 
 if __name__ == "__main__":
     run_benchmark(
-        __file__,
-        __doc__,
-        measure,
-        work=work,
-        ranks=True,
-        add_options=data_option("graphs/coauthor_physics.npz"),
+        __file__, __doc__, measure, work=work, ranks=True, add_options=data_option("graphs/coauthor_physics.npz")
     )

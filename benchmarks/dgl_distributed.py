@@ -292,12 +292,7 @@ def train_dgl(task: Mapping[str, Any]) -> dict[str, Any]:
         sums = torch.tensor([total, len(train_ids), bytes_received() - received], dtype=torch.float64)
         torch.distributed.all_reduce(sums)
         epochs.append(
-            {
-                "seconds": float(slowest),
-                "loss": float(sums[0] / sums[1]),
-                "bytes": float(sums[2]),
-                "steps": steps,
-            }
+            {"seconds": float(slowest), "loss": float(sums[0] / sums[1]), "bytes": float(sums[2]), "steps": steps}
         )
     torch.distributed.destroy_process_group()
     dgl.distributed.exit_client()
@@ -331,12 +326,7 @@ def train_windrow(task: Mapping[str, Any]) -> dict[str, Any]:
             mine = (time.perf_counter() - start, bytes_received() - received)
             seconds, on_links = zip(*world.all_gather_object(mine, stage="measured"), strict=True)
             epochs.append(
-                {
-                    "seconds": max(seconds),
-                    "loss": loss,
-                    "bytes": sum(on_links),
-                    "steps": job.trainer.steps_per_epoch,
-                }
+                {"seconds": max(seconds), "loss": loss, "bytes": sum(on_links), "steps": job.trainer.steps_per_epoch}
             )
         job.close()
     return {"epochs": epochs}
@@ -389,8 +379,7 @@ def train_beside_servers(task: Mapping[str, Any]) -> dict[str, Any]:
     command = worker_command(Path(__file__), task, folder / "unused.json")
     servers = [
         subprocess.Popen(
-            command,
-            env=os.environ | {"DGL_ROLE": "server", "DGL_SERVER_ID": str(host * peer.servers + number)},
+            command, env=os.environ | {"DGL_ROLE": "server", "DGL_SERVER_ID": str(host * peer.servers + number)}
         )
         for number in range(peer.servers)
     ]
@@ -430,8 +419,7 @@ def compared(jobs: Jobs, baseline: str) -> Comparison:
     """The seconds, and the bytes on all links together."""
     variants = {
         name: Measurement(
-            seconds=tuple(epoch["seconds"] for epoch in epochs),
-            bytes=round(median(epoch["bytes"] for epoch in epochs)),
+            seconds=tuple(epoch["seconds"] for epoch in epochs), bytes=round(median(epoch["bytes"] for epoch in epochs))
         )
         for name, epochs in jobs.items()
     }

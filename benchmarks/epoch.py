@@ -25,13 +25,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from benchmarks.harness.compare import compare
-from benchmarks.harness.data_sets import (
-    EGO_TWITTER,
-    POWER_LAW,
-    data_option,
-    load_topology,
-    save_topology,
-)
+from benchmarks.harness.data_sets import EGO_TWITTER, POWER_LAW, data_option, load_topology, save_topology
 from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids, stream_key

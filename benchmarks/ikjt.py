@@ -77,10 +77,7 @@ def session_lists(
     lengths = of_kinds[kinds]
     places = np.repeat(starts[kinds] - np.cumsum(lengths) + lengths, lengths) + np.arange(lengths.sum())
     return KeyedJaggedTensor(
-        keys=["history"],
-        values=torch.from_numpy(ids[places]),
-        lengths=torch.from_numpy(lengths),
-        stride=num_samples,
+        keys=["history"], values=torch.from_numpy(ids[places]), lengths=torch.from_numpy(lengths), stride=num_samples
     )
 
 

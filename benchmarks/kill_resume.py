@@ -99,13 +99,7 @@ def started(command: list[str]) -> Iterator[subprocess.Popen[bytes]]:
 
 def new_run(job: Job, store: Path, folder: Path, epochs: int) -> list[str]:
     """Arguments of a run that is not resumed."""
-    settings = [
-        f"store={store}",
-        f"training.epochs={epochs}",
-        "run.tensorboard=false",
-        "run.threads=1",
-        *job.settings,
-    ]
+    settings = [f"store={store}", f"training.epochs={epochs}", "run.tensorboard=false", "run.threads=1", *job.settings]
     return [job.recipe, "--run-folder", str(folder), *(word for text in settings for word in ("--set", text))]
 
 

@@ -96,12 +96,7 @@ def csv_lines(chance: np.random.Generator) -> list[str]:
 def libfm_lines(chance: np.random.Generator) -> list[str]:
     """Lines like Frappe's: ten fields."""
     return [
-        " ".join(
-            [
-                "1" if chance.random() < 0.33 else "-1",
-                *(f"{index}:1" for index in chance.integers(0, 5383, 10)),
-            ]
-        )
+        " ".join(["1" if chance.random() < 0.33 else "-1", *(f"{index}:1" for index in chance.integers(0, 5383, 10))])
         + "\n"
         for _ in range(DISTINCT_LINES)
     ]
@@ -191,10 +186,7 @@ def waiting_shares(store: LogStore) -> list[float]:
     bags = EmbeddingBagCollection(
         [
             EmbeddingBagConfig(
-                num_embeddings=feature.rows,
-                embedding_dim=options.dim,
-                name=feature.table,
-                feature_names=[feature.name],
+                num_embeddings=feature.rows, embedding_dim=options.dim, name=feature.table, feature_names=[feature.name]
             )
             for feature in store.features
         ],

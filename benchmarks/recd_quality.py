@@ -128,10 +128,7 @@ def work(task: Mapping[str, Any]) -> object:
     sessions, samples, num_items = read_data(Path(task["data"]), short=short)
     world = Loopback.single()
     negatives = NegativeSampler(
-        np.bincount(sessions.clicks.values, minlength=num_items),
-        NEGATIVES,
-        exponent=NEGATIVE_EXPONENT,
-        seed=seed,
+        np.bincount(sessions.clicks.values, minlength=num_items), NEGATIVES, exponent=NEGATIVE_EXPONENT, seed=seed
     )
     source = Counted(
         SessionReader(
@@ -168,11 +165,7 @@ def work(task: Mapping[str, Any]) -> object:
     def measure(split: str) -> dict[str, float]:
         recommender.eval()
         evaluator = NextItemEvaluator(
-            world,
-            recommender,
-            {split: samples[split]},
-            num_items=num_items,
-            deduplicated=deduplicated,
+            world, recommender, {split: samples[split]}, num_items=num_items, deduplicated=deduplicated
         )
         return evaluator.evaluate()[split]
 
@@ -234,12 +227,7 @@ def measure(program: Program) -> Findings:
     wanted = [(variant, seed) for seed in seeds for variant in compared] + [(IN_FULL, 0)]
 
     def run(key: tuple[str, int]) -> dict[str, Any]:
-        task = {
-            "variant": key[0],
-            "seed": key[1],
-            "short": program.short,
-            "data": str(folder),
-        }
+        task = {"variant": key[0], "seed": key[1], "short": program.short, "data": str(folder)}
         found: dict[str, Any] = program.in_process(task, threads=1)
         return found
 

@@ -266,8 +266,7 @@ def measure(program: Program) -> Findings:
         figures=figures,
         aims={
             "first_epoch": Aim(
-                f"first epoch, transforms: >= {AIM} of the plain reader (published {PUBLISHED})",
-                published >= AIM,
+                f"first epoch, transforms: >= {AIM} of the plain reader (published {PUBLISHED})", published >= AIM
             ),
             "later_epochs": Aim(f"later epochs: >= {AIM} of the plain reader", later >= AIM),
         },

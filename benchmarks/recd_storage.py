@@ -21,13 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from benchmarks.harness.data_sets import (
-    DIGINETICA,
-    data_option,
-    interleaved,
-    prefix_samples,
-    read_sessions,
-)
+from benchmarks.harness.data_sets import DIGINETICA, data_option, interleaved, prefix_samples, read_sessions
 from benchmarks.harness.program import Program, run_benchmark
 from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
@@ -175,8 +169,7 @@ def described(setting: Setting) -> str:
 def changed(options: SessionLogOptions, change: Callable[[FeatureGroup], FeatureGroup]) -> SessionLogOptions:
     """A log with every group of lists changed."""
     return dataclasses.replace(
-        options,
-        groups=tuple(group if group.mean_length is None else change(group) for group in options.groups),
+        options, groups=tuple(group if group.mean_length is None else change(group) for group in options.groups)
     )
 
 
@@ -252,8 +245,7 @@ def measure(program: Program) -> Findings:
         figures=figures,
         aims={
             "default": Aim(
-                f"generated log, engines' defaults with zstd over cluster-log >= {PUBLISHED}",
-                default >= PUBLISHED,
+                f"generated log, engines' defaults with zstd over cluster-log >= {PUBLISHED}", default >= PUBLISHED
             ),
             "tuned": Aim(f"generated log, best settings on each side, 1 MiB pages >= {PUBLISHED}", tuned >= PUBLISHED),
         },

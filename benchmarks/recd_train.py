@@ -105,11 +105,7 @@ def recipe_of(folder: Path, scale: Scale, model: str, switches: Sequence[str]) -
         "transforms": {f.name: {"hash_rows": max(2, round(HASHED_SHARE * f.rows))} for f in lists},
         "model": MODELS[model],
         "tables": {"dim": scale.dim},
-        "training": {
-            "batch_size": scale.batch_size,
-            "shuffle": "none",
-            "lanes": HOSTS,
-        },
+        "training": {"batch_size": scale.batch_size, "shuffle": "none", "lanes": HOSTS},
     }
     values["split"]["fractions"] = [0.9, 0.05, 0.05]
     return make_recommendation_recipe(values, source="recd_train.py", base=folder)
@@ -224,12 +220,7 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
     mean_batch = run.trainer.samples_per_epoch / steps
     with reader.batches(0) as batches:
         survey = survey_log(
-            store,
-            islice(batches, 1),
-            batch_size=round(mean_batch),
-            lanes=HOSTS,
-            size=world.size,
-            transforms=transforms,
+            store, islice(batches, 1), batch_size=round(mean_batch), lanes=HOSTS, size=world.size, transforms=transforms
         )
     moved = Cost()
     for collection in run.trainer.recommender.collections():

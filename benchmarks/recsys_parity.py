@@ -339,8 +339,7 @@ def measure(program: Program) -> Findings:
         aims={
             "embedding_bag": Aim(f"every plan, 1, 2, 4 ranks, Loopback and MPI: <= {TOLERANCE:g}", worst <= TOLERANCE),
             "torchrec": Aim(
-                f"pooled vectors and tables after a step, against TorchRec: <= {TOLERANCE:g}",
-                torchrec <= TOLERANCE,
+                f"pooled vectors and tables after a step, against TorchRec: <= {TOLERANCE:g}", torchrec <= TOLERANCE
             ),
         },
         tables={"largest relative difference of the loss": Table.from_rows(rows)},

@@ -120,8 +120,7 @@ def measure(program: Program) -> Findings:
         aims={
             "tables": Aim("tables and optimiser states bit-equal after cutting anew", unequal == 0),
             "training": Aim(
-                f"losses after resuming those of the uninterrupted run: <= {TOLERANCE:g}",
-                difference <= TOLERANCE,
+                f"losses after resuming those of the uninterrupted run: <= {TOLERANCE:g}", difference <= TOLERANCE
             ),
         },
         tables={"training loss": Table.from_rows(rows)},

@@ -178,8 +178,7 @@ def work(task: Mapping[str, Any]) -> object:
         likely = inclusion_probabilities(demand_of(graph, world.rank, FANOUTS, steps))[-1]
         runs = {
             name: Epochs(
-                world,
-                make_trainer(world, graph, scale, likely, depth=SETTINGS[name][0], alpha=SETTINGS[name][1]),
+                world, make_trainer(world, graph, scale, likely, depth=SETTINGS[name][0], alpha=SETTINGS[name][1])
             )
             for name in SETTINGS
         }

@@ -40,10 +40,7 @@ RANKS = 2
 SPLITS, SPLITS_SHORT = 10, 3
 EPOCHS_SHORT = 15
 WITH, WITHOUT = "cache and pipeline", "neither"
-VARIANTS = {
-    WITH: ("cache.alpha=0.32", "pipeline.depth=4"),
-    WITHOUT: ("cache.alpha=0.0", "pipeline.depth=0"),
-}
+VARIANTS = {WITH: ("cache.alpha=0.32", "pipeline.depth=4"), WITHOUT: ("cache.alpha=0.0", "pipeline.depth=0")}
 QUICK_PARTITION = ("partition.restarts=1", "partition.refine_cycles=1")
 DGL_NAMES = {
     "fc_self.weight": "self_linear.weight",

@@ -24,13 +24,7 @@ import torch
 from torch import Tensor
 
 from benchmarks.harness.compare import compare
-from benchmarks.harness.data_sets import (
-    EGO_TWITTER,
-    POWER_LAW,
-    data_option,
-    load_topology,
-    save_topology,
-)
+from benchmarks.harness.data_sets import EGO_TWITTER, POWER_LAW, data_option, load_topology, save_topology
 from benchmarks.harness.program import Program, run_benchmark
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.sampler import NeighborSampler
@@ -104,10 +98,7 @@ def measure(program: Program) -> Findings:
                 aims[key] = Aim(f"sampler >= {AIM:g}x DGL's per thread", gain.median >= AIM)
     print(f"fanouts {FANOUTS} from the seeds outwards, {BATCH} seeds")
     return Findings(
-        figures=figures,
-        aims=aims,
-        comparisons=comparisons,
-        tables={"cores and faults": Table.from_rows(notes)},
+        figures=figures, aims=aims, comparisons=comparisons, tables={"cores and faults": Table.from_rows(notes)}
     )
 
 

@@ -188,11 +188,7 @@ def torchrec_plan(setting: Setting, world: World, plan: Plan | None) -> Any:
     import torch.distributed as dist
     from torchrec.distributed.embeddingbag import EmbeddingBagCollectionSharder
     from torchrec.distributed.planner import EmbeddingShardingPlanner, ParameterConstraints, Topology
-    from torchrec.distributed.sharding_plan import (
-        construct_module_sharding_plan,
-        row_wise,
-        table_wise,
-    )
+    from torchrec.distributed.sharding_plan import construct_module_sharding_plan, row_wise, table_wise
     from torchrec.distributed.types import ShardingPlan
 
     module = TorchRecLoss(setting)

@@ -121,10 +121,7 @@ def work(task: Mapping[str, Any]) -> object:
             repeats=task["epochs"],
             world=world,
         )
-        return {
-            "comparison": comparison_to_json(compared),
-            "ends": {name: run.finish() for name, run in runs.items()},
-        }
+        return {"comparison": comparison_to_json(compared), "ends": {name: run.finish() for name, run in runs.items()}}
 
 
 def measure(program: Program) -> Findings:

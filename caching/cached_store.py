@@ -293,9 +293,6 @@ class RowGather:
         # Counted when they are there: a gather that is under way when a checkpoint is written is made again after it.
         if store.world.meter is not None:
             store.world.meter.record_found(
-                f"{store.stage}: rows",
-                local=len(request.local),
-                cached=len(request.cached),
-                remote=len(request.remote),
+                f"{store.stage}: rows", local=len(request.local), cached=len(request.cached), remote=len(request.remote)
             )
         return out

@@ -125,10 +125,7 @@ def find_samplers(indptr: npt.NDArray[np.int64], indices: npt.NDArray[np.integer
 
 
 def in_parallel(
-    work: Callable[[int, int], object],
-    indptr: npt.NDArray[np.int64],
-    *,
-    chunks_per_thread: int = CHUNKS_PER_THREAD,
+    work: Callable[[int, int], object], indptr: npt.NDArray[np.int64], *, chunks_per_thread: int = CHUNKS_PER_THREAD
 ) -> None:
     """Call a compiled loop that holds no lock on ranges of vertices, on as many threads as PyTorch has.
 

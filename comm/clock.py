@@ -97,9 +97,7 @@ def _best_offset(ping_pongs: Sequence[_PingPong]) -> ClockOffset:
     twice = best.arrived_ns + best.left_ns - best.sent_ns - best.received_ns
     # Rounded down here and up there, so that the bound holds for whole nanoseconds too.
     return ClockOffset(
-        at_ns=(best.sent_ns + best.received_ns) // 2,
-        offset_ns=twice // 2,
-        uncertainty_ns=(best.on_the_way_ns + 1) // 2,
+        at_ns=(best.sent_ns + best.received_ns) // 2, offset_ns=twice // 2, uncertainty_ns=(best.on_the_way_ns + 1) // 2
     )
 
 

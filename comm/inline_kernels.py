@@ -51,9 +51,7 @@ def _prefetch(_typing_context: object, array: types.Array, _position: types.Inte
         address = builder.bitcast(builder.gep(data, [arguments[1]]), ir.IntType(8).as_pointer())
         int32 = ir.IntType(32)
         function = builder.module.declare_intrinsic(
-            "llvm.prefetch",
-            [address.type],
-            ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32]),
+            "llvm.prefetch", [address.type], ir.FunctionType(ir.VoidType(), [address.type, int32, int32, int32])
         )
         builder.call(function, [address, int32(_READ), int32(_KEEP_IN_ALL_CACHES), int32(_DATA)])
         return context.get_dummy_value()

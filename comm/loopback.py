@@ -113,11 +113,7 @@ class Loopback(World):
 
     @staticmethod
     def run(
-        size: int,
-        body: Callable[[World], T],
-        *,
-        deadline_s: float = DEFAULT_DEADLINE_S,
-        debug: bool = False,
+        size: int, body: Callable[[World], T], *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
     ) -> list[T]:
         """Run ``body(world)`` once per rank, each in its own thread.
 

@@ -77,9 +77,7 @@ class RowsFound:
     def __add__(self, other: "RowsFound") -> "RowsFound":
         """Add field by field."""
         return RowsFound(
-            local=self.local + other.local,
-            cached=self.cached + other.cached,
-            remote=self.remote + other.remote,
+            local=self.local + other.local, cached=self.cached + other.cached, remote=self.remote + other.remote
         )
 
 

@@ -33,15 +33,7 @@ from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, as_bytes, chunk_bounds
 from windrow.comm.world import DEFAULT_DEADLINE_S, World
 
-__all__ = [
-    "BackgroundProgress",
-    "MPIWorld",
-    "PacedMessage",
-    "PacedSends",
-    "SendRequest",
-    "abort_job",
-    "mpi_rendezvous",
-]
+__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "SendRequest", "abort_job", "mpi_rendezvous"]
 
 INTERVAL_S = 1e-3
 """Between the first two looks after something was posted."""
@@ -77,10 +69,7 @@ class BackgroundProgress:
         return self
 
     def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        traceback: TracebackType | None,
+        self, kind: type[BaseException] | None, error: BaseException | None, traceback: TracebackType | None
     ) -> None:
         """End the thread and wait for it."""
         self._ended.set()

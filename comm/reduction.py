@@ -28,11 +28,7 @@ ReduceOp = Literal["sum", "max", "min"]
 
 def reduce_in_order(tensors: Sequence[Tensor], op: ReduceOp) -> Tensor:
     """Reduce tensors one after another; a new tensor."""
-    combine: dict[ReduceOp, Callable[..., Any]] = {
-        "sum": torch.add,
-        "max": torch.maximum,
-        "min": torch.minimum,
-    }
+    combine: dict[ReduceOp, Callable[..., Any]] = {"sum": torch.add, "max": torch.maximum, "min": torch.minimum}
     total = tensors[0].clone()
     for tensor in tensors[1:]:
         combine[op](total, tensor, out=total)

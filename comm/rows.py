@@ -24,14 +24,7 @@ from windrow.comm.rows_kernels import Words, find_owners, move, narrow, sort_by_
 from windrow.comm.rows_kernels import move_columns as move_columns_kernel
 from windrow.comm.transfer import as_bytes
 
-__all__ = [
-    "Runs",
-    "group_by_owner",
-    "move_columns",
-    "move_rows",
-    "near_equal_split",
-    "offsets_from_counts",
-]
+__all__ = ["Runs", "group_by_owner", "move_columns", "move_rows", "near_equal_split", "offsets_from_counts"]
 
 CONVERTED_BYTES = 256 << 10
 """Rows that change between rare dtypes are converted so many bytes at a time, and stay in the cache meanwhile."""

@@ -217,11 +217,7 @@ def find_owners(
 
 
 @numba.njit(cache=True, nogil=True)
-def sort_by_owner(
-    owner: npt.NDArray[np.int32],
-    counts: npt.NDArray[np.int64],
-    order: npt.NDArray[np.int64],
-) -> None:
+def sort_by_owner(owner: npt.NDArray[np.int32], counts: npt.NDArray[np.int64], order: npt.NDArray[np.int64]) -> None:
     """Counting sort: the positions of rank 0's ids in order, then those of rank 1, and so on.
 
     Args:

@@ -100,12 +100,7 @@ class TorchWorld(World):
     """The latest of the world that was closed last in this process."""
 
     def __init__(
-        self,
-        backend: Backend,
-        rendezvous: Rendezvous,
-        *,
-        deadline_s: float = DEFAULT_DEADLINE_S,
-        debug: bool = False,
+        self, backend: Backend, rendezvous: Rendezvous, *, deadline_s: float = DEFAULT_DEADLINE_S, debug: bool = False
     ) -> None:
         super().__init__(rendezvous.rank, rendezvous.size, deadline_s=deadline_s, debug=debug)
         self._backend = backend

@@ -366,11 +366,7 @@ class Messages:
     """
 
     def __init__(
-        self,
-        wire: Wire,
-        codec: Codec,
-        shapes: Sequence[Sequence[Shape]],
-        ready: Sequence[Tensor | None] | None = None,
+        self, wire: Wire, codec: Codec, shapes: Sequence[Sequence[Shape]], ready: Sequence[Tensor | None] | None = None
     ) -> None:
         self._wire, self._codec = wire, codec
         self.wholes: list[Tensor] = []

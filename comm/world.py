@@ -439,10 +439,7 @@ class World(ABC):
         if tensor.device == device:
             return tensor
         return torch.empty(
-            tensor.shape,
-            dtype=tensor.dtype,
-            device=device,
-            pin_memory=tensor.is_cuda and device.type == "cpu",
+            tensor.shape, dtype=tensor.dtype, device=device, pin_memory=tensor.is_cuda and device.type == "cpu"
         )
 
     def _agree(self, operation: str, stage: str, **must_agree: object) -> None:

@@ -13,14 +13,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.gnn.graph import Graph, Task, describe_numbering, first_outside
-from windrow.gnn.vertex_data import (
-    SplitOptions,
-    TaskOption,
-    VertexSplit,
-    float_features,
-    prepare_labels,
-    random_split,
-)
+from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, float_features, prepare_labels, random_split
 
 __all__ = ["SelfLoops", "assemble_graph", "csc_from_edges", "edges_of"]
 

@@ -216,13 +216,7 @@ def wanted_vertices(graph: PartitionedGraph, ids: Tensor | None) -> Tensor:
 
 
 def rows_in_users_order(
-    world: World,
-    graph: PartitionedGraph,
-    wanted: Tensor,
-    own_ids: Tensor,
-    own_rows: Tensor,
-    *,
-    chunk_rows: int,
+    world: World, graph: PartitionedGraph, wanted: Tensor, own_ids: Tensor, own_rows: Tensor, *, chunk_rows: int
 ) -> Iterator[tuple[Tensor, Tensor]]:
     """Bring rows to rank 0, chunk by chunk. Collective: every rank goes through all chunks.
 

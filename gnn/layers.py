@@ -11,14 +11,7 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
-from windrow.gnn.message_passing import (
-    Block,
-    add_ends,
-    aggregate,
-    divide_by_degrees,
-    edge_softmax,
-    sum_over_bags,
-)
+from windrow.gnn.message_passing import Block, add_ends, aggregate, divide_by_degrees, edge_softmax, sum_over_bags
 from windrow.training.dense import glorot, linear, make_linear, multiply, multiply_transposed
 
 __all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer"]

@@ -224,12 +224,7 @@ def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor
     if indices.dtype == torch.int32 and indices.shape[0] > _INT32_LIMIT:
         indices = indices.long()
     total: Tensor = torch.embedding_bag(
-        rows.detach(),
-        indices,
-        indptr.to(indices.dtype),
-        mode=0,
-        per_sample_weights=weights,
-        include_last_offset=True,
+        rows.detach(), indices, indptr.to(indices.dtype), mode=0, per_sample_weights=weights, include_last_offset=True
     )[0]
     return total
 

@@ -356,11 +356,7 @@ class MinibatchPipeline:
             rows = rows.to(self._device, torch.float32, non_blocking=True)
             copied = self._copies.mark()
         return LoadedMinibatch(
-            task=planned.task,
-            input_ids=planned.minibatch.input_ids,
-            minibatch=minibatch,
-            rows=rows,
-            copied=copied,
+            task=planned.task, input_ids=planned.minibatch.input_ids, minibatch=minibatch, rows=rows, copied=copied
         )
 
     def _room(self, num_rows: int) -> Tensor | None:

@@ -249,14 +249,7 @@ def place_seeds_hashed(
 
 @numba.njit(cache=True, nogil=True)
 def number_hashed(
-    neighbors: Ints,
-    first: int,
-    table: Longs,
-    shift: np.uint64,
-    base: int,
-    frontier: Longs,
-    found: int,
-    most: int,
+    neighbors: Ints, first: int, table: Longs, shift: np.uint64, base: int, frontier: Longs, found: int, most: int
 ) -> tuple[int, int]:
     """Do what `number_directly` does, in a table, from edge `first` on, until the frontier has `most` vertices.
 

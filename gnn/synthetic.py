@@ -192,10 +192,7 @@ def power_law_communities(
     laws = (
         (num_vertices >= 2, f"num_vertices {num_vertices}: use at least 2"),
         (num_edges >= 0 and num_edges % 2 == 0, f"num_edges {num_edges}: use an even number from 0"),
-        (
-            1 <= num_communities <= num_vertices,
-            f"num_communities {num_communities}: use 1 to the number of vertices",
-        ),
+        (1 <= num_communities <= num_vertices, f"num_communities {num_communities}: use 1 to the number of vertices"),
         (0 <= mixing <= 1, f"mixing {mixing}: use a share from 0 to 1"),
         (mixing == 0 or num_communities > 1, f"mixing {mixing}: one community has no others; use 0"),
         (decay is None or decay > 1, f"decay {decay}: use a number above 1, or None"),
@@ -220,14 +217,7 @@ def power_law_communities(
     indices: npt.NDArray[np.integer] = np.empty(num_edges, np.int32 if num_vertices < 2**31 - 1 else np.int64)
     skew = 1 / (exponent - 1)
     pairs = _distinct_community_pairs(
-        num_edges // 2,
-        starts,
-        community_of,
-        vertices,
-        skew=skew,
-        mixing=mixing,
-        decay=decay or 0.0,
-        seed=seed,
+        num_edges // 2, starts, community_of, vertices, skew=skew, mixing=mixing, decay=decay or 0.0, seed=seed
     )
     csc_from_pairs(pairs, indptr, indices)
     del pairs

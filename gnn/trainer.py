@@ -183,12 +183,7 @@ class MinibatchTrainer:
             source_degrees=model.needs_source_degrees,
         )
         self._pipeline = MinibatchPipeline(
-            world,
-            sampler,
-            self.store,
-            pipeline or PipelineOptions(),
-            device=self._device,
-            stopwatch=self.stopwatch,
+            world, sampler, self.store, pipeline or PipelineOptions(), device=self._device, stopwatch=self.stopwatch
         )
         self._reducer = GradientReducer(
             sums_world or world, model.parameters(), codec=wire.sums_codec(), bucket_bytes=BUCKET_BYTES

@@ -119,11 +119,7 @@ def rank_part(graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: S
 
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
         sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            recipe.sampler.fanouts,
-            seed=recipe.run.seed,
-            original_ids=graph.original_ids,
+            graph.indptr, graph.indices, recipe.sampler.fanouts, seed=recipe.run.seed, original_ids=graph.original_ids
         )
         # Epochs that are not trained: a simulation that saw the very minibatches of training would flatter itself.
         first = recipe.training.epochs

@@ -108,11 +108,7 @@ def write_checkpoint(path: Path, header: CheckpointHeader, state: Mapping[str, A
     buffer = io.BytesIO()
     torch.save({"state": dict(state)}, buffer)
     payload = buffer.getbuffer()
-    described = {
-        "format_version": FORMAT_VERSION,
-        **dataclasses.asdict(header),
-        "payload_bytes": payload.nbytes,
-    }
+    described = {"format_version": FORMAT_VERSION, **dataclasses.asdict(header), "payload_bytes": payload.nbytes}
     described["sha256"] = _digest(described, payload)
     start = MAGIC + json.dumps(described).encode() + b"\n"
     try:

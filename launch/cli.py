@@ -59,10 +59,7 @@ class RankAwareParser(argparse.ArgumentParser):
 def build_parser() -> argparse.ArgumentParser:
     """The parser of the command line; each subcommand sets ``run`` to the function that does it."""
     parser = RankAwareParser(
-        prog="windrow",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        formatter_class=argparse.RawDescriptionHelpFormatter,
+        prog="windrow", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)

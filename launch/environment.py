@@ -8,15 +8,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = [
-    "PACKAGES",
-    "describe",
-    "git_commit",
-    "hardware",
-    "hardware_line",
-    "package_versions",
-    "usable_cores",
-]
+__all__ = ["PACKAGES", "describe", "git_commit", "hardware", "hardware_line", "package_versions", "usable_cores"]
 
 PACKAGES = (
     "windrow",

@@ -31,14 +31,7 @@ from windrow.launch.terminal import byte_size, count, table
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
 
-__all__ = [
-    "USUAL_ALPHAS",
-    "Explanation",
-    "SizeEstimate",
-    "describe_explanation",
-    "explain",
-    "write_explanation_plot",
-]
+__all__ = ["USUAL_ALPHAS", "Explanation", "SizeEstimate", "describe_explanation", "explain", "write_explanation_plot"]
 
 USUAL_ALPHAS = (0.0, 0.01, 0.02, 0.04, 0.08, 0.16, 0.32, 0.64, 1.28, 2.56, 5.12)
 """Replication factors that are shown where nobody asks for others."""

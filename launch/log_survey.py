@@ -153,13 +153,7 @@ class StepCounter:
     """
 
     def __init__(
-        self,
-        recipe: RecommendationRecipe,
-        store: LogStore,
-        found: LogSurvey,
-        *,
-        ranks: int,
-        groups: Groups,
+        self, recipe: RecommendationRecipe, store: LogStore, found: LogSurvey, *, ranks: int, groups: Groups
     ) -> None:
         self._found = found
         self._ranks = ranks

@@ -55,12 +55,7 @@ from windrow.launch.run_folder import RunFolder
 from windrow.launch.terminal import Progress, make_progress
 from windrow.partition.atomic_writes import open_atomically
 
-__all__ = [
-    "PredictionOptions",
-    "PredictionResult",
-    "predict",
-    "prediction_file",
-]
+__all__ = ["PredictionOptions", "PredictionResult", "predict", "prediction_file"]
 
 CHUNK_BYTES = 1 << 24
 """Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
@@ -145,10 +140,7 @@ def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -
     """
     with ending_all_ranks():
         _check_writable(options.out)
-    with (
-        joined_job(recipe.run) as (world, device),
-        make_progress(rank=world.rank) as progress,
-    ):
+    with joined_job(recipe.run) as (world, device), make_progress(rank=world.rank) as progress:
         predictor = _Predictor(world, recipe, options, device, progress)
         epoch = predictor.load(run_folder)
         world.barrier(stage="ready")
@@ -173,12 +165,7 @@ class _Predictor:
     """A trained model and its graph on one rank."""
 
     def __init__(
-        self,
-        world: World,
-        recipe: Recipe,
-        options: PredictionOptions,
-        device: torch.device,
-        progress: Progress,
+        self, world: World, recipe: Recipe, options: PredictionOptions, device: torch.device, progress: Progress
     ) -> None:
         self._world = world
         self._recipe = recipe
@@ -201,10 +188,7 @@ class _Predictor:
                 f"{recipe.model.num_layers} layers: give one fanout for each layer"
             )
         self._model: GNN = build_model(
-            recipe.model,
-            in_features=graph.features.shape[1],
-            out_features=graph.outputs,
-            seed=recipe.run.seed,
+            recipe.model, in_features=graph.features.shape[1], out_features=graph.outputs, seed=recipe.run.seed
         ).to(device)
         self._model.eval()
 
@@ -408,10 +392,7 @@ def prediction_file(
         writer.write_table(pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema))
 
     try:
-        with (
-            open_atomically(path) as file,
-            parquet.ParquetWriter(file, schema, compression="zstd") as writer,
-        ):
+        with open_atomically(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
             yield write
     except OSError as error:
         raise StoreError(

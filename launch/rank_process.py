@@ -23,14 +23,7 @@ from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.environment import usable_cores
 
-__all__ = [
-    "GRAPH_SHAPES",
-    "RECOMMENDATION_SHAPES",
-    "RunOptions",
-    "joined_job",
-    "keep_freed_memory",
-    "keep_shapes",
-]
+__all__ = ["GRAPH_SHAPES", "RECOMMENDATION_SHAPES", "RunOptions", "joined_job", "keep_freed_memory", "keep_shapes"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -101,10 +94,7 @@ def joined_job(options: RunOptions) -> Iterator[tuple[World, torch.device]]:
     with ending_all_ranks():
         device = _own_device(options)
     with connect(
-        options.backend,
-        deadline_s=options.deadline_s,
-        debug=options.debug,
-        cuda_aware_mpi=options.cuda_aware_mpi,
+        options.backend, deadline_s=options.deadline_s, debug=options.debug, cuda_aware_mpi=options.cuda_aware_mpi
     ) as world:
         torch.set_num_threads(options.threads or max(1, usable_cores() // _ranks_on_this_machine(world)))
         world.meter = Meter()

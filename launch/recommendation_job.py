@@ -44,12 +44,7 @@ from windrow.recsys.trainer import BatchSource, RecommendationTrainer
 if TYPE_CHECKING:
     from windrow.recsys.tables.table import TableBatch
 
-__all__ = [
-    "RecommendationJob",
-    "RecommendationParts",
-    "click_parts",
-    "two_tower_parts",
-]
+__all__ = ["RecommendationJob", "RecommendationParts", "click_parts", "two_tower_parts"]
 
 VECTORS = ": vectors"
 """Ends the stages in which embeddings travel; other stages move ids and gradients."""
@@ -185,12 +180,7 @@ def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device
         if split in store.splits and store.split(split).rows
     }
     evaluator = ClickEvaluator(
-        world,
-        recommender,
-        measured,
-        metric=recipe.evaluation.metric,
-        auc=recipe.evaluation.auc,
-        device=device,
+        world, recommender, measured, metric=recipe.evaluation.metric, auc=recipe.evaluation.auc, device=device
     )
     return RecommendationParts(
         fingerprint=store.fingerprint, recommender=recommender, source=source, evaluator=evaluator

@@ -24,16 +24,7 @@ from windrow.recsys.trainer import RecommendationTrainingOptions
 
 __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
 
-DECISIVE_SECTIONS = (
-    "interactions",
-    "transforms",
-    "deduplication",
-    "tables",
-    "wire",
-    "model",
-    "training",
-    "evaluation",
-)
+DECISIVE_SECTIONS = ("interactions", "transforms", "deduplication", "tables", "wire", "model", "training", "evaluation")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

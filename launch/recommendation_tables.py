@@ -81,10 +81,7 @@ def bag_configs(recipe: RecommendationRecipe, store: LogStore) -> list[Embedding
     """The tables whose rows are pooled, in the order in which features name them."""
     return [
         EmbeddingBagConfig(
-            name=table,
-            num_embeddings=rows,
-            embedding_dim=recipe.tables.of(table).dim,
-            feature_names=chosen,
+            name=table, num_embeddings=rows, embedding_dim=recipe.tables.of(table).dim, feature_names=chosen
         )
         for table, (rows, features) in _features_by_table(recipe, store).items()
         if (chosen := [name for name in features if name not in recipe.model.sequences])

@@ -201,13 +201,7 @@ def _describe(expected: Any) -> str:
         if inner[1:] == (...,):
             return f"a list of {_describe(inner[0])}"
         return f"a list of ({', '.join(_describe(item) for item in inner)})"
-    names = {
-        int: "an integer",
-        float: "a number",
-        str: "a string",
-        bool: "true or false",
-        Path: "a path (a string)",
-    }
+    names = {int: "an integer", float: "a number", str: "a string", bool: "true or false", Path: "a path (a string)"}
     return f'"{NONE_WORD}"' if expected is NoneType else names.get(expected, str(expected))
 
 

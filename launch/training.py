@@ -8,13 +8,7 @@ from pathlib import Path
 import torch
 
 from windrow.comm.world import World
-from windrow.launch.checkpoint import (
-    CheckpointHeader,
-    check_fits,
-    load_together,
-    restore_tables,
-    save_together,
-)
+from windrow.launch.checkpoint import CheckpointHeader, check_fits, load_together, restore_tables, save_together
 from windrow.launch.epoch_cost import (
     EpochCost,
     RankCost,
@@ -54,10 +48,7 @@ def train(
     Raises:
         WindrowError: the store, the recipe or the checkpoint does not fit; before training starts.
     """
-    with (
-        joined_job(recipe.run) as (world, device),
-        contextlib.closing(_open_job(world, recipe, device)) as job,
-    ):
+    with joined_job(recipe.run) as (world, device), contextlib.closing(_open_job(world, recipe, device)) as job:
         # Its checks need the number of steps, which only the data tell.
         learning_rate_factor(recipe.training.schedule, 0, recipe.training.epochs * job.trainer.steps_per_epoch)
         run = _Run(world, recipe, job)
@@ -172,10 +163,7 @@ class _Run:
                 self._save(checkpoints, step=done, started=started)
 
         loss = self._job.trainer.train_epoch(
-            self._finished_epochs,
-            first_step=self._first_step,
-            loss_before=self._loss_before,
-            after_step=after_step,
+            self._finished_epochs, first_step=self._first_step, loss_before=self._loss_before, after_step=after_step
         )
         progress.finish()
         training_seconds = self._cost_before.seconds + time.perf_counter() - started
@@ -245,12 +233,7 @@ class _Run:
             "cost": cost.to_dict(),
         }
         save_together(
-            self._world,
-            checkpoints,
-            header,
-            state,
-            self._job.local_tables(),
-            keep=self._recipe.run.keep_checkpoints,
+            self._world, checkpoints, header, state, self._job.local_tables(), keep=self._recipe.run.keep_checkpoints
         )
 
     def _check(self, header: CheckpointHeader) -> None:

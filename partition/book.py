@@ -51,10 +51,7 @@ class PartitionBook:
 
     @classmethod
     def from_assignment(
-        cls,
-        assignment: npt.NDArray[np.integer],
-        num_parts: int,
-        priority: npt.NDArray[np.floating] | None = None,
+        cls, assignment: npt.NDArray[np.integer], num_parts: int, priority: npt.NDArray[np.floating] | None = None
     ) -> Self:
         """Number the vertices part by part. Cost O(N log N), 24 N bytes.
 

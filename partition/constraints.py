@@ -53,9 +53,7 @@ class Constraints:
 
 
 def vertex_roles(
-    num_vertices: int,
-    train_ids: npt.NDArray[np.integer] | None,
-    validation_ids: npt.NDArray[np.integer] | None,
+    num_vertices: int, train_ids: npt.NDArray[np.integer] | None, validation_ids: npt.NDArray[np.integer] | None
 ) -> npt.NDArray[np.uint8]:
     """Say of each vertex whether it is for training (0), for validation (1) or neither (2), uint8 [N].
 

@@ -36,11 +36,7 @@ Array = npt.NDArray[np.int64]
 
 
 def run_metis(
-    indptr: Array,
-    indices: npt.NDArray[np.integer],
-    vertex_weights: npt.NDArray[np.int32],
-    num_parts: int,
-    mode: str,
+    indptr: Array, indices: npt.NDArray[np.integer], vertex_weights: npt.NDArray[np.int32], num_parts: int, mode: str
 ) -> npt.NDArray[np.int32]:
     """Run METIS once in this process, "recursive" or "k-way", on an undirected graph: int32 [N], each vertex's part.
 

@@ -87,11 +87,7 @@ def balance_limits(vertex_weights: npt.NDArray[np.int32], num_parts: int, imbala
 
 
 def badness(
-    graph: Adjacency,
-    vertex_weights: npt.NDArray[np.int32],
-    assignment: Assignment,
-    num_parts: int,
-    imbalance: float,
+    graph: Adjacency, vertex_weights: npt.NDArray[np.int32], assignment: Assignment, num_parts: int, imbalance: float
 ) -> tuple[float, int]:
     """What partitions are ranked by, the least first: (excess, cut).
 

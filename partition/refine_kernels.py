@@ -71,12 +71,7 @@ def _move_vertex(
 
 @numba.njit(cache=True)
 def _best_target(
-    vertex_weights: Ints,
-    assignment: Ints,
-    connectivity: Ints,
-    part_weights: Longs,
-    limits: Longs,
-    vertex: int,
+    vertex_weights: Ints, assignment: Ints, connectivity: Ints, part_weights: Longs, limits: Longs, vertex: int
 ) -> tuple[int, int]:
     """Best adjacent part that the vertex fits into and the gain, or (-1, _NO_TARGET)."""
     source = assignment[vertex]
@@ -182,12 +177,7 @@ def _is_over(part_weights: Longs, limits: Longs, part: int) -> bool:
 
 @numba.njit(cache=True)
 def _cheapest_relief(
-    vertex_weights: Ints,
-    assignment: Ints,
-    connectivity: Ints,
-    part_weights: Longs,
-    limits: Longs,
-    vertex: int,
+    vertex_weights: Ints, assignment: Ints, connectivity: Ints, part_weights: Longs, limits: Longs, vertex: int
 ) -> tuple[int, np.int64]:
     """Part that takes the vertex with the least loss for each unit of excess removed, and the priority; or -1."""
     source = assignment[vertex]

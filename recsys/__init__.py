@@ -15,13 +15,7 @@ from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.tables.options import (
-    EmbeddingBagConfig,
-    EmbeddingConfig,
-    PoolingType,
-    TableOptions,
-    TableOverrides,
-)
+from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType, TableOptions, TableOverrides
 from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
 
 __all__ = [

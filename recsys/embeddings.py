@@ -67,10 +67,7 @@ def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
 
 
 def _expand_columns(
-    rows: Sequence[Tensor],
-    inverses: Sequence[Tensor | None],
-    runs: Sequence[Sequence[_Run]],
-    num_samples: int,
+    rows: Sequence[Tensor], inverses: Sequence[Tensor | None], runs: Sequence[Sequence[_Run]], num_samples: int
 ) -> Tensor:
     """Put columns of groups of rows [U, width] together, a row for each sample; `runs` fill each column once.
 
@@ -95,11 +92,7 @@ def _expand_columns(
 class _ExpandColumns(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any,
-        num_samples: int,
-        inverses: tuple[Tensor | None, ...],
-        runs: tuple[np.ndarray, ...],
-        *rows: Tensor,
+        ctx: Any, num_samples: int, inverses: tuple[Tensor | None, ...], runs: tuple[np.ndarray, ...], *rows: Tensor
     ) -> Tensor:
         ctx.runs, ctx.shapes = runs, [group.shape for group in rows]
         ctx.save_for_backward(*inverses)

@@ -325,10 +325,7 @@ class NextItemEvaluator(_Evaluator[Lists]):
             hits = best == samples.targets[start:stop, None]
             sums[place] = torch.tensor([hits.sum(), _mrr_at_k(hits).sum()], dtype=torch.float64)
         recall_sum, reciprocal_sum = self._total(sums)
-        return {
-            f"recall@{self._k}": recall_sum / len(samples),
-            f"mrr@{self._k}": reciprocal_sum / len(samples),
-        }
+        return {f"recall@{self._k}": recall_sum / len(samples), f"mrr@{self._k}": reciprocal_sum / len(samples)}
 
     def _batch(self, queries: Lists, items: IntArray) -> Batch:
         return make_session_batch(queries, items, np.arange(len(queries)), deduplicated=self._deduplicated)

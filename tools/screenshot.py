@@ -67,11 +67,7 @@ class Browser:
 
         options = ChromeOptions()
         options.binary_location = shutil.which("chromium") or ""
-        for flag in (
-            *FLAGS,
-            f"--user-data-dir={profile}",
-            f"--window-size={max(width, PHONE_WIDTH)},{height}",
-        ):
+        for flag in (*FLAGS, f"--user-data-dir={profile}", f"--window-size={max(width, PHONE_WIDTH)},{height}"):
             options.add_argument(flag)
         options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
         self.driver = Chrome(options=options, service=Service(shutil.which("chromedriver")))

@@ -82,13 +82,7 @@ class _Drop(torch.autograd.Function):
     def backward(ctx: Any, upstream: Tensor) -> tuple[Tensor | None, ...]:
         (kept,) = ctx.saved_tensors
         if not ctx.rectify:
-            return (
-                _scale_or_zero(upstream, kept, ctx.key, ctx.threshold, rectify=False),
-                None,
-                None,
-                None,
-                None,
-            )
+            return (_scale_or_zero(upstream, kept, ctx.key, ctx.threshold, rectify=False), None, None, None, None)
         # An entry passed both exactly where it came out above zero, so nothing is drawn again.
         gradient: Tensor = torch.ops.aten.threshold_backward(upstream, kept, 0)
         return gradient.mul_(_DECISIONS / (_DECISIONS - ctx.threshold)), None, None, None, None

@@ -82,10 +82,7 @@ def compare(
         peaks = {name: int(_largest(world, peak)) for name, peak in peaks.items()}
     measured = {
         name: Measurement(
-            seconds=tuple(seconds[name]),
-            bytes=what.bytes,
-            rows=what.rows,
-            peak_memory_bytes=peaks[name] or None,
+            seconds=tuple(seconds[name]), bytes=what.bytes, rows=what.rows, peak_memory_bytes=peaks[name] or None
         )
         for name, what in described.items()
     }

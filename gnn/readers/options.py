@@ -118,7 +118,5 @@ class GraphOptions:
         if vertex_file:
             vertex_file = str((folder / vertex_file).resolve())
         return replace(
-            self,
-            path=str((folder / self.path).resolve()),
-            edge_list=replace(self.edge_list, vertex_file=vertex_file),
+            self, path=str((folder / self.path).resolve()), edge_list=replace(self.edge_list, vertex_file=vertex_file)
         )

@@ -15,16 +15,7 @@ from typing import Any, Final
 from windrow.comm.errors import ClusterError
 from windrow.launch.cluster.network import INTERFACE, ClusterOptions, SetUp, describe_rates, link_shape
 
-__all__ = [
-    "PairResult",
-    "expected_seconds",
-    "judge",
-    "main",
-    "message_bytes",
-    "prove",
-    "read_results",
-    "ring_pairs",
-]
+__all__ = ["PairResult", "expected_seconds", "judge", "main", "message_bytes", "prove", "read_results", "ring_pairs"]
 
 LEAST_BURSTS: Final = 20
 """A message is at least so many times as long as what may pass a link at once: then that is at most 5 % of it."""

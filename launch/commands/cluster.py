@@ -41,10 +41,7 @@ def add_parser(commands: Commands) -> None:
     )
     parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts, 2 or more")
     parser.add_argument(
-        "--rate",
-        required=True,
-        metavar="RATE[,RATE...]",
-        help="of each host's link, in each direction",
+        "--rate", required=True, metavar="RATE[,RATE...]", help="of each host's link, in each direction"
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, metavar="COMMAND", help="what to run, after --")
 

@@ -42,11 +42,7 @@ def add_parser(commands: Commands) -> None:
         help='Parquet file, pattern such as "logs/*.parquet", or folder of *.parquet',
     )
     parser.add_argument(
-        "--output",
-        type=Path,
-        required=True,
-        metavar="FOLDER",
-        help="folder to write; appears whole or not at all",
+        "--output", type=Path, required=True, metavar="FOLDER", help="folder to write; appears whole or not at all"
     )
     parser.add_argument(
         "--by", required=True, metavar="COLUMN", help="column of sessions: whole numbers, text or bytes"

@@ -113,12 +113,7 @@ def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.N
 
 def _explain_caches(recipe: "Recipe", arguments: argparse.Namespace) -> int:
     from windrow.gnn.partitioned import PartitionedGraph
-    from windrow.launch.explain_caches import (
-        USUAL_ALPHAS,
-        describe_explanation,
-        explain,
-        write_explanation_plot,
-    )
+    from windrow.launch.explain_caches import USUAL_ALPHAS, describe_explanation, explain, write_explanation_plot
     from windrow.partition.store import PartitionStore
 
     parts = PartitionStore.open(recipe.store, verify=False).manifest.num_parts

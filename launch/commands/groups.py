@@ -3,13 +3,7 @@
 import argparse
 from pathlib import Path
 
-from windrow.launch.commands.arguments import (
-    Commands,
-    add_overrides,
-    refuse_several_processes,
-    subcommand,
-    write_json,
-)
+from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, write_json
 
 __all__ = ["add_parser", "run"]
 

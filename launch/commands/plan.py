@@ -4,13 +4,7 @@ import argparse
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import (
-    Commands,
-    add_overrides,
-    refuse_several_processes,
-    subcommand,
-    writing,
-)
+from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, writing
 
 __all__ = ["add_parser", "run"]
 

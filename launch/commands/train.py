@@ -67,12 +67,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
     from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.rank_process import (
-        GRAPH_SHAPES,
-        RECOMMENDATION_SHAPES,
-        keep_freed_memory,
-        keep_shapes,
-    )
+    from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
     from windrow.launch.recipe import Recipe, load_any_recipe
     from windrow.launch.training import train
 

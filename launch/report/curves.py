@@ -78,10 +78,7 @@ def _metric_panel(runs: Sequence[ReportedRun], metric: str) -> Panel:
 
 def _seconds_panel(runs: Sequence[ReportedRun]) -> Panel:
     views = _scaled_views(
-        runs,
-        lambda record: record.seconds,
-        "seconds, evaluation included",
-        layout={"yaxis_rangemode": "tozero"},
+        runs, lambda record: record.seconds, "seconds, evaluation included", layout={"yaxis_rangemode": "tozero"}
     )
     first_dwarfs_others = any(_first_dwarfs_others(run.records) for run in runs)
     return Panel(

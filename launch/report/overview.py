@@ -105,10 +105,7 @@ def comparison_section(runs: Sequence[ReportedRun]) -> Section:
         name="comparison",
         title="Side by side",
         lead="What came out, and which settings are not the same (recipe.toml). Bold: not what the first run has.",
-        panels=[
-            Panel(title="Figures", table=_figures_table(runs)),
-            *_differences_panels(runs),
-        ],
+        panels=[Panel(title="Figures", table=_figures_table(runs)), *_differences_panels(runs)],
         packed=True,
     )
 

@@ -31,8 +31,7 @@ def _panel(run: ReportedRun, title: str) -> Panel:
     placement = run.placement
     if placement is None:
         return Panel(
-            title=title,
-            missing="Not recorded: this run has no placement.json, which older versions did not write.",
+            title=title, missing="Not recorded: this run has no placement.json, which older versions did not write."
         )
     kind = placement.get("kind")
     try:
@@ -203,10 +202,7 @@ def _bars(tables: Sequence[PlacedTable], world_size: int, scale: Literal["bytes"
         orientation="h",
         **looks([f"rank {rank}" for rank in range(world_size)]),
         range_x=None if scale == "bytes" else [0, 100],
-        layout={
-            "height": max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(shown)),
-            "bargap": 0.25,
-        },
+        layout={"height": max(LEAST_HEIGHT, FRAME_PIXELS + BAR_PIXELS * len(shown)), "bargap": 0.25},
     )
     for trace in figure.data:
         trace.marker.opacity = [row["opacity"] for row in rows if row["series"] == trace.name]

@@ -12,24 +12,8 @@ import numpy as np
 
 from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
 from windrow.launch.journal import EpochRecord
-from windrow.launch.report.panel import (
-    INK,
-    MUTED,
-    Panel,
-    byte_unit,
-    chart,
-    exact_bytes,
-    per_run,
-    plain,
-    series_colour,
-)
-from windrow.launch.report.read_run import (
-    ReportedRun,
-    mean_traffic,
-    traffic_stages,
-    waiting_share,
-    waiting_stages,
-)
+from windrow.launch.report.panel import INK, MUTED, Panel, byte_unit, chart, exact_bytes, per_run, plain, series_colour
+from windrow.launch.report.read_run import ReportedRun, mean_traffic, traffic_stages, waiting_share, waiting_stages
 from windrow.launch.terminal import byte_size
 
 __all__ = [
@@ -226,12 +210,7 @@ def _locality_by_epoch(run: ReportedRun) -> Any:
     }
     for epoch, ranks in run.rank_epochs.items():
         shares = [share for rank in ranks if (share := home_share([rank])) is not None]
-        values = (
-            max(shares, default=None),
-            home_share(ranks),
-            min(shares, default=None),
-            cache_hit_rate(ranks),
-        )
+        values = (max(shares, default=None), home_share(ranks), min(shares, default=None), cache_hit_rate(ranks))
         for series, value in zip(found, values, strict=True):
             found[series][epoch] = value
     rows = [
@@ -349,10 +328,7 @@ def _memory_panel(run: ReportedRun, title: str) -> Panel:
     if not any(peaks):
         untold = "Not recorded: this system does not tell a process's peak."
         return Panel(title=title, missing=untold if peaks else NOT_RECORDED)
-    kinds = {
-        "process": peaks,
-        "GPU": [max(cost.peak_gpu_memory_bytes for cost in costs) for costs in run.by_rank],
-    }
+    kinds = {"process": peaks, "GPU": [max(cost.peak_gpu_memory_bytes for cost in costs) for costs in run.by_rank]}
     divisor, unit = byte_unit(max(max(values) for values in kinds.values()))
     rows = [
         {

@@ -29,15 +29,7 @@ from windrow.partition.tables.plan import (
 )
 from windrow.partition.tables.plan_file import read_plan
 
-__all__ = [
-    "PLANNERS",
-    "PlanOptions",
-    "Planner",
-    "make_plan",
-    "plan_with_planner",
-    "register_planner",
-    "table_cost",
-]
+__all__ = ["PLANNERS", "PlanOptions", "Planner", "make_plan", "plan_with_planner", "register_planner", "table_cost"]
 
 Planner: TypeAlias = Callable[[Sequence[TableSpec], int, float], Plan]
 """``planner(specs, world_size, memory)``: a plan that covers these tables once, a pure function of its arguments.

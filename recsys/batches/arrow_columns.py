@@ -21,15 +21,7 @@ import numpy.typing as npt
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.jagged import Jagged
 
-__all__ = [
-    "Lists",
-    "RunLists",
-    "filled_in",
-    "leave_out_repeats",
-    "one_chunk",
-    "runs_of_column",
-    "runs_of_group",
-]
+__all__ = ["Lists", "RunLists", "filled_in", "leave_out_repeats", "one_chunk", "runs_of_column", "runs_of_group"]
 
 Lists = Jagged[npt.NDArray[Any]]
 """Lists of a feature in NumPy arrays: int64 ids, float32 weights."""

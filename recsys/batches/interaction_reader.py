@@ -102,12 +102,7 @@ class Neighbourhoods:
 
     @classmethod
     def of(
-        cls,
-        interactions: Interactions,
-        max_history: int | None = None,
-        max_audience: int | None = None,
-        *,
-        seed: int,
+        cls, interactions: Interactions, max_history: int | None = None, max_audience: int | None = None, *, seed: int
     ) -> Self:
         """Both sides of the training split of `interactions`.
 
@@ -125,11 +120,7 @@ class Neighbourhoods:
         )
 
     def features(
-        self,
-        users: IntArray,
-        items: IntArray,
-        user_draws: npt.NDArray[np.uint64],
-        item_draws: npt.NDArray[np.uint64],
+        self, users: IntArray, items: IntArray, user_draws: npt.NDArray[np.uint64], item_draws: npt.NDArray[np.uint64]
     ) -> "KeyedJaggedTensor":
         """Put users and items, each with a sample of its neighbours, into one container.
 

@@ -76,12 +76,7 @@ class InteractionOptions:
             raise RecipeError(
                 f"interactions.validation_fraction = {self.validation_fraction}: must be at least 0 and below 1"
             )
-        for name, least in (
-            ("max_history", 0),
-            ("max_audience", 0),
-            ("num_negatives", 1),
-            ("negative_exponent", 0),
-        ):
+        for name, least in (("max_history", 0), ("max_audience", 0), ("num_negatives", 1), ("negative_exponent", 0)):
             if not getattr(self, name) >= least:
                 raise RecipeError(f"interactions.{name} = {getattr(self, name)}: must be at least {least}")
 

@@ -347,12 +347,7 @@ def _selected_by_loops(
 
 
 def select_by_pytorch(
-    offsets: Tensor,
-    values: Tensor,
-    weights: Tensor | None,
-    num_rows: int,
-    places: Sequence[int],
-    rows: Tensor,
+    offsets: Tensor, values: Tensor, weights: Tensor | None, num_rows: int, places: Sequence[int], rows: Tensor
 ) -> tuple[Tensor, Tensor | None, Tensor]:
     """Copy chosen lists with PyTorch's operations, on any device: values, weights and lengths, differentiable.
 

@@ -25,16 +25,7 @@ from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.deduplication.options import check_groups
 from windrow.recsys.batches.jagged import Jagged, Windows
 from windrow.recsys.batches.transforms import Transforms
-from windrow.recsys.batches.windows_kernels import (
-    FIELDS,
-    GROUP_FIELDS,
-    HASHES,
-    IDS,
-    LENGTHS,
-    STARTS,
-    UNIQUE,
-    WEIGHTS,
-)
+from windrow.recsys.batches.windows_kernels import FIELDS, GROUP_FIELDS, HASHES, IDS, LENGTHS, STARTS, UNIQUE, WEIGHTS
 from windrow.recsys.log.store import (
     CURE,
     DENSE_COLUMN,

@@ -17,12 +17,7 @@ SHORT = 32
 
 @numba.njit(cache=True, nogil=True)
 def transform_ids(
-    ids: npt.NDArray[np.int64],
-    low: int,
-    high: int,
-    hash_rows: int,
-    key: np.uint64,
-    out: npt.NDArray[np.int64],
+    ids: npt.NDArray[np.int64], low: int, high: int, hash_rows: int, key: np.uint64, out: npt.NDArray[np.int64]
 ) -> None:
     """Clip ids to low .. high and hash them to `hash_rows` rows, 0 for no hashing."""
     for place in range(len(ids)):

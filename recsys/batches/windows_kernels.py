@@ -213,11 +213,7 @@ def _list_at(table: npt.NDArray[np.int64], source: int, feature: int, row: int) 
 
 @numba.njit(nogil=True, cache=True)
 def _equal(
-    table: npt.NDArray[np.int64],
-    first_feature: int,
-    end_feature: int,
-    first: tuple[int, int],
-    second: tuple[int, int],
+    table: npt.NDArray[np.int64], first_feature: int, end_feature: int, first: tuple[int, int], second: tuple[int, int]
 ) -> bool:
     """Whether two rows, (source, row), have equal lists in all features, and weights of equal bits."""
     for feature in range(first_feature, end_feature):

@@ -174,14 +174,7 @@ def prepare_log(
             "deduplication": {"shard": shard, "cluster": cluster},
         }
         _write_manifest(
-            folder,
-            log,
-            mapper,
-            entries,
-            vocabularies,
-            origin=origin,
-            order=order,
-            repeats_left_out=leave_out_repeats,
+            folder, log, mapper, entries, vocabularies, origin=origin, order=order, repeats_left_out=leave_out_repeats
         )
     return LogStore.open(store)
 
@@ -271,10 +264,7 @@ class SampleMapper:
     """
 
     def __init__(
-        self,
-        log: LogOptions,
-        vocabularies: Mapping[str, Vocabulary],
-        moments: Mapping[str, tuple[float, float]],
+        self, log: LogOptions, vocabularies: Mapping[str, Vocabulary], moments: Mapping[str, tuple[float, float]]
     ) -> None:
         self._log = log
         self._vocabularies = dict(vocabularies)

@@ -76,10 +76,7 @@ def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColum
         if feature.weights:
             found.append(
                 StagedColumn(
-                    name=f"weights.{name}",
-                    column=feature.weights,
-                    kind="weights",
-                    separator=feature.separator,
+                    name=f"weights.{name}", column=feature.weights, kind="weights", separator=feature.separator
                 )
             )
     return tuple(found)
@@ -359,13 +356,7 @@ class StagedLog:
         }
 
     def write_vocabulary(
-        self,
-        path: Path,
-        columns: Sequence[tuple[str, bool]],
-        chosen: str,
-        *,
-        min_count: int,
-        max_rows: int | None,
+        self, path: Path, columns: Sequence[tuple[str, bool]], chosen: str, *, min_count: int, max_rows: int | None
     ) -> None:
         """Count the values of a table and write them in the order of their rows.
 

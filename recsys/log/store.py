@@ -395,8 +395,5 @@ class SplitWriter(ShardWriter):
 def describe_store_file(store: Path, path: Path, rows: int) -> StoreFile:
     """Make the entry of a file of so many rows that was just written to a store, whose folder is given."""
     return StoreFile(
-        name=path.relative_to(store).as_posix(),
-        rows=rows,
-        num_bytes=path.stat().st_size,
-        sha256=checksum(path),
+        name=path.relative_to(store).as_posix(), rows=rows, num_bytes=path.stat().st_size, sha256=checksum(path)
     )

@@ -14,10 +14,7 @@ EMPTY = -1
 
 @numba.njit(cache=True, nogil=True)
 def hash_texts(
-    data: npt.NDArray[np.uint8],
-    offsets: npt.NDArray[np.integer],
-    key: np.uint64,
-    hashes: npt.NDArray[np.uint64],
+    data: npt.NDArray[np.uint8], offsets: npt.NDArray[np.integer], key: np.uint64, hashes: npt.NDArray[np.uint64]
 ) -> None:
     """Write to `hashes` [n] those of byte strings, which begin at `offsets` [n + 1] in `data`: see `hash_text`."""
     for text in range(hashes.size):

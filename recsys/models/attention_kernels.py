@@ -38,13 +38,7 @@ def multiply_items(items: Array, offsets: Array, inverse: Array, queries: Array,
 
 @numba.njit(nogil=True, cache=True)
 def multiply_items_backward(
-    items: Array,
-    offsets: Array,
-    inverse: Array,
-    queries: Array,
-    upstream: Array,
-    of_items: Array,
-    of_queries: Array,
+    items: Array, offsets: Array, inverse: Array, queries: Array, upstream: Array, of_items: Array, of_queries: Array
 ) -> None:
     """Add the gradients of `multiply_items` to zeros `of_items` and `of_queries`; `upstream` is that of `out`."""
     pair = 0
@@ -109,13 +103,7 @@ def sum_weighted_items(items: Array, offsets: Array, inverse: Array, weights: Ar
 
 @numba.njit(nogil=True, cache=True, fastmath={"reassoc", "contract"})
 def sum_weighted_items_backward(
-    items: Array,
-    offsets: Array,
-    inverse: Array,
-    weights: Array,
-    upstream: Array,
-    of_items: Array,
-    of_weights: Array,
+    items: Array, offsets: Array, inverse: Array, weights: Array, upstream: Array, of_items: Array, of_weights: Array
 ) -> None:
     """Add the gradients of `sum_weighted_items` to zeros `of_items`, and write those of the weights."""
     pair = 0

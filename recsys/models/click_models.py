@@ -129,12 +129,7 @@ class DLRM(ClickModel):
     """
 
     def __init__(
-        self,
-        options: ModelOptions,
-        *,
-        num_dense: int,
-        pooled_dims: Mapping[str, int],
-        generator: torch.Generator,
+        self, options: ModelOptions, *, num_dense: int, pooled_dims: Mapping[str, int], generator: torch.Generator
     ) -> None:
         super().__init__()
         self._dim = _common_dim(pooled_dims)
@@ -268,12 +263,7 @@ class DCN(ClickModel):
     """
 
     def __init__(
-        self,
-        options: ModelOptions,
-        *,
-        num_dense: int,
-        pooled_dims: Mapping[str, int],
-        generator: torch.Generator,
+        self, options: ModelOptions, *, num_dense: int, pooled_dims: Mapping[str, int], generator: torch.Generator
     ) -> None:
         super().__init__()
         width = num_dense + sum(pooled_dims.values())

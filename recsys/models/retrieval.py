@@ -56,14 +56,7 @@ from windrow.training.dense import glorot, make_linear
 if TYPE_CHECKING:
     from windrow.training.dropout import DropoutContext
 
-__all__ = [
-    "NextItem",
-    "RetrievalModel",
-    "RetrievalVectors",
-    "TwoTower",
-    "next_item_tables",
-    "two_tower_tables",
-]
+__all__ = ["NextItem", "RetrievalModel", "RetrievalVectors", "TwoTower", "next_item_tables", "two_tower_tables"]
 
 
 class RetrievalVectors(NamedTuple):

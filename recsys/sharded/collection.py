@@ -39,14 +39,7 @@ if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
     from windrow.comm.world import World
 
-__all__ = [
-    "InFlightLookup",
-    "RankTables",
-    "ShardedTables",
-    "rows_asked_for",
-    "rows_of_whole_tables",
-    "table_specs",
-]
+__all__ = ["InFlightLookup", "RankTables", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
 
 Result = TypeVar("Result")
 

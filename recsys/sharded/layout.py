@@ -29,16 +29,7 @@ from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.recsys.tables.options import TableConfig, features_of
 from windrow.recsys.tables.table import LocalTable
 
-__all__ = [
-    "Band",
-    "IndexMap",
-    "Layout",
-    "Lookup",
-    "LookupBatch",
-    "OwnerLayout",
-    "Request",
-    "make_layout",
-]
+__all__ = ["Band", "IndexMap", "Layout", "Lookup", "LookupBatch", "OwnerLayout", "Request", "make_layout"]
 
 Ints: TypeAlias = npt.NDArray[np.int64]
 _INT32_ROWS = 1 << 31
@@ -326,10 +317,7 @@ def _lay_out(
     # Members ascend, as batches of tables want them, and within a member the collection's columns.
     blocks.sort(key=lambda block: (block[1], block[0]))
     requests = tuple(
-        sorted(
-            dict.fromkeys(request for _, _, request in blocks),
-            key=lambda request: feature_groups[request.feature],
-        )
+        sorted(dict.fromkeys(request for _, _, request in blocks), key=lambda request: feature_groups[request.feature])
     )
     lookups: list[Lookup] = []
     for output, member, request in blocks:

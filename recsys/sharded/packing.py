@@ -424,11 +424,7 @@ def unpack(messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat)
 
 
 def _unpack_lookups(
-    messages: Sequence[Message],
-    owner: OwnerLayout,
-    form: MessageFormat,
-    chosen: Sequence[int],
-    groups: Sequence[int],
+    messages: Sequence[Message], owner: OwnerLayout, form: MessageFormat, chosen: Sequence[int], groups: Sequence[int]
 ) -> LookupInput:
     """The input of some lookups. Pooled: with as many bags for each rank as the largest of the groups has rows."""
     from windrow.recsys.sharded.packing_kernels import place_requests
@@ -460,14 +456,7 @@ def _unpack_lookups(
             axis=1,
         )
         place_requests(
-            message.ids,
-            message.weights,
-            message.lengths,
-            lookups,
-            int(bags[rank]),
-            values,
-            weights,
-            offsets,
+            message.ids, message.weights, message.lengths, lookups, int(bags[rank]), values, weights, offsets
         )
     return LookupInput(
         torch.from_numpy(values),

@@ -15,11 +15,7 @@ Floats = npt.NDArray[np.float32]
 
 @numba.njit(nogil=True, cache=True)
 def summarise(
-    lengths: npt.NDArray[Any],
-    ids: npt.NDArray[Any],
-    limits: Ints,
-    starts: Ints,
-    one_each: npt.NDArray[np.bool_],
+    lengths: npt.NDArray[Any], ids: npt.NDArray[Any], limits: Ints, starts: Ints, one_each: npt.NDArray[np.bool_]
 ) -> bool:
     """Find where each feature's ids begin, whether it has one for each sample, and whether all is lawful.
 

@@ -219,9 +219,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
             held = [LookupInput(values, offsets, weights, (plain.num_rows,), NO_COUNTS)]
         else:
             held = unpack(
-                pack(samples, self.layout.owners, self.layout.index, self.form),
-                self.layout.owners[0],
-                self.form,
+                pack(samples, self.layout.owners, self.layout.index, self.form), self.layout.owners[0], self.form
             )
         (pooled,) = self._sharded.pooled([of_batch.to(self.device) for of_batch in held])
         scales = self._scales(samples)

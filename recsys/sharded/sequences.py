@@ -159,11 +159,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         ]
         found = {}
         for name, (_, feature, _), lengths, items in zip(
-            self.embedding_names,
-            self.layout.outputs,
-            ids,
-            transfer.finish(outputs, replicated),
-            strict=True,
+            self.embedding_names, self.layout.outputs, ids, transfer.finish(outputs, replicated), strict=True
         ):
             inverse = samples[self.layout.groups[feature]].inverse_on(self.device)
             found[name] = Deduplicated(Jagged.of_lengths(items, lengths.to(self.device, torch.int64)), inverse)

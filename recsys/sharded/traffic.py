@@ -36,10 +36,7 @@ class FeatureLoad:
 
 
 def expected_traffic(
-    layout: Layout,
-    form: MessageFormat,
-    loads: Mapping[str, FeatureLoad],
-    id_share: Callable[[str, Range], float],
+    layout: Layout, form: MessageFormat, loads: Mapping[str, FeatureLoad], id_share: Callable[[str, Range], float]
 ) -> Cost:
     """Add up what a step moves, where every rank's batch is alike.
 

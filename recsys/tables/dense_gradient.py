@@ -31,12 +31,7 @@ from windrow.recsys.tables.table import LocalTable, TableBatch
 
 __all__ = ["DenseGradientTableBatch"]
 
-_STATE_NAMES = {
-    "sum": "sum_of_squares",
-    "exp_avg": "first_moment",
-    "exp_avg_sq": "second_moment",
-    "step": "step",
-}
+_STATE_NAMES = {"sum": "sum_of_squares", "exp_avg": "first_moment", "exp_avg_sq": "second_moment", "step": "step"}
 """PyTorch's name of a state -> ours."""
 
 
@@ -176,12 +171,7 @@ class _RowWiseAdagrad(Optimizer):
 class _PoolRows(torch.autograd.Function):
     @staticmethod
     def forward(
-        context: Any,
-        lookups: tuple[int, ...],
-        values: Tensor,
-        offsets: Tensor,
-        weights: Tensor | None,
-        *tables: Tensor,
+        context: Any, lookups: tuple[int, ...], values: Tensor, offsets: Tensor, weights: Tensor | None, *tables: Tensor
     ) -> Tensor:
         from windrow.recsys.tables.table_kernels import sum_rows
 

@@ -11,15 +11,8 @@ needed ("exact" optimisers). With g the summed gradient of a row of D columns::
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
-from fbgemm_gpu.split_table_batched_embeddings_ops_common import (
-    BoundsCheckMode,
-    EmbeddingLocation,
-    PoolingMode,
-)
-from fbgemm_gpu.split_table_batched_embeddings_ops_training import (
-    ComputeDevice,
-    SplitTableBatchedEmbeddingBagsCodegen,
-)
+from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation, PoolingMode
+from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from torch import Tensor
 
 from windrow.recsys.tables.options import TableOptions

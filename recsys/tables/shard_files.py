@@ -314,10 +314,7 @@ def _num_cells(piece: LocalTable) -> int:
 def _inside(part: LocalTable, whole: LocalTable) -> tuple[slice, slice]:
     """Where a part of a rectangle lies in it."""
     (top, _), (left, _) = whole.rows, whole.columns
-    return (
-        slice(part.rows[0] - top, part.rows[1] - top),
-        slice(part.columns[0] - left, part.columns[1] - left),
-    )
+    return (slice(part.rows[0] - top, part.rows[1] - top), slice(part.columns[0] - left, part.columns[1] - left))
 
 
 def _common(first: _Range, second: _Range) -> _Range:

@@ -86,12 +86,7 @@ class TableBatch(nn.Module, ABC):
     """
 
     def __init__(
-        self,
-        members: tuple[LocalTable, ...],
-        lookups: tuple[int, ...],
-        *,
-        pooled: bool,
-        replicated: bool = False,
+        self, members: tuple[LocalTable, ...], lookups: tuple[int, ...], *, pooled: bool, replicated: bool = False
     ) -> None:
         super().__init__()
         # FBGEMM 1.8 on CPUs writes past its buffers when a member's lookups are apart.

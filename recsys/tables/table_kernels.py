@@ -45,12 +45,7 @@ def sum_rows(table: Floats, values: Rows, offsets: Offsets, weights: Floats, poo
 
 @numba.njit(nogil=True, cache=True)
 def add_to_rows(
-    gradient: Floats,
-    values: Rows,
-    offsets: Offsets,
-    weights: Floats,
-    pooled_gradient: Floats,
-    first_column: int,
+    gradient: Floats, values: Rows, offsets: Offsets, weights: Floats, pooled_gradient: Floats, first_column: int
 ) -> None:
     """The transpose of `sum_rows`: add each bag's gradient, weighted, to the gradients of its rows."""
     dim = gradient.shape[1]
@@ -65,12 +60,7 @@ def add_to_rows(
 
 @numba.njit(nogil=True, cache=True)
 def dot_with_rows(
-    table: Floats,
-    values: Rows,
-    offsets: Offsets,
-    weights_gradient: Floats,
-    pooled_gradient: Floats,
-    first_column: int,
+    table: Floats, values: Rows, offsets: Offsets, weights_gradient: Floats, pooled_gradient: Floats, first_column: int
 ) -> None:
     """Write the gradient of each value's weight: its row times the gradient of its bag."""
     dim = table.shape[1]

@@ -34,15 +34,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
-from windrow.recsys.batches.jagged import (
-    Deduplicated,
-    Jagged,
-    check_inverse,
-    jagged_of,
-    keyed,
-    places_of,
-    select_lists,
-)
+from windrow.recsys.batches.jagged import Deduplicated, Jagged, check_inverse, jagged_of, keyed, places_of, select_lists
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
@@ -89,8 +81,7 @@ class InverseKeyedJaggedTensor:
     def to(self, device: torch.device, *, non_blocking: bool = False) -> "InverseKeyedJaggedTensor":
         """The same on a device; with `non_blocking` a copy to the CPU may not be there yet, as in PyTorch."""
         return InverseKeyedJaggedTensor(
-            self.unique.to(device, non_blocking=non_blocking),
-            self.inverse.to(device, non_blocking=non_blocking),
+            self.unique.to(device, non_blocking=non_blocking), self.inverse.to(device, non_blocking=non_blocking)
         )
 
 

@@ -121,8 +121,7 @@ def batches_of_neighbours(
         pieces = [np.arange(*cut.places(lane, step)) + cut.rows(lane)[0] for lane in mine]
         places.append(np.concatenate(pieces))
     return SurveyedBatches(
-        tuple(samples.take(chosen) for chosen in places),
-        _samples_per_session([sessions[chosen] for chosen in places]),
+        tuple(samples.take(chosen) for chosen in places), _samples_per_session([sessions[chosen] for chosen in places])
     )
 
 

@@ -27,15 +27,7 @@ from windrow.recsys.batches.arrow_columns import Lists, filled_in
 from windrow.recsys.batches.deduplication.distinct_lists import distinct_lists
 from windrow.recsys.batches.jagged import jagged_of
 from windrow.recsys.batches.row_groups import SplitFiles
-from windrow.recsys.log.store import (
-    CURE,
-    ROW_GROUP_ROWS,
-    SESSION_COLUMN,
-    TIME_COLUMN,
-    LogSplit,
-    LogStore,
-    SplitWriter,
-)
+from windrow.recsys.log.store import CURE, ROW_GROUP_ROWS, SESSION_COLUMN, TIME_COLUMN, LogSplit, LogStore, SplitWriter
 
 if TYPE_CHECKING:
     from windrow.recsys.batches.batch import Batch

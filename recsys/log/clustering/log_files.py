@@ -284,10 +284,7 @@ def _plain(field: Any, *, keep_dictionaries: bool) -> Any:
         (types.is_binary_view, pa.binary),
         (types.is_dictionary, dictionary),
         (types.is_struct, lambda: pa.struct([inner(part) for part in kind])),
-        (
-            types.is_map,
-            lambda: pa.map_(inner(kind.key_field), inner(kind.item_field), keys_sorted=kind.keys_sorted),
-        ),
+        (types.is_map, lambda: pa.map_(inner(kind.key_field), inner(kind.item_field), keys_sorted=kind.keys_sorted)),
         (types.is_list, lambda: pa.list_(inner(kind.value_field))),
         (types.is_large_list, lambda: pa.large_list(inner(kind.value_field))),
         (types.is_fixed_size_list, lambda: pa.list_(inner(kind.value_field), kind.list_size)),

@@ -59,10 +59,7 @@ def generate_log(
     if samples < 1:
         raise DataError(f"a log of {samples} samples: ask for at least 1")
     rows = _rows_per_group(options)
-    single = [
-        "label",
-        *(f.name for group in options.groups if group.mean_length is None for f in group.features),
-    ]
+    single = ["label", *(f.name for group in options.groups if group.mean_length is None for f in group.features)]
     sessions = range(sessions_for(options, samples))
     try:
         path.parent.mkdir(parents=True, exist_ok=True)

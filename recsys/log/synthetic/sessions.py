@@ -86,12 +86,7 @@ def sessions_for(options: SessionLogOptions, samples: int) -> int:
 
 
 def sample_blocks(
-    options: SessionLogOptions,
-    sessions: range,
-    *,
-    order: SampleOrder,
-    block_rows: int,
-    samples: int | None = None,
+    options: SessionLogOptions, sessions: range, *, order: SampleOrder, block_rows: int, samples: int | None = None
 ) -> Iterator[Samples]:
     """Put the samples of sessions in order, in bounded memory.
 

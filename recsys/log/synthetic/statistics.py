@@ -19,12 +19,7 @@ import numpy as np
 
 from windrow.comm.errors import DataError
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
-from windrow.recsys.log.synthetic.options import (
-    PUBLISHED_BATCH,
-    FeatureGroup,
-    SessionFeature,
-    SessionLogOptions,
-)
+from windrow.recsys.log.synthetic.options import PUBLISHED_BATCH, FeatureGroup, SessionFeature, SessionLogOptions
 from windrow.recsys.log.synthetic.sessions import popularity
 
 __all__ = ["SessionLogStatistics", "expected_statistics", "measured_statistics"]

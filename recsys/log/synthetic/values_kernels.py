@@ -40,13 +40,7 @@ def id_effects(key: np.uint64, ids: Array, effects: Array) -> None:
 
 @numba.njit(cache=True, nogil=True)
 def walk(
-    key: np.uint64,
-    sessions: Array,
-    places: Array,
-    unchanged: float,
-    shifted: float,
-    versions: Array,
-    shifts: Array,
+    key: np.uint64, sessions: Array, places: Array, unchanged: float, shifted: float, versions: Array, shifts: Array
 ) -> None:
     """Go from the first sample of a session to each sample, and count how a group changed on the way.
 
