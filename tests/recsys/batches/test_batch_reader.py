@@ -259,9 +259,7 @@ def test_groups_hold_what_plain_batches_hold(
     log = repeating_columns(sessions)
     with tempfile.TemporaryDirectory() as folder:
         store, left_out = (
-            write_log(
-                Path(folder) / str(flag), log, num_dense=1, row_group_rows=row_group_rows, leave_out_repeats=flag
-            )
+            write_log(Path(folder) / str(flag), log, num_dense=1, row_group_rows=row_group_rows, leave_out_repeats=flag)
             for flag in (False, True)
         )
         transforms = Transforms(STEPS, store.features, store.dense) if transformed else None
