@@ -7,14 +7,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
-from windrow.recsys.batches.sessions import (
-    HISTORY,
-    ITEM,
-    SessionReader,
-    Sessions,
-    load_sessions,
-    make_session_batch,
-)
+from windrow.recsys.batches.sessions import HISTORY, ITEM, SessionReader, Sessions, load_sessions, make_session_batch
 
 LISTS = st.lists(st.lists(st.integers(0, 9), max_size=7), max_size=9)
 
@@ -85,14 +78,8 @@ def test_an_archive_is_read(tmp_path):
     ("arrays", "message"),
     [
         ({"items": np.arange(3)}, "there is no array 'offsets'"),
-        (
-            {"items": np.arange(3.0), "offsets": np.array([0, 3])},
-            r"'items' has type float64 and shape \(3,\)",
-        ),
-        (
-            {"items": np.arange(3), "offsets": np.array([[0, 3]])},
-            r"'offsets' has type int64 and shape \(1, 2\)",
-        ),
+        ({"items": np.arange(3.0), "offsets": np.array([0, 3])}, r"'items' has type float64 and shape \(3,\)"),
+        ({"items": np.arange(3), "offsets": np.array([[0, 3]])}, r"'offsets' has type int64 and shape \(1, 2\)"),
     ],
 )
 def test_another_archive_is_refused(tmp_path, arrays, message):

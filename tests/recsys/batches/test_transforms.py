@@ -60,10 +60,7 @@ def test_applies_what_belongs_to_a_feature():
     [
         ({"histroy": TransformOptions(sort=True)}, "transforms.histroy: the log has no such feature"),
         ({"item": TransformOptions(keep_last=2)}, "transforms.item: keep_last is for lists"),
-        (
-            {"band": TransformOptions(dense="weight", bucketise=(1.0,))},
-            "'weight' is no dense column .* age, price",
-        ),
+        ({"band": TransformOptions(dense="weight", bucketise=(1.0,))}, "'weight' is no dense column .* age, price"),
         ({"user": TransformOptions(dense="age", bucketise=(1.0,))}, "transforms.user makes a new feature"),
         ({"items": TransformOptions(dense="age", bucketise=(1.0,))}, "transforms.items makes a new feature"),
         ({"item": TransformOptions(hash_rows=10)}, "'history' and 'item' share table 'items'"),

@@ -29,10 +29,7 @@ def test_groups_of_each_step(read, look_up):
         ({"groups": (("a",), ())}, "empty group"),
         ({"groups": (("a", "b"), ("b",))}, "names 'b' twice"),
         ({"groups": GROUPS, "read": False}, "transform = true needs deduplication.read = true"),
-        (
-            {"groups": GROUPS, "read": False, "transform": False},
-            "look_up = true needs deduplication.read = true",
-        ),
+        ({"groups": GROUPS, "read": False, "transform": False}, "look_up = true needs deduplication.read = true"),
         ({"groups": GROUPS, "look_up": False}, "compute = true needs deduplication.look_up = true"),
     ],
 )

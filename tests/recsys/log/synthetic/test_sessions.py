@@ -14,13 +14,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN, MASK, mix64
 from windrow.recsys.log.synthetic import sessions as module
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions
-from windrow.recsys.log.synthetic.sessions import (
-    Samples,
-    draw_samples,
-    popularity,
-    sample_blocks,
-    sessions_for,
-)
+from windrow.recsys.log.synthetic.sessions import Samples, draw_samples, popularity, sample_blocks, sessions_for
 from windrow.recsys.log.synthetic.values_kernels import draw_dense, draw_ids, id_effects, walk
 
 OPTIONS = SessionLogOptions(groups=(FeatureGroup(name="g", dense=("a",)),), concurrent_sessions=20)
