@@ -1,4 +1,5 @@
 import math
+from functools import partial
 
 import numpy as np
 import pytest
@@ -76,36 +77,23 @@ def evaluate(world, interactions=INTERACTIONS, vectors=vectors, k=K, **options):
     return RankingEvaluator(world, vectors, interactions, neighbourhoods, k=k, **options).evaluate()
 
 
-@pytest.fixture
-def small_pieces(monkeypatch):
-    """Chunks and blocks of which there are many, the last of each short; some ranks have fewer chunks."""
-    monkeypatch.setattr(ranking_evaluation, "USERS_PER_CHUNK", 8)
-    monkeypatch.setattr(ranking_evaluation, "ITEMS_PER_BLOCK", 7)
-
-
-def close(found):
-    wanted = expected()
-    assert found.keys() == wanted.keys()
-    for split, figures in wanted.items():
-        assert found[split] == pytest.approx(figures, rel=1e-6)
+def check(all_found):
+    """The same on every rank, and that of all scores at once."""
+    wanted = {split: pytest.approx(figures, rel=1e-6) for split, figures in expected().items()}
+    assert all_found[0] == wanted
+    assert all(found == all_found[0] for found in all_found)
 
 
 def test_one_block_equals_all_scores_at_once(spmd):
-    for found in spmd(evaluate):
-        close(found)
+    check(spmd(evaluate))
 
 
-@pytest.mark.usefixtures("small_pieces")
-def test_many_blocks_equal_all_scores_at_once(spmd):
+def test_many_blocks_equal_all_scores_at_once_on_any_number_of_ranks(spmd, monkeypatch):
+    """Chunks and blocks of which there are many, the last of each short; some ranks have fewer chunks."""
+    monkeypatch.setattr(ranking_evaluation, "USERS_PER_CHUNK", 8)
+    monkeypatch.setattr(ranking_evaluation, "ITEMS_PER_BLOCK", 7)
     found = spmd(lambda world: evaluate(world, batch_size=5))
-    assert all(figures == found[0] for figures in found)
-    close(found[0])
-
-
-@pytest.mark.usefixtures("small_pieces")
-def test_figures_are_the_same_on_any_number_of_ranks():
-    one, *others = [Loopback.run(size, evaluate)[0] for size in (1, 2, 3, 9)]
-    assert all(found == one for found in others)
+    check([*found, *(Loopback.run(size, partial(evaluate, batch_size=5))[0] for size in (1, 3, 9))])
 
 
 NOTHING = item_lists_from_pairs(np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64), NUM_USERS)

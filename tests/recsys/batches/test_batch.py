@@ -18,20 +18,9 @@ def batch(num_samples: int) -> Batch:
     return Batch(torch.zeros(num_samples, 3), sparse, torch.zeros(num_samples), torch.arange(num_samples) + 100)
 
 
-def test_counts_its_samples():
-    assert batch(4).num_samples == 4
-    assert batch(0).num_samples == 0
-
-
 def test_to_where_it_is_copies_nothing():
     mine = batch(2)
     assert mine.to(torch.device("cpu")) is mine
-
-
-def test_to_another_device_moves_all_but_the_row_numbers():
-    moved = batch(2).to(torch.device("meta"))
-    assert {moved.dense.device.type, moved.labels.device.type, moved.sparse.values().device.type} == {"meta"}
-    assert moved.row_ids.tolist() == [100, 101]
 
 
 def with_a_group() -> Batch:
@@ -60,16 +49,15 @@ def test_expanded_gives_every_sample_its_lists():
     assert whole.sparse.weights().tolist() == [1, 1, 1, 0.5, 0.25, 2, 0.5, 0.25]
 
 
-def test_groups_move_too():
-    (group,) = with_a_group().to(torch.device("meta")).deduplicated
-    assert {group.inverse.device.type, group.unique.values().device.type} == {"meta"}
-
-
-def test_windows_stay_and_move():
+def test_to_another_device_moves_all_but_the_row_numbers():
     windows = {"seen": Windows(torch.arange(4), torch.tensor([0, 1, 1]), torch.tensor([2, 3, 2]))}
     whole = dataclasses.replace(with_a_group(), windows=windows)
     assert whole.expanded().windows == windows
-    assert whole.to(torch.device("meta")).windows["seen"].values.device.type == "meta"
+    moved = whole.to(torch.device("meta"))
+    (group,) = moved.deduplicated
+    tensors = [moved.dense, moved.labels, moved.sparse.values(), group.inverse, group.unique.values()]
+    assert {tensor.device.type for tensor in [*tensors, moved.windows["seen"].values]} == {"meta"}
+    assert moved.row_ids.tolist() == [0, 1, 2]
 
 
 ROWS = {"item": 10, "history": 5}

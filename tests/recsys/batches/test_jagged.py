@@ -17,7 +17,6 @@ from windrow.recsys.batches.jagged import (
     Deduplicated,
     Jagged,
     Windows,
-    check_inverse,
     check_lists,
     list_positions,
     offsets_of_lengths,
@@ -230,20 +229,3 @@ def test_each_broken_law_of_lists_is_named(kind, values, offsets, weights, messa
     check_lists(good, "shop", "list {}".format)
     with pytest.raises(DataError, match=re.escape(message)):
         check_lists(bad, "shop", "list {}".format)
-
-
-@pytest.mark.parametrize(
-    ("inverse", "message"),
-    [
-        (torch.tensor([0, 2]), "inverse holds 2, but there are rows 0 to 1"),
-        (torch.tensor([0, -1]), "inverse holds -1"),
-        (torch.tensor([0]), "1 samples, but the batch has 2"),
-        (torch.tensor([0, 1], dtype=torch.int32), "torch.int32 of shape"),
-        (torch.tensor([[0, 1]]), "give int64 of shape"),
-    ],
-)
-def test_an_inverse_names_rows_that_are_there(inverse, message):
-    check_inverse(torch.tensor([1, 0]), num_unique=2, num_samples=2, name="cart")
-    check_inverse(torch.zeros(0, dtype=torch.int64), num_unique=0, num_samples=0, name="cart")
-    with pytest.raises(DataError, match=f"cart: .*{message}"):
-        check_inverse(inverse, num_unique=2, num_samples=2, name="cart")

@@ -66,10 +66,7 @@ def test_a_feature_is_checked(options: dict[str, Any], words: str) -> None:
         ({"dense": ("x", "X")}, "dense columns 'x' and 'X' differ only in upper and lower case"),
         ({"features": {"a": FeatureOptions(), "A": FeatureOptions()}}, "features 'a' and 'A' differ only"),
         ({"features": {"time": FeatureOptions()}}, "a feature cannot be called 'time'"),
-        (
-            {"label": "click", "features": {"label": FeatureOptions(column="user")}},
-            "cannot be called 'label'",
-        ),
+        ({"label": "click", "features": {"label": FeatureOptions(column="user")}}, "cannot be called 'label'"),
         (
             {"features": {"a": FeatureOptions(multi_hot=True, weights="w"), "a.weights": FeatureOptions()}},
             "cannot be called 'a.weights'",

@@ -26,10 +26,17 @@ ROW = st.tuples(st.integers(0, 1), st.integers(0, 30), st.sampled_from(["", "a",
 FEATURES = {"word": FeatureOptions(min_count=2), "file": FeatureOptions()}
 
 
-def write_csv(path: Path, rows: list[tuple[Any, ...]]) -> Path:
+def write_csv(path: Path, rows: list[tuple[Any, ...]], header: tuple[str, ...] = ("label", "time", "word")) -> Path:
     with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("label", "time", "word"), *rows])
+        csv.writer(file).writerows([header, *rows])
     return path
+
+
+WHOLE = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+
+
+def csv_log(*paths: Path, **options: Any) -> LogOptions:
+    return LogOptions(paths=paths, format="csv", **options)
 
 
 def samples(store: LogStore, split: str) -> list[dict[str, Any]]:
@@ -42,7 +49,7 @@ def test_a_log_split_by_time(tmp_path_factory: pytest.TempPathFactory, files: li
     folder = tmp_path_factory.mktemp("log")
     for number, rows in enumerate(files):
         write_csv(folder / f"{number}.csv", rows)
-    log = LogOptions(paths=(folder / "*.csv",), format="csv", time="time", features=FEATURES)
+    log = csv_log(folder / "*.csv", time="time", features=FEATURES)
     ordered = sorted(((*row, str(number)) for number, rows in enumerate(files) for row in rows), key=lambda row: row[1])
     cut = ordered[round(0.5 * len(ordered))][1]
     train = [row for row in ordered if row[1] < cut]
@@ -56,12 +63,8 @@ def test_a_log_split_by_time(tmp_path_factory: pytest.TempPathFactory, files: li
     store = prepare_log(folder / "store", log, split)
     store.verify()
     words = Counter(word for _, _, word, _ in train if word)
-    rows_of = {
-        word: row
-        for row, word in enumerate(
-            sorted((w for w in words if words[w] > 1), key=lambda word: (-words[word], word)), start=2
-        )
-    }
+    kept = sorted((word for word in words if words[word] > 1), key=lambda word: (-words[word], word))
+    rows_of = {word: row for row, word in enumerate(kept, start=2)}
     names = Counter(name for *_, name in train)
     names_of = {name: row for row, name in enumerate(sorted(names, key=lambda name: (-names[name], name)), start=2)}
     for name, rows in (("train", train), ("test", test)):
@@ -93,13 +96,9 @@ def test_formats_agree(tmp_path: Path) -> None:
     parquet.write_table(table, tmp_path / "log.parquet", row_group_size=70)
     found = []
     for name, kind in (("log.csv", "csv"), ("log.csv.gz", "csv"), ("log.parquet", "parquet")):
-        settings_: dict[str, Any] = {"paths": (tmp_path / name,), "format": kind, "time": "time"}
-        store = prepare_log(
-            tmp_path / "store",
-            LogOptions(**settings_, features=FEATURES),
-            LogSplitOptions(by="time", instants=("850", "950")),
-            overwrite=True,
-        )
+        log = LogOptions(paths=(tmp_path / name,), format=kind, time="time", features=FEATURES)  # type: ignore[arg-type]
+        split = LogSplitOptions(by="time", instants=("850", "950"))
+        store = prepare_log(tmp_path / "store", log, split, overwrite=True)
         found.append((store.fingerprint, [samples(store, split) for split in store.splits]))
         assert [row["time"] for row in samples(store, "train")] == list(range(701, 850))
     assert found[0] == found[1] == found[2]
@@ -110,7 +109,7 @@ def test_formats_agree(tmp_path: Path) -> None:
 def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> None:
     first = write_csv(tmp_path / "a.csv", [(0, n, f"w{n % 10}") for n in range(400)])
     second = write_csv(tmp_path / "b.csv", [(1, n, "w0") for n in range(400, 450)])
-    log = LogOptions(paths=(first, second), format="csv", time="time", features={"word": FeatureOptions()})
+    log = csv_log(first, second, time="time", features={"word": FeatureOptions()})
     store = prepare_log(tmp_path / "rows", log, LogSplitOptions(seed=3))
     times = [[row["time"] for row in samples(store, split)] for split in store.splits]
     assert sorted(time for part in times for time in part) == list(range(450))
@@ -119,7 +118,7 @@ def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> N
     held = [{row["time"] % 10 for row in samples(store, split) if row["time"] < 400} for split in store.splits]
     assert sorted(word for words in held for word in words) == list(range(10))
 
-    log = LogOptions(paths=(first,), format="csv", time="time", features={"word": FeatureOptions()})
+    log = csv_log(first, time="time", features={"word": FeatureOptions()})
     store = prepare_log(tmp_path / "files", log, LogSplitOptions(by="files", test_paths=(second,)))
     assert [store.split(split).rows for split in ("train", "test")] == [400, 50]
     with pytest.raises(DataError, match=r"a\.csv: a file is in two splits"):
@@ -129,13 +128,13 @@ def test_splits_by_hash_and_files_are_disjoint_and_complete(tmp_path: Path) -> N
 def test_a_bad_log_leaves_nothing(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "log.csv", [(0, 1, "a"), (2, 2, "b")])
     with pytest.raises(DataError, match=r"log\.csv, line 3: column 'label' is 2.*expected 0 or 1"):
-        prepare_log(tmp_path / "store", LogOptions(paths=(path,), format="csv"), LogSplitOptions())
+        prepare_log(tmp_path / "store", csv_log(path), LogSplitOptions())
     assert [path.name for path in tmp_path.iterdir()] == ["log.csv"]
 
 
 def test_contradictions_are_refused(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "log.csv", [(0, 1, "a")])
-    log = LogOptions(paths=(path,), format="csv")
+    log = csv_log(path)
     with pytest.raises(RecipeError, match="set time in"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
     with pytest.raises(DataError, match=r"split has no samples \(.* 1\): give it a larger share"):
@@ -146,30 +145,28 @@ def test_contradictions_are_refused(tmp_path: Path) -> None:
         prepare_log(tmp_path / "store", log, LogSplitOptions(), shard=True)
     with pytest.raises(RecipeError, match="needs no preparation"):
         prepare_log(tmp_path / "s", LogOptions(paths=(path,), format="interactions"), LogSplitOptions())
-    whole = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
     stages: list[str] = []
-    prepare_log(tmp_path / "store", log, whole, progress=lambda stage, share: stages.append(stage))
+    prepare_log(tmp_path / "store", log, WHOLE, progress=lambda stage, share: stages.append(stage))
     assert stages == ["reading", "mapping", "checksums"]
     with pytest.raises(StoreError, match="already exists"):
-        prepare_log(tmp_path / "store", log, whole)
+        prepare_log(tmp_path / "store", log, WHOLE)
 
 
 def test_only_a_store_is_replaced(tmp_path: Path) -> None:
-    log = LogOptions(paths=(write_csv(tmp_path / "log.csv", [(n % 2, n, "a") for n in range(40)]),), format="csv")
-    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
+    log = csv_log(write_csv(tmp_path / "log.csv", [(n % 2, n, "a") for n in range(40)]))
     (tmp_path / "file").write_text("mine")
     for store in (tmp_path, tmp_path / "file"):
         with pytest.raises(StoreError, match=r"is no prepared log .* and is not replaced"):
-            prepare_log(store, log, split, overwrite=True)
+            prepare_log(store, log, WHOLE, overwrite=True)
     assert sorted(path.name for path in tmp_path.iterdir()) == ["file", "log.csv"]
     (tmp_path / "store").mkdir()
     for _ in range(2):  # First an empty folder, then a store.
-        assert prepare_log(tmp_path / "store", log, split, overwrite=True).split("train").rows == 40
+        assert prepare_log(tmp_path / "store", log, WHOLE, overwrite=True).split("train").rows == 40
 
 
 def test_samples_of_one_instant_cannot_be_split(tmp_path: Path) -> None:
     path = write_csv(tmp_path / "log.csv", [(n % 2, 7, "a") for n in range(40)])
-    log = LogOptions(paths=(path,), format="csv", time="time")
+    log = csv_log(path, time="time")
     with pytest.raises(DataError, match="samples of one instant stay together"):
         prepare_log(tmp_path / "store", log, LogSplitOptions(by="time"))
 
@@ -177,7 +174,7 @@ def test_samples_of_one_instant_cannot_be_split(tmp_path: Path) -> None:
 def timed_log(folder: Path) -> LogOptions:
     """Samples with many words, the latest one first."""
     path = write_csv(folder / "log.csv", [(n % 2, -n, f"word {n}") for n in range(400)])
-    return LogOptions(paths=(path,), format="csv", time="time", features={"word": FeatureOptions()})
+    return csv_log(path, time="time", features={"word": FeatureOptions()})
 
 
 @pytest.mark.parametrize("full_from", ["reading", "sorting by time", "counting", "mapping", "checksums"])
@@ -228,8 +225,7 @@ def test_features_that_share_a_table_share_its_rows(tmp_path: Path) -> None:
         dense=("x",),
         dense_transform="standard",
     )
-    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
-    store = prepare_log(tmp_path / "store", log, split)
+    store = prepare_log(tmp_path / "store", log, WHOLE)
     assert store.vocabulary("item")["value"].to_pylist() == [5, 7, 9]
     first, second = samples(store, "train")
     assert first == {
@@ -246,7 +242,7 @@ def test_features_that_share_a_table_share_its_rows(tmp_path: Path) -> None:
     log = LogOptions(paths=log.paths, format="parquet", features=features)
     parquet.write_table(table.append_column("names", [["a", "b"]]), tmp_path / "log.parquet")
     with pytest.raises(DataError, match="share table 'item', but hold int64 and string"):
-        prepare_log(tmp_path / "mixed", log, split)
+        prepare_log(tmp_path / "mixed", log, WHOLE)
 
 
 def test_repeats_that_are_left_out_are_those_of_the_sample_before(tmp_path: Path) -> None:
@@ -260,9 +256,8 @@ def test_repeats_that_are_left_out_are_those_of_the_sample_before(tmp_path: Path
         "item": FeatureOptions(ids="rows", rows=rows),
     }
     log = LogOptions(paths=(path,), format="parquet", features=features)
-    split = LogSplitOptions(fractions=(1.0, 0.0, 0.0))
     full, left_out = (
-        prepare_log(tmp_path / name, log, split, leave_out_repeats=name == "left out") for name in ("full", "left out")
+        prepare_log(tmp_path / name, log, WHOLE, leave_out_repeats=name == "left out") for name in ("full", "left out")
     )
     assert [feature.repeats_left_out for feature in full.features] == [False, False]
     assert [feature.repeats_left_out for feature in left_out.features] == [True, True]
@@ -281,9 +276,7 @@ def session_log(path: Path, rows: int = 900) -> Path:
         (int(draw % 2), int(time % 50), f"s{session % 40}", row)
         for row, (draw, time, session) in enumerate(zip(*draws, strict=True))
     ]
-    with path.open("w", newline="") as file:
-        csv.writer(file).writerows([("label", "time", "session", "row"), *text])
-    return path
+    return write_csv(path, text, ("label", "time", "session", "row"))
 
 
 BY_TIME = LogSplitOptions(by="time", fractions=(0.7, 0.1, 0.2))
@@ -302,13 +295,7 @@ def test_samples_of_a_session_stand_together(
     monkeypatch.setattr("windrow.recsys.log.staging.RUN_BYTES", 5000)
     monkeypatch.setattr("windrow.recsys.log.staging.BUCKET_BYTES", 3000)
     features = {"row": FeatureOptions(ids="rows", rows=900)}
-    log = LogOptions(
-        paths=(session_log(tmp_path / "log.csv"),),
-        format="csv",
-        time="time",
-        session="session",
-        features=features,
-    )
+    log = csv_log(session_log(tmp_path / "log.csv"), time="time", session="session", features=features)
     plain = prepare_log(tmp_path / "plain", log, split)
     store = prepare_log(tmp_path / "store", log, split, shard=shard, cluster=cluster)
     store.verify()
@@ -344,6 +331,6 @@ def check_sessions(rows: list[dict[str, Any]]) -> None:
 def test_sessions_without_times_keep_the_order_of_the_log(tmp_path: Path) -> None:
     path = session_log(tmp_path / "log.csv")
     features = {"row": FeatureOptions(ids="rows", rows=900)}
-    log = LogOptions(paths=(path,), format="csv", session="session", features=features)
-    store = prepare_log(tmp_path / "store", log, LogSplitOptions(fractions=(1.0, 0.0, 0.0)), cluster=True)
+    log = csv_log(path, session="session", features=features)
+    store = prepare_log(tmp_path / "store", log, WHOLE, cluster=True)
     check_sessions([{"time": 0, **row} for row in samples(store, "train")])

@@ -58,16 +58,8 @@ def stage(path: Path, log: LogOptions, split: LogSplitOptions, *blocks: RawBlock
 def test_types_of_text_columns() -> None:
     log = log_of(dense=("price", "position"), session="s")
     types = text_types(staged_columns(log, LogSplitOptions(column="file")))
-    assert types == {
-        "label": "float64",
-        "t": "string",
-        "s": "string",
-        "file": "string",
-        "price": "float64",
-        "position": "string",
-        "history": "string",
-        "w": "string",
-    }
+    texts = dict.fromkeys(("t", "s", "file", "position", "history", "w"), "string")
+    assert types == {"label": "float64", "price": "float64", **texts}
 
 
 def test_a_column_that_a_file_lacks(tmp_path: Path) -> None:
@@ -102,38 +94,36 @@ def test_row_numbers_in_lists_are_checked(tmp_path: Path) -> None:
         stage(tmp_path / "s", log, LogSplitOptions(), block)
 
 
-def test_times_are_dates_everywhere_or_nowhere(tmp_path: Path) -> None:
-    log = log_of()
-    dates, numbers = [datetime(2020, 1, 1, tzinfo=UTC)] * 2, [5, 6]
-    split = LogSplitOptions(by="time")
-    for first, second in ((dates, numbers), (numbers, dates), (["2020-01-01"] * 2, ["5", "6"])):
-        blocks = [block_of(1 + number, **(GOOD | {"t": times})) for number, times in enumerate((first, second))]
-        with pytest.raises(DataError, match=r"line 2: column 't' holds .*, but .* in the rows before"):
-            stage(tmp_path / "staged.parquet", log, split, *blocks)
-    stage(
-        tmp_path / "staged.parquet",
-        log,
-        split,
-        *(block_of(**(GOOD | {"t": times})) for times in (dates, ["2020-01-01"] * 2)),
-    )
+DATES, ISO_DATES = [datetime(2020, 1, 1, tzinfo=UTC)] * 2, ["2020-01-01"] * 2
+NUMBERS, TEXTS = [5, 6], ["5", "6"]
+ENCODED = pa.array(TEXTS).dictionary_encode()
+BY_TIME = "t", log_of(), LogSplitOptions(by="time")
+BY_SESSION, BY_COLUMN = ("s", log_of(session="s"), LogSplitOptions()), ("s", log_of(), LogSplitOptions(column="s"))
 
 
-def test_keys_are_text_everywhere_or_nowhere(tmp_path: Path) -> None:
+@pytest.mark.parametrize(
+    ("column", "log", "split", "first", "second", "fits"),
+    [
+        *((*BY_TIME, *pair, False) for pair in ((DATES, NUMBERS), (NUMBERS, DATES), (ISO_DATES, TEXTS))),
+        (*BY_TIME, DATES, ISO_DATES, True),
+        *(
+            (*by, *pair, False)
+            for by in (BY_SESSION, BY_COLUMN)
+            for pair in ((NUMBERS, TEXTS), (TEXTS, NUMBERS), (NUMBERS, ENCODED))
+        ),
+        *((*BY_SESSION, *pair, True) for pair in ((TEXTS, ENCODED), (NUMBERS, [5.0, 6.0]))),
+    ],
+)
+def test_times_are_dates_and_keys_are_text_everywhere_or_nowhere(
+    tmp_path: Path, column: str, log: LogOptions, split: LogSplitOptions, first: Any, second: Any, fits: bool
+) -> None:
     """One session is otherwise two: of a text its hash is taken, of a number the number itself."""
-    numbers, texts = [5, 6], ["5", "6"]
-    encoded = pa.array(texts).dictionary_encode()
-    by_session, by_column = (log_of(session="s"), LogSplitOptions()), (log_of(), LogSplitOptions(column="s"))
-    for first, second in ((numbers, texts), (texts, numbers), (numbers, encoded)):
-        for log, split in (by_session, by_column):
-            blocks = [block_of(1 + number, **(GOOD | {"s": keys})) for number, keys in enumerate((first, second))]
-            with pytest.raises(DataError, match=r"line 2: column 's' holds .*, but .* in the rows before"):
-                stage(tmp_path / "staged.parquet", log, split, *blocks)
-    for first, second in ((texts, encoded), (numbers, [5.0, 6.0])):
-        stage(
-            tmp_path / "staged.parquet",
-            *by_session,
-            *(block_of(**(GOOD | {"s": keys})) for keys in (first, second)),
-        )
+    blocks = [block_of(1 + number, **GOOD | {column: values}) for number, values in enumerate((first, second))]
+    if fits:
+        stage(tmp_path / "staged.parquet", log, split, *blocks)
+        return
+    with pytest.raises(DataError, match=rf"line 2: column '{column}' holds .*, but .* in the rows before"):
+        stage(tmp_path / "staged.parquet", log, split, *blocks)
 
 
 @pytest.mark.parametrize("odd", ["plain", 'with "quotes"', "it's", "a;b -- c", "größe"])
@@ -282,9 +272,8 @@ def test_sorting_by_session(rows: list[tuple[int, int]], shard: bool, cluster: b
             folder / "staged.parquet",
         )
         with StagedLog(folder / "staged.parquet", folder) as staged:
-            assert [staged.time_of_row(place, in_order=False) for place in range(0, len(rows), 5)] == sorted(instants)[
-                ::5
-            ]
+            times_found = [staged.time_of_row(place, in_order=False) for place in range(len(rows))]
+            assert times_found == sorted(instants)
             found = staged.sort_by_session(
                 "CASE WHEN time < 6 THEN 0 ELSE 1 END", shard=shard, cluster=cluster, times=times
             )

@@ -6,12 +6,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.models.options import ModelOptions
-from windrow.recsys.models.self_attention import (
-    EncoderLayer,
-    ListBuckets,
-    SelfAttentionPooling,
-    _bucket_limit,
-)
+from windrow.recsys.models.self_attention import EncoderLayer, ListBuckets, SelfAttentionPooling, _bucket_limit
 
 
 def make(layers: int) -> SelfAttentionPooling:

@@ -209,7 +209,6 @@ def small() -> SimpleNamespace:
         sums=SUMS,
         equal_dims=EQUAL_DIMS,
         features=FEATURES,
-        limits=LIMITS,
         make_plan=make_plan,
         draw=draw,
         jagged=jagged,

@@ -13,12 +13,7 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from windrow.comm.errors import StoreError
-from windrow.recsys.tables.shard_files import (
-    ShardReader,
-    check_shard_files,
-    write_safetensors,
-    write_shard_file,
-)
+from windrow.recsys.tables.shard_files import ShardReader, check_shard_files, write_safetensors, write_shard_file
 from windrow.recsys.tables.table import LocalTable, StateTensor
 
 MEMBER = LocalTable(name="item/id", rows=(5, 8), columns=(4, 8))

@@ -120,13 +120,6 @@ def test_many_lists_of_one_length(length, kinds):
     assert found.inverse.tolist() == inverse
 
 
-@pytest.mark.parametrize("num_samples", [0, 1, 1000])
-def test_samples_without_any_id_are_one(num_samples):
-    found = distinct_lists([Jagged(np.zeros(0, np.int64), np.zeros(num_samples + 1, np.int32))])
-    assert found.representatives.tolist() == [0][:num_samples]
-    assert found.inverse.tolist() == [0] * num_samples
-
-
 def test_arrays_that_may_not_be_written_are_read():
     ids = np.array([1, 1, 2])
     bounds = np.arange(4, dtype=np.int32)
@@ -134,18 +127,16 @@ def test_arrays_that_may_not_be_written_are_read():
     assert distinct_lists([Jagged(ids, bounds)]).inverse.tolist() == [0, 0, 1]
 
 
-def test_hashes_are_those_of_the_representatives():
-    bounds, ids = np.array([0, 2, 4, 4, 6, 7]), np.array([7, 3, 7, 3, 7, 3, 4])
-    found = distinct_lists([Jagged(ids, bounds)])
+def test_hashes_are_those_of_the_representatives(lists_from):
+    lists = [lists_from([[7, 3], [7, 3], [], [7, 3], [4]])]
+    found = distinct_lists(lists)
     assert found.representatives.tolist() == [0, 2, 4]
-    assert found.hashes.tolist() == hash_lists([Jagged(ids, bounds)], found.representatives).tolist()
+    assert found.hashes.tolist() == hash_lists(lists, found.representatives).tolist()
 
 
 def test_hashes_of_lists_that_are_alike_differ(lists_from):
     lists = [[], [0], [0, 0], [1], [1, 0], [0, 1], [0, 0, 0, 0], [1 << 62, 1 << 62], [-1], [0] * 5, [0] * 8]
-    bounds = np.cumsum([0, *map(len, lists)])
-    ids = np.array([number for numbers in lists for number in numbers], np.int64)
-    hashes = hash_lists([Jagged(ids, bounds)], np.arange(len(lists)))
+    hashes = hash_lists([lists_from(lists)], np.arange(len(lists)))
     assert len(set(hashes.tolist())) == len(lists)
     lists += [[2, 3], [3, 2]]
     hashes = hash_by_pytorch([lists_from(lists).to_torch()])
@@ -159,14 +150,11 @@ def test_refuses_a_group_of_nothing_and_features_of_different_samples():
         distinct_lists([Jagged.of_single(np.arange(3)), Jagged.of_single(np.arange(2))])
 
 
-def test_small_lists_have_hashes_of_their_own():
+def test_small_lists_have_hashes_of_their_own(lists_from):
     """Not only that collisions do no harm: short lists of small ids are what logs are full of."""
     lists = [ids for length in range(4) for ids in itertools.product(range(4), repeat=length)]
     pairs = list(itertools.product(lists, repeat=2))
-    columns = []
-    for feature in range(2):
-        offsets = np.cumsum([0, *(len(pair[feature]) for pair in pairs)])
-        columns.append(Jagged(np.array([i for pair in pairs for i in pair[feature]], np.int64), offsets))
+    columns = [lists_from(column) for column in zip(*pairs, strict=True)]
     assert len(np.unique(hash_lists(columns, np.arange(len(pairs))))) == len(pairs)
 
 

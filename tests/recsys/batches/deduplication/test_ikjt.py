@@ -11,17 +11,21 @@ CART = [[7, 3], [7, 3], [], [7, 3], [4]]
 SELLERS = [[1, 1], [1, 1], [], [1, 1], [9]]
 
 
-@pytest.fixture
-def group(jagged_of):
-    return deduplicate(jagged_of({"cart": CART, "sellers": SELLERS}), ["cart", "sellers"])
-
-
-def test_is_what_the_docstring_draws(group, lists_of, jagged_of):
+def test_is_what_the_docstrings_draw(lists_of, jagged_of):
+    jagged = jagged_of({"cart": CART, "sellers": SELLERS})
+    group = deduplicate(jagged, ["cart", "sellers"])
     assert group.unique.values().tolist() == [7, 3, 4, 1, 1, 9]
     assert group.unique.lengths().tolist() == [2, 0, 1, 2, 0, 1]
     assert group.inverse.tolist() == [0, 0, 1, 0, 2]
     assert (group.keys, group.num_samples, group.num_unique) == (("cart", "sellers"), 5, 3)
-    assert lists_of(group.expand()) == lists_of(jagged_of({"cart": CART, "sellers": SELLERS}))
+    assert lists_of(group.expand()) == lists_of(jagged)
+    variable = to_variable_batch([group])
+    assert variable.values().tolist() == group.unique.values().tolist()
+    assert variable.lengths().tolist() == group.unique.lengths().tolist()
+    assert variable.stride_per_key_per_rank() == [[3], [3]]
+    keys, inverse = variable.inverse_indices()
+    assert keys == ["cart", "sellers"]
+    assert inverse.tolist() == [[0, 0, 1, 0, 2]] * 2
 
 
 GROUP = ("history", "cart")
@@ -47,25 +51,20 @@ def test_holds_each_distinct_row_once_in_order_of_the_first(dtype, random_groups
     assert found.num_samples == jagged.stride()
     assert rows_of(lists_of(found.unique), GROUP) == rows
     assert found.inverse.tolist() == inverse
+    assert lists_of(found.expand()) == {feature: lists_of(jagged)[feature] for feature in GROUP}
 
 
-@given(data=st.data())
-def test_expanded_is_the_input_restricted_to_the_group(random_groups, jagged_of, lists_of, data):
-    jagged = jagged_of(*data.draw(random_groups))
-    expanded = deduplicate(jagged, GROUP).expand()
-    given_lists, lists = lists_of(jagged), lists_of(expanded)
-    assert list(lists) == list(GROUP)
-    assert lists == {feature: given_lists[feature] for feature in GROUP}
-
-
-def test_refuses_groups_that_it_cannot_make(jagged_of):
-    jagged = jagged_of({"a": [[1], [2]], "b": [[3], []]})
-    with pytest.raises(DataError, match="no features"):
-        deduplicate(jagged, [])
-    with pytest.raises(DataError, match="'c' is 0 times among the keys a, b"):
-        deduplicate(jagged, ["a", "c"])
-    with pytest.raises(DataError, match="2 times in a, a"):
-        deduplicate(jagged, ["a", "a"])
+@pytest.mark.parametrize(
+    ("group", "message"),
+    [
+        ([], "no features"),
+        (["a", "c"], "'c' is 0 times among the keys a, b"),
+        (["a", "a"], "2 times in a, a"),
+    ],
+)
+def test_refuses_groups_that_it_cannot_make(jagged_of, group, message):
+    with pytest.raises(DataError, match=message):
+        deduplicate(jagged_of({"a": [[1], [2]], "b": [[3], []]}), group)
 
 
 GROUPS = (("history",), ("cart", "sellers"))
@@ -74,32 +73,14 @@ GROUPS = (("history",), ("cart", "sellers"))
 @given(data=st.data())
 def test_there_and_back(random_groups, jagged_of, lists_of, data):
     jagged = jagged_of(*data.draw(random_groups))
-    groups = [deduplicate(jagged, group) for group in GROUPS]
-    for found, expected in zip(from_variable_batch(to_variable_batch(groups), GROUPS), groups, strict=True):
-        assert found.inverse.tolist() == expected.inverse.tolist()
-        assert lists_of(found.unique) == lists_of(expected.unique)
-
-
-@given(data=st.data())
-def test_features_of_rows_of_their_own_become_one_group(random_groups, jagged_of, lists_of, data):
-    jagged = jagged_of(*data.draw(random_groups))
     keys = jagged.keys()
-    alone = to_variable_batch([deduplicate(jagged, [feature]) for feature in keys])
-    (found,) = from_variable_batch(alone, [keys])
-    expected = deduplicate(jagged, keys)
-    assert found.inverse.tolist() == expected.inverse.tolist()
-    assert lists_of(found.unique) == lists_of(expected.unique)
-
-
-def test_the_variable_batch_is_what_the_docstring_draws(jagged_of):
-    jagged = jagged_of({"cart": [[7, 3], [7, 3], [], [7, 3], [4]], "sellers": [[1, 1], [1, 1], [], [1, 1], [9]]})
-    variable = to_variable_batch([deduplicate(jagged, ["cart", "sellers"])])
-    assert variable.values().tolist() == [7, 3, 4, 1, 1, 9]
-    assert variable.lengths().tolist() == [2, 0, 1, 2, 0, 1]
-    assert variable.stride_per_key_per_rank() == [[3], [3]]
-    keys, inverse = variable.inverse_indices()
-    assert keys == ["cart", "sellers"]
-    assert inverse.tolist() == [[0, 0, 1, 0, 2]] * 2
+    # Features of rows of their own become one group.
+    for given_groups, groups in ((GROUPS, GROUPS), ([[key] for key in keys], [keys])):
+        variable = to_variable_batch([deduplicate(jagged, group) for group in given_groups])
+        for found, group in zip(from_variable_batch(variable, groups), groups, strict=True):
+            expected = deduplicate(jagged, group)
+            assert found.inverse.tolist() == expected.inverse.tolist()
+            assert lists_of(found.unique) == lists_of(expected.unique)
 
 
 def test_torchrec_looks_up_the_same_rows(jagged_of):

@@ -14,19 +14,13 @@ from windrow.recsys.batches.deduplication.options import (
 GROUPS = (("cart", "sellers"), ("history",))
 
 
-def test_without_groups_nothing_is_given_or_looked_up_once():
-    options = DeduplicationOptions()
-    assert options.read_groups() == options.looked_up_groups() == ()
-
-
-@pytest.mark.parametrize("read", [True, False])
-@pytest.mark.parametrize("look_up", [True, False])
+@pytest.mark.parametrize(("read", "look_up"), [(True, True), (True, False), (False, False)])
 def test_groups_of_each_step(read, look_up):
-    if look_up and not read:
-        return
     options = DeduplicationOptions(groups=GROUPS, read=read, transform=read, look_up=look_up, compute=look_up)
     assert options.read_groups() == (GROUPS if read else ())
     assert options.looked_up_groups() == (GROUPS if look_up else ())
+    nothing = DeduplicationOptions()
+    assert nothing.read_groups() == nothing.looked_up_groups() == ()
 
 
 @pytest.mark.parametrize(
@@ -35,10 +29,7 @@ def test_groups_of_each_step(read, look_up):
         ({"groups": (("a",), ())}, "empty group"),
         ({"groups": (("a", "b"), ("b",))}, "names 'b' twice"),
         ({"groups": GROUPS, "read": False}, "transform = true needs deduplication.read = true"),
-        (
-            {"groups": GROUPS, "read": False, "transform": False},
-            "look_up = true needs deduplication.read = true",
-        ),
+        ({"groups": GROUPS, "read": False, "transform": False}, "look_up = true needs deduplication.read = true"),
         ({"groups": GROUPS, "look_up": False}, "compute = true needs deduplication.look_up = true"),
     ],
 )
@@ -103,10 +94,6 @@ def test_interleaved_sessions_repeat_less_than_the_formula_promises():
 @given(sizes, probabilities)
 def test_the_factor_lies_between_one_and_the_size_of_a_session(size, unchanged):
     assert 1 <= dedupe_factor(size, unchanged) <= size * (1 + 1e-12)
-
-
-@given(sizes)
-def test_the_limits(size):
     assert dedupe_factor(size, 0.0) == pytest.approx(1)
     assert dedupe_factor(size, 1.0) == size
 

@@ -21,11 +21,9 @@ from windrow.recsys.batches.deduplication.survey_sample import (
     code_lists,
     read_rows,
 )
-from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms import TransformOptions, Transforms
 from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptions
 from windrow.recsys.log.prepare import prepare_log
-from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 BATCH, LANES = 256, 2
 
@@ -45,7 +43,8 @@ def slow_samples(store):
 
 @pytest.fixture(scope="module")
 def stores(planted_store, tmp_path_factory):
-    return {order: planted_store(tmp_path_factory.mktemp(order), order=order) for order in ("time", "sessions")}
+    kinds = {"time": {}, "sessions": {"order": "sessions"}, "no times": {"order": "sessions", "time": False}}
+    return {kind: planted_store(tmp_path_factory.mktemp(kind), **options) for kind, options in kinds.items()}
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
@@ -73,15 +72,6 @@ def test_against_a_slow_reader(stores, order):
     left = LANES + (BATCH - LANES) * (1 - repeated / num_ids)
     expected = pytest.approx(num_ids / len(samples) * left)
     assert found.predicted_ids("history", ["history", "cart"]) == expected
-
-
-def test_the_plants_are_found(stores):
-    found = survey(stores["time"])
-    expected = {"item": 0.0, "user": 1.0, "cart": 0.9, "history": 0.8, "tags": 0.5}
-    for name, unchanged in expected.items():
-        assert found.unchanged([name]) == pytest.approx(unchanged, abs=0.03)
-    assert found.unchanged(["cart", "sellers"]) == found.unchanged(["cart"])
-    assert found.unchanged(["cart", "history"]) == pytest.approx(0.72, abs=0.04)
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
@@ -167,8 +157,8 @@ def numbered(count: int) -> CodedSamples:
     )
 
 
-def test_batches_are_cut_as_the_reader_cuts_a_log(planted_store, tmp_path):
-    store = planted_store(tmp_path, order="sessions")
+def test_batches_are_cut_as_the_reader_cuts_a_log(stores):
+    store = stores["sessions"]
     split = store.split("train")
     reader = BatchReader(store, "train", rank=0, size=2, batch_size=split.rows // 3, lanes=4, shuffle="none")
     with reader.batches(0) as batches:
@@ -201,8 +191,8 @@ def test_a_log_shorter_than_a_batch_is_one():
         batches_of_neighbours(numbered(5), np.arange(5), batch_size=100, lanes=2, size=3)
 
 
-def test_batches_of_the_training_reader(planted_store, tmp_path):
-    store = planted_store(tmp_path)
+def test_batches_of_the_training_reader(stores):
+    store = stores["time"]
     reader = BatchReader(store, "train", rank=1, size=2, batch_size=200, lanes=2, seed=7)
     with reader.batches(0) as batches:
         found = batches_as_read(store.split("train"), batches)
@@ -225,26 +215,19 @@ NAMES = ("cart", "sellers", "tags")
 samples_of_lists = st.lists(st.tuples(*(st.lists(st.integers(0, 2), max_size=3) for _ in NAMES)), max_size=20)
 
 
-def coded(samples: list[tuple[list[int], ...]]) -> CodedSamples:
+def coded(samples: list[tuple[list[int], ...]], lists_from) -> CodedSamples:
     codes, lengths = {}, {}
     for place, name in enumerate(NAMES):
-        lists = [sample[place] for sample in samples]
-        ids = np.array([one for ids in lists for one in ids], np.int64)
-        codes[name], lengths[name] = code_lists(Jagged(ids, np.cumsum([0, *map(len, lists)])))
+        codes[name], lengths[name] = code_lists(lists_from([sample[place] for sample in samples]))
     return CodedSamples(codes, lengths)
 
 
-def slow_distinct(samples: list[tuple[list[int], ...]], group: list[str]) -> dict[tuple[tuple[int, ...], ...], int]:
-    kept = [tuple(tuple(sample[NAMES.index(name)]) for name in group) for sample in samples]
-    return {key: kept.index(key) for key in kept}
-
-
 @given(samples_of_lists, st.permutations(NAMES), st.integers(1, 3))
-def test_distinct_rows_and_their_ids(samples, names, size):
+def test_distinct_rows_and_their_ids(lists_from, samples, names, size):
     group = names[:size]
-    expected = slow_distinct(samples, group)
+    expected = {tuple(tuple(sample[NAMES.index(name)]) for name in group) for sample in samples}
     ids = {name: sum(len(key[place]) for key in expected) for place, name in enumerate(group)}
-    assert coded(samples).distinct(group) == (len(expected), ids)
+    assert coded(samples, lists_from).distinct(group) == (len(expected), ids)
 
 
 def test_many_features_of_many_values_do_not_overflow():
@@ -255,19 +238,12 @@ def test_many_features_of_many_values_do_not_overflow():
     assert found.joined("abcdefgh").max() == 99_999
 
 
-def test_a_batch_with_weights():
-    batch = Batch(
-        torch.zeros(4, 0),
-        KeyedJaggedTensor(
-            keys=["item", "cart"],
-            values=torch.tensor([7, 2, 7, 7, 4, 1, 4, 1]),
-            weights=torch.tensor([1.0, 1.0, 1.0, 1.0, 0.5, 1.0, 0.25, 1.0]),
-            lengths=torch.tensor([1, 1, 1, 1, 2, 0, 2, 0]),
-        ),
-        torch.zeros(4),
-        torch.arange(4),
+def test_a_batch_with_weights(jagged_of):
+    sparse = jagged_of(
+        {"item": [[7], [2], [7], [7]], "cart": [[4, 1], [], [4, 1], []]},
+        {"item": [[1.0]] * 4, "cart": [[0.5, 1.0], [], [0.25, 1.0], []]},
     )
-    found = code_batch(batch)
+    found = code_batch(Batch(torch.zeros(4, 0), sparse, torch.zeros(4), torch.arange(4)))
     assert found.codes["item"].tolist() == [0, 1, 0, 0]
     assert found.codes["cart"].tolist() == [0, 1, 2, 1]
     assert found.lengths["cart"].tolist() == [2, 0, 2, 0]
@@ -296,14 +272,15 @@ def test_all_of_a_small_split(stores, order):
     assert np.array_equal(chosen.sessions_as_logged, column(store, "session")[chosen.as_logged])
 
 
-def test_chosen_sessions_are_whole(stores):
-    for store in stores.values():
-        everything = Counter(column(store, "session").tolist())
-        chosen = choose_sessions(store, "train", max_rows=600)
-        found = Counter(chosen.sessions.tolist())
-        assert 300 < len(chosen.rows) < 900
-        assert all(everything[session] == number for session, number in found.items())
-        assert len(chosen.as_logged) == (600 if not chosen.is_clustered else len(chosen.rows))
+@pytest.mark.parametrize("order", ["time", "sessions"])
+def test_chosen_sessions_are_whole(stores, order):
+    store = stores[order]
+    everything = Counter(column(store, "session").tolist())
+    chosen = choose_sessions(store, "train", max_rows=600)
+    found = Counter(chosen.sessions.tolist())
+    assert 300 < len(chosen.rows) < 900
+    assert all(everything[session] == number for session, number in found.items())
+    assert len(chosen.as_logged) == (600 if not chosen.is_clustered else len(chosen.rows))
 
 
 def test_only_a_span_in_the_middle_is_looked_at(stores):
@@ -327,12 +304,19 @@ def test_files_of_sessions(stores):
     assert np.array_equal(chosen.sharded(1), chosen.as_logged)
 
 
-def test_a_clustered_log_without_times_has_lost_its_order(planted_store, tmp_path):
-    chosen = choose_sessions(planted_store(tmp_path, order="sessions", time=False), "train")
+def test_a_clustered_log_without_times_has_lost_its_order(stores):
+    split = stores["no times"].split("train")
+    chosen = choose_sessions(stores["no times"], "train")
     assert chosen.is_clustered
     assert chosen.as_logged is None
     assert chosen.sharded(2) is None
     assert np.array_equal(chosen.rows, np.arange(len(chosen.rows)))
+    scales = StorageScales(split, chosen, 2)
+    scales.add(["cart"])
+    sizes = scales.sizes()
+    assert sizes.as_logged is None
+    assert sizes.sharded is None
+    assert sizes.clustered > 0
 
 
 def test_without_sessions(planted_store, tmp_path):
@@ -363,10 +347,9 @@ def test_rows_in_any_order(write_log, tmp_path):
 
 
 @pytest.mark.parametrize("order", ["time", "sessions"])
-def test_each_order_is_weighed(planted_store, tmp_path, order):
-    store = planted_store(tmp_path, order=order)
-    chosen = choose_sessions(store, "train")
-    scales = StorageScales(store.split("train"), chosen, 3)
+def test_each_order_is_weighed(stores, order):
+    split, chosen = stores[order].split("train"), choose_sessions(stores[order], "train")
+    scales = StorageScales(split, chosen, 3)
     table = scales.add(["history"])
     assert table.num_rows == len(chosen.rows)
     sizes = scales.sizes()
@@ -374,6 +357,9 @@ def test_each_order_is_weighed(planted_store, tmp_path, order):
     assert sizes.sharded != sizes.as_logged
     scales.add(["user"])
     assert scales.sizes().clustered > sizes.clustered
+    one_file = StorageScales(split, chosen, 1)
+    one_file.add(["cart"])
+    assert one_file.sizes().sharded == one_file.sizes().as_logged
 
 
 def test_a_clustered_store_leaves_out_repeats(tmp_path):
@@ -397,19 +383,3 @@ def test_a_clustered_store_leaves_out_repeats(tmp_path):
     scales.add(["cart", "cart.weights"], of_feature=True)
     written = sum(file.stat().st_size for file in store.split("train").files)
     assert scales.sizes().clustered * rows == pytest.approx(written, rel=0.02)
-
-
-def test_one_file_is_the_log_as_it_was(planted_store, tmp_path):
-    store = planted_store(tmp_path)
-    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 1)
-    scales.add(["cart"])
-    assert scales.sizes().sharded == scales.sizes().as_logged
-
-
-def test_an_order_that_is_not_known(planted_store, tmp_path):
-    store = planted_store(tmp_path, order="sessions", time=False)
-    scales = StorageScales(store.split("train"), choose_sessions(store, "train"), 2)
-    scales.add(["cart"])
-    assert scales.sizes().as_logged is None
-    assert scales.sizes().sharded is None
-    assert scales.sizes().clustered > 0

@@ -10,12 +10,7 @@ import pytest
 from pyarrow import parquet
 
 from windrow.comm.errors import DataError
-from windrow.recsys.log.clustering.log_files import (
-    DESCRIPTION_NAME,
-    LogFiles,
-    check_session_type,
-    check_time_type,
-)
+from windrow.recsys.log.clustering.log_files import DESCRIPTION_NAME, LogFiles, check_session_type, check_time_type
 
 TABLE = pa.table({"a": [1, 2, 3], "b": ["x", "y", None]})
 
@@ -100,18 +95,9 @@ TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
 @pytest.mark.parametrize(
     ("make", "words"),
     [
-        (
-            lambda f: [write(f / "1"), write(f / "2", OTHER_TYPE)],
-            "2 and .*1 differ in column 'a': double and int64",
-        ),
-        (
-            lambda f: [write(f / "1"), write(f / "2", TABLE.select(["a"]))],
-            "column 'b': there is none and string",
-        ),
-        (
-            lambda f: [write(f / "1", TABLE.select(["a"])), write(f / "2")],
-            "column 'b': string and there is none",
-        ),
+        (lambda f: [write(f / "1"), write(f / "2", OTHER_TYPE)], "2 and .*1 differ in column 'a': double and int64"),
+        (lambda f: [write(f / "1"), write(f / "2", TABLE.select(["a"]))], "column 'b': there is none and string"),
+        (lambda f: [write(f / "1", TABLE.select(["a"])), write(f / "2")], "column 'b': string and there is none"),
         (lambda f: [write(f / "1", TWO_OF_ONE_NAME)], "two columns of one name: a, a"),
         (lambda f: [write(f / "1", TABLE.slice(0, 0))], "there are no rows in the log"),
         (lambda f: [touched(f / "1", "a,b\n1,x\n")], "no readable Parquet file"),
@@ -120,10 +106,7 @@ TWO_OF_ONE_NAME = pa.table([[1], [2]], names=["a", "a"])
         (lambda f: [f / "*.parquet"], r"\*\.parquet: no file matches; correct the path"),
         (lambda f: [write(f / "1.parquet"), f], "named twice"),
         (lambda f: [clustered_beside(f) / "*" / "*.parquet"], "takes in .*out, .* name that folder itself"),
-        (
-            lambda f: [clustered_beside(f)],
-            r"log takes in the clustered log .*out, whose rows would count twice",
-        ),
+        (lambda f: [clustered_beside(f)], r"log takes in the clustered log .*out, whose rows would count twice"),
         (no_utf8, r"caf\\xe9\.parquet' is no UTF-8, which Arrow needs: rename it"),
     ],
 )
@@ -176,12 +159,7 @@ VIEW = pa.string_view()
         (WORD, WORD, pa.string(), ["a", None]),
         (SMALL, SMALL, pa.binary(), [b"a", None]),
         (pa.list_(WORD), pa.list_(WORD), pa.list_(pa.string()), [["a", None], None]),
-        (
-            pa.struct([("x", WORD)]),
-            pa.struct([("x", WORD)]),
-            pa.struct([("x", pa.string())]),
-            [{"x": "a"}, None],
-        ),
+        (pa.struct([("x", WORD)]), pa.struct([("x", WORD)]), pa.struct([("x", pa.string())]), [{"x": "a"}, None]),
         (RANK, RANK, RANK, ["a", None]),
     ],
     ids=str,

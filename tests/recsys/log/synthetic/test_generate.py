@@ -8,12 +8,7 @@ from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.log.options import FeatureOptions
 from windrow.recsys.log.synthetic import generate
-from windrow.recsys.log.synthetic.generate import (
-    generate_log,
-    recipe_groups,
-    session_batches,
-    session_log_recipe,
-)
+from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_batches, session_log_recipe
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions, recd
 
 SMALL = recd(length_scale=0.05, rows_scale=0.001)

@@ -57,10 +57,7 @@ def test_wrong_groups(settings, words):
         ({"click_share": 1.0}, "click_share = 1.0"),
         ({"groups": (FeatureGroup(name="g", features=(ITEM, ITEM)),)}, "two columns are called 'item'"),
         ({"groups": (FeatureGroup(name="g", dense=("session",)),)}, "two columns are called 'session'"),
-        (
-            {"groups": (FeatureGroup(name="g", dense=("a",)), FeatureGroup(name="g", dense=("b",)))},
-            "two groups",
-        ),
+        ({"groups": (FeatureGroup(name="g", dense=("a",)), FeatureGroup(name="g", dense=("b",)))}, "two groups"),
     ],
 )
 def test_wrong_logs(settings, words):

@@ -14,13 +14,7 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.random import GOLDEN, MASK, mix64
 from windrow.recsys.log.synthetic import sessions as module
 from windrow.recsys.log.synthetic.options import FeatureGroup, SessionFeature, SessionLogOptions
-from windrow.recsys.log.synthetic.sessions import (
-    Samples,
-    draw_samples,
-    popularity,
-    sample_blocks,
-    sessions_for,
-)
+from windrow.recsys.log.synthetic.sessions import Samples, draw_samples, popularity, sample_blocks, sessions_for
 from windrow.recsys.log.synthetic.values_kernels import draw_dense, draw_ids, id_effects, walk
 
 OPTIONS = SessionLogOptions(groups=(FeatureGroup(name="g", dense=("a",)),), concurrent_sessions=20)
@@ -144,7 +138,7 @@ def lists(values, name):
     return [values.ids[name][a:b].tolist() for a, b in itertools.pairwise(offsets)]
 
 
-def test_a_sample_does_not_depend_on_the_others_or_on_threads():
+def test_a_sample_depends_on_the_seed_and_not_on_the_others_or_on_threads():
     chosen = samples()
     whole = draw_samples(VALUED, chosen)
     with ThreadPoolExecutor(3) as pool:
@@ -156,12 +150,8 @@ def test_a_sample_does_not_depend_on_the_others_or_on_threads():
         np.testing.assert_array_equal(whole.ids[name], backwards.ids[name][::-1])
     for name in ("price", "age"):
         np.testing.assert_array_equal(whole.dense[name], backwards.dense[name][::-1])
-
-
-def test_seeds_give_other_logs():
-    chosen = samples()
-    other = draw_samples(dataclasses.replace(VALUED, seed=4), chosen)
-    assert (draw_samples(VALUED, chosen).ids["user"] != other.ids["user"]).mean() > 0.9
+    other_seed = draw_samples(dataclasses.replace(VALUED, seed=4), chosen)
+    assert (whole.ids["user"] != other_seed.ids["user"]).mean() > 0.9
 
 
 def test_features_of_a_group_have_lists_of_one_length_and_change_together():

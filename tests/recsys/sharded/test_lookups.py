@@ -1,5 +1,6 @@
-"""A collection under any plan against bag after bag in one process."""
+"""Both collections under any plan against bag after bag, and row after row, in one process."""
 
+from functools import partial
 from itertools import pairwise
 
 import numpy as np
@@ -14,13 +15,12 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.partition.tables.plan import Plan, Replica, Shard
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
-from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.tables.options import EmbeddingConfig, TableOptions
 
 KINDS = ["table", "one rank", "row", "column", "grid", "replicated", "mixed", "rows on every rank"]
 STEPS = 3
 SAMPLES = [5, 0, 3, 7]
-
-
 SEVERAL = [["tag", "item"], ["user", "unknown"]]
 GROUPS = [
     *(pytest.param(kind, SEVERAL, id=f"{kind}-several") for kind in KINDS),
@@ -35,44 +35,58 @@ def draw_for(small, step, rank, groups=()):
     return draw(10 * step + rank, SAMPLES[(rank + step) % 4], empty=step == STEPS - 1 and rank > 0)
 
 
-def upstream(num_samples: int, width: int, rank: int) -> torch.Tensor:
-    return torch.linspace(-1, 1, num_samples * width).view(num_samples, width) * (rank + 1)
+def loss_of(values: list[torch.Tensor], rank: int) -> torch.Tensor:
+    factors = [torch.linspace(-1, 1, one.numel()).view_as(one) * (rank + 1) for one in values]
+    return sum((one.tanh() * factor).sum() for one, factor in zip(values, factors, strict=True))
 
 
-def train(world, small, kind, *, tables, weighted=False, optimizer="sgd", groups=()):
-    """STEPS steps; returns pooled values of each, and the tables."""
-    options = TableOptions(optimizer=optimizer, learning_rate=0.5)
-    plan = kind if isinstance(kind, Plan) else small.make_plan(kind, world.size)
-    collection = EmbeddingBagCollection(
-        tables, weighted, world=world, plan=plan, groups=groups, optimizer=options, seed=3
-    )
+def values_of(collection, result) -> list[torch.Tensor]:
+    """All pooled values as one, or the rows of each embedding."""
+    if isinstance(collection, EmbeddingBagCollection):
+        assert result.keys() == collection.embedding_names
+        return [result.values()]
+    return [rows.values() for rows in result.values()]
+
+
+def train(world, small, kind, *, tables, weighted=False, groups=()):
+    """STEPS steps; returns tables before, values of each step, and tables after. Rows, where tables do not pool."""
+    options = TableOptions(optimizer="sgd", learning_rate=0.5)
+    plan = kind if isinstance(kind, Plan) else small.make_plan(kind, world.size, tables)
+    make = EmbeddingCollection if tables is small.equal_dims else partial(EmbeddingBagCollection, is_weighted=weighted)
+    collection = make(tables, world=world, plan=plan, groups=groups, optimizer=options, seed=3)
     before = small.local(collection)
     reducer = GradientReducer(world, collection.replicated_parameters())
-    pooled = []
+    found = []
     for step in range(STEPS):
         drawn = draw_for(small, step, world.rank, groups)
         known = [[feature for feature in group if feature in drawn] for group in groups]
         reducer.start()
         result = collection(*small.deduplicated(drawn, known, weighted=weighted))
-        assert result.keys() == collection.embedding_names
-        values = result.values()
-        pooled.append(values.detach().clone())
-        (values.tanh() * upstream(*values.shape, world.rank)).sum().backward()
+        values = values_of(collection, result)
+        if tables is small.equal_dims:
+            assert result["history"].lengths().tolist() == [len(bag) for bag in drawn["history"]]
+        found.append([one.detach().clone() for one in values])
+        loss_of(values, world.rank).backward()
         reducer.finish()
         collection.step()
-    return before, pooled, small.local(collection)
+    return before, found, small.local(collection)
+
+
+def expected_values(small, weights, drawn, tables, weighted) -> list[torch.Tensor]:
+    if tables is not small.equal_dims:
+        return [small.reference_pooled(tables, weights, drawn, weighted=weighted)]
+    return [weights[t.name][[i for bag in drawn[name] for i in bag]] for t in tables for name in t.feature_names]
 
 
 def check_against_reference(small, results, *, tables, weighted=False, groups=()):
-    size = len(results)
     weights = {n: t.clone().requires_grad_() for n, t in small.assembled(r[0] for r in results).items()}
     for step in range(STEPS):
         loss = sum(weight.sum() for weight in weights.values()) * 0
-        for rank in range(size):
-            drawn = draw_for(small, step, rank, groups)
-            expected = small.reference_pooled(tables, weights, drawn, weighted=weighted)
-            torch.testing.assert_close(results[rank][1][step], expected.detach(), rtol=1e-5, atol=1e-6)
-            loss = loss + (expected.tanh() * upstream(*expected.shape, rank)).sum()
+        for rank, (_, found, _) in enumerate(results):
+            expected = expected_values(small, weights, draw_for(small, step, rank, groups), tables, weighted)
+            for mine, wanted in zip(found[step], expected, strict=True):
+                torch.testing.assert_close(mine, wanted.detach(), rtol=1e-5, atol=1e-6)
+            loss = loss + loss_of(expected, rank)
         loss.backward()
         with torch.no_grad():
             for weight in weights.values():
@@ -89,23 +103,29 @@ def test_values_and_updates_equal_those_of_one_process(spmd, small, kind):
     check_against_reference(small, results, tables=small.tables)
 
 
-@pytest.mark.parametrize("kind", ["table", "mixed"])
-def test_weights_of_ids(spmd, small, kind):
-    results = spmd(lambda world: train(world, small, kind, tables=small.sums, weighted=True))
-    check_against_reference(small, results, tables=small.sums, weighted=True)
-
-
 @pytest.mark.parametrize(("kind", "groups"), GROUPS)
 def test_deduplicated_lists_give_the_same(spmd, small, kind, groups):
     results = spmd(lambda world: train(world, small, kind, tables=small.tables, groups=groups))
     check_against_reference(small, results, tables=small.tables, groups=groups)
 
 
+@pytest.mark.parametrize("groups", [(), [["history", "tag"]]], ids=["plain", "deduplicated"])
 @pytest.mark.parametrize("kind", ["table", "mixed"])
-def test_deduplicated_lists_with_weights(spmd, small, kind):
-    groups = [["history", "tag"]]
-    results = spmd(lambda world: train(world, small, kind, tables=small.sums, weighted=True, groups=groups))
-    check_against_reference(small, results, tables=small.sums, weighted=True, groups=groups)
+def test_weights_of_ids(spmd, small, kind, groups):
+    options = {"tables": small.sums, "weighted": True, "groups": groups}
+    check_against_reference(small, spmd(lambda world: train(world, small, kind, **options)), **options)
+
+
+@pytest.mark.parametrize(
+    ("kind", "groups"),
+    [
+        *((kind, ()) for kind in KINDS if kind != "one rank"),
+        *((kind, [["history"], ["tag", "item"]]) for kind in ("row", "grid", "mixed")),
+    ],
+)
+def test_rows_and_updates_equal_those_of_one_process(spmd, small, kind, groups):
+    options = {"tables": small.equal_dims, "groups": groups}
+    check_against_reference(small, spmd(lambda world: train(world, small, kind, **options)), **options)
 
 
 @pytest.mark.parametrize("optimizer", ["rowwise_adagrad", "adagrad", "adam"])
@@ -266,3 +286,38 @@ def test_random_plans(small, seed, size):
     groups = [group for group in (features[:2], features[2:3]) if generator.random() < 0.7]
     results = Loopback.run(size, lambda world: train(world, small, plan, tables=small.tables, groups=groups))
     check_against_reference(small, results, tables=small.tables, groups=groups)
+
+
+def test_rows_are_those_of_torchrec(small):
+    from torchrec.modules.embedding_configs import EmbeddingConfig as TheirConfig
+    from torchrec.modules.embedding_modules import EmbeddingCollection as Theirs
+
+    with torch.random.fork_rng(devices=[]):
+        theirs = Theirs([
+            TheirConfig(
+                name=t.name,
+                num_embeddings=t.num_embeddings,
+                embedding_dim=t.embedding_dim,
+                feature_names=list(t.feature_names),
+            )
+            for t in small.equal_dims
+        ])  # fmt: skip
+    ours = EmbeddingCollection(theirs.embedding_configs())
+    with torch.no_grad():
+        for piece, weight in small.local(ours):
+            theirs.embeddings[piece.name].weight.copy_(weight)
+    batch = small.jagged(small.draw(4, 9))
+    expected, found = theirs(batch), ours(batch)
+    assert list(found) == list(expected)
+    for name, rows in expected.items():
+        assert torch.equal(found[name].values(), rows.values())
+        assert torch.equal(found[name].lengths(), rows.lengths())
+        assert torch.equal(found[name].offsets(), rows.offsets())
+
+
+def test_rows_have_one_dim():
+    with pytest.raises(RecipeError, match=r"got \[4, 8\]"):
+        EmbeddingCollection([
+            EmbeddingConfig(name="a", num_embeddings=3, embedding_dim=4),
+            EmbeddingConfig(name="b", num_embeddings=3, embedding_dim=8),
+        ])  # fmt: skip
