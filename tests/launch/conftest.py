@@ -207,14 +207,7 @@ def _log_placement(ranks: int) -> dict[str, Any]:
     """Table 0 is cut by rows, table 1 is copied, table 2 is whole on the last rank."""
 
     def shard(rank: int, first: int, rows: int) -> dict[str, int]:
-        return {
-            "rank": rank,
-            "first_row": first,
-            "rows": rows,
-            "first_column": 0,
-            "columns": 8,
-            "bytes": 32 * rows,
-        }
+        return {"rank": rank, "first_row": first, "rows": rows, "first_column": 0, "columns": 8, "bytes": 32 * rows}
 
     shards = {
         "row-wise": [shard(rank, 100 * rank, 100) for rank in range(ranks)],
@@ -222,14 +215,7 @@ def _log_placement(ranks: int) -> dict[str, Any]:
         "table-wise": [shard(ranks - 1, 0, 50)],
     }
     tables = [
-        {
-            "name": f"table {number}",
-            "rows": rows,
-            "dim": 8,
-            "bytes": 32 * rows,
-            "plan": plan,
-            "shards": shards[plan],
-        }
+        {"name": f"table {number}", "rows": rows, "dim": 8, "bytes": 32 * rows, "plan": plan, "shards": shards[plan]}
         for number, (plan, rows) in enumerate({"row-wise": 100 * ranks, "replicated": 10, "table-wise": 50}.items())
     ]
     return {"kind": "log", "world_size": ranks, "tables": tables}

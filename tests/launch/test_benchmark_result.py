@@ -284,8 +284,7 @@ def test_ratio_needs_paired_samples() -> None:
 
 def compared(**seconds: tuple[float, ...]) -> Comparison:
     return Comparison(
-        baseline=next(iter(seconds)),
-        variants={name: Measurement(seconds=each) for name, each in seconds.items()},
+        baseline=next(iter(seconds)), variants={name: Measurement(seconds=each) for name, each in seconds.items()}
     )
 
 

@@ -468,12 +468,7 @@ def save_weights(folder: Path, epoch: int, *, best: bool) -> Path:
     """A checkpoint whose weights are the number of the epoch."""
     begin_checkpoint(folder, (epoch, 0), with_tables=False)
     header = CheckpointHeader(
-        recipe=make().decisive_settings(),
-        data_fingerprint="f" * 64,
-        epoch=epoch,
-        step=0,
-        world_size=5,
-        best=best,
+        recipe=make().decisive_settings(), data_fingerprint="f" * 64, epoch=epoch, step=0, world_size=5, best=best
     )
     state = {"trainer": {"model": {"w": torch.full((3,), float(epoch))}, "optimizer": {}}}
     return save_checkpoint(folder, header, state, keep=5)

@@ -202,11 +202,7 @@ def test_every_rank_is_told_apart(size: int) -> None:
     assert gathered.rows_remote == gathered.rows_fetched == sum(rank.rows_remote for rank in gathered.ranks)
     assert gathered.seconds == size
     for number, rank in enumerate(gathered.ranks):
-        assert (rank.host, rank.seconds, rank.stage_seconds) == (
-            os.uname().nodename,
-            1.0 + number,
-            {"wait": 0.5},
-        )
+        assert (rank.host, rank.seconds, rank.stage_seconds) == (os.uname().nodename, 1.0 + number, {"wait": 0.5})
         assert rank.peak_memory_bytes > 0
         sent = rank.bytes_sent.get("rows", [0] * size)
         assert sent == [0 if peer == number else 8 * (number + peer) for peer in range(size)]

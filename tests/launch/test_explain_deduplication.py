@@ -7,11 +7,7 @@ import tomllib
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.explain_deduplication import (
-    describe_deduplication,
-    describe_groups,
-    explain_deduplication,
-)
+from windrow.launch.explain_deduplication import describe_deduplication, describe_groups, explain_deduplication
 from windrow.launch.log_survey import groups_for, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
@@ -127,11 +123,7 @@ def test_the_table_of_steps(folders):
 
 def test_what_depends_on_ranks_and_model(folders):
     text = described(
-        folders["sessions"],
-        "training.shuffle=none",
-        "model.sequences=[]",
-        "model.sequence_query=none",
-        ranks=1,
+        folders["sessions"], "training.shuffle=none", "model.sequences=[]", "model.sequence_query=none", ranks=1
     )
     assert "proposed, the recipe has none" in text
     assert "one rank sends nothing: --ranks N" in text

@@ -144,17 +144,7 @@ def row_of(epoch: int, **changes: object) -> EpochRecord:
 
 def test_rows_stand_under_their_header() -> None:
     header, rule, row = EpochTable().lines(row_of(1))
-    names = [
-        "epoch",
-        "loss",
-        "val roc_auc",
-        "test roc_auc",
-        "total s",
-        "sample",
-        "fetch",
-        "rows",
-        "fetched",
-    ]
+    names = ["epoch", "loss", "val roc_auc", "test roc_auc", "total s", "sample", "fetch", "rows", "fetched"]
     assert re.split(r" {2,}", header.strip()) == names
     assert set(rule) == {"-", " "}
     assert row.split() == ["1", "0.50000", "0.8123", "0.8000", "1.25", "0.50", "0.25", "12.3k", "1.0", "MiB"]
@@ -180,13 +170,7 @@ def test_chosen_figures_get_columns() -> None:
     table = EpochTable(figures={"test normalised entropy": "test NE", "samples per second": "samples/s"})
     figures = {"test normalised entropy": 0.98765, "other": 1.0, "samples per second": 12_345.6}
     header, _, row = table.lines(row_of(1, figures=figures))
-    assert re.split(r" {2,}", header.strip())[2:7] == [
-        "val roc_auc",
-        "test roc_auc",
-        "test NE",
-        "samples/s",
-        "total s",
-    ]
+    assert re.split(r" {2,}", header.strip())[2:7] == ["val roc_auc", "test roc_auc", "test NE", "samples/s", "total s"]
     assert row.split()[4:6] == ["0.9877", "12346"]
     assert table.lines(row_of(2))[0].split()[4:6] == ["-", "-"]
 
@@ -319,11 +303,7 @@ def test_lines_that_are_none_are_named(tmp_path: Path, line: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-@given(
-    losses=st.lists(NUMBERS, max_size=6),
-    finished=st.integers(0, 7),
-    rest=st.text(alphabet='[{"1', max_size=5),
-)
+@given(losses=st.lists(NUMBERS, max_size=6), finished=st.integers(0, 7), rest=st.text(alphabet='[{"1', max_size=5))
 def test_what_is_run_again_is_forgotten(
     tmp_path_factory: pytest.TempPathFactory, losses: list[float], finished: int, rest: str
 ) -> None:

@@ -93,11 +93,7 @@ def test_the_world_of_sums_is_chosen_by_what_is_known(tmp_path, monkeypatch):
 
         return set(Loopback.run(size, body))
 
-    assert [kinds(topology) for topology in ("flat", "hierarchical", "auto")] == [
-        {"flat"},
-        {"by hosts"},
-        {"flat"},
-    ]
+    assert [kinds(topology) for topology in ("flat", "hierarchical", "auto")] == [{"flat"}, {"by hosts"}, {"flat"}]
     assert kinds("hierarchical", size=2) == {"flat"}
     hosts = ["a", "b", "a", "b"]
     file = cached_file(cache_folder(), hosts, backend="Loopback", device="cpu")

@@ -154,10 +154,7 @@ def test_summary(tmp_path: Path) -> None:
         paths=(tmp_path / "log.parquet",),
         format="parquet",
         dense=("p",),
-        features={
-            "word": FeatureOptions(min_count=2),
-            "tags": FeatureOptions(ids="hash", rows=1000, multi_hot=True),
-        },
+        features={"word": FeatureOptions(min_count=2), "tags": FeatureOptions(ids="hash", rows=1000, multi_hot=True)},
     )
     store = prepare_log(tmp_path / "store", log, LogSplitOptions(fractions=(1.0, 0.0, 0.0)))
     cells = [line.split() for line in log_summary(store)]

@@ -18,12 +18,7 @@ from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
 from windrow.launch import partitioning
-from windrow.launch.partitioning import (
-    PartitionJob,
-    graph_to_store,
-    partition_to_store,
-    store_arrays,
-)
+from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays
 from windrow.launch.recipe import make_recipe
 from windrow.launch.terminal import LineProgress, Progress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
@@ -83,12 +78,7 @@ def test_the_vertices_that_a_part_needs_most_come_first(tmp_path: Path) -> None:
     graph = community_graph(300, 3, seed=4, num_features=5)
     graph_to_store(graph, tmp_path / "store", RANDOM, sampler=SAMPLER, training=TRAINING)
     store = PartitionStore.open(tmp_path / "store")
-    assert store.metadata["order"] == {
-        "by": "vip",
-        "fanouts": [2, 1],
-        "batch_size": 7,
-        "seed_order": "local",
-    }
+    assert store.metadata["order"] == {"by": "vip", "fanouts": [2, 1], "batch_size": 7, "seed_order": "local"}
     order = order_from_metadata(store.metadata, store=store.path)
     assert order is not None
     priorities = vertex_priorities(graph, store.book.assignment(), 3, order)

@@ -29,12 +29,7 @@ from windrow.launch.cache_choice import choose_inference_cache
 from windrow.launch.checkpoint import load_best, load_latest
 from windrow.launch.journal import read_records
 from windrow.launch.partitioning import graph_to_store
-from windrow.launch.prediction import (
-    PredictionOptions,
-    PredictionResult,
-    predict,
-    prediction_file,
-)
+from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.run_folder import open_run_folder
 from windrow.launch.training import train
@@ -155,12 +150,7 @@ def test_splits_alone_are_predicted_and_measured(prepared: Path, tmp_path: Path)
     for method in ("exact", "sampled"):
         some = tmp_path / f"{method}.parquet"
         result = predicted(
-            recipe,
-            run,
-            some,
-            splits=("test", "train"),
-            method=method,
-            fanouts=(-1, -1)[: 2 * (method == "sampled")],
+            recipe, run, some, splits=("test", "train"), method=method, fanouts=(-1, -1)[: 2 * (method == "sampled")]
         )
         wanted = torch.cat([graph.test_ids, graph.train_ids]).sort().values
         found, whole = table(some), table(everything)
@@ -249,10 +239,7 @@ def test_two_ranks_predict_what_one_does(shared_tmp_path: Path) -> None:
         rows = table(folder / "some.parquet")
         assert torch.equal(rows["vertex"], wanted)
         torch.testing.assert_close(
-            rows["probability"],
-            table(folder / "sampled.parquet")["probability"][wanted],
-            rtol=1e-4,
-            atol=1e-5,
+            rows["probability"], table(folder / "sampled.parquet")["probability"][wanted], rtol=1e-4, atol=1e-5
         )
     MPI.COMM_WORLD.Barrier()
 
@@ -279,13 +266,7 @@ def test_another_model_or_graph(prepared: Path, tmp_path: Path) -> None:
     assert graph.features is not None
     graph.features[3, 2] += 1
     store_graph(tmp_path, graph, 1)
-    refused(
-        make(prepared, store=str(tmp_path / "store-1")),
-        run,
-        out,
-        StoreError,
-        "another graph than the run was",
-    )
+    refused(make(prepared, store=str(tmp_path / "store-1")), run, out, StoreError, "another graph than the run was")
 
 
 def test_a_run_that_was_never_evaluated_has_a_latest_checkpoint(prepared: Path, tmp_path: Path) -> None:
@@ -430,15 +411,9 @@ def write(path: Path, task: Task, logits: torch.Tensor, *, chunk: int) -> None:
 @pytest.mark.parametrize(
     ("task", "schema"),
     [
-        (
-            "single-label",
-            ["vertex: int64 not null", "prediction: int32 not null", "probability: float not null"],
-        ),
+        ("single-label", ["vertex: int64 not null", "prediction: int32 not null", "probability: float not null"]),
         ("binary", ["vertex: int64 not null", "probability: float not null"]),
-        (
-            "multi-label",
-            ["vertex: int64 not null", "probabilities: fixed_size_list<element: float>[3] not null"],
-        ),
+        ("multi-label", ["vertex: int64 not null", "probabilities: fixed_size_list<element: float>[3] not null"]),
     ],
 )
 def test_chunks_are_row_groups_of_one_table(tmp_path: Path, task: Task, schema: list[str]) -> None:

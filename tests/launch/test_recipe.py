@@ -152,10 +152,7 @@ def test_interactions_need_no_store() -> None:
     [
         ({"log": INTERACTIONS["log"], "store": "s"}, 'format = "interactions" and model.kind = "dlrm"'),
         ({"log": {"paths": ["a.csv"], "format": "csv"}}, "needs a value for 'store'"),
-        (
-            INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}},
-            "give one path in log.paths",
-        ),
+        (INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}}, "give one path in log.paths"),
         (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "are for prepared logs"),
         (
             {
@@ -184,10 +181,7 @@ def test_a_recipe_survives_its_file(tmp_path: Path, click_recipe: Callable[..., 
     ("changes", "words"),
     [
         ({"log": {"featurs": {}}}, r"\[log\] has no key 'featurs'. Did you mean 'features'"),
-        (
-            {"log": {"features": {"item": {"row": 3}}}},
-            r"\[log\.features\.item\] has no key 'row'. Did you mean 'rows'",
-        ),
+        ({"log": {"features": {"item": {"row": 3}}}}, r"\[log\.features\.item\] has no key 'row'. Did you mean 'rows'"),
         ({"tables": {"dim": 3}}, r"\[tables\].*dim = 3"),
         ({"training": {"epochs": 0}}, r"\[training\].*epochs = 0"),
         ({"plan": {"planner": "magic"}}, r'\[plan\] planner = "magic": expected one of'),
@@ -212,10 +206,5 @@ def test_what_a_checkpoint_depends_on(click_recipe: Callable[..., Recommendation
     recipe = click_recipe(Path("/a"))
     elsewhere = click_recipe(Path("/b"), plan={"planner": "row_wise"}, run={"threads": 3})
     assert recipe.decisive_settings() == elsewhere.decisive_settings()
-    for changes in (
-        {"run": {"seed": 1}},
-        {"tables": {"dim": 4}},
-        {"training": {"batch_size": 7}},
-        DEDUPLICATED,
-    ):
+    for changes in ({"run": {"seed": 1}}, {"tables": {"dim": 4}}, {"training": {"batch_size": 7}}, DEDUPLICATED):
         assert recipe.decisive_settings() != click_recipe(Path("/a"), **changes).decisive_settings()

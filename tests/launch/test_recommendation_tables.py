@@ -100,15 +100,9 @@ def test_sections_of_single_tables(
     memory = {spec.name: spec.num_bytes for spec in log_table_specs(recipe, store)}
     assert memory == {"item": 50 * (16 * 2 + 4), "user": 20 * (8 * 4 + 4), "tags": 9 * 8 * 4}
     for tables, said in (
-        (
-            {"usr": {"dim": 8}},
-            r"tables.usr: there is no such table. Did you mean 'user'\? Tables: item, user, tags",
-        ),
+        ({"usr": {"dim": 8}}, r"tables.usr: there is no such table. Did you mean 'user'\? Tables: item, user, tags"),
         ({"user": {"dmi": 8}}, r"\[tables.user\] has no key 'dmi'. Did you mean 'dim'"),
-        (
-            {"user": {"form": "robe"}},
-            r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'",
-        ),
+        ({"user": {"form": "robe"}}, r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'"),
         ({"usr": 3}, r"\[tables\] has no key 'usr'"),
         ({"user": {"dim": 6}}, r"\[tables\] table 'user': tables.dim = 6: must be a multiple of 4"),
     ):
@@ -172,10 +166,7 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
         return [
             (
                 part.piece.name,
-                torch.equal(
-                    part.tensor,
-                    torch.from_numpy(rows[slice(*part.piece.rows), slice(*part.piece.columns)]),
-                ),
+                torch.equal(part.tensor, torch.from_numpy(rows[slice(*part.piece.rows), slice(*part.piece.columns)])),
             )
             for batch in bags.local_tables()
             for part in batch.state()

@@ -228,9 +228,7 @@ def test_a_graph_job_of_two_ranks(shared_tmp_path: Path, graph_file: Path) -> No
 
 @pytest.mark.parallel(2)
 def test_a_recommendation_job_of_two_ranks(
-    shared_tmp_path: Path,
-    click_recipe: Callable[..., AnyRecipe],
-    prepare_clicks: Callable[[Path], None],
+    shared_tmp_path: Path, click_recipe: Callable[..., AnyRecipe], prepare_clicks: Callable[[Path], None]
 ) -> None:
     if launched_rank() == 0:
         prepare_clicks(shared_tmp_path)
@@ -464,12 +462,7 @@ spans = st.builds(
 def trace_of(spans, *, rank=2, dropped=0, offset_ns=0, uncertainty_ns=1500):
     offset = ClockOffset(0, offset_ns, uncertainty_ns)
     return RankTrace(
-        rank=rank,
-        host="far",
-        data="graph",
-        spans=spans,
-        dropped=dropped,
-        alignment=ClockAlignment(offset, offset),
+        rank=rank, host="far", data="graph", spans=spans, dropped=dropped, alignment=ClockAlignment(offset, offset)
     )
 
 
@@ -480,8 +473,7 @@ def parse(trace, *, origin_ns=0):
 def most_at_once(intervals):
     """The slow way: how many are open just after each begins."""
     return max(
-        (sum(b <= begin < e or (b, e) == (begin, begin) for b, e in intervals) for begin, _ in intervals),
-        default=0,
+        (sum(b <= begin < e or (b, e) == (begin, begin) for b, e in intervals) for begin, _ in intervals), default=0
     )
 
 
@@ -552,10 +544,7 @@ def test_messages_are_told_from_work():
         for event in parse(trace_of([Span("features: rows", 0, 9000, "exchange", 10, 20), Span("forward", 0, 9000)]))
         if event["ph"] == "X"
     ]
-    assert (exchange["cat"], exchange["args"]) == (
-        "communication",
-        {"bytes sent": 10, "bytes received": 20},
-    )
+    assert (exchange["cat"], exchange["args"]) == ("communication", {"bytes sent": 10, "bytes received": 20})
     assert work["cat"] == "work"
     assert "args" not in work
 

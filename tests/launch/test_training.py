@@ -182,11 +182,7 @@ def test_a_resumed_run_ends_bit_for_bit_as_an_uninterrupted_one(folder: Path, af
     recipe = make(folder)
     whole = train(recipe, run_folder=folder / "whole")
     resumed = train(recipe, resume=killed_run(folder, recipe, after=after))
-    assert (resumed.best_epoch, resumed.validation, resumed.test) == (
-        whole.best_epoch,
-        whole.validation,
-        whole.test,
-    )
+    assert (resumed.best_epoch, resumed.validation, resumed.test) == (whole.best_epoch, whole.validation, whole.test)
     ends = [load_latest(folder / name / "checkpoints") for name in ("run", "whole")]
     assert ends[0].header == ends[1].header
     assert_same(ends[0].state, ends[1].state)
@@ -299,11 +295,7 @@ def test_another_number_of_parts(folder: Path) -> None:
 
 @pytest.mark.parametrize(
     ("name", "damage"),
-    [
-        ("parts/00000/features.npy", "truncated"),
-        ("shared/indices.npy", "altered"),
-        ("shared/labels.npy", "gone"),
-    ],
+    [("parts/00000/features.npy", "truncated"), ("shared/indices.npy", "altered"), ("shared/labels.npy", "gone")],
 )
 def test_a_damaged_store(folder: Path, name: str, damage: str) -> None:
     file = folder / "store" / name

@@ -51,11 +51,7 @@ def measured_rows(asked: Recipe, alpha: float, epochs: int) -> float:
     for part in range(PARTS):
         graph = PartitionedGraph.open(asked.store, rank=part, size=PARTS)
         sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            asked.sampler.fanouts,
-            seed=asked.run.seed,
-            original_ids=graph.original_ids,
+            graph.indptr, graph.indices, asked.sampler.fanouts, seed=asked.run.seed, original_ids=graph.original_ids
         )
         counts = count_accesses(sampler, seed_order(graph, part, asked), range(epochs))
         counts[slice(*graph.own_range)] = 0

@@ -37,11 +37,7 @@ def test_a_recipe_names_graph_and_store_and_options_win(graph_file: Path, tmp_pa
     recipe = tmp_path / "r.toml"
     write_toml(
         recipe,
-        {
-            "store": "stores/a",
-            "graph": {"path": graph_file.name},
-            "partition": {"num_parts": 2, "method": "random"},
-        },
+        {"store": "stores/a", "graph": {"path": graph_file.name}, "partition": {"num_parts": 2, "method": "random"}},
     )
     assert main(["partition", str(recipe)]) == 0
     assert PartitionStore.open(tmp_path / "stores" / "a").book.num_parts == 2
@@ -60,10 +56,7 @@ def test_a_recipe_names_graph_and_store_and_options_win(graph_file: Path, tmp_pa
         (["--graph", "g.npz", "--out", "s"], "g.npz: no such file"),
         (["--graph", "g.npz", "--out", "s", "--method", "metiss"], "method = 'metiss'"),
         (["--graph", "g.npz", "--out", "s", "--parts", "0"], "num_parts = 0"),
-        (
-            ["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[0]"],
-            "sampler.fanouts = [0]: each must be",
-        ),
+        (["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[0]"], "sampler.fanouts = [0]: each must be"),
         (["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[]"], "sampler.fanouts = []: give one"),
     ],
 )

@@ -107,17 +107,10 @@ def test_a_recommendation_run_is_refused(
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["--fanouts", "5,5"], "--fanouts 5,5 with --method exact"),
-        (["--set", "model.hiden=3"], "no key 'hiden'"),
-    ],
+    [(["--fanouts", "5,5"], "--fanouts 5,5 with --method exact"), (["--set", "model.hiden=3"], "no key 'hiden'")],
 )
 def test_wrong_use_is_refused(
-    run_folder: Path,
-    calls: list[Any],
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    run_folder: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert main(["predict", str(run_folder), *arguments]) == 2
     assert words in capsys.readouterr().err

@@ -26,10 +26,7 @@ def report_with(*arguments: object) -> int:
 
 
 def test_a_page_is_written_and_named(
-    make_run: Callable[[str, str], Path],
-    result_file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    make_run: Callable[[str, str], Path], result_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
     runs = [make_run("graph", "one"), make_run("graph", "two")]

@@ -132,11 +132,7 @@ def test_summary() -> None:
     ],
 )
 def test_a_bad_recipe_is_refused_before_training(
-    tmp_path: Path,
-    calls: list[Any],
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-    words: str,
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], changes: dict[str, Any], words: str
 ) -> None:
     write_toml(tmp_path / "r.toml", RECIPE | changes)
     assert main(["train", str(tmp_path / "r.toml")]) == 2

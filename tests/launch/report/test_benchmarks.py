@@ -102,13 +102,7 @@ def test_settings_head_their_groups_and_baselines_are_not_drawn(result: Benchmar
     )
     labels = [note.text for note in view.layout.annotations]
     assert labels[0] == "<b>&lt;a&gt;</b>, against raw"
-    assert [label.partition(":")[0] for label in labels] == [
-        labels[0],
-        "one",
-        "<b>c</b>, against raw",
-        "x",
-        "y",
-    ]
+    assert [label.partition(":")[0] for label in labels] == [labels[0], "one", "<b>c</b>, against raw", "x", "y"]
     assert list(view.data[0].y) == [1, 3, 4]
     assert [note.y for note in view.layout.annotations] == [0, 1, 2, 3, 4]
 

@@ -51,10 +51,7 @@ def test_a_resumed_run_tells_its_starts_and_the_last_commit(run_of: RunOf) -> No
 def test_without_a_test_split_validation_is_the_result(run_of: RunOf) -> None:
     run = run_of("graph", "one", epochs=1)
     card = headline(replace(run, records=[replace(run.records[0], test=None)]))
-    assert (card["result"], card["result_note"]) == (
-        "0.7100",
-        "ROC-AUC (validation) at epoch 1, the best of 1",
-    )
+    assert (card["result"], card["result_note"]) == ("0.7100", "ROC-AUC (validation) at epoch 1, the best of 1")
 
 
 def test_settings_become_lines() -> None:
