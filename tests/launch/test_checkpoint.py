@@ -25,7 +25,6 @@ from windrow.launch.checkpoint import (
     WhichCheckpoint,
     begin_checkpoint,
     check_fits,
-    check_world_size,
     load_best,
     load_latest,
     load_together,
@@ -120,13 +119,6 @@ def test_another_recipe_is_refused_naming_keys_and_values() -> None:
     changed = "seed was 0 and is 1; model.hidden was 8 and is 16; model.extra was absent and is True"
     for words in (changed, "(and 1 more)", "recipe.toml"):
         assert words in str(caught.value)
-
-
-def test_local_minibatches_keep_their_number_of_ranks() -> None:
-    check_world_size(header(1), 4, order="global")
-    check_world_size(header(1), 2, order="local")
-    with pytest.raises(StoreError, match=r"written by 2 ranks.*resume on 2 ranks"):
-        check_world_size(header(1), 4, order="local")
 
 
 # ------------------------------------------------------------------------------------------------------ table shards

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from types import SimpleNamespace
 from typing import Any, NamedTuple
+from unittest.mock import Mock
 
 import hypothesis.strategies as st
 import pytest
@@ -136,9 +137,9 @@ def assert_same_training(one: Path, other: Path) -> None:
     """Weights, tables and losses are equal to the last bit."""
     ends = [load_latest(run / "checkpoints") for run in (one, other)]
     assert ends[0].header.table_files == ends[1].header.table_files
-    for name, value in ends[0].state["trainer"]["model"].items():
-        assert value.equal(ends[1].state["trainer"]["model"][name])
-    assert str(ends[0].state["trainer"]) == str(ends[1].state["trainer"])
+    first, second = (end.state["trainer"] for end in ends)
+    assert str(first) == str(second)
+    assert all(value.equal(second["model"][name]) for name, value in first["model"].items())
     losses = [[record.loss for record in read_records(run / "metrics.jsonl")] for run in (one, other)]
     assert losses[0] == losses[1]
 
@@ -279,7 +280,9 @@ def test_a_short_run_and_a_resumed_one(folder: Path) -> None:
     with pytest.MonkeyPatch.context() as patch:
         end_in(patch, epoch=2)
         with pytest.raises(Killed):
-            train(graph_recipe(folder, 1), run_folder=folder / "run")
+            train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
+    about = json.loads((folder / "run" / "trace.json").read_text())["otherData"]
+    assert about["complete"], "a failure after the timeline leaves it alone"
     train(graph_recipe(folder, 1), resume=folder / "run", trace=True)
     [bars] = read_bars(folder / "run" / "trace.json").values()
     check_epochs(bars, [3])
@@ -317,21 +320,13 @@ def test_what_was_recorded_before_a_failure_is_kept(
     assert len(in_row(bars, "update")) == STEPS + 1
 
 
-def test_a_failure_after_the_timeline_leaves_it_alone(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    end_in(monkeypatch, epoch=2)
-    with pytest.raises(Killed):
-        train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
-    assert json.loads((folder / "run" / "trace.json").read_text())["otherData"]["complete"]
-
-
-def full_disk(*_: object, **__: object) -> OSError:
-    return OSError(errno.ENOSPC, "No space left on device")
+FULL_DISK = OSError(errno.ENOSPC, "No space left on device")
 
 
 def test_training_goes_on_where_the_timeline_cannot_be_written(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    monkeypatch.setattr(timeline, "write_together", full_disk)
+    monkeypatch.setattr(timeline, "write_together", Mock(return_value=FULL_DISK))
     assert train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True).epochs == 3
     assert "the timeline could not be written: [Errno 28] No space left" in capsys.readouterr().out
 
@@ -339,10 +334,7 @@ def test_training_goes_on_where_the_timeline_cannot_be_written(
 def test_the_error_that_ends_a_run_is_the_one_that_is_seen(
     folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    def fails(*_: object, **__: object) -> None:
-        raise full_disk()
-
-    monkeypatch.setattr(timeline, "write_alone", fails)
+    monkeypatch.setattr(timeline, "write_alone", Mock(side_effect=FULL_DISK))
     end_in(monkeypatch, epoch=0)
     with pytest.raises(Killed):
         train(graph_recipe(folder, 1), run_folder=folder / "run", trace=True)
@@ -401,7 +393,7 @@ def test_a_full_disk_leaves_the_old_file_and_the_ranks_in_step(tmp_path, monkeyp
 
     def write(data):
         if left[0] == 0:
-            raise full_disk()
+            raise FULL_DISK
         left[0] -= 1
 
     real = timeline.open_atomically
