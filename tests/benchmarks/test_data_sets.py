@@ -52,13 +52,7 @@ def test_every_prefix_is_a_sample(sessions: list[list[int]]) -> None:
     items = np.array([item for session in sessions for item in session], np.int64)
     offsets = np.cumsum([0, *map(len, sessions)])
     expected = [
-        {
-            "label": 1,
-            "session": number,
-            "time": place,
-            "history": session[: place + 1],
-            "item": session[place + 1],
-        }
+        {"label": 1, "session": number, "time": place, "history": session[: place + 1], "item": session[place + 1]}
         for number, session in enumerate(sessions)
         for place in range(len(session) - 1)
     ]

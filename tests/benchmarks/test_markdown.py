@@ -34,14 +34,16 @@ def test_the_page_names_everything(result: BenchmarkResult) -> None:
         "| [exchange (short)](#exchange-short) | 1 of 2 | [1](exchange-short.json) | 2026-11-21 "
         "| 0123456789-modified | 2 cores of a processor |"
     )
-    assert overview in lines
-    assert "## exchange (short)" in lines
-    assert "## other" in lines
-    assert "- met: speed >= 0.1" in lines
-    assert "- **missed**: bytes <= 10" in lines
-    assert "| speed_over_wire_ratio | 0.123457 |" in lines
-    assert "| a\\|b | 2 | 2 | baseline |  |  |" in lines
-    assert "| c | 1 | 1 | 2.00 [2.00, 2.00] | 4 | 4 |" in lines
+    assert set(lines) >= {
+        overview,
+        "## exchange (short)",
+        "## other",
+        "- met: speed >= 0.1",
+        "- **missed**: bytes <= 10",
+        "| speed_over_wire_ratio | 0.123457 |",
+        "| a\\|b | 2 | 2 | baseline |  |  |",
+        "| c | 1 | 1 | 2.00 [2.00, 2.00] | 4 | 4 |",
+    }
 
 
 def test_the_page_is_written_from_the_files(

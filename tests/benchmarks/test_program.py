@@ -88,12 +88,11 @@ def test_a_run_prints_tables_keeps_its_result_and_ends_with_json(script: Path) -
     assert "\n2 ranks (seconds per run)\nvariant" in done.stdout
     assert "\nform\nshort\n" in done.stdout
     assert "small: 2 rank(s): {}\n" in done.stderr
-    assert (result.benchmark, result.form) == ("small", "short")
+    assert (result.benchmark, result.form, result.commit) == ("small", "short", "unknown")
     assert result.command == "python benchmarks/small.py --short --number 5"
     assert result.figures == {"number_count": 5.0, "threads_count": 3.0}
     assert result.met
     assert len(result.comparisons["2 ranks"].variants["nothing"].seconds) == 2
-    assert result.commit == "unknown"
     assert {"python", "torch"} <= set(result.packages)
 
 
@@ -106,13 +105,9 @@ def test_missed_aims_are_no_failure_and_save_names_the_file(script: Path, tmp_pa
     assert not (script.parent / "results").exists()
 
 
-def test_errors_of_use_are_one_line_and_status_2(script: Path) -> None:
+def test_errors_of_use_are_one_line_and_status_2_and_without_its_data_a_benchmark_is_skipped(script: Path) -> None:
     done = run(script, "--number=-1")
-    assert done.returncode == 2
-    assert done.stderr == "small.py: error: the number is negative: take another\n"
-
-
-def test_without_its_data_a_benchmark_is_skipped(script: Path) -> None:
+    assert (done.returncode, done.stderr) == (2, "small.py: error: the number is negative: take another\n")
     done = run(script, "--number=0")
     assert (done.returncode, done.stdout) == (0, "small.py: skipped: there is no number\n")
     assert not list(script.parent.rglob("*.json"))

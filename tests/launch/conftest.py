@@ -79,6 +79,15 @@ def prepare_clicks() -> Callable[[Path], None]:
     return _prepare_clicks
 
 
+@pytest.fixture(scope="session")
+def planted_recipes(planted_store: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
+    """Files of recipes whose stores hold the planted log: in order of "time", and in that of "sessions"."""
+    folders = {order: tmp_path_factory.mktemp(order) for order in ("time", "sessions")}
+    for order, folder in folders.items():
+        planted_store(folder, order=order)
+    return {order: folder / "planted.toml" for order, folder in folders.items()}
+
+
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
@@ -207,14 +216,7 @@ def _log_placement(ranks: int) -> dict[str, Any]:
     """Table 0 is cut by rows, table 1 is copied, table 2 is whole on the last rank."""
 
     def shard(rank: int, first: int, rows: int) -> dict[str, int]:
-        return {
-            "rank": rank,
-            "first_row": first,
-            "rows": rows,
-            "first_column": 0,
-            "columns": 8,
-            "bytes": 32 * rows,
-        }
+        return {"rank": rank, "first_row": first, "rows": rows, "first_column": 0, "columns": 8, "bytes": 32 * rows}
 
     shards = {
         "row-wise": [shard(rank, 100 * rank, 100) for rank in range(ranks)],
@@ -222,14 +224,7 @@ def _log_placement(ranks: int) -> dict[str, Any]:
         "table-wise": [shard(ranks - 1, 0, 50)],
     }
     tables = [
-        {
-            "name": f"table {number}",
-            "rows": rows,
-            "dim": 8,
-            "bytes": 32 * rows,
-            "plan": plan,
-            "shards": shards[plan],
-        }
+        {"name": f"table {number}", "rows": rows, "dim": 8, "bytes": 32 * rows, "plan": plan, "shards": shards[plan]}
         for number, (plan, rows) in enumerate({"row-wise": 100 * ranks, "replicated": 10, "table-wise": 50}.items())
     ]
     return {"kind": "log", "world_size": ranks, "tables": tables}

@@ -25,11 +25,11 @@ VERTICES = 1200
 EPOCHS = 6
 
 
-def recipe(epochs: int = EPOCHS, wire: str = "fp32", **cache: Any) -> Recipe:
+def recipe(epochs: int = EPOCHS, wire: str = "fp32", order: str = "global", **cache: Any) -> Recipe:
     sections: dict[str, Any] = {
         "graph": {"path": "g.npz"},
         "model": {"num_layers": 2, "hidden": 4},
-        "sampler": {"fanouts": [3, 2]},
+        "sampler": {"fanouts": [3, 2], "order": order},
         "wire": {"vectors": wire},
         "training": {"batch_size": 60, "epochs": epochs},
         "cache": cache,
@@ -95,6 +95,8 @@ def test_automatic_within_the_memory() -> None:
     choices = on_two_ranks(recipe(memory_gib=100.5 * row_bytes / 2**30))
     assert [len(choice.cached_ids) for choice in choices] == [100, 100]
     assert {choice.alpha for choice in choices} == {100 * 2 / VERTICES}
+    short = on_two_ranks(recipe(wire="bf16", memory_gib=100.5 * row_bytes / 2 / 2**30))
+    assert [len(choice.cached_ids) for choice in short] == [100, 100], "copies are as short as on the wire"
     plenty = on_two_ranks(recipe(epochs=500))
     assert [choice.expected_rows for choice in plenty] == [0, 0]
     for rank, choice in enumerate(plenty):
@@ -106,11 +108,6 @@ def test_automatic_within_the_memory() -> None:
     assert len({choice.alpha for choice in once}) == 1
 
 
-def test_copies_are_as_short_as_on_the_wire() -> None:
-    choices = on_two_ranks(recipe(wire="bf16", memory_gib=100.5 * 2 * 6 / 2**30))
-    assert [len(choice.cached_ids) for choice in choices] == [100, 100]
-
-
 def test_own_rows_are_never_kept_twice() -> None:
     for rank, choice in enumerate(on_two_ranks(recipe(alpha=0.5, policy="degree"))):
         assert len(choice.cached_ids.unique()) == len(choice.cached_ids) == 300
@@ -119,16 +116,6 @@ def test_own_rows_are_never_kept_twice() -> None:
 
 PARTS = 3
 SAMPLED_EPOCHS = 30
-
-
-def ranked_recipe(**changes: Any) -> Recipe:
-    sections = {
-        "graph": {"path": "g.npz"},
-        "model": {"num_layers": 2, "hidden": 8},
-        "sampler": {"fanouts": [4, 3]},
-        "training": {"batch_size": 40, "epochs": 5},
-    }
-    return make_recipe({"name": "r", "store": "s", **sections, **changes}, source="r.toml", base=Path.cwd())
 
 
 @pytest.fixture(scope="module")
@@ -148,7 +135,7 @@ def counted_per_epoch(graph: PartitionedGraph, part: int, asked: Recipe) -> np.n
 
 @pytest.mark.parametrize("order", ["global", "local"])
 def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, order: str) -> None:
-    asked = ranked_recipe(sampler={"fanouts": [4, 3], "order": order})
+    asked = recipe(order=order)
     for part in range(PARTS):
         ranking = rank_part(graph, part, asked)
         counts = counted_per_epoch(graph, part, asked)
@@ -166,7 +153,7 @@ def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, ord
 
 
 def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph) -> None:
-    ranking = rank_part(graph, 1, ranked_recipe(cache={"policy": "halo"}))
+    ranking = rank_part(graph, 1, recipe(policy="halo"))
     start, stop = ranking.own
     everyone = np.r_[0:start, stop : graph.num_vertices]
     assert ranking.num_remote == len(everyone) == ranking.num_kept(10**6)
@@ -179,9 +166,9 @@ def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph
 
 
 def test_vip_keeps_what_is_needed_most(graph: PartitionedGraph) -> None:
-    asked = ranked_recipe()
+    asked = recipe()
     left = {
-        policy: rank_part(graph, 0, ranked_recipe(cache={"policy": policy})).expected_rows([200]).sum()
+        policy: rank_part(graph, 0, recipe(policy=policy)).expected_rows([200]).sum()
         for policy in ("vip", "degree", "simulation")
     }
     assert left["vip"] <= left["simulation"] <= left["degree"]
@@ -192,15 +179,14 @@ def test_vip_keeps_what_is_needed_most(graph: PartitionedGraph) -> None:
 
 
 @pytest.mark.parametrize(
-    ("options", "dtype", "sizes"),
+    ("storage", "vectors", "dtype", "sizes"),
     [
-        ({}, torch.float32, (40, 40)),
-        ({"vectors": "fp16"}, torch.float32, (40, 20)),
-        ({"storage": "bf16"}, torch.float32, (20, 20)),
-        ({"storage": "bf16"}, torch.bfloat16, (20, 20)),
+        ("fp32", "fp32", torch.float32, (40, 40)),
+        ("fp32", "fp16", torch.float32, (40, 20)),
+        ("bf16", "fp32", torch.float32, (20, 20)),
+        ("bf16", "fp32", torch.bfloat16, (20, 20)),
     ],
 )
-def test_row_sizes(options: dict[str, Any], dtype: torch.dtype, sizes: tuple[int, int]) -> None:
-    sampler = SamplerOptions(storage=options.get("storage", "fp32"))
-    wire = WireOptions(vectors=options.get("vectors", "fp32"))
-    assert row_sizes(sampler, wire, torch.empty((3, 10), dtype=dtype)) == sizes
+def test_row_sizes(storage: Any, vectors: Any, dtype: torch.dtype, sizes: tuple[int, int]) -> None:
+    rows = torch.empty((3, 10), dtype=dtype)
+    assert row_sizes(SamplerOptions(storage=storage), WireOptions(vectors=vectors), rows) == sizes

@@ -25,7 +25,6 @@ from windrow.launch.checkpoint import (
     WhichCheckpoint,
     begin_checkpoint,
     check_fits,
-    check_world_size,
     load_best,
     load_latest,
     load_together,
@@ -74,23 +73,13 @@ def test_the_last_ones_and_the_best_are_kept(tmp_path: Path) -> None:
     assert len(kept(folder)) == 2
 
 
-def test_steps_inside_an_epoch_are_in_order(tmp_path: Path) -> None:
+def test_positions_are_in_order(tmp_path: Path) -> None:
     for epoch, step in ((9, 20), (10, 0), (9, 100), (10, 3)):
         save(tmp_path, epoch, step=step, keep=10)
     assert load_latest(tmp_path).header.position == (10, 3)
-    save(tmp_path, 10, step=4, keep=2)
-    assert [name[-11:-5] for name in kept(tmp_path)] == ["000003", "000004"]
-
-
-def test_a_damaged_one_is_passed_over_and_named(tmp_path: Path) -> None:
-    save(tmp_path, 1)
-    newest = save(tmp_path, 2)
-    newest.write_bytes(newest.read_bytes()[:-5])
-    loaded = load_latest(tmp_path)
-    assert loaded.header.epoch == 1
-    assert loaded.state["w"].tolist() == [1, 0]
-    assert len(loaded.damaged) == 1
-    assert newest.name in loaded.damaged[0]
+    save(tmp_path, 99_999, step=4)
+    save(tmp_path, 100_000)
+    assert kept(tmp_path) == ["epoch-100000-step-000000.ckpt", "epoch-99999-step-000004.ckpt"]
 
 
 @pytest.mark.parametrize("keep", [1, 2])
@@ -105,12 +94,6 @@ def test_a_damaged_one_never_pushes_out_those_that_are_intact(tmp_path: Path, ke
         assert load_best(tmp_path).header.epoch == 5
 
 
-def test_epochs_beyond_five_digits_are_in_order(tmp_path: Path) -> None:
-    for epoch in (99_999, 100_000):
-        save(tmp_path, epoch, keep=1)
-    assert [path.name for path in tmp_path.iterdir()] == ["epoch-100000-step-000000.ckpt"]
-
-
 def test_none_left_is_an_error_with_every_reason(tmp_path: Path) -> None:
     with pytest.raises(StoreError, match="without --resume"):
         load_latest(tmp_path)
@@ -120,12 +103,6 @@ def test_none_left_is_an_error_with_every_reason(tmp_path: Path) -> None:
         load_latest(tmp_path)
     with pytest.raises(StoreError, match="marked as the best"):
         load_best(tmp_path)
-
-
-def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
-    (tmp_path / ".epoch-00001.part").write_bytes(b"half")
-    save(tmp_path, 2)
-    assert len(kept(tmp_path)) == 1
 
 
 def test_a_folder_that_cannot_be_made_is_refused(tmp_path: Path) -> None:
@@ -139,22 +116,9 @@ def test_another_recipe_is_refused_naming_keys_and_values() -> None:
     other = {"seed": 1, "model": {"hidden": 16, "kind": "gcn", "extra": True}, "training": {}}
     with pytest.raises(StoreError) as caught:
         check_fits(header(1), recipe=other, data_fingerprint="a" * 64, data="graph")
-    message = str(caught.value)
-    assert "seed was 0 and is 1; model.hidden was 8 and is 16; model.extra was absent and is True" in message
-    assert "(and 1 more)" in message
-    assert "recipe.toml" in message
-
-
-def test_another_graph_is_refused() -> None:
-    with pytest.raises(StoreError, match="another graph"):
-        check_fits(header(1), recipe=RECIPE, data_fingerprint="b" * 64, data="graph")
-
-
-def test_local_minibatches_keep_their_number_of_ranks() -> None:
-    check_world_size(header(1), 4, order="global")
-    check_world_size(header(1), 2, order="local")
-    with pytest.raises(StoreError, match=r"written by 2 ranks.*resume on 2 ranks"):
-        check_world_size(header(1), 4, order="local")
+    changed = "seed was 0 and is 1; model.hidden was 8 and is 16; model.extra was absent and is True"
+    for words in (changed, "(and 1 more)", "recipe.toml"):
+        assert words in str(caught.value)
 
 
 # ------------------------------------------------------------------------------------------------------ table shards
@@ -179,7 +143,8 @@ def test_table_shards_go_with_their_checkpoint(tmp_path: Path) -> None:
     ]
 
 
-def test_shards_without_a_checkpoint_are_cleared(tmp_path: Path) -> None:
+def test_what_a_killed_process_left_is_cleared(tmp_path: Path) -> None:
+    (tmp_path / ".epoch-00001.part").write_bytes(b"half")
     begin_checkpoint(tmp_path, (1, 7), with_tables=True)
     (tmp_path / "epoch-00001-step-000007.tables" / "rank-00000.safetensors").write_bytes(b"half")
     save_with_tables(tmp_path, 2)
@@ -192,14 +157,6 @@ def test_a_checkpoint_of_the_same_position_is_replaced(tmp_path: Path) -> None:
     assert begin_checkpoint(tmp_path, (2, 0), with_tables=True) == path
     assert not path.exists()
     assert not list(tables_folder(path).iterdir())
-
-
-def test_damaged_shards_make_a_checkpoint_damaged(tmp_path: Path) -> None:
-    save_with_tables(tmp_path, 1, keep=2)
-    newest = save_with_tables(tmp_path, 2, keep=2)
-    loaded = load_latest(tmp_path, damaged_tables={newest: "a shard is damaged"})
-    assert loaded.header.epoch == 1
-    assert loaded.damaged == ("a shard is damaged",)
 
 
 HEADER = CheckpointHeader(
@@ -233,10 +190,7 @@ def test_round_trip(path: Path) -> None:
     assert state["model"]["half"].dtype == torch.bfloat16
     assert state["optimizer"]["param_groups"] == [{"lr": 0.1, "params": [0]}]
     assert [entry.name for entry in path.parent.iterdir()] == ["c.ckpt"]
-
-
-def test_the_header_is_one_readable_line(path: Path) -> None:
-    assert b'"epoch": 3' in path.read_bytes().split(b"\n")[1]
+    assert b'"epoch": 3' in path.read_bytes().split(b"\n")[1], "the header is one readable line"
 
 
 @settings(max_examples=60)
@@ -282,26 +236,19 @@ def test_a_real_size_limit_leaves_the_last_good_one(path: Path) -> None:
             write_checkpoint(path, HEADER, {"big": torch.zeros(100_000)})
     finally:
         resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
-    message = str(caught.value)
-    assert "no space left" in message
-    assert str(path.parent) in message
-    assert " bytes)" in message
-    assert "--resume" in message
+    for words in ("no space left", str(path.parent), " bytes)", "--resume"):
+        assert words in str(caught.value)
     assert path.read_bytes() == before
     assert [entry.name for entry in path.parent.iterdir()] == ["c.ckpt"]
 
 
-@pytest.mark.parametrize(
-    ("number", "words"), [(errno.ENOSPC, "no space left"), (errno.EACCES, "make the folder writable")]
-)
-def test_errors_of_the_disk_are_worded(path: Path, monkeypatch: pytest.MonkeyPatch, number: int, words: str) -> None:
+def test_a_folder_that_became_read_only_is_said(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     def fail(_: int) -> None:
-        raise OSError(number, os.strerror(number))
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES))
 
     monkeypatch.setattr(os, "fsync", fail)
-    with pytest.raises(StoreError, match=words):
+    with pytest.raises(StoreError, match="make the folder writable"):
         write_checkpoint(path, HEADER, STATE)
-    monkeypatch.undo()
     assert read_header(path) == HEADER
 
 
@@ -422,10 +369,9 @@ def test_a_damaged_shard_makes_its_checkpoint_damaged(tmp_path: Path, damage: st
 
     found = Loopback.run(2, body, deadline_s=30)
     assert found[0] == found[1]
-    epoch, damaged = found[0]
+    epoch, (damaged,) = found[0]
     assert epoch == 1
-    assert len(damaged) == 1
-    assert "rank-00001.safetensors" in damaged[0]
+    assert "rank-00001.safetensors" in damaged
 
 
 def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
@@ -449,16 +395,6 @@ def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
     assert len(list(tmp_path.iterdir())) == 4
 
 
-def test_a_checkpoint_that_does_not_fit_is_refused(tmp_path: Path) -> None:
-    save_shards(tmp_path, 1)
-
-    def refuse(_: CheckpointHeader) -> None:
-        raise StoreError("another recipe")
-
-    with pytest.raises(StoreError, match="another recipe"):
-        load_together(Loopback.single(), tmp_path, refuse)
-
-
 def make(**changes: dict[str, Any]) -> Recipe:
     values = {"name": "r", "store": "s", "graph": {"path": "g.npz"}, **changes}
     return make_recipe(values, source="r.toml", base=Path("/"))
@@ -468,12 +404,7 @@ def save_weights(folder: Path, epoch: int, *, best: bool) -> Path:
     """A checkpoint whose weights are the number of the epoch."""
     begin_checkpoint(folder, (epoch, 0), with_tables=False)
     header = CheckpointHeader(
-        recipe=make().decisive_settings(),
-        data_fingerprint="f" * 64,
-        epoch=epoch,
-        step=0,
-        world_size=5,
-        best=best,
+        recipe=make().decisive_settings(), data_fingerprint="f" * 64, epoch=epoch, step=0, world_size=5, best=best
     )
     state = {"trainer": {"model": {"w": torch.full((3,), float(epoch))}, "optimizer": {}}}
     return save_checkpoint(folder, header, state, keep=5)
@@ -504,8 +435,9 @@ def test_a_damaged_latest_one_is_passed_over_and_said(folder: Path) -> None:
     latest.write_bytes(latest.read_bytes()[:-1])
     said: list[str] = []
     assert load(Loopback.single(), folder, "latest", said=said) == (3, 9.0)
-    assert len(said) == 1
-    assert "passed over a damaged checkpoint" in said[0]
+    (line,) = said
+    assert "passed over a damaged checkpoint" in line
+    assert latest.name in line
 
 
 def test_what_does_not_fit_is_refused(folder: Path, tmp_path: Path) -> None:

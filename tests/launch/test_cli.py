@@ -11,36 +11,28 @@ from windrow.comm.errors import RecipeError
 from windrow.launch import cli
 from windrow.launch.commands import train
 
-COMMANDS = (
-    "partition",
-    "prepare",
-    "groups",
-    "explain",
-    "plan",
-    "train",
-    "predict",
-    "export",
-    "generate-log",
-    "network",
-    "report",
-    "cluster",
-    "cluster-log",
-)
+ALONE = {
+    "cluster": ["--hosts", "2", "--rate", "1gbit", "--", "true"],
+    "cluster-log": ["a.parquet", "--output", "b", "--by", "c", "--no-sort"],
+    "explain": ["r.toml"],
+    "generate-log": ["a.parquet"],
+    "prepare": ["r.toml"],
+    "export": ["run", "--out", "f"],
+    "groups": ["r.toml"],
+    "network": ["--describe", "n.toml"],
+    "partition": ["r.toml"],
+    "plan": ["r.toml", "--ranks", "2"],
+    "report": ["run"],
+}
+"""Commands that are the work of one process."""
 
 
 def test_help_has_examples(capsys: pytest.CaptureFixture[str]) -> None:
-    for arguments in (["--help"], *([name, "--help"] for name in COMMANDS)):
+    for arguments in (["--help"], *([name, "--help"] for name in (*ALONE, "train", "predict"))):
         with pytest.raises(SystemExit) as caught:
             cli.main(arguments)
         assert caught.value.code == 0
         assert "examples:\n" in capsys.readouterr().out
-
-
-def test_version(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(SystemExit) as caught:
-        cli.main(["--version"])
-    assert caught.value.code == 0
-    assert capsys.readouterr().out.startswith("windrow ")
 
 
 @pytest.mark.parametrize(("rank", "lines"), [("0", 1), ("1", 0)])
@@ -105,27 +97,11 @@ def test_it_runs_as_a_module() -> None:
     assert done.stdout.startswith("windrow ")
 
 
-@pytest.mark.parametrize(
-    "arguments",
-    [
-        ["cluster", "--hosts", "2", "--rate", "1gbit", "--", "true"],
-        ["cluster-log", "a.parquet", "--output", "b", "--by", "c", "--no-sort"],
-        ["explain", "r.toml"],
-        ["generate-log", "a.parquet"],
-        ["prepare", "r.toml"],
-        ["export", "run", "--out", "f"],
-        ["groups", "r.toml"],
-        ["network", "--describe", "n.toml"],
-        ["partition", "r.toml"],
-        ["plan", "r.toml", "--ranks", "2"],
-        ["report", "run"],
-    ],
-    ids=lambda arguments: arguments[0],
-)
+@pytest.mark.parametrize("command", ALONE)
 def test_the_work_of_one_process_is_refused_to_several(
-    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], arguments: list[str]
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], command: str
 ) -> None:
     monkeypatch.setenv("RANK", "0")
     monkeypatch.setenv("WORLD_SIZE", "2")
-    assert cli.main(arguments) == 2
+    assert cli.main([command, *ALONE[command]]) == 2
     assert "is the work of one process, but the launcher started 2: run it without mpirun" in capsys.readouterr().err

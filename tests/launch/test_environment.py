@@ -42,21 +42,7 @@ def test_commit_is_unknown_outside_a_checkout(tmp_path: Path, monkeypatch: pytes
     assert environment.git_commit() == "unknown"
 
 
-def test_commit_says_when_tracked_files_changed(tmp_path: Path) -> None:
-    def git(*arguments: str) -> None:
-        assert environment._git(tmp_path, *arguments) is not None
-
-    git("init")
-    (tmp_path / "file").write_text("one")
-    git("add", "file")
-    git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-m", "one")
-    clean = environment.git_commit(tmp_path)
-    assert len(clean) == 40
-    (tmp_path / "file").write_text("two")
-    assert environment.git_commit(tmp_path) == f"{clean}-modified"
-
-
-def test_results_of_benchmarks_do_not_modify_a_checkout(tmp_path: Path) -> None:
+def test_commit_says_when_tracked_files_changed_but_results_of_benchmarks(tmp_path: Path) -> None:
     results, other = tmp_path / "benchmarks" / "results", tmp_path / "other" / "benchmarks" / "results"
     for folder in (results, other):
         folder.mkdir(parents=True)
@@ -68,12 +54,13 @@ def test_results_of_benchmarks_do_not_modify_a_checkout(tmp_path: Path) -> None:
     git("init")
     git("add", ".")
     git("-c", "user.name=a", "-c", "user.email=a@example.org", "commit", "-m", "one")
+    clean = environment.git_commit(tmp_path)
+    assert len(clean) == 40
+    folders = (tmp_path, tmp_path / "benchmarks", results)
     (results / "x.json").write_text("{1}")
-    for folder in (tmp_path, tmp_path / "benchmarks", results):
-        assert len(environment.git_commit(folder)) == 40
+    assert {environment.git_commit(folder) for folder in folders} == {clean}
     (other / "x.json").write_text("{1}")
-    for folder in (tmp_path, tmp_path / "benchmarks", results):
-        assert environment.git_commit(folder).endswith("-modified")
+    assert {environment.git_commit(folder) for folder in folders} == {f"{clean}-modified"}
 
 
 def test_processor_model_is_read_from_cpuinfo(tmp_path: Path) -> None:

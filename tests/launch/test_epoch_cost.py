@@ -71,9 +71,8 @@ def test_parts_add_up(one: RankCost, two: RankCost, three: RankCost) -> None:
         for name in ("stage_seconds", "waiting_seconds"):
             whole_s, *parts_s = (getattr(cost, name).get(stage, 0.0) for cost in (both, one, two))
             assert whole_s == sum(parts_s)
-    assert both.rows_local - one.rows_local == two.rows_local
-    assert both.rows_cached - one.rows_cached == two.rows_cached
-    assert both.rows_remote - one.rows_remote == two.rows_remote
+    for name in ("rows_local", "rows_cached", "rows_remote"):
+        assert getattr(both, name) == getattr(one, name) + getattr(two, name)
     assert both.peak_memory_bytes == max(one.peak_memory_bytes, two.peak_memory_bytes)
 
 
@@ -136,7 +135,6 @@ def test_two_parts_of_an_epoch_add_up() -> None:
         seconds=3.0, stage_seconds={"read": 0.75, "wait": 1.0}, rows_fetched=4, bytes_fetched=16
     )
     assert EpochCost() + first == first
-    assert EpochCost.from_dict(first.to_dict()) == first
 
 
 def test_ranks_add_up_where_there_are_as_many() -> None:
@@ -202,11 +200,7 @@ def test_every_rank_is_told_apart(size: int) -> None:
     assert gathered.rows_remote == gathered.rows_fetched == sum(rank.rows_remote for rank in gathered.ranks)
     assert gathered.seconds == size
     for number, rank in enumerate(gathered.ranks):
-        assert (rank.host, rank.seconds, rank.stage_seconds) == (
-            os.uname().nodename,
-            1.0 + number,
-            {"wait": 0.5},
-        )
+        assert (rank.host, rank.seconds, rank.stage_seconds) == (os.uname().nodename, 1.0 + number, {"wait": 0.5})
         assert rank.peak_memory_bytes > 0
         sent = rank.bytes_sent.get("rows", [0] * size)
         assert sent == [0 if peer == number else 8 * (number + peer) for peer in range(size)]

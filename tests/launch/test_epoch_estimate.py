@@ -83,8 +83,6 @@ def test_a_step_takes_time_and_has_gradients() -> None:
     model = build_model(asked.model, in_features=6, out_features=3, seed=0)
     assert work.gradient_bytes == 4 * sum(weight.numel() for weight in model.parameters())
 
-
-def test_steps_without_seeds_and_short_rows() -> None:
     # More parts than seeds in a step: some ranks have none.
     few = recipe(training={"batch_size": 2}, sampler={"fanouts": [3, 2], "storage": "bf16"})
     assert measure_step_work(graph(), few, CPU, threads=1).processor_s > 0

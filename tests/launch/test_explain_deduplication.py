@@ -7,11 +7,7 @@ import tomllib
 import pytest
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.explain_deduplication import (
-    describe_deduplication,
-    describe_groups,
-    explain_deduplication,
-)
+from windrow.launch.explain_deduplication import describe_deduplication, describe_groups, explain_deduplication
 from windrow.launch.log_survey import groups_for, open_and_survey
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
@@ -24,15 +20,8 @@ def explain(recipe_file, *overrides, ranks=2):
     return explain_deduplication(recipe, store, found, ranks=ranks), found
 
 
-@pytest.fixture(scope="module")
-def recipe_file(planted_store, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("planted")
-    planted_store(folder)
-    return folder / "planted.toml"
-
-
-def test_every_step_is_there_and_saves(recipe_file):
-    explained, found = explain(recipe_file, GROUPS)
+def test_every_step_is_there_and_saves(planted_recipes):
+    explained, found = explain(planted_recipes["time"], GROUPS)
     assert [saving.step for saving in explained.savings] == [
         "O1", "O2", "O3", "O4", "O5", "O5", "O5", "O5", "O6", "O7", "O7",
     ]  # fmt: skip
@@ -54,9 +43,9 @@ def test_every_step_is_there_and_saves(recipe_file):
     assert json.loads(json.dumps(dataclasses.asdict(explained)))["ranks"] == 2
 
 
-def test_figures_of_a_step_do_not_depend_on_the_number_of_ranks_but_the_wire(recipe_file):
-    alone, _ = explain(recipe_file, GROUPS, ranks=1)
-    four, _ = explain(recipe_file, GROUPS, ranks=4)
+def test_figures_of_a_step_do_not_depend_on_the_number_of_ranks_but_the_wire(planted_recipes):
+    alone, _ = explain(planted_recipes["time"], GROUPS, ranks=1)
+    four, _ = explain(planted_recipes["time"], GROUPS, ranks=4)
     assert not any("wire" in saving.what for saving in alone.savings)
     assert sum("wire" in saving.what for saving in four.savings) == 3
     lookups = [
@@ -65,73 +54,53 @@ def test_figures_of_a_step_do_not_depend_on_the_number_of_ranks_but_the_wire(rec
     assert lookups[0] == pytest.approx(lookups[1], rel=0.1)
 
 
-def test_groups_are_proposed_where_there_are_none(recipe_file):
-    explained, _ = explain(recipe_file)
+def test_groups_are_proposed_where_there_are_none(planted_recipes):
+    explained, _ = explain(planted_recipes["time"])
+    with pytest.raises(RecipeError, match=r"'cars'"):
+        explain(planted_recipes["time"], 'deduplication.groups=[["cart", "cars"]]')
     assert explained.proposed
     assert ("cart", "sellers") in explained.groups
     assert set(explained.not_worthwhile) == {"item"}
 
 
-def test_chance_is_told_from_sessions(recipe_file):
+def test_chance_is_told_from_sessions(planted_recipes):
     # The price is new in each sample, and in one of eight buckets.
     bounds = "transforms.level.bucketise=[-1.15, -0.67, -0.32, 0.0, 0.32, 0.67, 1.15]"
-    explained, _ = explain(recipe_file, "transforms.level.dense=price", bounds)
+    explained, _ = explain(planted_recipes["time"], "transforms.level.dense=price", bounds)
     assert explained.repeated_by_chance == {"level": pytest.approx(32, rel=0.1)}
     assert explained.predicted_factors["level"] < 1.2
     assert "level" not in {name for group in explained.groups for name in group}
 
 
-def test_a_group_of_an_unknown_feature(recipe_file):
-    with pytest.raises(RecipeError, match=r"'cars'"):
-        explain(recipe_file, 'deduplication.groups=[["cart", "cars"]]')
-
-
 def test_an_order_that_is_not_known(planted_store, tmp_path):
     planted_store(tmp_path, order="sessions", time=False)
     explained, _ = explain(tmp_path / "planted.toml", GROUPS)
-    assert "O1, O2 are not shown" in described(tmp_path)
+    assert "O1, O2 are not shown" in described(tmp_path / "planted.toml")
     assert {"O1", "O2"}.isdisjoint(saving.step for saving in explained.savings)
 
 
-@pytest.fixture(scope="module")
-def folders(planted_store, tmp_path_factory):
-    found = {}
-    for order in ("time", "sessions"):
-        found[order] = tmp_path_factory.mktemp(order)
-        planted_store(found[order], order=order)
-    return found
+def described(recipe_file, *overrides, ranks=2):
+    recipe = load_recommendation_recipe(recipe_file, overrides)
+    return describe_deduplication(*explain(recipe_file, *overrides, ranks=ranks), recipe)
 
 
-def described(folder, *overrides, ranks=2):
-    recipe = load_recommendation_recipe(folder / "planted.toml", overrides)
-    store, found = open_and_survey(recipe, ranks=ranks)
-    return describe_deduplication(explain_deduplication(recipe, store, found, ranks=ranks), found, recipe)
-
-
-def test_the_table_of_steps(folders):
-    text = described(folders["time"], GROUPS, "deduplication.compute=false")
+def test_the_table_of_steps(planted_recipes):
+    text = described(planted_recipes["time"], GROUPS, "deduplication.compute=false")
     assert 'groups = [["cart", "sellers"], ["history"]]   # of the recipe' in text
-    lines = text.splitlines()
-    header = next(line for line in lines if line.startswith("step"))
-    assert header.split("  ")[0] == "step"
-    for word in ("switch", "without", "with", "factor", "as read", "an epoch saves"):
-        assert word in header
-    rows = [line for line in lines if line.startswith("O") and " x" in line]
-    assert [row[:2] for row in rows] == ["O1", "O2", "O3", "O4", "O5", "O5", "O5", "O5", "O6", "O7", "O7"]
-    assert "compute, off" in text
-    assert "read, on" in text
-    assert "set deduplication.cluster = true and run windrow prepare again" in text
-    assert "does not pay for features with a factor below 1.5: item (1.00)." in text
-    assert "O1 changes nothing where all samples are in one file" in text
+    for words in (
+        "compute, off",
+        "read, on",
+        "an epoch saves",
+        "set deduplication.cluster = true and run windrow prepare again",
+        "does not pay for features with a factor below 1.5: item (1.00).",
+        "O1 changes nothing where all samples are in one file",
+    ):
+        assert words in text
 
 
-def test_what_depends_on_ranks_and_model(folders):
+def test_what_depends_on_ranks_and_model(planted_recipes):
     text = described(
-        folders["sessions"],
-        "training.shuffle=none",
-        "model.sequences=[]",
-        "model.sequence_query=none",
-        ranks=1,
+        planted_recipes["sessions"], "training.shuffle=none", "model.sequences=[]", "model.sequence_query=none", ranks=1
     )
     assert "proposed, the recipe has none" in text
     assert "one rank sends nothing: --ranks N" in text
@@ -140,9 +109,9 @@ def test_what_depends_on_ranks_and_model(folders):
     assert "seldom meet" not in text
 
 
-def test_groups_can_be_pasted(folders):
-    for order, folder in folders.items():
-        recipe = load_recommendation_recipe(folder / "planted.toml")
+def test_groups_can_be_pasted(planted_recipes):
+    for order, recipe_file in planted_recipes.items():
+        recipe = load_recommendation_recipe(recipe_file)
         _, found = open_and_survey(recipe, ranks=1)
         groups = groups_for(recipe, found)
         text = describe_groups(groups, found, recipe, ranks=1)
@@ -155,8 +124,8 @@ def test_groups_can_be_pasted(folders):
         assert 'set training.shuffle = "sessions"' in text
 
 
-def test_nothing_to_hold_once(folders):
-    recipe = load_recommendation_recipe(folders["time"] / "planted.toml")
+def test_nothing_to_hold_once(planted_recipes):
+    recipe = load_recommendation_recipe(planted_recipes["time"])
     _, found = open_and_survey(recipe, ranks=1)
     text = describe_groups((), found, recipe, ranks=1)
     assert "no feature has a factor above 1.5: there is nothing to hold once" in text

@@ -122,5 +122,7 @@ def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(r
 
 def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> None:
     header = CheckpointHeader(recipe={}, data_fingerprint="f", epoch=1, step=0, world_size=2)
-    with pytest.raises(StoreError, match="written by 2 ranks"):
+    with pytest.raises(StoreError, match=r"written by 2 ranks.*resume on 2 ranks"):
         job(recipe).check_resumable(header)
+    globally = make_recipe(recipe.settings() | {"sampler": {"fanouts": [4, 3]}}, source="r.toml", base=Path("/"))
+    job(globally).check_resumable(header)

@@ -48,9 +48,8 @@ def test_parts_of_a_graph(parts: int) -> None:
 
 
 def test_caches_of_a_graph() -> None:
-    graph = community_graph(70, 3, seed=1, num_features=4)
     book = PartitionBook.from_assignment(np.arange(70) % 2, 2)
-    part = PartitionedGraph.from_graph(graph, book, 0)
+    part = PartitionedGraph.from_graph(community_graph(70, 3, seed=1, num_features=4), book, 0)
 
     def cache(**given: Any) -> list[tuple[int, int, int]]:
         ranks = graph_placement(part, **given)["ranks"]

@@ -8,6 +8,7 @@ import re
 from collections.abc import Callable
 from dataclasses import asdict, replace
 from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
@@ -32,19 +33,22 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe
 Make = Callable[..., RecommendationRecipe]
 
 
-def record(epoch: int, validation: float | None) -> EpochRecord:
-    return EpochRecord(
-        epoch=epoch,
-        step=epoch,
-        loss=0.5,
-        learning_rate=0.1,
-        metric="log_loss",
-        higher_is_better=False,
-        validation=validation,
-        test=validation,
-        figures={"test auc": epoch / 10},
-        seconds=2.0,
-    )
+def record(epoch: int, **changes: Any) -> EpochRecord:
+    values: dict[str, Any] = {
+        "epoch": epoch,
+        "step": 10 * epoch,
+        "loss": 0.5,
+        "learning_rate": 0.01,
+        "metric": "roc_auc",
+        "validation": 0.8123,
+        "test": 0.8,
+        "figures": {"test auc": epoch / 10},
+        "seconds": 1.25,
+        "stage_seconds": {"sample": 0.5, "fetch": 0.25},
+        "rows_fetched": 12_345,
+        "bytes_fetched": 1 << 20,
+    }
+    return EpochRecord(**(values | changes))
 
 
 def open_journal(recipe: RecommendationRecipe, folder: Path, *, finished_epochs: int = 0) -> Journal:
@@ -60,13 +64,13 @@ def open_journal(recipe: RecommendationRecipe, folder: Path, *, finished_epochs:
 
 def test_the_best_epoch_is_reported(tmp_path: Path, click_recipe: Make) -> None:
     with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
-        header, _, row = notes.append(record(1, 0.7), ())
+        header, _, row = notes.append(record(1, higher_is_better=False), ())
         assert "AUC" in header
         assert "0.1000" in row
         for epoch, value in ((2, 0.3), (3, 0.4)):
-            notes.append(record(epoch, value), ())
+            notes.append(record(epoch, higher_is_better=False, validation=value), ())
         result = notes.conclude()
-    assert (result.best_epoch, result.validation, result.epochs, result.seconds) == (2, 0.3, 3, 6.0)
+    assert (result.best_epoch, result.validation, result.epochs, result.seconds) == (2, 0.3, 3, 3.75)
     assert result.figures == {"test auc": 0.2}
     assert len({result, result}) == 1
     summary = json.loads((tmp_path / "run" / "summary.json").read_text())
@@ -77,7 +81,7 @@ def test_the_best_epoch_is_reported(tmp_path: Path, click_recipe: Make) -> None:
 def test_a_resumed_run_forgets_epochs_that_are_run_again(tmp_path: Path, click_recipe: Make) -> None:
     with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
         for epoch in (1, 2):
-            notes.append(record(epoch, None), (RankCost(host="a"),) * epoch)
+            notes.append(record(epoch, validation=None), (RankCost(host="a"),) * epoch)
     with open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1) as notes:
         result = notes.conclude()
     assert (result.epochs, result.best_epoch, result.validation) == (1, None, None)
@@ -90,7 +94,7 @@ def test_a_resumed_run_forgets_epochs_that_are_run_again(tmp_path: Path, click_r
 
 def test_files_are_closed_where_one_cannot_be_read(tmp_path: Path, click_recipe: Make) -> None:
     with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
-        notes.append(record(1, None), ())
+        notes.append(record(1), ())
     (tmp_path / "run" / "ranks.jsonl").write_text("broken\n")
     with pytest.raises(StoreError, match=r"ranks\.jsonl, line 1"):
         open_journal(click_recipe(tmp_path), tmp_path / "run", finished_epochs=1)
@@ -101,7 +105,7 @@ def test_a_folder_that_cannot_be_written_to_is_named(
     tmp_path: Path, click_recipe: Make, monkeypatch: pytest.MonkeyPatch, name: str
 ) -> None:
     with open_journal(click_recipe(tmp_path), tmp_path / "run") as notes:
-        notes.append(record(1, None), ())
+        notes.append(record(1), ())
     replace = Path.replace
 
     def full(source: Path, target: Path) -> Path:
@@ -125,36 +129,9 @@ def test_a_record_that_is_gone_is_named(tmp_path: Path, click_recipe: Make) -> N
 # --------------------------------------------------------------------------------------------------------------- table
 
 
-def row_of(epoch: int, **changes: object) -> EpochRecord:
-    values: dict[str, object] = {
-        "epoch": epoch,
-        "step": 10 * epoch,
-        "loss": 0.5,
-        "learning_rate": 0.01,
-        "metric": "roc_auc",
-        "validation": 0.8123,
-        "test": 0.8,
-        "seconds": 1.25,
-        "stage_seconds": {"sample": 0.5, "fetch": 0.25},
-        "rows_fetched": 12_345,
-        "bytes_fetched": 1 << 20,
-    }
-    return EpochRecord(**(values | changes))  # type: ignore[arg-type]
-
-
 def test_rows_stand_under_their_header() -> None:
-    header, rule, row = EpochTable().lines(row_of(1))
-    names = [
-        "epoch",
-        "loss",
-        "val roc_auc",
-        "test roc_auc",
-        "total s",
-        "sample",
-        "fetch",
-        "rows",
-        "fetched",
-    ]
+    header, rule, row = EpochTable().lines(record(1))
+    names = ["epoch", "loss", "val roc_auc", "test roc_auc", "total s", "sample", "fetch", "rows", "fetched"]
     assert re.split(r" {2,}", header.strip()) == names
     assert set(rule) == {"-", " "}
     assert row.split() == ["1", "0.50000", "0.8123", "0.8000", "1.25", "0.50", "0.25", "12.3k", "1.0", "MiB"]
@@ -163,14 +140,14 @@ def test_rows_stand_under_their_header() -> None:
 
 def test_the_header_comes_again() -> None:
     table = EpochTable(repeat_header_every=3)
-    counts = [len(table.lines(row_of(epoch))) for epoch in range(1, 8)]
+    counts = [len(table.lines(record(epoch))) for epoch in range(1, 8)]
     assert counts == [3, 1, 1, 3, 1, 1, 3]
 
 
 def test_absent_figures_are_a_dash_and_later_stages_do_not_move_columns() -> None:
     table = EpochTable()
-    first = table.lines(row_of(1))[-1]
-    row = table.lines(row_of(2, validation=None, test=None, stage_seconds={"fetch": 0.5, "new": 9.0}))[0]
+    first = table.lines(record(1))[-1]
+    row = table.lines(record(2, validation=None, test=None, stage_seconds={"fetch": 0.5, "new": 9.0}))[0]
     assert row.split()[2:4] == ["-", "-"]
     assert row.split()[5:7] == ["0.00", "0.50"]
     assert len(row) == len(first)
@@ -179,35 +156,13 @@ def test_absent_figures_are_a_dash_and_later_stages_do_not_move_columns() -> Non
 def test_chosen_figures_get_columns() -> None:
     table = EpochTable(figures={"test normalised entropy": "test NE", "samples per second": "samples/s"})
     figures = {"test normalised entropy": 0.98765, "other": 1.0, "samples per second": 12_345.6}
-    header, _, row = table.lines(row_of(1, figures=figures))
-    assert re.split(r" {2,}", header.strip())[2:7] == [
-        "val roc_auc",
-        "test roc_auc",
-        "test NE",
-        "samples/s",
-        "total s",
-    ]
+    header, _, row = table.lines(record(1, figures=figures))
+    assert re.split(r" {2,}", header.strip())[2:7] == ["val roc_auc", "test roc_auc", "test NE", "samples/s", "total s"]
     assert row.split()[4:6] == ["0.9877", "12346"]
-    assert table.lines(row_of(2))[0].split()[4:6] == ["-", "-"]
+    assert table.lines(record(2))[0].split()[4:6] == ["-", "-"]
 
 
 NUMBERS = st.floats(allow_nan=False)
-
-
-def measured(epoch: int, loss: float = 0.5) -> EpochRecord:
-    evaluated = epoch % 2 == 1
-    return EpochRecord(
-        epoch=epoch,
-        step=epoch,
-        loss=loss,
-        learning_rate=0.1,
-        metric="accuracy",
-        validation=0.5 + epoch / 100 if evaluated else None,
-        test=0.4 if evaluated else None,
-        figures={"test log loss": 0.25},
-        seconds=1.0,
-        stage_seconds={"sample": 0.5, "wait": 0.25 * evaluated},
-    )
 
 
 @given(
@@ -247,19 +202,17 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, record: EpochRecor
     ],
 )
 def test_the_best_epoch(higher: bool, values: list[float | None], best: int | None) -> None:
-    records = [
-        replace(measured(epoch), higher_is_better=higher, validation=value)
-        for epoch, value in enumerate(values, start=1)
-    ]
-    found = best_record(records)
+    found = best_record(
+        [record(epoch, higher_is_better=higher, validation=value) for epoch, value in enumerate(values, start=1)]
+    )
     assert (found.epoch if found else None) == best
 
 
 @pytest.mark.parametrize("line", ["", "{", '{"epoch": 1}', '{"epoch": 1, "colour": "red"}'])
 def test_other_lines_are_refused(tmp_path: Path, line: str) -> None:
     path = tmp_path / "metrics.jsonl"
-    first, third = (json.dumps(asdict(measured(epoch))) for epoch in (1, 3))
-    path.write_text(f"{first}\n{line}\n{third}\n")
+    whole = json.dumps(asdict(record(1)))
+    path.write_text(f"{whole}\n{line}\n{whole}\n")
     with pytest.raises(StoreError, match=r"metrics\.jsonl, line 2.*Remove that line"):
         read_records(path)
 
@@ -288,11 +241,8 @@ def test_ranks_are_read_as_they_were_written(tmp_path: Path) -> None:
     for each in records:
         lines.append(each)
     lines.close()
-    with path.open("a") as file:
-        file.write('{"epoch": 3, "ra')
-    assert json.loads(path.read_text().splitlines()[0]) == {
-        "epoch": 1,
-        "ranks": [asdict(rank) for rank in records[0].ranks],
+    assert json.loads(path.read_text().splitlines()[0]) == asdict(records[0]) | {
+        "ranks": [asdict(rank) for rank in records[0].ranks]
     }
     assert read_rank_records(path) == records
     assert read_rank_records(tmp_path / "absent") == []
@@ -319,17 +269,13 @@ def test_lines_that_are_none_are_named(tmp_path: Path, line: str) -> None:
 # ---------------------------------------------------------------------------------------------------------------- files
 
 
-@given(
-    losses=st.lists(NUMBERS, max_size=6),
-    finished=st.integers(0, 7),
-    rest=st.text(alphabet='[{"1', max_size=5),
-)
+@given(losses=st.lists(NUMBERS, max_size=6), finished=st.integers(0, 7), rest=st.text(alphabet='[{"1', max_size=5))
 def test_what_is_run_again_is_forgotten(
     tmp_path_factory: pytest.TempPathFactory, losses: list[float], finished: int, rest: str
 ) -> None:
     path = tmp_path_factory.mktemp("lines") / "metrics.jsonl"
     assert read_records(path) == []
-    records = [measured(epoch, loss) for epoch, loss in enumerate(losses, start=1)]
+    records = [record(epoch, loss=loss) for epoch, loss in enumerate(losses, start=1)]
     lines = EpochLines(path, EpochRecord)
     for number, each in enumerate(records, start=1):
         lines.append(each)
@@ -339,9 +285,9 @@ def test_what_is_run_again_is_forgotten(
         file.write(rest)
     again = EpochLines(path, EpochRecord, finished_epochs=finished)
     assert again.records == records[:finished]
-    again.append(measured(finished + 1))
+    again.append(record(finished + 1))
     again.close()
-    assert read_records(path) == [*records[:finished], measured(finished + 1)]
+    assert read_records(path) == [*records[:finished], record(finished + 1)]
 
 
 @pytest.mark.skipif(not Path("/dev/full").exists(), reason="the system has no device that is always full")
@@ -350,7 +296,7 @@ def test_a_full_disk_is_told_with_the_cure(tmp_path: Path) -> None:
     lines._file.close()
     with Path("/dev/full").open("a", encoding="utf-8") as lines._file:
         with pytest.raises(StoreError, match=r"No space left.*go on with --resume"):
-            lines.append(measured(1))
+            lines.append(record(1))
         lines.close()
 
 
@@ -359,16 +305,16 @@ def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
     accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
     board = MetricsBoard(tmp_path)
     for epoch in (1, 2, 3):
-        board.append(measured(epoch, loss=epoch / 4))
+        board.append(record(epoch, loss=epoch / 4, validation=0.5 if epoch != 2 else None, test=0.4))
     board.close()
     board = MetricsBoard(tmp_path, finished_epochs=2)
-    board.append(replace(measured(3, loss=0.125), test=None))
+    board.append(record(3, loss=0.125, test=None))
     board.close()
     events = accumulator.EventAccumulator(str(tmp_path)).Reload()
     assert [(e.step, e.value) for e in events.Scalars("loss/train")] == [(1, 0.25), (2, 0.5), (3, 0.125)]
-    assert [e.step for e in events.Scalars("accuracy/validation")] == [1, 3]
-    assert [e.step for e in events.Scalars("accuracy/test")] == [1]
-    assert [e.value for e in events.Scalars("figures/test_log_loss")] == [0.25, 0.25, 0.25]
+    assert [e.step for e in events.Scalars("roc_auc/validation")] == [1, 3]
+    assert [e.step for e in events.Scalars("roc_auc/test")] == [1, 2]
+    assert [e.value for e in events.Scalars("figures/test_auc")] == pytest.approx([0.1, 0.2, 0.3])
     assert "seconds/sample" in events.Tags()["scalars"]
 
 
@@ -387,16 +333,11 @@ def test_missing_tensorboard_is_refused_with_the_cure(tmp_path: Path, monkeypatc
 
 @pytest.mark.parametrize(
     ("count", "changes"),
-    [
-        (1, {"validation": None, "test": None}),
-        (1, {}),
-        (27, {}),
-        (3, {"metric": "normalised_entropy", "higher_is_better": False, "validation": 0.0}),
-    ],
+    [(1, {"validation": None, "test": None}), (27, {}), (3, {"higher_is_better": False, "validation": 0.0})],
 )
 def test_a_picture_is_written(tmp_path: Path, count: int, changes: dict[str, object]) -> None:
     path = tmp_path / "plot.png"
-    records = [replace(measured(epoch), **changes) for epoch in range(1, count + 1)]  # type: ignore[arg-type]
+    records = [record(epoch, **({"test": 0.4 if epoch % 2 else None} | changes)) for epoch in range(1, count + 1)]
     write_plot(records, path, title="tolokers")
     assert path.read_bytes().startswith(b"\x89PNG")
     assert path.stat().st_size > 10_000

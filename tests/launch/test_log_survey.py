@@ -14,11 +14,9 @@ from windrow.recsys.log.options import FeatureOptions, LogOptions, LogSplitOptio
 from windrow.recsys.log.prepare import prepare_log
 
 
-@pytest.fixture(scope="module")
-def recipe_file(planted_store, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("planted")
-    planted_store(folder)
-    return folder / "planted.toml"
+@pytest.fixture
+def recipe_file(planted_recipes):
+    return planted_recipes["time"]
 
 
 def test_batches_are_those_of_training(recipe_file):
@@ -32,6 +30,8 @@ def test_batches_are_those_of_training(recipe_file):
     assert len(found.as_read.batches) == 4
     assert {batch.num_samples for batch in found.as_read.batches} == {150}
     assert (found.batch_size, found.pieces) == (150, 2)
+    _, found = open_and_survey(load_recommendation_recipe(recipe_file, ["training.batch_size=9999"]), ranks=1)
+    assert found.batch_size == found.split_samples == found.as_read.num_samples
 
 
 def test_groups_are_those_that_are_planted(recipe_file):
@@ -41,19 +41,15 @@ def test_groups_are_those_that_are_planted(recipe_file):
     assert groups_for(recipe, found) == (("user",), ("cart", "sellers"), ("history",), ("tags",))
 
 
-def test_a_batch_of_the_whole_log(recipe_file):
-    _, found = open_and_survey(load_recommendation_recipe(recipe_file, ["training.batch_size=9999"]), ranks=1)
-    assert found.batch_size == found.split_samples == found.as_read.num_samples
-
-
 def test_what_is_refused(recipe_file, planted_store, tmp_path):
     recipe = load_recommendation_recipe(recipe_file)
-    with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
-        open_and_survey(recipe, ranks=0)
-    with pytest.raises(RecipeError, match="--rows 0: expected at least 1"):
-        open_and_survey(recipe, ranks=1, max_rows=0)
-    with pytest.raises(RecipeError, match="5 ranks share 4 lanes"):
-        open_and_survey(recipe, ranks=5)
+    for options, words in (
+        ({"ranks": 0}, "--ranks 0: expected at least 1"),
+        ({"ranks": 1, "max_rows": 0}, "--rows 0: expected at least 1"),
+        ({"ranks": 5}, "5 ranks share 4 lanes"),
+    ):
+        with pytest.raises(RecipeError, match=words):
+            open_and_survey(recipe, **options)
     with pytest.raises(StoreError, match="windrow prepare"):
         open_and_survey(load_recommendation_recipe(recipe_file, ["log.dense=[]"]), ranks=1)
     with pytest.raises(StoreError, match="no prepared log"):
@@ -74,11 +70,9 @@ MULTI_HOT = ("cart", "sellers", "history", "tags")
 VECTOR_BYTES = 4 * 16
 
 
-@pytest.fixture(scope="module")
-def recipe(planted_store, tmp_path_factory):
-    folder = tmp_path_factory.mktemp("planted")
-    planted_store(folder, order="sessions")
-    return load_recommendation_recipe(folder / "planted.toml")
+@pytest.fixture
+def recipe(planted_recipes):
+    return load_recommendation_recipe(planted_recipes["sessions"])
 
 
 def means(batches, group):
@@ -143,21 +137,14 @@ def test_what_is_in_no_group_is_no_part_of_it(recipe):
 
 
 def test_summary(tmp_path: Path) -> None:
-    columns = {
-        "label": [0, 1, 0, 0],
-        "word": ["x", "y", "x", None],
-        "tags": [[1, 2], [3], [], [4]],
-        "p": [1.0, None] * 2,
-    }
-    parquet.write_table(pa.table(columns), tmp_path / "log.parquet")
+    words, tags = ["x", "y", "x", None], [[1, 2], [3], [], [4]]
+    columns = pa.table({"label": [0, 1, 0, 0], "word": words, "tags": tags, "p": [1.0, None] * 2})
+    parquet.write_table(columns, tmp_path / "log.parquet")
     log = LogOptions(
         paths=(tmp_path / "log.parquet",),
         format="parquet",
         dense=("p",),
-        features={
-            "word": FeatureOptions(min_count=2),
-            "tags": FeatureOptions(ids="hash", rows=1000, multi_hot=True),
-        },
+        features={"word": FeatureOptions(min_count=2), "tags": FeatureOptions(ids="hash", rows=1000, multi_hot=True)},
     )
     store = prepare_log(tmp_path / "store", log, LogSplitOptions(fractions=(1.0, 0.0, 0.0)))
     cells = [line.split() for line in log_summary(store)]

@@ -11,20 +11,13 @@ import torch
 
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.demand import vertex_priorities
-from windrow.gnn.graph import Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.gnn.trainer import SamplerOptions, TrainingOptions
 from windrow.launch import partitioning
-from windrow.launch.partitioning import (
-    PartitionJob,
-    graph_to_store,
-    partition_to_store,
-    store_arrays,
-)
-from windrow.launch.recipe import make_recipe
+from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays
 from windrow.launch.terminal import LineProgress, Progress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
 from windrow.partition.book import order_from_metadata
@@ -56,9 +49,9 @@ def graph_file(tmp_path: Path) -> Path:
     return path
 
 
-def partition(graph_file: Path, store: Path, *, overwrite: bool = False) -> PartitionStore:
+def partition(graph_file: Path, store: Path) -> PartitionStore:
     job = PartitionJob(store=store, graph=GraphOptions(path=str(graph_file)), partition=RANDOM)
-    partition_to_store(job, overwrite=overwrite, progress=Progress())
+    partition_to_store(job, progress=Progress())
     return PartitionStore.open(store, expect_parts=3)
 
 
@@ -83,12 +76,6 @@ def test_the_vertices_that_a_part_needs_most_come_first(tmp_path: Path) -> None:
     graph = community_graph(300, 3, seed=4, num_features=5)
     graph_to_store(graph, tmp_path / "store", RANDOM, sampler=SAMPLER, training=TRAINING)
     store = PartitionStore.open(tmp_path / "store")
-    assert store.metadata["order"] == {
-        "by": "vip",
-        "fanouts": [2, 1],
-        "batch_size": 7,
-        "seed_order": "local",
-    }
     order = order_from_metadata(store.metadata, store=store.path)
     assert order is not None
     priorities = vertex_priorities(graph, store.book.assignment(), 3, order)
@@ -148,34 +135,10 @@ def test_what_cannot_be_trained_on_stays_in_the_users_order(tmp_path: Path, with
     assert (np.diff(store.book.new_to_old)[np.diff(store.book.assignment()[store.book.new_to_old]) == 0] > 0).all()
 
 
-def test_the_job_of_a_recipe_is_ordered_for_its_minibatches(tmp_path: Path) -> None:
-    values = {
-        "name": "r",
-        "store": "s",
-        "graph": {"path": "g.npz"},
-        "model": {"num_layers": 2},
-        "sampler": {"fanouts": [3, 2]},
-        "training": {"batch_size": 9},
-    }
-    job = PartitionJob.of(make_recipe(values, source="r.toml", base=tmp_path))
-    assert (job.sampler.fanouts, job.training.batch_size) == ((3, 2), 9)
-    assert (job.store, job.partition) == (tmp_path / "s", PartitionOptions())
-
-
 def test_features_are_cut_into_chunks_of_rows(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(partitioning, "CHUNK_ROWS", 7)
-    nothing = torch.empty(0, dtype=torch.int64)
-    graph = Graph(
-        indptr=torch.zeros(21, dtype=torch.int64),
-        indices=nothing,
-        features=torch.arange(20.0).unsqueeze(1),
-        labels=None,
-        train_ids=nothing,
-        validation_ids=nothing,
-        test_ids=nothing,
-        task="single-label",
-        num_classes=0,
-    )
+    graph = community_graph(20, 3, seed=4)
+    graph = dataclasses.replace(graph, features=torch.arange(20.0).unsqueeze(1), labels=None)
     book = PartitionBook.from_assignment(np.arange(20) % 3, 3)
     shared, sharded = store_arrays(graph, book)
     assert "labels" not in shared
@@ -183,13 +146,6 @@ def test_features_are_cut_into_chunks_of_rows(monkeypatch: pytest.MonkeyPatch) -
     assert [len(chunk) for chunk in chunks] == [7, 7, 6]
     assert np.array_equal(np.concatenate(chunks)[:, 0], book.new_to_old)
     assert store_arrays(graph.relabel(book), book)[1].keys() == {"features"}
-
-
-def test_an_existing_store_is_kept_unless_asked(graph_file: Path, tmp_path: Path) -> None:
-    partition(graph_file, tmp_path / "store")
-    with pytest.raises(StoreError, match=r"already exists.*--overwrite"):
-        partition(graph_file, tmp_path / "store")
-    partition(graph_file, tmp_path / "store", overwrite=True)
 
 
 def test_a_graph_in_memory_makes_the_same_store(graph_file: Path, tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch import rank_process as joining
-from windrow.launch import rank_process as memory
+from windrow.launch import rank_process
 from windrow.launch.rank_process import RunOptions, joined_job
 
 
@@ -29,11 +28,11 @@ def test_a_process_alone_is_a_job_of_one_rank() -> None:
 
 def test_cores_are_shared_by_the_ranks_of_a_kernel(monkeypatch: pytest.MonkeyPatch) -> None:
     own = threading.local()
-    monkeypatch.setattr(joining, "kernel_id", lambda: own.kernel)
+    monkeypatch.setattr(rank_process, "kernel_id", lambda: own.kernel)
 
     def body(world: World) -> int:
         own.kernel = "abbb"[world.rank]
-        return joining._ranks_on_this_machine(world)
+        return rank_process._ranks_on_this_machine(world)
 
     assert Loopback.run(4, body, deadline_s=60) == [1, 3, 3, 3]
 
@@ -76,19 +75,23 @@ print(faults() - before)
 """
 
 
-def page_faults(mode: str) -> int:
-    command = [sys.executable, "-P", "-c", SCRIPT, mode]
-    return int(subprocess.run(command, check=True, capture_output=True, text=True).stdout)
+def printed(script: str, argument: str) -> int:
+    """The number that a process of its own prints."""
+    # Another test may have trained in this process, which sets them.
+    settings = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
+    environment = {name: value for name, value in os.environ.items() if name not in settings}
+    command = [sys.executable, "-P", "-c", script, argument]
+    return int(subprocess.run(command, check=True, capture_output=True, text=True, env=environment).stdout)
 
 
-@pytest.mark.skipif(memory.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_large_memory_is_taken_again_without_page_faults() -> None:
-    assert page_faults("keep") < page_faults("leave") / 2
+    assert printed(SCRIPT, "keep") < printed(SCRIPT, "leave") / 2
 
 
 def test_says_so_where_the_library_is_another(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(memory.platform, "libc_ver", lambda: ("", ""))
-    assert not memory.keep_freed_memory()
+    monkeypatch.setattr(rank_process.platform, "libc_ver", lambda: ("", ""))
+    assert not rank_process.keep_freed_memory()
 
 
 SHAPES = """
@@ -115,26 +118,17 @@ print(library.mallinfo2().uordblks - before)
 """
 
 
-def bytes_kept(shapes: str) -> int:
-    command = [sys.executable, "-P", "-c", SHAPES, shapes]
-    # Another test may have trained in this process, which sets them.
-    settings = ("LRU_CACHE_CAPACITY", "ONEDNN_PRIMITIVE_CACHE_CAPACITY")
-    environment = {name: value for name, value in os.environ.items() if name not in settings}
-    done = subprocess.run(command, check=True, capture_output=True, text=True, env=environment)
-    return int(done.stdout)
-
-
-@pytest.mark.skipif(memory.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
+@pytest.mark.skipif(rank_process.platform.libc_ver()[0] != "glibc", reason="the C library is not glibc")
 def test_nothing_is_kept_of_shapes_that_do_not_come_again() -> None:
-    kept = bytes_kept("all")
+    kept = printed(SHAPES, "all")
     if kept < 1 << 20:
         pytest.skip("multiplications on this processor keep nothing of their shapes")
-    assert bytes_kept(str(memory.GRAPH_SHAPES)) < kept / 4
-    assert bytes_kept("10") < kept / 2
+    assert printed(SHAPES, str(rank_process.GRAPH_SHAPES)) < kept / 4
+    assert printed(SHAPES, "10") < kept / 2
 
 
 def test_what_the_user_has_set_stays(monkeypatch: pytest.MonkeyPatch) -> None:
     environment = {"LRU_CACHE_CAPACITY": "77"}
-    monkeypatch.setattr(memory.os, "environ", environment)
-    memory.keep_shapes(0)
+    monkeypatch.setattr(rank_process.os, "environ", environment)
+    rank_process.keep_shapes(0)
     assert environment == {"LRU_CACHE_CAPACITY": "77", "ONEDNN_PRIMITIVE_CACHE_CAPACITY": "0"}

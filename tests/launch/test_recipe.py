@@ -44,14 +44,12 @@ def test_shipped_recipes_load_and_survive_their_file(tmp_path: Path, name: str, 
 
 def test_paths_start_from_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     recipe = make()
-    assert recipe.store == Path("/base/stores/r")
-    assert recipe.graph.path == "/base/g.npz"
+    assert (recipe.store, recipe.graph.path) == (Path("/base/stores/r"), "/base/g.npz")
     (tmp_path / "sub").mkdir()
     write_toml(tmp_path / "sub" / "r.toml", {"store": "s", "graph": {"path": "g"}})
     monkeypatch.chdir(tmp_path)
     relative = load_recipe(Path("sub/r.toml"))
-    assert relative.store == tmp_path / "sub" / "s"
-    assert relative.graph.path == str(tmp_path / "sub" / "g")
+    assert (relative.store, relative.graph.path) == (tmp_path / "sub" / "s", str(tmp_path / "sub" / "g"))
     assert relative.name == "r"
 
 
@@ -68,9 +66,6 @@ def test_paths_start_from_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: 
         ),
         ({"sampler": {"fanouts": [5, 0, 5]}}, "sampler.fanouts = [5, 0, 5]: each must be at least 1, or -1"),
         ({"evaluation": {"fanouts": [5, 0, 5]}}, "evaluation.fanouts = [5, 0, 5]: each must be at least 1"),
-        ({"modle": {}}, "Did you mean 'model'"),
-        ({"model": {"hiden": 3}}, "[model] has no key 'hiden'. Did you mean 'hidden'"),
-        ({"training": {"epochs": "many"}}, "[training] epochs = 'many'"),
         ({"training": {"schedule": {"kind": "cosin"}}}, "[training.schedule] kind = 'cosin'"),
         ({"partition": {"num_parts": 0}}, "num_parts = 0"),
         ({"graph": {}}, "[graph] needs a value for 'path'"),
@@ -89,17 +84,9 @@ def test_bad_settings_are_refused(sections: dict[str, Any], words: str) -> None:
     assert words in str(caught.value)
 
 
-def test_a_missing_graph_section_is_refused(tmp_path: Path) -> None:
-    write_toml(tmp_path / "r.toml", {"store": "s"})
-    with pytest.raises(RecipeError, match="needs the section 'graph'"):
-        load_recipe(tmp_path / "r.toml")
-
-
 def test_overrides_win(repository: Path) -> None:
     recipe = load_recipe(repository / "examples" / "cora.toml", ["model.kind=gat", "sampler.fanouts=[3, 4]", "name=x"])
-    assert recipe.model.kind == "gat"
-    assert recipe.sampler.fanouts == (3, 4)
-    assert recipe.name == "x"
+    assert (recipe.model.kind, recipe.sampler.fanouts, recipe.name) == ("gat", (3, 4), "x")
 
 
 def test_decisive_settings_leave_out_places_and_machines() -> None:
@@ -110,15 +97,21 @@ def test_decisive_settings_leave_out_places_and_machines() -> None:
     assert one.decisive_settings() != make(model={"hidden": 7}, run={"seed": 3}).decisive_settings()
 
 
-def test_the_recipe_of_a_log_is_told_from_a_graphs() -> None:
+def test_a_section_of_data_is_needed() -> None:
+    values = {"name": "x", "store": "s"}
     with pytest.raises(RecipeError, match=r"section \[log\].*windrow prepare prepares its log"):
-        make_recipe({"name": "x", "store": "s", "log": {}}, source="r.toml", base=Path("/base"))
+        make_recipe(values | {"log": {}}, source="r.toml", base=Path("/base"))
+    with pytest.raises(RecipeError, match="needs the section 'graph'"):
+        make_recipe(values, source="r.toml", base=Path("/base"))
+    with pytest.raises(RecipeError, match="needs the section 'log'"):
+        make_recommendation_recipe(values, source="r.toml", base=Path("/base"))
 
 
 def test_overrides_reach_features(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
-    recipe = click_recipe(tmp_path)
+    recipe = click_recipe(tmp_path, plan={"planner": "row_wise"})
+    assert (recipe.store, recipe.log.paths) == (tmp_path / "clicks", (tmp_path / "log.csv",))
     write_toml(tmp_path / "r.toml", recipe.settings())
-    assert load_any_recipe(tmp_path / "r.toml") == recipe
+    assert load_any_recipe(tmp_path / "r.toml") == load_recommendation_recipe(tmp_path / "r.toml") == recipe
     changed = load_any_recipe(tmp_path / "r.toml", ["log.features.user.rows=50", "tables.dim=4"])
     assert isinstance(changed, RecommendationRecipe)
     assert changed.log.features["user"].rows == 50
@@ -152,10 +145,7 @@ def test_interactions_need_no_store() -> None:
     [
         ({"log": INTERACTIONS["log"], "store": "s"}, 'format = "interactions" and model.kind = "dlrm"'),
         ({"log": {"paths": ["a.csv"], "format": "csv"}}, "needs a value for 'store'"),
-        (
-            INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}},
-            "give one path in log.paths",
-        ),
+        (INTERACTIONS | {"log": {"paths": ["a", "b"], "format": "interactions"}}, "give one path in log.paths"),
         (INTERACTIONS | {"deduplication": {"groups": [["history"]]}}, "are for prepared logs"),
         (
             {
@@ -172,22 +162,10 @@ def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
         make_recommendation_recipe({"name": "x", **values}, source="r.toml", base=Path("/base"))
 
 
-def test_a_recipe_survives_its_file(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
-    recipe = click_recipe(tmp_path, plan={"planner": "row_wise"})
-    write_toml(tmp_path / "r.toml", recipe.settings())
-    assert load_recommendation_recipe(tmp_path / "r.toml") == recipe
-    assert recipe.store == tmp_path / "clicks"
-    assert recipe.log.paths == (tmp_path / "log.csv",)
-
-
 @pytest.mark.parametrize(
     ("changes", "words"),
     [
-        ({"log": {"featurs": {}}}, r"\[log\] has no key 'featurs'. Did you mean 'features'"),
-        (
-            {"log": {"features": {"item": {"row": 3}}}},
-            r"\[log\.features\.item\] has no key 'row'. Did you mean 'rows'",
-        ),
+        ({"log": {"features": {"item": {"row": 3}}}}, r"\[log\.features\.item\] has no key 'row'. Did you mean 'rows'"),
         ({"tables": {"dim": 3}}, r"\[tables\].*dim = 3"),
         ({"training": {"epochs": 0}}, r"\[training\].*epochs = 0"),
         ({"plan": {"planner": "magic"}}, r'\[plan\] planner = "magic": expected one of'),
@@ -200,11 +178,6 @@ def test_mistakes_are_named(
         click_recipe(Path("/base"), **changes)
 
 
-def test_a_log_is_needed() -> None:
-    with pytest.raises(RecipeError, match="needs the section 'log'"):
-        make_recommendation_recipe({"name": "x", "store": "s"}, source="r.toml", base=Path("/base"))
-
-
 DEDUPLICATED = {"deduplication": {"groups": [["item"]]}}
 
 
@@ -212,10 +185,5 @@ def test_what_a_checkpoint_depends_on(click_recipe: Callable[..., Recommendation
     recipe = click_recipe(Path("/a"))
     elsewhere = click_recipe(Path("/b"), plan={"planner": "row_wise"}, run={"threads": 3})
     assert recipe.decisive_settings() == elsewhere.decisive_settings()
-    for changes in (
-        {"run": {"seed": 1}},
-        {"tables": {"dim": 4}},
-        {"training": {"batch_size": 7}},
-        DEDUPLICATED,
-    ):
+    for changes in ({"run": {"seed": 1}}, {"tables": {"dim": 4}}, {"training": {"batch_size": 7}}, DEDUPLICATED):
         assert recipe.decisive_settings() != click_recipe(Path("/a"), **changes).decisive_settings()

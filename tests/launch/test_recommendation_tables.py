@@ -30,6 +30,7 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
 
+Prepared = tuple[Callable[..., RecommendationRecipe], LogStore]
 FEATURES: dict[str, Any] = {
     "item": {"ids": "rows", "rows": 50},
     "past": {"ids": "rows", "rows": 50, "multi_hot": True, "table": "item"},
@@ -40,22 +41,22 @@ SEQUENCES = {"sequences": ["past", "tags"], "sequence_query": "item"}
 
 
 @pytest.fixture(scope="module")
-def prepared(
-    tmp_path_factory: pytest.TempPathFactory, click_recipe: Callable[..., RecommendationRecipe]
-) -> tuple[Path, LogStore]:
-    """A log whose features share a table."""
+def prepared(tmp_path_factory: pytest.TempPathFactory, click_recipe: Callable[..., RecommendationRecipe]) -> Prepared:
+    """Recipes of a log whose features share a table, and its store."""
     folder = tmp_path_factory.mktemp("log")
     rows = [f"{n % 2},{n % 50},{n % 7}|{n % 5}|{n % 3},{n % 20},{n % 9}" for n in range(200)]
     (folder / "log.csv").write_text("\n".join(["click,item,past,user,tags", *rows]) + "\n")
-    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES})
-    return folder, prepare_log(recipe.store, recipe.log, recipe.split)
+
+    def recipe_of(**changes: Any) -> RecommendationRecipe:
+        return click_recipe(folder, **{"log": {"dense": [], "features": FEATURES}, **changes})
+
+    recipe = recipe_of()
+    return recipe_of, prepare_log(recipe.store, recipe.log, recipe.split)
 
 
-def test_every_feature_is_pooled_by_default(
-    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
-    folder, store = prepared
-    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES})
+def test_every_feature_is_pooled_by_default(prepared: Prepared) -> None:
+    recipe_of, store = prepared
+    recipe = recipe_of()
     tables = [(table.name, table.num_embeddings, table.feature_names) for table in bag_configs(recipe, store)]
     assert tables == [("item", 50, ["item", "past"]), ("user", 20, ["user"]), ("tags", 9, ["tags"])]
     assert sequence_configs(recipe, store) == []
@@ -64,11 +65,9 @@ def test_every_feature_is_pooled_by_default(
     check_store(recipe, store)
 
 
-def test_a_table_that_is_pooled_and_not_has_rows_for_both(
-    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
-    folder, store = prepared
-    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES}, model=SEQUENCES | {"top": [8]})
+def test_a_table_that_is_pooled_and_not_has_rows_for_both(prepared: Prepared) -> None:
+    recipe_of, store = prepared
+    recipe = recipe_of(model=SEQUENCES | {"top": [8]})
     assert [(table.name, table.feature_names) for table in bag_configs(recipe, store)] == [
         ("item", ["item"]),
         ("user", ["user"]),
@@ -77,6 +76,7 @@ def test_a_table_that_is_pooled_and_not_has_rows_for_both(
         ("item_sequence", ["past"]),
         ("tags", ["tags"]),
     ]
+    assert sequence_tables(recipe) == {"item_sequence", "tags"}
     plan = plan_tables(recipe, store, 2)
     parts = [plan_of(plan, {table.name for table in configs}) for configs in
              (bag_configs(recipe, store), sequence_configs(recipe, store))]  # fmt: skip
@@ -84,14 +84,12 @@ def test_a_table_that_is_pooled_and_not_has_rows_for_both(
     assert {shard.table for shard in parts[1].shards} == {"item_sequence", "tags"}
 
 
-def test_sections_of_single_tables(
-    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
-    folder, store = prepared
+def test_sections_of_single_tables(prepared: Prepared) -> None:
+    recipe_of, store = prepared
     given = {"dim": 8, "item": {"dim": 16, "precision": "fp16"}, "tags": {"optimizer": "sgd"}}
-    recipe = click_recipe(folder, log={"dense": [], "features": FEATURES}, tables=given)
+    recipe = recipe_of(tables=given)
     assert recipe.settings()["tables"]["item"] == {"dim": 16, "precision": "fp16"}
-    assert make_recommendation_recipe(recipe.settings(), source="r.toml", base=folder) == recipe
+    assert make_recommendation_recipe(recipe.settings(), source="r.toml", base=recipe.store.parent) == recipe
     assert [(table.name, table.embedding_dim) for table in bag_configs(recipe, store)] == [
         ("item", 16),
         ("user", 8),
@@ -100,57 +98,41 @@ def test_sections_of_single_tables(
     memory = {spec.name: spec.num_bytes for spec in log_table_specs(recipe, store)}
     assert memory == {"item": 50 * (16 * 2 + 4), "user": 20 * (8 * 4 + 4), "tags": 9 * 8 * 4}
     for tables, said in (
-        (
-            {"usr": {"dim": 8}},
-            r"tables.usr: there is no such table. Did you mean 'user'\? Tables: item, user, tags",
-        ),
+        ({"usr": {"dim": 8}}, r"tables.usr: there is no such table. Did you mean 'user'\? Tables: item, user, tags"),
         ({"user": {"dmi": 8}}, r"\[tables.user\] has no key 'dmi'. Did you mean 'dim'"),
-        (
-            {"user": {"form": "robe"}},
-            r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'",
-        ),
+        ({"user": {"form": "robe"}}, r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'"),
         ({"usr": 3}, r"\[tables\] has no key 'usr'"),
         ({"user": {"dim": 6}}, r"\[tables\] table 'user': tables.dim = 6: must be a multiple of 4"),
     ):
         with pytest.raises(RecipeError, match=said):
-            log_table_specs(click_recipe(folder, log={"dense": [], "features": FEATURES}, tables=tables), store)
+            log_table_specs(recipe_of(tables=tables), store)
 
 
-def test_a_store_of_another_log_is_refused(
-    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
-    folder, store = prepared
+def test_a_store_of_another_log_is_refused(prepared: Prepared) -> None:
+    recipe_of, store = prepared
     with pytest.raises(StoreError, match=r"features .*'tags'.*recipe has \['item', 'user'\].*prepare again"):
-        check_store(click_recipe(folder, log={"dense": []}), store)
+        check_store(recipe_of(log={"dense": []}), store)
     with pytest.raises(StoreError, match=r"dense columns \[\], but the recipe has \['age'\]"):
-        check_store(click_recipe(folder, log={"features": FEATURES}), store)
+        check_store(recipe_of(log={"features": FEATURES}), store)
 
 
-def test_a_store_of_other_settings_is_refused(
-    prepared: tuple[Path, LogStore], click_recipe: Callable[..., RecommendationRecipe]
-) -> None:
-    folder, store = prepared
+def test_a_store_of_other_settings_is_refused(prepared: Prepared) -> None:
+    recipe_of, store = prepared
     more_users = FEATURES | {"user": {"ids": "rows", "rows": 30}}
     with pytest.raises(StoreError, match=r"prepared with features = .*run windrow prepare again"):
-        check_store(click_recipe(folder, log={"dense": [], "features": more_users}), store)
+        check_store(recipe_of(log={"dense": [], "features": more_users}), store)
     other_split = {"by": "hash", "fractions": [0.5, 0.25, 0.25]}
     with pytest.raises(StoreError, match=r"prepared with fractions = \[0.6, 0.2, 0.2\], but the recipe has"):
-        check_store(click_recipe(folder, log={"dense": [], "features": FEATURES}, split=other_split), store)
+        check_store(recipe_of(split=other_split), store)
     moved = {"dense": [], "features": FEATURES, "paths": ["elsewhere/log.csv"]}
-    check_store(click_recipe(folder, log=moved), store)
-    log = {"dense": [], "features": FEATURES}
+    check_store(recipe_of(log=moved), store)
     with pytest.raises(StoreError, match="prepared with cluster = False, but the recipe has True"):
-        check_store(click_recipe(folder, log=log, deduplication={"cluster": True}), store)
+        check_store(recipe_of(deduplication={"cluster": True}), store)
     origin = {section: value for section, value in store.manifest.origin.items() if section != "deduplication"}
     older = replace(store, manifest=replace(store.manifest, origin=origin))
-    check_store(click_recipe(folder, log=log), older)
+    check_store(recipe_of(), older)
     with pytest.raises(StoreError, match="prepared with shard = False, but the recipe has True"):
-        check_store(click_recipe(folder, log=log, deduplication={"shard": True}), older)
-
-
-def test_names_of_sequence_tables(click_recipe: Callable[..., RecommendationRecipe], tmp_path: Path) -> None:
-    recipe = click_recipe(tmp_path, log={"dense": [], "features": FEATURES}, model=SEQUENCES | {"top": [8]})
-    assert sequence_tables(recipe) == {"item_sequence", "tags"}
+        check_store(recipe_of(deduplication={"shard": True}), older)
 
 
 TABLES = [
@@ -172,10 +154,7 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
         return [
             (
                 part.piece.name,
-                torch.equal(
-                    part.tensor,
-                    torch.from_numpy(rows[slice(*part.piece.rows), slice(*part.piece.columns)]),
-                ),
+                torch.equal(part.tensor, torch.from_numpy(rows[slice(*part.piece.rows), slice(*part.piece.columns)])),
             )
             for batch in bags.local_tables()
             for part in batch.state()
@@ -186,12 +165,9 @@ def test_pretrained_rows_come_to_whoever_holds_them(tmp_path: Path, planner: Any
     assert sorted(set(found)) == [("item", True), ("user", False)]
 
 
-def test_pretrained_rows_of_no_table_are_refused(tmp_path: Path) -> None:
+def test_pretrained_rows_that_fit_no_table_are_refused(tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match=r"tables.pretrained.itm: there is no such table. Did you mean 'item'"):
         set_first_values({"itm": tmp_path / "item.npy"}, SPECS, [])
-
-
-def test_pretrained_rows_of_another_shape_are_refused(tmp_path: Path) -> None:
     np.save(tmp_path / "item.npy", np.zeros((9, 8), dtype=np.float32))
     bags = EmbeddingBagCollection(TABLES, optimizer=TableOptions(dim=8))
     with pytest.raises(DataError, match=r"item.npy"):

@@ -6,11 +6,7 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.launch.run_folder import (
-    create_run_folder,
-    next_run_folder,
-    open_run_folder,
-)
+from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder
 from windrow.launch.settings import read_toml
 
 

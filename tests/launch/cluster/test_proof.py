@@ -82,9 +82,7 @@ def test_the_proof_of_usual_clusters_is_quick():
 def test_results_are_read():
     noise = "some library greets\n"
     (one,) = read_results(noise + printed(), 2)
-    assert one.hosts == OPTIONS.hosts
-    assert one.payload_bytes == 4_000_000
-    assert one.counted_bytes == 4_000_500
+    assert (one.hosts, one.payload_bytes, one.counted_bytes) == (OPTIONS.hosts, 4_000_000, 4_000_500)
     assert one.bits_per_second == pytest.approx(2 * 8e6 / 0.0165)
 
 

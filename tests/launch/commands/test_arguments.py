@@ -16,8 +16,7 @@ def test_settings_come_in_the_order_in_which_they_were_given() -> None:
 
 
 @pytest.mark.parametrize(
-    ("text", "number"),
-    [("2GiB", 2 << 30), ("0.5 MiB", 1 << 19), ("1000", 1000), ("3KiB", 3072), (" 1TiB", 1 << 40)],
+    ("text", "number"), [("2GiB", 2 << 30), ("0.5 MiB", 1 << 19), ("1000", 1000), ("3KiB", 3072), (" 1TiB", 1 << 40)]
 )
 def test_bytes_have_binary_units(text: str, number: int) -> None:
     assert byte_count(text) == number

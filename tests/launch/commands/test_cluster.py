@@ -1,18 +1,14 @@
 """windrow.launch.commands.cluster: what reaches the cluster, and what is refused before there is one."""
 
-import argparse
-
 import pytest
 
 from windrow.comm.errors import ClusterError
+from windrow.launch.cli import build_parser
 from windrow.launch.cluster import run as cluster_run
-from windrow.launch.commands import cluster
 
 
 def cluster_with(*arguments: str) -> int:
-    parser = argparse.ArgumentParser()
-    cluster.add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["cluster", *arguments])
+    parsed = build_parser().parse_args(["cluster", *arguments])
     return int(parsed.run(parsed))
 
 
@@ -31,12 +27,14 @@ def test_the_command_keeps_its_own_options(monkeypatch: pytest.MonkeyPatch) -> N
     assert given == command
 
 
-@pytest.mark.parametrize("rest", [(), ("--",)])
-def test_no_command(rest: tuple[str, ...]) -> None:
-    with pytest.raises(ClusterError, match="no command to run: give it after --"):
-        cluster_with("--hosts", "2", "--rate", "1gbit", *rest)
-
-
-def test_one_host(capsys: pytest.CaptureFixture[str]) -> None:
-    with pytest.raises(ClusterError, match="--hosts 2 or more"):
-        cluster_with("--hosts", "1", "--rate", "1gbit", "--", "true")
+@pytest.mark.parametrize(
+    ("hosts", "rest", "words"),
+    [
+        ("2", (), "no command to run: give it after --"),
+        ("2", ("--",), "no command to run: give it after --"),
+        ("1", ("--", "true"), "--hosts 2 or more"),
+    ],
+)
+def test_wrong_use_is_refused(hosts: str, rest: tuple[str, ...], words: str) -> None:
+    with pytest.raises(ClusterError, match=words):
+        cluster_with("--hosts", hosts, "--rate", "1gbit", *rest)

@@ -1,10 +1,8 @@
 """windrow.launch.commands.explain: on a real graph and on a log, without training."""
 
 import json
-from collections.abc import Callable
 from pathlib import Path
 
-import numpy as np
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
@@ -15,7 +13,6 @@ from windrow.launch.cache_choice import rank_part, seed_order
 from windrow.launch.cli import build_parser
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, load_recipe
-from windrow.recsys.log.store import LogStore
 
 PARTS = 3
 
@@ -51,11 +48,7 @@ def measured_rows(asked: Recipe, alpha: float, epochs: int) -> float:
     for part in range(PARTS):
         graph = PartitionedGraph.open(asked.store, rank=part, size=PARTS)
         sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            asked.sampler.fanouts,
-            seed=asked.run.seed,
-            original_ids=graph.original_ids,
+            graph.indptr, graph.indices, asked.sampler.fanouts, seed=asked.run.seed, original_ids=graph.original_ids
         )
         counts = count_accesses(sampler, seed_order(graph, part, asked), range(epochs))
         counts[slice(*graph.own_range)] = 0
@@ -110,6 +103,10 @@ def test_what_cannot_be_explained(recipe: Path, store: str, repository: Path, tm
         explain_with(repository / "examples" / "parquet_log.toml", "--alphas", 0)
     with pytest.raises(StoreError, match=r"cannot write .*Choose another --json"):
         explain_with(recipe, "--set", store, "--json", tmp_path / "no" / "folder.json")
+    alone = [f"store={tmp_path / 'alone'}", "partition.num_parts=1", "partition.method=random"]
+    partition_to_store(PartitionJob.of(load_recipe(recipe, alone)))
+    with pytest.raises(RecipeError, match=r"one part.*--parts 4"):
+        explain_with(recipe, "--set", alone[0])
 
 
 @pytest.mark.parametrize("text", ["a", "0,-1", "nan", "0,,1"])
@@ -119,24 +116,9 @@ def test_alphas_are_numbers(text: str, capsys: pytest.CaptureFixture[str]) -> No
     assert "numbers" in capsys.readouterr().err
 
 
-def test_features_are_not_read(recipe: Path, store: str) -> None:
-    asked = load_recipe(recipe, [store])
-    graph = PartitionedGraph.open(asked.store, rank=1, size=PARTS, read_features=False)
-    whole = PartitionedGraph.open(asked.store, rank=1, size=PARTS)
-    assert np.array_equal(graph.features.numpy(), whole.features.numpy())
-
-
-def test_one_part_has_nothing_remote(recipe: Path, tmp_path: Path) -> None:
-    alone = [f"store={tmp_path / 'alone'}", "partition.num_parts=1", "partition.method=random"]
-    partition_to_store(PartitionJob.of(load_recipe(recipe, alone)))
-    with pytest.raises(RecipeError, match=r"one part.*--parts 4"):
-        explain_with(recipe, "--set", alone[0])
-
-
-def test_a_log(planted_store: Callable[..., LogStore], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    planted_store(tmp_path)
-    out = tmp_path / "explain.json"
-    assert explain_with(tmp_path / "planted.toml", "--ranks", 2, "--json", out) == 0
+def test_a_log(planted_recipes: dict[str, Path], tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    recipe, out = planted_recipes["time"], tmp_path / "explain.json"
+    assert explain_with(recipe, "--ranks", 2, "--json", out) == 0
     printed = capsys.readouterr().out
     assert printed.startswith("planted: ")
     assert "an epoch saves" in printed
@@ -144,7 +126,7 @@ def test_a_log(planted_store: Callable[..., LogStore], tmp_path: Path, capsys: p
     explained = json.loads(out.read_text())
     assert ["cart", "sellers"] in explained["groups"]
     assert {saving["step"] for saving in explained["savings"]} == {f"O{number}" for number in range(1, 8)}
-    assert explain_with(tmp_path / "planted.toml", "--rows", 500) == 0
+    assert explain_with(recipe, "--rows", 500) == 0
     assert "one rank sends nothing" in capsys.readouterr().out
     with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
-        explain_with(tmp_path / "planted.toml", "--ranks", 0)
+        explain_with(recipe, "--ranks", 0)

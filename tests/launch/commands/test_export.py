@@ -1,6 +1,5 @@
 """windrow.launch.commands.export: from a run folder to one file."""
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
@@ -10,7 +9,7 @@ from safetensors.torch import load_file
 
 from windrow.comm.errors import StoreError
 from windrow.launch.checkpoint import CheckpointHeader, begin_checkpoint, save_checkpoint, tables_folder
-from windrow.launch.commands import export
+from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.run_folder import create_run_folder
 from windrow.recsys.tables.shard_files import write_shard_file
@@ -50,9 +49,7 @@ def run_folder(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
 
 
 def export_with(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    export.add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["export", *map(str, arguments)])
+    parsed = build_parser().parse_args(["export", *map(str, arguments)])
     return int(parsed.run(parsed))
 
 

@@ -62,11 +62,7 @@ def test_a_recipe_does_not_take_the_place_of_its_log(tmp_path: Path, capsys: pyt
 
 
 @pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--samples", "0"], "--samples 0"),
-        (["--rows-scale", "-1"], "rows_scale = -1"),
-    ],
+    ("arguments", "words"), [(["--samples", "0"], "--samples 0"), (["--rows-scale", "-1"], "rows_scale = -1")]
 )
 def test_wrong_use_is_refused(
     tmp_path: Path, capsys: pytest.CaptureFixture[str], arguments: list[str], words: str

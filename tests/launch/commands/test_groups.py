@@ -1,7 +1,6 @@
 """windrow.launch.commands.groups: from the command line to groups that a recipe can have."""
 
 import json
-from pathlib import Path
 
 import pytest
 
@@ -9,19 +8,13 @@ from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 
 
-@pytest.fixture(scope="module")
-def recipe(planted_store, tmp_path_factory) -> Path:
-    folder = tmp_path_factory.mktemp("planted")
-    planted_store(folder)
-    return folder / "planted.toml"
-
-
 def groups_with(*arguments: object) -> int:
     parsed = build_parser().parse_args(["groups", *map(str, arguments)])
     return int(parsed.run(parsed))
 
 
-def test_what_is_printed_fits_the_recipe(recipe, tmp_path, capsys):
+def test_what_is_printed_fits_the_recipe(planted_recipes, tmp_path, capsys):
+    recipe = planted_recipes["time"]
     out = tmp_path / "groups.json"
     assert groups_with(recipe, "--ranks", 2, "--rows", 2000, "--json", out) == 0
     printed = capsys.readouterr().out

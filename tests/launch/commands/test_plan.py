@@ -1,12 +1,11 @@
 """windrow.launch.commands.plan: the plan is shown, written, and read back by training."""
 
-import argparse
 from pathlib import Path
 
 import pytest
 
 from windrow.comm.errors import PlanError, RecipeError, StoreError
-from windrow.launch.commands import plan
+from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.launch.recommendation_tables import log_table_specs, plan_tables
 from windrow.recsys.log.prepare import prepare_log
@@ -48,9 +47,7 @@ def recipe_file(tmp_path: Path) -> Path:
 
 
 def plan_with(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    plan.add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["plan", *map(str, arguments)])
+    parsed = build_parser().parse_args(["plan", *map(str, arguments)])
     return int(parsed.run(parsed))
 
 
@@ -58,6 +55,10 @@ def test_what_is_shown_and_written_is_what_training_takes(
     recipe_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "plan.toml"
+    before = sorted(tmp_path.iterdir())
+    assert plan_with(recipe_file, "--ranks", 4) == 0
+    assert sorted(tmp_path.iterdir()) == before, "nothing is written unasked"
+    capsys.readouterr()
     assert plan_with(recipe_file, "--ranks", 2, "--out", out, "--set", "plan.planner=row_wise") == 0
     shown = capsys.readouterr().out
     assert shown.splitlines()[0].split() == ["table", "rows", "dim", "bytes", "plan", "ranks"]
@@ -74,12 +75,6 @@ def test_what_is_shown_and_written_is_what_training_takes(
     assert lookups == {"item": 1.0, "day": 1.0, "item_sequence": 3.0}
 
 
-def test_nothing_is_written_unasked(recipe_file: Path, tmp_path: Path) -> None:
-    before = sorted(tmp_path.iterdir())
-    assert plan_with(recipe_file, "--ranks", 4) == 0
-    assert sorted(tmp_path.iterdir()) == before
-
-
 def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="--ranks 0: expected at least 1"):
         plan_with(recipe_file, "--ranks", 0)
@@ -91,8 +86,6 @@ def test_what_cannot_be_planned(recipe_file: Path, tmp_path: Path) -> None:
     with pytest.raises(StoreError, match=r"no prepared log: run `windrow prepare`"):
         plan_with(recipe_file, "--ranks", 2, "--set", "store=elsewhere")
 
-
-def test_interactions_have_no_store_to_plan_for(tmp_path: Path) -> None:
     path = tmp_path / "places.toml"
     path.write_text('[log]\npaths = ["a.npz"]\nformat = "interactions"\n[model]\nkind = "two_tower"\n')
     with pytest.raises(RecipeError, match="plans of prepared logs alone"):

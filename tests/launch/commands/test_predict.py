@@ -51,10 +51,10 @@ def run_folder(tmp_path: Path) -> Path:
 def test_all_vertices_go_to_the_run_folder(
     run_folder: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert main(["predict", str(run_folder)]) == 0
+    # "all" wins over a split.
+    assert main(["predict", str(run_folder), "--split", "test", "--split", "all"]) == 0
     [(recipe, folder, options)] = calls
-    assert recipe.name == "r"
-    assert folder.path == run_folder
+    assert (recipe.name, folder.path) == ("r", run_folder)
     assert options == PredictionOptions(out=run_folder / "predictions.parquet")
     said = capsys.readouterr().out.splitlines()
     assert said == summary_lines(result(options.out, test=0.75))
@@ -66,17 +66,10 @@ def test_arguments_are_passed_on(run_folder: Path, tmp_path: Path, calls: list[A
     arguments += ["--fanouts", "20,-1,5", "--split", "test", "--split", "train", "--split", "test"]
     assert main([*arguments, "--set", "run.threads=3", "--set", f"store={tmp_path}/other"]) == 0
     [(recipe, _, options)] = calls
-    assert recipe.run.threads == 3
-    assert recipe.store == tmp_path / "other"
+    assert (recipe.run.threads, recipe.store) == (3, tmp_path / "other")
     assert options == PredictionOptions(
         out=out, checkpoint="latest", method="sampled", fanouts=(20, -1, 5), splits=("test", "train")
     )
-
-
-def test_all_wins_over_a_split(run_folder: Path, calls: list[Any]) -> None:
-    assert main(["predict", str(run_folder), "--split", "test", "--split", "all"]) == 0
-    [(_, _, options)] = calls
-    assert options.splits == ()
 
 
 def test_summary(tmp_path: Path) -> None:
@@ -91,7 +84,7 @@ def test_summary(tmp_path: Path) -> None:
     assert len(summary_lines(result(out))) == 3
 
 
-def test_a_recommendation_run_is_refused(
+def test_a_recommendation_run_and_no_run_are_refused(
     tmp_path: Path,
     calls: list[Any],
     capsys: pytest.CaptureFixture[str],
@@ -103,21 +96,16 @@ def test_a_recommendation_run_is_refused(
     assert "run of a recommendation model, and windrow predict knows graphs only" in said
     assert "summary.json; windrow export" in said
     assert not calls
+    assert main(["predict", str(tmp_path)]) == 2
+    assert "holds no run" in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
     ("arguments", "words"),
-    [
-        (["--fanouts", "5,5"], "--fanouts 5,5 with --method exact"),
-        (["--set", "model.hiden=3"], "no key 'hiden'"),
-    ],
+    [(["--fanouts", "5,5"], "--fanouts 5,5 with --method exact"), (["--set", "model.hiden=3"], "no key 'hiden'")],
 )
 def test_wrong_use_is_refused(
-    run_folder: Path,
-    calls: list[Any],
-    capsys: pytest.CaptureFixture[str],
-    arguments: list[str],
-    words: str,
+    run_folder: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], arguments: list[str], words: str
 ) -> None:
     assert main(["predict", str(run_folder), *arguments]) == 2
     assert words in capsys.readouterr().err
@@ -130,8 +118,3 @@ def test_fanouts_that_are_none(run_folder: Path, capsys: pytest.CaptureFixture[s
         main(["predict", str(run_folder), "--method", "sampled", "--fanouts", fanouts])
     assert caught.value.code == 2
     assert "--fanouts" in capsys.readouterr().err
-
-
-def test_a_folder_without_a_run(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert main(["predict", str(tmp_path)]) == 2
-    assert "holds no run" in capsys.readouterr().err

@@ -1,14 +1,13 @@
 """windrow.launch.commands.report: a page is written, and what is wrong is said."""
 
-import argparse
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from windrow.comm.errors import RecipeError, StoreError, WindrowError
+from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.benchmark_result import BenchmarkResult, write_result
-from windrow.launch.commands import report
+from windrow.launch.cli import build_parser
 
 
 @pytest.fixture
@@ -19,17 +18,12 @@ def result_file(result: BenchmarkResult, tmp_path: Path) -> Path:
 
 
 def report_with(*arguments: object) -> int:
-    parser = argparse.ArgumentParser()
-    report.add_parser(parser.add_subparsers())
-    parsed = parser.parse_args(["report", *map(str, arguments)])
+    parsed = build_parser().parse_args(["report", *map(str, arguments)])
     return int(parsed.run(parsed))
 
 
 def test_a_page_is_written_and_named(
-    make_run: Callable[[str, str], Path],
-    result_file: Path,
-    tmp_path: Path,
-    capsys: pytest.CaptureFixture[str],
+    make_run: Callable[[str, str], Path], result_file: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     out = tmp_path / "page.html"
     runs = [make_run("graph", "one"), make_run("graph", "two")]
@@ -49,24 +43,15 @@ def test_a_folder_of_results_alone(
     assert (tmp_path / "report.html").read_text().startswith("<!DOCTYPE html>")
 
 
-def test_nothing_to_show(tmp_path: Path) -> None:
+def test_what_cannot_be_reported(make_run: Callable[[str, str], Path], tmp_path: Path) -> None:
     with pytest.raises(RecipeError, match="nothing to show"):
         report_with()
-
-
-def test_what_is_wrong_with_a_run_is_said_and_nothing_is_written(
-    make_run: Callable[[str, str], Path], tmp_path: Path
-) -> None:
-    run = make_run("graph", "one")
-    (run / "ranks.jsonl").write_text("{}\n")
-    with pytest.raises(WindrowError, match=r"ranks.jsonl, line 1"):
-        report_with(run, "--out", tmp_path / "page.html")
-    assert not (tmp_path / "page.html").exists()
-
-
-def test_a_place_that_cannot_be_written(make_run: Callable[[str, str], Path], tmp_path: Path) -> None:
     run = make_run("graph", "one")
     with pytest.raises(StoreError, match="is a folder: name a file in it"):
         report_with(run, "--out", tmp_path)
     with pytest.raises(StoreError, match=r"cannot write .*Choose another --out"):
         report_with(run, "--out", tmp_path / "missing" / "page.html")
+    (run / "ranks.jsonl").write_text("{}\n")
+    with pytest.raises(StoreError, match=r"ranks.jsonl, line 1"):
+        report_with(run, "--out", tmp_path / "page.html")
+    assert not (tmp_path / "page.html").exists()

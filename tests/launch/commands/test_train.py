@@ -3,6 +3,7 @@
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import pytest
 
@@ -40,11 +41,7 @@ def calls(monkeypatch: pytest.MonkeyPatch) -> list[tuple[Recipe, Path | None, Pa
         recipe: Recipe, *, resume: Path | None = None, run_folder: Path | None = None, trace: bool = False
     ) -> TrainingResult:
         made.append((recipe, resume, run_folder))
-        folder = run_folder or Path("runs/r-1")
-        if trace:
-            folder.mkdir()
-            (folder / "trace.json").touch()
-        return result(run_folder=folder)
+        return result()
 
     monkeypatch.setattr(training, "train", train)
     return made
@@ -57,32 +54,24 @@ def test_recipe_overrides_and_folder_are_passed_on(
     arguments = ["train", str(tmp_path / "r.toml"), "--set", "training.epochs=7", "--run-folder", "runs/x"]
     assert main(arguments) == 0
     [(recipe, resume, run_folder)] = calls
-    assert recipe.training.epochs == 7
-    assert resume is None
-    assert run_folder == Path("runs/x")
+    assert (recipe.training.epochs, resume, run_folder) == (7, None, Path("runs/x"))
     assert "best epoch 3" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_timeline_is_asked_for(
-    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], wanted: bool
-) -> None:
+def test_a_timeline_is_asked_for(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, wanted: bool) -> None:
+    train = Mock(return_value=result())
+    monkeypatch.setattr(training, "train", train)
     write_toml(tmp_path / "r.toml", RECIPE)
-    run = tmp_path / "run"
-    assert main(["train", str(tmp_path / "r.toml"), "--run-folder", str(run), *["--trace"] * wanted]) == 0
-    assert len(calls) == 1
-    assert run.exists() == wanted
-    # Training says where it is when it is written; a file of an earlier start must not be taken for it.
-    assert "trace.json" not in capsys.readouterr().out
+    assert main(["train", str(tmp_path / "r.toml"), *["--trace"] * wanted]) == 0
+    assert train.call_args.kwargs["trace"] is wanted
 
 
 def test_resuming_takes_the_recipe_of_the_run(tmp_path: Path, calls: list[Any]) -> None:
     create_run_folder(tmp_path / "run", RECIPE | {"model": {"hidden": 9}})
     assert main(["train", "--resume", str(tmp_path / "run")]) == 0
     [(recipe, resume, run_folder)] = calls
-    assert recipe.model.hidden == 9
-    assert resume == tmp_path / "run"
-    assert run_folder is None
+    assert (recipe.model.hidden, resume, run_folder) == (9, tmp_path / "run", None)
 
 
 def test_a_recipe_of_a_log_is_understood(
@@ -124,24 +113,13 @@ def test_summary() -> None:
     assert len(summary_lines(result(best_epoch=None, validation=None, test=None))) == 2
 
 
-@pytest.mark.parametrize(
-    ("changes", "words"),
-    [
-        ({"trainig": {"epochs": 3}}, "has no key 'trainig'. Did you mean 'training'"),
-        ({"sampler": {"fanouts": [5, 5]}}, "sampler.fanouts = [5, 5] has 2 hops, but model.num_layers = 3"),
-    ],
-)
 def test_a_bad_recipe_is_refused_before_training(
-    tmp_path: Path,
-    calls: list[Any],
-    capsys: pytest.CaptureFixture[str],
-    changes: dict[str, Any],
-    words: str,
+    tmp_path: Path, calls: list[Any], capsys: pytest.CaptureFixture[str]
 ) -> None:
-    write_toml(tmp_path / "r.toml", RECIPE | changes)
+    write_toml(tmp_path / "r.toml", RECIPE | {"trainig": {"epochs": 3}})
     assert main(["train", str(tmp_path / "r.toml")]) == 2
     said = capsys.readouterr().err
-    assert words in said
     assert "r.toml" in said
+    assert "has no key 'trainig'. Did you mean 'training'" in said
     assert not calls
     assert [entry.name for entry in tmp_path.iterdir()] == ["r.toml"]

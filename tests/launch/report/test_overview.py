@@ -12,14 +12,13 @@ RunOf = Callable[..., ReportedRun]
 
 def test_the_card_of_a_graph(run_of: RunOf) -> None:
     card = headline(run_of("graph", "one", ranks=5, epochs=3))
-    facts = card["facts"]
     assert (card["name"], card["result"]) == ("one", "0.6300")
     assert card["result_note"] == "ROC-AUC (test, validation 0.7300) at epoch 3, the best of 3"
-    assert (facts["recipe"], facts["data"], facts["ranks"]) == ("graph-recipe", "graph.npz", "5")
-    assert facts["hosts"] == "host0, host1, host2, host3 and 1 more"
-    assert facts["epochs"] == "3 in 3.67 s"
-    assert facts["state"] == "finished"
-    assert "cores of" in facts["hardware"]
+    assert card["facts"].items() >= {
+        "recipe": "graph-recipe", "data": "graph.npz", "ranks": "5", "epochs": "3 in 3.67 s", "state": "finished",
+        "hosts": "host0, host1, host2, host3 and 1 more",
+    }.items()  # fmt: skip
+    assert "cores of" in card["facts"]["hardware"]
 
 
 def test_the_card_of_a_log(run_of: RunOf) -> None:
@@ -51,10 +50,7 @@ def test_a_resumed_run_tells_its_starts_and_the_last_commit(run_of: RunOf) -> No
 def test_without_a_test_split_validation_is_the_result(run_of: RunOf) -> None:
     run = run_of("graph", "one", epochs=1)
     card = headline(replace(run, records=[replace(run.records[0], test=None)]))
-    assert (card["result"], card["result_note"]) == (
-        "0.7100",
-        "ROC-AUC (validation) at epoch 1, the best of 1",
-    )
+    assert (card["result"], card["result_note"]) == ("0.7100", "ROC-AUC (validation) at epoch 1, the best of 1")
 
 
 def test_settings_become_lines() -> None:
@@ -85,12 +81,8 @@ def test_figures_of_each_run(run_of: RunOf) -> None:
     assert "hit rate of the cache" not in rows
     assert rows["training time in communication"] == ["20.0%", "-"]
     assert rows["peak memory, largest rank"] == ["512 MiB", "-"]
-
-
-def test_the_hit_rate_is_told_where_there_is_a_cache(run_of: RunOf) -> None:
     cached = {1: (RankCost(rows_local=5, rows_cached=1, rows_remote=3),)}
-    runs = [replace(run_of("graph", "with"), rank_epochs=cached), run_of("graph", "without")]
-    table = comparison_section(runs).panels[0].table
+    table = comparison_section([replace(runs[0], rank_epochs=cached), runs[1]]).panels[0].table
     assert table is not None
     assert ["hit rate of the cache", "25.0%", "-"] in [list(row) for row in table.rows]
 

@@ -38,12 +38,9 @@ def test_page_says_when_and_by_what_it_was_made(run_of: Callable[..., ReportedRu
     assert "<title>one (graph-recipe) · windrow report</title>" in page
 
 
-def test_the_script_of_the_library_is_there_once(page: Path) -> None:
-    assert page.read_text().count("* plotly.js v") == 1
-
-
-def test_nothing_in_a_file_becomes_markup(page: Path) -> None:
+def test_the_library_is_there_once_and_nothing_in_a_file_becomes_markup(page: Path) -> None:
     text = page.read_text()
+    assert text.count("* plotly.js v") == 1
     assert "<img" not in text.replace("<image", "")[: text.index('id="figures"')]
     assert "alert(2)</script>" not in text
     assert "&lt;img src=x" in text
@@ -131,20 +128,16 @@ def test_another_view_is_drawn_when_it_is_chosen(page: Path, browse: Callable[..
     assert browser.complaints() == []
 
 
-def test_paper_is_light_also_for_those_who_prefer_dark(page: Path, browse: Callable[..., Any]) -> None:
-    browser = browse(page, dark=True)
+def test_colours_follow_the_user_and_paper_is_light(page: Path, browse: Callable[..., Any]) -> None:
+    browser = browse(page)
+    browser.prefer(dark=True)
+    browser.wait("return document.querySelector('.plot')._fullLayout.font.color === '#e8e8e5'")
     ink = "return document.querySelector('.plot')._fullLayout.font.color"
     dark = browser.ask(ink)
     browser.ask("window.dispatchEvent(new Event('beforeprint'))")
     light = browser.ask(ink)
     browser.ask("window.dispatchEvent(new Event('afterprint'))")
     assert (dark, light, browser.ask(ink)) == ("#e8e8e5", "#1c1f23", "#e8e8e5")
-
-
-def test_colours_follow_the_user(page: Path, browse: Callable[..., Any]) -> None:
-    browser = browse(page)
-    browser.prefer(dark=True)
-    browser.wait("return document.querySelector('.plot')._fullLayout.font.color === '#e8e8e5'")
 
 
 @pytest.mark.parametrize("window", [{}, PHONE], ids=str)

@@ -80,15 +80,11 @@ def test_the_slowest_rank_first_then_each_one(run_of: RunOf) -> None:
     assert (panel.title, panel.note) == ("", "")
 
 
-def test_of_very_many_ranks_the_first_can_be_chosen(run_of: RunOf) -> None:
-    (panel,) = stages_section([run_of("graph", "one", ranks=70, epochs=1)]).panels
+def test_of_very_many_ranks_the_first_can_be_chosen_and_runs_are_named(run_of: RunOf) -> None:
+    panel, other = stages_section([run_of("graph", "one", ranks=70, epochs=1), run_of("log", "two")]).panels
+    assert (panel.title, other.title) == ("one", "two")
     assert list(panel.views)[1:] == [f"rank {n} (host{n})" for n in range(64)]
     assert panel.note == "Of 70 ranks the first 64 can be chosen; ranks.jsonl has them all."
-
-
-def test_runs_side_by_side_are_named(run_of: RunOf) -> None:
-    section = stages_section([run_of("graph", "one"), run_of("log", "two")])
-    assert [panel.title for panel in section.panels] == ["one", "two"]
 
 
 # -------------------------------------------------------------------------------------------------------- communication
@@ -117,15 +113,9 @@ def test_a_run_that_goes_on_with_fewer_ranks(panel_of: PanelOf) -> None:
 
 def test_what_was_not_recorded_is_no_zero_and_no_time_is_no_division_by_zero(panel_of: PanelOf) -> None:
     assert "has no waiting times" in panel_of(communication_section, [RankCost(seconds=1.0)]).missing
-    timeless = [RankCost(waiting_seconds={"rows": 0.0}), waiting(1, rows=0.5)]
+    timeless = [RankCost(waiting_seconds={"<b>": 0.0}), waiting(1, **{"<b>": 0.5})]
     by_rank, _ = panel_of(communication_section, timeless).views.values()
-    assert list(by_rank.data[0].y) == [0, 50]
-
-
-def test_names_of_stages_are_not_taken_for_markup(panel_of: PanelOf) -> None:
-    cost = RankCost(seconds=1.0, waiting_seconds={"<b>rows</b>": 0.5})
-    by_rank, _ = panel_of(communication_section, [cost]).views.values()
-    assert by_rank.data[0].name == "&lt;b&gt;rows&lt;/b&gt;"
+    assert (by_rank.data[0].name, list(by_rank.data[0].y)) == ("&lt;b&gt;", [0, 50])
 
 
 # ------------------------------------------------------------------------------------------------------------- locality
