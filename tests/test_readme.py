@@ -138,11 +138,7 @@ def test_a_command_that_does_not_exist_is_noticed(command):
 
 @pytest.mark.parametrize(
     "launcher",
-    [
-        "mpirun -n 2 -hostfile hosts windrow",
-        "srun --mpi=pmi2 windrow",
-        "torchrun --nproc-per-node 2 -m windrow.launch",
-    ],
+    ["mpirun -n 2 -hostfile hosts windrow", "srun --mpi=pmi2 windrow", "torchrun --nproc-per-node 2 -m windrow.launch"],
 )
 def test_commands_behind_launchers_are_found(launcher):
     assert after_launcher(shlex.split(f"{launcher} train a.toml")) == ["windrow", "train", "a.toml"]

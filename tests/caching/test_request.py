@@ -116,12 +116,7 @@ def test_searches_wrap_around_the_end_of_the_table():
 
 @pytest.mark.parametrize(
     ("count", "num_ids", "small_bytes", "num_bytes"),
-    [
-        (10, 10_000_000, 0, 16 * 32),
-        (900_000, 1_000_000, 0, 4_000_000),
-        (0, 10, 0, 0),
-        (1, 1000, 1 << 20, 4000),
-    ],
+    [(10, 10_000_000, 0, 16 * 32), (900_000, 1_000_000, 0, 4_000_000), (0, 10, 0, 0), (1, 1000, 1 << 20, 4000)],
 )
 def test_the_smaller_form_is_taken_for_large_graphs_and_a_direct_map_for_small_ones(
     count, num_ids, small_bytes, num_bytes

@@ -97,12 +97,7 @@ def test_a_row_pays_where_it_would_travel_more_than_once():
     assert rows_worth_keeping(total, (0, 6), steps=10, epochs=1) == 0
 
 
-@given(
-    st.lists(st.floats(0, 1), min_size=4, max_size=30),
-    st.integers(0, 3),
-    st.integers(1, 20),
-    st.integers(1, 20),
-)
+@given(st.lists(st.floats(0, 1), min_size=4, max_size=30), st.integers(0, 3), st.integers(1, 20), st.integers(1, 20))
 def test_no_other_number_of_rows_costs_fewer_transfers(probabilities, own, steps, epochs):
     total = np.array(probabilities)
     remote = np.sort(np.delete(total, own))[::-1]
@@ -182,8 +177,7 @@ def test_a_power_law_has_its_knee_where_its_slope_is_that_of_the_line():
 
 
 @pytest.mark.parametrize(
-    ("cost", "knee"),
-    [([5, 5, 5], 0), ([6, 4, 2], 2), ([6, 5, 0], 2), ([3], 0), ([0.3, 0.2, 0.1], 2), ([4, 0, 0], 1)],
+    ("cost", "knee"), [([5, 5, 5], 0), ([6, 4, 2], 2), ([6, 5, 0], 2), ([3], 0), ([0.3, 0.2, 0.1], 2), ([4, 0, 0], 1)]
 )
 def test_curves_without_a_bend(cost, knee):
     assert knee_of_curve(range(len(cost)), cost) == knee

@@ -8,14 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.caching.vip import (
-    CERTAIN,
-    COMMON_SHARE,
-    Demand,
-    find_samplers,
-    in_parallel,
-    inclusion_probabilities,
-)
+from windrow.caching.vip import CERTAIN, COMMON_SHARE, Demand, find_samplers, in_parallel, inclusion_probabilities
 
 
 def csc(lists, dtype=np.int32):
@@ -218,8 +211,7 @@ fanout_lists = st.lists(st.sampled_from([-1, 1, 2, 3, 5]), min_size=1, max_size=
 def test_all_neighbours_in_one_step_are_exactly_those_within_reach(lists, undirected, hops, data):
     if undirected:
         lists = both_ways(
-            len(lists),
-            [(vertex, entry) for vertex, one in enumerate(lists) for entry in one if entry > vertex],
+            len(lists), [(vertex, entry) for vertex, one in enumerate(lists) for entry in one if entry > vertex]
         )
         lists = [sorted(one) for one in lists]
     seeds = data.draw(st.lists(st.integers(0, len(lists) - 1), unique=True))

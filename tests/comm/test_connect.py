@@ -10,13 +10,7 @@ import pytest
 
 from windrow.comm.connect import connect
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.launcher import (
-    free_port,
-    launched_by_torchrun,
-    launched_local_rank,
-    launched_rank,
-    launched_size,
-)
+from windrow.comm.launcher import free_port, launched_by_torchrun, launched_local_rank, launched_rank, launched_size
 
 FAILING_JOB = """
 import time
@@ -58,11 +52,7 @@ def test_an_error_on_all_ranks_is_printed_once_and_without_traceback_if_it_is_th
 
 @pytest.mark.parametrize(
     ("error", "status", "said"),
-    [
-        ("SystemExit('no more work')", 1, "no more work"),
-        ("SystemExit(7)", 7, ""),
-        ("KeyboardInterrupt()", 130, ""),
-    ],
+    [("SystemExit('no more work')", 1, "no more work"), ("SystemExit(7)", 7, ""), ("KeyboardInterrupt()", 130, "")],
 )
 def test_an_exit_that_was_asked_for_keeps_its_status_and_words(error, status, said):
     done, _ = run_job(2, FAILING_JOB.format(backend="mpi", failing=[1], error=error))

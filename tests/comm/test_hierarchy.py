@@ -15,11 +15,7 @@ from windrow.comm import hosts as hosts_module
 from windrow.comm.errors import CollectiveMismatchError, RecipeError
 from windrow.comm.hierarchy import hierarchical
 from windrow.comm.hosts import gather_hosts, host_groups, kernel_id, relays
-from windrow.comm.link_model import (
-    predict_all_reduce_by_exchange,
-    predict_all_to_all,
-    predict_hierarchical_all_to_all,
-)
+from windrow.comm.link_model import predict_all_reduce_by_exchange, predict_all_to_all, predict_hierarchical_all_to_all
 from windrow.comm.links import CollectiveCost, NetworkDescription, described_links
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import make_codec

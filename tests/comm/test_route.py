@@ -114,11 +114,7 @@ class PaddedBytes(Codec):
         pass
 
 
-CODECS = {
-    "fp32": lambda: make_codec("fp32"),
-    "bf16": lambda: make_codec("bf16"),
-    "bytes": PaddedBytes,
-}
+CODECS = {"fp32": lambda: make_codec("fp32"), "bf16": lambda: make_codec("bf16"), "bytes": PaddedBytes}
 
 
 def check_both_ways(world, seed, codec, *, shared):
@@ -205,10 +201,7 @@ def test_a_codec_halves_the_bytes_and_spares_own_rows(spmd):
             wire = Wire(world, stage=name, codec=make_codec(name), gradient_codec=make_codec(name))
             everyone = range(world.size)
             route = Route.of_rows(
-                wire,
-                [torch.arange(3)] * world.size,
-                [slice(3 * peer, 3 * peer + 3) for peer in everyone],
-                (4,),
+                wire, [torch.arange(3)] * world.size, [slice(3 * peer, 3 * peer + 3) for peer in everyone], (4,)
             )
             source = values.clone().requires_grad_()
             transfer = route.start([source], differentiable=True)

@@ -118,13 +118,7 @@ def test_cuda_tensors_go_through_page_locked_memory():
 
 @pytest.mark.parametrize(
     "tensor",
-    [
-        torch.arange(6).reshape(2, 3),
-        torch.ones(1).expand(1),
-        torch.empty(0, 4),
-        torch.tensor(3.0),
-        torch.empty(5)[:0],
-    ],
+    [torch.arange(6).reshape(2, 3), torch.ones(1).expand(1), torch.empty(0, 4), torch.tensor(3.0), torch.empty(5)[:0]],
     ids=["matrix", "expanded", "no rows", "scalar", "empty slice"],
 )
 def test_bytes_are_the_tensors_own_memory(tensor):

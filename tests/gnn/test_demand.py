@@ -59,10 +59,7 @@ def test_every_input_row_of_every_minibatch_is_counted():
 
 @pytest.mark.parametrize(
     "graph",
-    [
-        community_graph(1500, 30, seed=2, average_degree=10, homophily=0.9),
-        power_law_graph(1500, 12_000, seed=2),
-    ],
+    [community_graph(1500, 30, seed=2, average_degree=10, homophily=0.9), power_law_graph(1500, 12_000, seed=2)],
     ids=["communities", "power law"],
 )
 def test_analysis_predicts_the_counts(graph):

@@ -41,9 +41,7 @@ def test_gat_equals_dgl(assert_equals_dgl, generator, combine, heads):
     layer = GATLayer(8, 6, heads=heads, combine=combine, generator=generator)
     reference = ("GATConv", (8, layer.head_features, heads), {"allow_zero_in_degree": True, "bias": False})
     names = zip(
-        ("linear.weight", "source_attention", "destination_attention"),
-        ("fc.weight", "attn_l", "attn_r"),
-        strict=True,
+        ("linear.weight", "source_attention", "destination_attention"), ("fc.weight", "attn_l", "attn_r"), strict=True
     )
     shape = (lambda rows: rows.flatten(1)) if combine == "concatenate" else (lambda rows: rows.mean(1))
     assert_equals_dgl(layer, reference, 8, names, shape)

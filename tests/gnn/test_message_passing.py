@@ -9,14 +9,7 @@ from hypothesis import strategies as st
 from torch import Tensor
 
 from windrow.gnn import message_passing
-from windrow.gnn.message_passing import (
-    Block,
-    Minibatch,
-    _transpose_anywhere,
-    add_ends,
-    aggregate,
-    edge_softmax,
-)
+from windrow.gnn.message_passing import Block, Minibatch, _transpose_anywhere, add_ends, aggregate, edge_softmax
 
 
 @st.composite

@@ -124,12 +124,7 @@ def test_a_diverged_prediction_is_named(metric, bad):
             r"vertex 1 of 2 to measure macro_f1 on has no label \(-1\)",
         ),
         ("roc_auc", "single-label", torch.tensor([3, 3]), r"2 vertices that all have the same label \(3\)"),
-        (
-            "roc_auc",
-            "multi-label",
-            torch.tensor([[1.0, 0.0]] * 2),
-            r"all have the same label \(\[1.0, 0.0\]\)",
-        ),
+        ("roc_auc", "multi-label", torch.tensor([[1.0, 0.0]] * 2), r"all have the same label \(\[1.0, 0.0\]\)"),
     ],
 )
 def test_labels_that_cannot_be_scored_are_refused_beforehand(metric, task, labels, message):

@@ -118,10 +118,7 @@ def residual_sage(model, adjacency, x):
     ("options", "reference"),
     [
         (ModelOptions(hidden=8, num_layers=3, normalise="layer"), plain_sage),
-        (
-            ModelOptions(hidden=8, num_layers=2, residual=True, normalise="layer", activation="gelu"),
-            residual_sage,
-        ),
+        (ModelOptions(hidden=8, num_layers=2, residual=True, normalise="layer", activation="gelu"), residual_sage),
     ],
 )
 def test_equals_the_formula_on_dense_matrices(options, reference):

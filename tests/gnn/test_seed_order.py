@@ -142,26 +142,12 @@ def test_ids_of_the_user_need_no_table():
     [
         ({"batch_size": 0}, RecipeError, "batch_size = 0: must be at least 1"),
         ({"scheme": "federated"}, RecipeError, "'federated': must be 'global' or 'local'"),
-        (
-            {"scheme": "local", "batch_size": 3},
-            RecipeError,
-            "3 over 4 ranks: order 'local' needs at least one seed",
-        ),
-        (
-            {},
-            DataError,
-            "no training vertex on rank 1 (3 vertices), rank 2 (0 vertices), of 2 on all 4 ranks: part",
-        ),
+        ({"scheme": "local", "batch_size": 3}, RecipeError, "3 over 4 ranks: order 'local' needs at least one seed"),
+        ({}, DataError, "no training vertex on rank 1 (3 vertices), rank 2 (0 vertices), of 2 on all 4 ranks: part"),
         ({"train_ids": torch.empty(0, dtype=torch.int64)}, DataError, "the training set is empty"),
     ],
 )
 def test_what_cannot_be_used_is_refused(changes, error, message):
-    usual = {
-        "train_ids": torch.tensor([1, 5]),
-        "offsets": [0, 2, 5, 5, 6],
-        "rank": 0,
-        "batch_size": 4,
-        "seed": 0,
-    }
+    usual = {"train_ids": torch.tensor([1, 5]), "offsets": [0, 2, 5, 5, 6], "rank": 0, "batch_size": 4, "seed": 0}
     with pytest.raises(error, match=re.escape(message)):
         SeedOrder(**(usual | changes))

@@ -131,11 +131,7 @@ def test_edges_leave_their_community_as_often_as_asked_for(mixing):
     ("graph", "first_rank", "hub"),
     [
         (power_law_graph(20_000, 200_000, seed=3), 20, 50),
-        (
-            power_law_communities(50_000, 500_000, seed=3, num_communities=3, num_classes=2, mixing=0.2),
-            200,
-            30,
-        ),
+        (power_law_communities(50_000, 500_000, seed=3, num_communities=3, num_classes=2, mixing=0.2), 200, 30),
     ],
 )
 def test_degrees_fall_as_a_power_law(graph, first_rank, hub):

@@ -98,14 +98,7 @@ def test_a_manifest_by_example():
 
 @pytest.mark.parametrize(
     "change",
-    [
-        {"by": "degree"},
-        {"fanouts": 5},
-        {"fanouts": ["5"]},
-        {"batch_size": "1"},
-        {"seed_order": 1},
-        {"more": 1},
-    ],
+    [{"by": "degree"}, {"fanouts": 5}, {"fanouts": ["5"]}, {"batch_size": "1"}, {"seed_order": 1}, {"more": 1}],
 )
 def test_an_entry_that_is_none_is_refused(change):
     for entry in (None, "vip", {}, change, {**order_to_metadata(ORDER), **change}):

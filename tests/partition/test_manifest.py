@@ -76,10 +76,7 @@ def test_a_folder_without_a_manifest_is_no_store(tmp_path, folder_exists):
 @pytest.mark.parametrize(
     ("content", "what"),
     [(content, r"is not JSON \(.+\)") for content in (b"", b"{", b'{"format_version": 1,}', b"\xff\xfe\x00")]
-    + [
-        (b"[]", "holds a list, expected a JSON object"),
-        (b"null", "holds a NoneType, expected a JSON object"),
-    ],
+    + [(b"[]", "holds a list, expected a JSON object"), (b"null", "holds a NoneType, expected a JSON object")],
 )
 def test_what_is_no_json_object_is_named(tmp_path, content, what):
     path = tmp_path / MANIFEST_NAME
@@ -90,12 +87,7 @@ def test_what_is_no_json_object_is_named(tmp_path, content, what):
 
 @pytest.mark.parametrize(
     ("version", "cure"),
-    [
-        (FORMAT_VERSION + 1, f"use a newer windrow, or {CURE}"),
-        (FORMAT_VERSION - 1, CURE),
-        (None, CURE),
-        ("two", CURE),
-    ],
+    [(FORMAT_VERSION + 1, f"use a newer windrow, or {CURE}"), (FORMAT_VERSION - 1, CURE), (None, CURE), ("two", CURE)],
 )
 def test_another_format_version_is_refused(tmp_path, version, cure):
     path = tmp_path / MANIFEST_NAME

@@ -54,11 +54,7 @@ def test_the_worker_says_what_is_finished_and_every_run_is_good_in_the_callers_o
         np.save(tmp_path / f"{name}.npy", array)
     command = [sys.executable, "-P", "-m", "windrow.partition.metis_worker", str(tmp_path), "2", "5", "3"]
     done = subprocess.run(command, capture_output=True, text=True, check=True, cwd=tmp_path)
-    assert re.findall(r"^finished \d$", done.stdout, re.MULTILINE) == [
-        "finished 0",
-        "finished 1",
-        "finished 2",
-    ]
+    assert re.findall(r"^finished \d$", done.stdout, re.MULTILINE) == ["finished 0", "finished 1", "finished 2"]
     for run in range(3):
         parts = np.load(tmp_path / f"run-{run}.npy")
         assert parts.dtype == np.int32

@@ -197,10 +197,7 @@ def test_too_few_vertices_are_refused(method):
         ({"train_ids": np.array([0, 3])}, "training id 3 at row 1 is outside [0, 3)"),
         ({"train_ids": np.array([-1])}, "training id -1 at row 0 is outside [0, 3)"),
         ({"validation_ids": np.array([7])}, "validation id 7 at row 0 is outside [0, 3)"),
-        (
-            {"train_ids": np.array([0, 1]), "validation_ids": np.array([1])},
-            "vertex 1 is both a training and a",
-        ),
+        ({"train_ids": np.array([0, 1]), "validation_ids": np.array([1])}, "vertex 1 is both a training and a"),
     ],
 )
 def test_bad_ids_are_refused(changes, message):
@@ -211,12 +208,7 @@ def test_bad_ids_are_refused(changes, message):
 def test_many_passes_and_any_tolerance_keep_streaming_sound(random_csc):
     indptr, indices = random_csc(5, 40, 200)
     for imbalance, passes in ((0.03, 1200), (1e300, 3), (0.0, 70)):
-        options = {
-            "method": "fennel",
-            "balance": ("vertices",),
-            "imbalance": imbalance,
-            "stream_passes": passes,
-        }
+        options = {"method": "fennel", "balance": ("vertices",), "imbalance": imbalance, "stream_passes": passes}
         assignment = partition(indptr, indices, 4, **options)
         check_laws(assignment, 40, 4, None)
         if imbalance < 1:

@@ -8,12 +8,7 @@ from hypothesis import strategies as st
 from windrow.partition.balance_kernels import excess_change, total_excess, weigh_parts
 from windrow.partition.graph_kernels import contract, match_inside_parts
 from windrow.partition.refine import Adjacency, badness, balance_limits, refine, symmetric_adjacency
-from windrow.partition.refine_kernels import (
-    _push_or_update,
-    _remove,
-    connect_parts,
-    move_with_hill_climbing,
-)
+from windrow.partition.refine_kernels import _push_or_update, _remove, connect_parts, move_with_hill_climbing
 
 
 @given(st.integers(1, 9), st.floats(0, 1), st.lists(st.integers(0, 9), min_size=1, max_size=20))

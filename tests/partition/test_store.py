@@ -96,10 +96,7 @@ def test_arrays_that_are_not_there_are_named_with_those_that_are(whole):
         store.sharded("indices", 0)
 
 
-FILES = [
-    *(f"shared/{name}.npy" for name in (*BOOK_ARRAYS, "indices", "nothing")),
-    f"{part_folder(1)}/features.npy",
-]
+FILES = [*(f"shared/{name}.npy" for name in (*BOOK_ARRAYS, "indices", "nothing")), f"{part_folder(1)}/features.npy"]
 VERIFY = pytest.mark.parametrize("verify", [True, False])
 
 

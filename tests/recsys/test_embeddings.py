@@ -30,12 +30,7 @@ def rows_of(names: tuple[str, ...], num_rows: int, seed: int) -> Tensor:
     data=st.data(),
 )
 def test_any_groups_in_any_order(
-    cuts: set[int],
-    order: list[str],
-    again: list[str],
-    num_samples: int,
-    data: st.DataObject,
-    by_pytorch: bool,
+    cuts: set[int], order: list[str], again: list[str], num_samples: int, data: st.DataObject, by_pytorch: bool
 ) -> None:
     groups, columns = [], {}
     for first, last in pairwise([0, *sorted(cuts), 4]):

@@ -162,11 +162,7 @@ def test_every_rank_refuses_a_lost_prediction_of_one(lost):
 
 @pytest.mark.parametrize(
     ("num_samples", "num_clicks", "message"),
-    [
-        (0, 0, "no samples"),
-        (7, 0, "7 samples all have the label 0"),
-        (7, 7, "7 samples all have the label 1"),
-    ],
+    [(0, 0, "no samples"), (7, 0, "7 samples all have the label 0"), (7, 7, "7 samples all have the label 1")],
 )
 def test_refuses_what_has_no_meaning(num_samples, num_clicks, message):
     with pytest.raises(DataError, match=message):

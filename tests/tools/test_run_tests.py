@@ -34,15 +34,7 @@ def test_a_hanging_rank_ends_its_session_which_may_take_longer_than_a_test(tmp_p
     spec.loader.exec_module(run_tests)
     file = tmp_path / "test_here.py"
     file.write_text(MANY_SHORT_TESTS_THEN_ONE_THAT_HANGS_ON_RANK_1)
-    options = [
-        "-v",
-        "-c",
-        str(ROOT / "pyproject.toml"),
-        f"--rootdir={tmp_path}",
-        "-p",
-        "no:cacheprovider",
-        str(file),
-    ]
+    options = ["-v", "-c", str(ROOT / "pyproject.toml"), f"--rootdir={tmp_path}", "-p", "no:cacheprovider", str(file)]
     status, _ = run_tests.run_session(2, options, limit_s=LIMIT_S)
     captured = capfd.readouterr()
     assert status != 0

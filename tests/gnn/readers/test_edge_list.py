@@ -9,12 +9,7 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError
 from windrow.gnn.build import edges_of
-from windrow.gnn.readers.edge_list import (
-    _number_names,
-    _read_vertex_table,
-    read_edge_list_and_names,
-    read_vertex_ids,
-)
+from windrow.gnn.readers.edge_list import _number_names, _read_vertex_table, read_edge_list_and_names, read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.synthetic import community_graph
 
@@ -66,11 +61,7 @@ def test_a_whole_graph_with_vertex_file(tmp_path, ids, ending):
     sources, destinations = edges_of(graph.indptr, graph.indices)
     name = "v{}".format if ids == "names" else int
     part = np.full(40, "", dtype=object)
-    for word, members in (
-        ("train", graph.train_ids),
-        ("val", graph.validation_ids),
-        ("test", graph.test_ids),
-    ):
+    for word, members in (("train", graph.train_ids), ("val", graph.validation_ids), ("test", graph.test_ids)):
         part[members.numpy()] = word
     edge_table = pa.table({"to": [name(d) for d in destinations.tolist()], "from": [name(s) for s in sources.tolist()]})
     vertex_table = pa.table(

@@ -82,10 +82,7 @@ BROKEN: list[tuple[dict[str, Any], str]] = [
     ({"edges": EDGES.T}, "edges has dtype int32 and shape (2, 3); it must be integers [E, 2]."),
     ({"edges": EDGES, "x": np.eye(3)}, "row 2 of edges: source 3 is not a vertex; the graph has 3 vertices"),
     ({"edges": EDGES, "x": np.array([["a", None]] * 4, dtype=object)}, "array 'x' holds Python objects"),
-    (
-        {"edges": EDGES, "y": np.array([0, 1, 1, 0]), "train": np.array([0])},
-        "only ['train'] are there; save all",
-    ),
+    ({"edges": EDGES, "y": np.array([0, 1, 1, 0]), "train": np.array([0])}, "only ['train'] are there; save all"),
     (
         {"edges": EDGES, "y": np.arange(4), "train_masks": masks([0])[:, :3]}
         | {"val_masks": masks([1]), "test_masks": masks([2])},

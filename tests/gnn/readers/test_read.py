@@ -94,16 +94,8 @@ def test_paths_are_relative_to_a_folder(tmp_path):
         (EdgeListOptions, {"ids": "strings"}, "ids is 'strings'; use 'rows', 'integers' or 'names'."),
         (EdgeListOptions, {"order": "random"}, "order is 'random'; use 'first-appearance' or 'sorted'."),
         (EdgeListOptions, {"delimiter": "::"}, "delimiter is '::' and skip_rows 0; use one character"),
-        (
-            EdgeListOptions,
-            {"ids": "names", "vertex_file": "v.csv"},
-            "ids is 'names' and there is a vertex_file",
-        ),
-        (
-            EdgeListOptions,
-            {"label_columns": ("class",)},
-            "columns ['class'] belong to a vertex file; set vertex",
-        ),
+        (EdgeListOptions, {"ids": "names", "vertex_file": "v.csv"}, "ids is 'names' and there is a vertex_file"),
+        (EdgeListOptions, {"label_columns": ("class",)}, "columns ['class'] belong to a vertex file; set vertex"),
     ],
 )
 def test_options_that_cannot_be_used(options, fields, message):

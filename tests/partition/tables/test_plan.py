@@ -89,10 +89,7 @@ def test_bytes_by_rank() -> None:
         (Plan((dataclasses.replace(USER, rank=2), *ITEM), (DAY,)), r"'user': rows 0-9, columns 0-15 \(rank"),
         (Plan((dataclasses.replace(USER, rank=-1), *ITEM), (DAY,)), "there is no rank -1"),
         (Plan((dataclasses.replace(USER, rows=(0, 11)), *ITEM), (DAY,)), r"rows \[0, 11\) are not a range"),
-        (
-            Plan((dataclasses.replace(USER, columns=(8, 8)), *ITEM), (DAY,)),
-            r"columns \[8, 8\) are not a range",
-        ),
+        (Plan((dataclasses.replace(USER, columns=(8, 8)), *ITEM), (DAY,)), r"columns \[8, 8\) are not a range"),
         (
             Plan((dataclasses.replace(USER, columns=(0, 6)), Shard("user", 1, (0, 10), (6, 16)), *ITEM), (DAY,)),
             "columns are cut at 6, which is no multiple of 4",

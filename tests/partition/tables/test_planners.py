@@ -9,13 +9,7 @@ from hypothesis import strategies as st
 from windrow.comm.errors import PlanError, RecipeError
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, check_plan, rank_bytes
 from windrow.partition.tables.plan_file import write_plan
-from windrow.partition.tables.planners import (
-    PLANNERS,
-    PlanOptions,
-    make_plan,
-    plan_with_planner,
-    register_planner,
-)
+from windrow.partition.tables.planners import PLANNERS, PlanOptions, make_plan, plan_with_planner, register_planner
 
 
 def table(number: int, **changes) -> TableSpec:

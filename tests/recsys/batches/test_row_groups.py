@@ -77,12 +77,7 @@ def entry(name, *, multi_hot=False, weighted=False):
     return FeatureEntry(name=name, table=name, rows=100, multi_hot=multi_hot, weighted=weighted, ids="rows", counts={})
 
 
-FEATURES = (
-    entry("item"),
-    entry("cart", multi_hot=True),
-    entry("basket", multi_hot=True, weighted=True),
-    entry("user"),
-)
+FEATURES = (entry("item"), entry("cart", multi_hot=True), entry("basket", multi_hot=True, weighted=True), entry("user"))
 
 
 def table():
@@ -107,11 +102,7 @@ def choice(**options):
 
 def test_columns_that_are_read():
     assert choice().columns() == ["label", "dense", "item", "cart", "basket", "basket.weights", "user"]
-    assert ColumnChoice(features=FEATURES[:1], num_dense=0, sessions=True).columns() == [
-        "label",
-        "session",
-        "item",
-    ]
+    assert ColumnChoice(features=FEATURES[:1], num_dense=0, sessions=True).columns() == ["label", "session", "item"]
 
 
 def test_without_groups_arrays_are_those_of_arrow():

@@ -219,11 +219,7 @@ def test_features_that_share_a_table_share_its_rows(tmp_path: Path) -> None:
         "history": FeatureOptions(multi_hot=True, weights="weights", max_length=2, table="item"),
     }
     log = LogOptions(
-        paths=(tmp_path / "log.parquet",),
-        format="parquet",
-        features=features,
-        dense=("x",),
-        dense_transform="standard",
+        paths=(tmp_path / "log.parquet",), format="parquet", features=features, dense=("x",), dense_transform="standard"
     )
     store = prepare_log(tmp_path / "store", log, WHOLE)
     assert store.vocabulary("item")["value"].to_pylist() == [5, 7, 9]

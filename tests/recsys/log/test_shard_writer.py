@@ -38,10 +38,7 @@ def test_row_groups_hold_whole_sessions(shards: list[list[int]], most: int, batc
     table = pa.table({"s": pa.array(sessions, pa.int64()), "row": list(range(len(sessions)))})
     with tempfile.TemporaryDirectory() as name:
         writer = ShardWriter(
-            Path(name),
-            shard_rows=[sum(shard) for shard in shards],
-            row_group_rows=most,
-            by="s" if by_session else "",
+            Path(name), shard_rows=[sum(shard) for shard in shards], row_group_rows=most, by="s" if by_session else ""
         )
         with writer:
             for start in range(0, len(sessions), batch_rows):

@@ -86,8 +86,7 @@ def alter(path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("damage", "words"),
-    [(remove, "is missing"), (shorten, "bytes, expected"), (alter, "was altered: SHA-256")],
+    ("damage", "words"), [(remove, "is missing"), (shorten, "bytes, expected"), (alter, "was altered: SHA-256")]
 )
 @pytest.mark.parametrize("name", [PART, "vocabularies/a.parquet"])
 def test_damage_is_found(store: LogStore, damage: Callable[[Path], None], words: str, name: str) -> None:

@@ -81,11 +81,7 @@ def test_against_indexing(lengths: list[int], picks: list[int] | None, *, by_pyt
         )
         assert pairs.num_pairs == len(places)
         assert pairs.lengths.tolist() == [lengths[row] for row in rows]
-        results = (
-            pairs.multiply(items, queries),
-            pairs.add(items, queries, of_pairs * 1),
-            pairs.sum(items, weights),
-        )
+        results = (pairs.multiply(items, queries), pairs.add(items, queries, of_pairs * 1), pairs.sum(items, weights))
     expected = (
         items[places] * queries[samples],
         items[places] + queries[samples] + of_pairs,
@@ -111,8 +107,6 @@ def test_softmax_is_that_of_each_run(lengths: list[int], scale: float) -> None:
     torch.testing.assert_close(result, expected)
     upstream = torch.randn(len(scores), generator=generator(1), dtype=torch.float64)
     for mine, slow in zip(
-        torch.autograd.grad(result, scores, upstream),
-        torch.autograd.grad(expected, scores, upstream),
-        strict=True,
+        torch.autograd.grad(result, scores, upstream), torch.autograd.grad(expected, scores, upstream), strict=True
     ):
         torch.testing.assert_close(mine, slow, atol=1e-12, rtol=1e-9)

@@ -106,10 +106,7 @@ class Shared:
 
     def once(self) -> Embeddings:
         return Embeddings(
-            [
-                PooledRows(("item",), (4,), self.item, None),
-                PooledRows(("user",), (4,), self.user, self.inverse),
-            ],
+            [PooledRows(("item",), (4,), self.item, None), PooledRows(("user",), (4,), self.user, self.inverse)],
             ("user", "item"),
             {
                 "seen": Deduplicated(Jagged.of_lengths(self.seen, self.lengths), self.inverse),

@@ -171,8 +171,7 @@ def test_deduplicated_training_is_the_same_but_for_rounding(order, planner):
     for size in (1, 3):
         plain, deduplicated = (
             Loopback.run(
-                size,
-                lambda world, flag=flag: train(world, order=order, deduplicated=flag, planner=planner, epochs=2),
+                size, lambda world, flag=flag: train(world, order=order, deduplicated=flag, planner=planner, epochs=2)
             )[0]
             for flag in (False, True)
         )

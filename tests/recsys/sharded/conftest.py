@@ -15,11 +15,7 @@ TABLES = [
     EmbeddingBagConfig(name="user", num_embeddings=11, embedding_dim=8, feature_names=["user"]),
     EmbeddingBagConfig(name="item", num_embeddings=37, embedding_dim=12, feature_names=["item", "history"]),
     EmbeddingBagConfig(
-        name="tag",
-        num_embeddings=23,
-        embedding_dim=8,
-        feature_names=["tag", "item"],
-        pooling=PoolingType.MEAN,
+        name="tag", num_embeddings=23, embedding_dim=8, feature_names=["tag", "item"], pooling=PoolingType.MEAN
     ),
     EmbeddingBagConfig(name="tiny", num_embeddings=2, embedding_dim=4, feature_names=["flag"]),
 ]

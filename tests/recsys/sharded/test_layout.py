@@ -4,7 +4,7 @@ import pytest
 
 from windrow.partition.tables.plan import Plan, Shard
 from windrow.recsys.sharded.layout import make_layout
-from windrow.recsys.sharded.pooled import pieces_of
+from windrow.recsys.sharded.pooled import band_runs
 from windrow.recsys.tables.options import EmbeddingBagConfig
 
 
@@ -27,19 +27,9 @@ def test_a_process_alone_with_whole_tables_needs_no_exchange(small, kind, size, 
     assert make_layout(small.tables, small.make_plan(kind, size), size, groups).is_direct == is_direct
 
 
-def test_neighbours_that_go_the_same_way_are_one_piece():
-    tables = [
-        EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name, name + "2"])
-        for name in "ab"
-    ]
-    plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
-    (piece,) = pieces_of(make_layout(tables, plan, 2))
-    assert (piece.owner, piece.columns, piece.output, piece.add) == (1, (0, 16), (0, 16), False)
-
-
-def test_neighbours_of_two_groups_are_two_pieces():
+@pytest.mark.parametrize(("groups", "runs"), [((), [[[0, 0, 8, 0]]]), ([("b",)], [[[0, 0, 4, 0]], [[0, 0, 4, 0]]])])
+def test_neighbours_of_a_group_that_go_the_same_way_are_one_run(groups, runs):
     tables = [EmbeddingBagConfig(name=name, num_embeddings=3, embedding_dim=4, feature_names=[name]) for name in "ab"]
     plan = Plan((Shard("a", 1, (0, 3), (0, 4)), Shard("b", 1, (0, 3), (0, 4))))
-    first, second = pieces_of(make_layout(tables, plan, 2, [("b",)]))
-    assert (first.band, first.group, first.output) == (0, 0, (0, 4))
-    assert (second.band, second.group, second.output) == (1, 1, (0, 4))
+    _, of_owner, _ = band_runs(make_layout(tables, plan, 2, groups))
+    assert [found.tolist() for found in of_owner] == runs

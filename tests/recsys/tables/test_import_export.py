@@ -21,12 +21,7 @@ TABLES = {"item": torch.arange(50.0).reshape(10, 5).sqrt(), "user": torch.arange
 
 @pytest.fixture
 def names(tmp_path: Path) -> list[str]:
-    pieces = [
-        ("item", (0, 7), (0, 4)),
-        ("item", (0, 7), (4, 5)),
-        ("item", (7, 10), (0, 5)),
-        ("user", (0, 3), (0, 4)),
-    ]
+    pieces = [("item", (0, 7), (0, 4)), ("item", (0, 7), (4, 5)), ("item", (7, 10), (0, 5)), ("user", (0, 3), (0, 4))]
     files = []
     for name, rows, columns in pieces:
         files.append(f"rank-{len(files)}")
@@ -95,11 +90,7 @@ def test_a_rectangle_is_read(tmp_path: Path, suffix: str, dtype: torch.dtype) ->
 
 
 @settings(max_examples=20)
-@given(
-    row=st.integers(0, 9),
-    column=st.integers(0, 5),
-    value=st.sampled_from([float("nan"), float("inf"), 1e300]),
-)
+@given(row=st.integers(0, 9), column=st.integers(0, 5), value=st.sampled_from([float("nan"), float("inf"), 1e300]))
 def test_a_number_that_is_not_finite_is_found_by_whom_it_concerns(
     tmp_path_factory: pytest.TempPathFactory, row: int, column: int, value: float
 ) -> None:

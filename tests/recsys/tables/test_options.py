@@ -81,11 +81,7 @@ def test_torchrec_objects_are_understood():
 
 @pytest.mark.parametrize(
     ("field", "value", "message"),
-    [
-        ("weight_init_max", 0.1, "initial_scale"),
-        ("need_pos", True, "weights"),
-        ("data_type", "FP16", "precision"),
-    ],
+    [("weight_init_max", 0.1, "initial_scale"), ("need_pos", True, "weights"), ("data_type", "FP16", "precision")],
 )
 def test_torchrec_options_that_mean_something_else_here_are_refused(field, value, message):
     from torchrec.modules import embedding_configs as theirs

@@ -138,11 +138,7 @@ def test_any_rectangle_equals_a_slice_of_the_whole(
     tmp_path_factory: pytest.TempPathFactory, data: st.DataObject
 ) -> None:
     folder = tmp_path_factory.mktemp("checkpoint")
-    rows, dim, ranks = (
-        data.draw(st.integers(1, 40)),
-        data.draw(st.integers(1, 20)),
-        data.draw(st.integers(1, 4)),
-    )
+    rows, dim, ranks = (data.draw(st.integers(1, 40)), data.draw(st.integers(1, 20)), data.draw(st.integers(1, 4)))
     dtype = data.draw(st.sampled_from([torch.float32, torch.float16]))
     # Powers and roots of integers: no two cells are equal, and none is short in binary.
     numbers = torch.arange(1.0, rows * dim + 1).reshape(rows, dim)
@@ -180,8 +176,7 @@ def test_state_of_rows_is_averaged_by_width(tmp_path: Path) -> None:
         found
         for columns, value in widths.items()
         for found in tensors_of(
-            member((0, 2), columns),
-            {"weight": torch.zeros(2, columns[1] - columns[0]), "sum": torch.full((2,), value)},
+            member((0, 2), columns), {"weight": torch.zeros(2, columns[1] - columns[0]), "sum": torch.full((2,), value)}
         )
     ]
     write_shard_file(tmp_path / "f", state)
@@ -225,11 +220,7 @@ def test_what_several_tables_share_is_read_whole(tmp_path: Path) -> None:
     """As a compressed table stores it: an array that is no rectangle of anything."""
     array = torch.arange(20.0)
     shared = StateTensor(
-        piece=LocalTable(name="robe", rows=(0, 1), columns=(0, 1)),
-        name="array",
-        tensor=array,
-        axes=(),
-        replicated=True,
+        piece=LocalTable(name="robe", rows=(0, 1), columns=(0, 1)), name="array", tensor=array, axes=(), replicated=True
     )
     write_shard_file(tmp_path / "f", [shared, *tensors_of(MEMBER, {"weight": torch.zeros(3, 4)})])
     with ShardReader(tmp_path, ["f"]) as reader:
@@ -239,10 +230,7 @@ def test_what_several_tables_share_is_read_whole(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("other", "message"),
-    [
-        (piece((0, 2)), "two files hold table 'item', rows .0, 2."),
-        (piece((1, 3), (0, 2)), "overlap: not written"),
-    ],
+    [(piece((0, 2)), "two files hold table 'item', rows .0, 2."), (piece((1, 3), (0, 2)), "overlap: not written")],
 )
 def test_pieces_must_not_overlap(tmp_path: Path, other, message: str) -> None:
     names = write(tmp_path, a=[piece((0, 2))], b=[other])

@@ -136,8 +136,7 @@ def test_without_gradients(kind, mode):
 
 
 @pytest.mark.parametrize(
-    ("lookups", "said"),
-    [((1, 0), "must ascend"), ((0, 1, 0), "must ascend"), ((0,), "each member is looked up")],
+    ("lookups", "said"), [((1, 0), "must ascend"), ((0, 1, 0), "must ascend"), ((0,), "each member is looked up")]
 )
 def test_lookups_that_break_the_contract(kind, lookups, said):
     with pytest.raises(AssertionError, match=said):

@@ -76,14 +76,7 @@ def one_bit_by_pytorch(columns):
 
 @pytest.mark.parametrize(
     "hashing",
-    [
-        hash_lists,
-        same_hash_for_all,
-        hash_of_two_bits,
-        hash_by_pytorch,
-        all_hashes_by_pytorch,
-        one_bit_by_pytorch,
-    ],
+    [hash_lists, same_hash_for_all, hash_of_two_bits, hash_by_pytorch, all_hashes_by_pytorch, one_bit_by_pytorch],
 )
 @given(group=groups())
 def test_is_what_comparing_one_sample_after_the_other_gives(hashing, group):

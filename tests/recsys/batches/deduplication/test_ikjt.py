@@ -56,11 +56,7 @@ def test_holds_each_distinct_row_once_in_order_of_the_first(dtype, random_groups
 
 @pytest.mark.parametrize(
     ("group", "message"),
-    [
-        ([], "no features"),
-        (["a", "c"], "'c' is 0 times among the keys a, b"),
-        (["a", "a"], "2 times in a, a"),
-    ],
+    [([], "no features"), (["a", "c"], "'c' is 0 times among the keys a, b"), (["a", "a"], "2 times in a, a")],
 )
 def test_refuses_groups_that_it_cannot_make(jagged_of, group, message):
     with pytest.raises(DataError, match=message):

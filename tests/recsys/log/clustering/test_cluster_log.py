@@ -47,11 +47,7 @@ def write_log(folder: Path, *, rows: int = 600, seed: int = 0) -> Path:
     sessions = [None if row % 10 == 9 else f"s{draws.integers(60)}" for row in range(rows)]
     times = [None if row % 17 == 3 else int(draws.integers(100)) for row in range(rows)]
     chosen = pa.array(draws.integers(0, 2, rows))
-    columns = {
-        "session": pa.array(sessions),
-        "at": pa.array(times, pa.timestamp("ms")),
-        "row": pa.array(range(rows)),
-    }
+    columns = {"session": pa.array(sessions), "at": pa.array(times, pa.timestamp("ms")), "row": pa.array(range(rows))}
     columns |= {name: values.take(chosen) for name, values in MANY_TYPES.items()}
     table = pa.table(columns).replace_schema_metadata({"made by": "a test"})
     folder.mkdir(parents=True, exist_ok=True)

@@ -18,9 +18,7 @@ from windrow.recsys.log.clustering.external_sort import Ranks, rank_rows, sort_r
 from windrow.recsys.log.clustering.log_files import LogFiles
 
 ROWS = st.lists(
-    st.tuples(st.sampled_from(["a", "b", "é", "", None]), st.integers(0, 3) | st.none()),
-    min_size=1,
-    max_size=40,
+    st.tuples(st.sampled_from(["a", "b", "é", "", None]), st.integers(0, 3) | st.none()), min_size=1, max_size=40
 )
 MEMORY_BYTES = 256 << 20
 

@@ -106,10 +106,7 @@ VALUED = SessionLogOptions(
     groups=(
         FeatureGroup(
             name="history",
-            features=(
-                SessionFeature(name="items", rows=1000),
-                SessionFeature(name="shops", rows=100, effect=0.5),
-            ),
+            features=(SessionFeature(name="items", rows=1000), SessionFeature(name="shops", rows=100, effect=0.5)),
             mean_length=5,
             unchanged=0.8,
             shifted=0.5,
