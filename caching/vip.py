@@ -44,7 +44,7 @@ from windrow.caching.ranking_kernels import (
     pass_hop,
 )
 from windrow.comm.random import stream_key
-from windrow.comm.transpose_kernels import transpose
+from windrow.comm.rows_kernels import transpose
 
 __all__ = ["Demand", "Samplers", "find_samplers", "in_parallel", "inclusion_probabilities"]
 

@@ -1,4 +1,4 @@
-"""The loops behind `windrow.comm.rows`: copies of rows, conversions to 16 bits, owners of ids, distinct ids.
+"""The loops behind `windrow.comm.rows`: copies of rows, conversions to 16 bits, owners of ids; and lists turned round.
 
 Copies take ``rows[positions[i]]`` to ``out[places[i]]``. Both are contiguous matrices of equal width. An empty
 `positions` means all rows as they stand, and so does an empty `places`; where both have entries they have the same
@@ -36,6 +36,7 @@ __all__ = [
     "sort_by_owner",
     "to_bfloat16",
     "to_float16",
+    "transpose",
     "widen",
 ]
 
@@ -232,6 +233,37 @@ def sort_by_owner(owner: npt.NDArray[np.int32], counts: npt.NDArray[np.int64], o
         rank = owner[position]
         order[cursor[rank]] = position
         cursor[rank] += 1
+
+
+@numba.njit(cache=True, nogil=True)
+def transpose(
+    indptr: Words, indices: Words, out_indptr: npt.NDArray[np.int64], out_indices: Words, positions: Words | None
+) -> None:
+    """List, for each column, the rows that list it, ascending; a counting sort that needs no memory of its own.
+
+    Args:
+        indptr: [rows + 1], where each row's list starts.
+        indices: [E], the lists one after another.
+        out_indptr: int64 [columns + 1] of zeros; written.
+        out_indices: [E] of any integer type; written.
+        positions: [E] of any integer type; written: where each entry stands in `indices`. None: nobody asks.
+    """
+    num_columns = len(out_indptr) - 1
+    for entry in range(len(indices)):
+        out_indptr[indices[entry] + 1] += 1
+    for column in range(num_columns):
+        out_indptr[column + 1] += out_indptr[column]
+    for row in range(len(indptr) - 1):
+        for entry in range(indptr[row], indptr[row + 1]):
+            place = out_indptr[indices[entry]]
+            out_indptr[indices[entry]] = place + 1
+            out_indices[place] = row
+            if positions is not None:
+                positions[place] = entry
+    # Filling has moved every start to the next one's.
+    for column in range(num_columns, 0, -1):
+        out_indptr[column] = out_indptr[column - 1]
+    out_indptr[0] = 0
 
 
 _INT16, _INT32, _FLOAT, _HALF = ir.IntType(16), ir.IntType(32), ir.FloatType(), ir.HalfType()

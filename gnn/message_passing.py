@@ -21,7 +21,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from windrow.comm.transpose_kernels import transpose
+from windrow.comm.rows_kernels import transpose
 from windrow.gnn.message_passing_kernels import edge_dot, segment_softmax, segment_softmax_backward
 
 __all__ = [

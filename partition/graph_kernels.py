@@ -8,7 +8,7 @@ import numba
 import numpy as np
 import numpy.typing as npt
 
-from windrow.comm.transpose_kernels import transpose
+from windrow.comm.rows_kernels import transpose
 
 __all__ = ["contract", "count_remote", "match_inside_parts", "merge_directions", "relabel"]
 

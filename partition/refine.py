@@ -19,7 +19,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.random import Stream, hash_ids, stream_key
-from windrow.comm.transpose_kernels import transpose
+from windrow.comm.rows_kernels import transpose
 from windrow.partition.balance_kernels import total_excess, weigh_parts
 from windrow.partition.graph_kernels import contract, match_inside_parts, merge_directions
 from windrow.partition.refine_kernels import connect_parts, move_with_hill_climbing, rebalance
