@@ -475,7 +475,8 @@ def _land(values: Tensor, landing: Landing, target: Tensor) -> None:
     if landing.runs is None:
         _write(target, landing.target, values, add=landing.add)
     else:
-        move_columns(values.to(target.device), _view(target, landing.target), landing.runs)
+        values = values.to(target.device, non_blocking=target.is_cuda)
+        move_columns(values, _view(target, landing.target), landing.runs)
 
 
 def _land_directly(

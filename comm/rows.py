@@ -10,7 +10,7 @@ Offsets say which ids each rank owns. A rank may own none::
     order     1  3  0  2                 ids[order] is 0 1 | | 4 3, counts 2 0 2
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from itertools import accumulate, pairwise
 from typing import Any, TypeAlias
 
@@ -24,7 +24,15 @@ from windrow.comm.rows_kernels import Words, find_owners, move, narrow, sort_by_
 from windrow.comm.rows_kernels import move_columns as move_columns_kernel
 from windrow.comm.transfer import as_bytes
 
-__all__ = ["Runs", "group_by_owner", "move_columns", "move_rows", "near_equal_split", "offsets_from_counts"]
+__all__ = [
+    "Runs",
+    "group_by_owner",
+    "join_runs",
+    "move_columns",
+    "move_rows",
+    "near_equal_split",
+    "offsets_from_counts",
+]
 
 CONVERTED_BYTES = 256 << 10
 """Rows that change between rare dtypes are converted so many bytes at a time, and stay in the cache meanwhile."""
@@ -34,6 +42,18 @@ SHORT = (torch.float16, torch.bfloat16)
 Runs: TypeAlias = npt.NDArray[np.int64]
 """[n, 4] columns that stay next to one another: the first of the source, the first of the target, how many, and 1 where
 they are added to what is there."""
+
+
+def join_runs(runs: Iterable[tuple[int, int, int, int]]) -> Runs:
+    """Runs of columns in their order, where neighbours that stay neighbours are one."""
+    joined: list[list[int]] = []
+    for source, target, width, add in runs:
+        first, start, before, added = joined[-1] if joined else (0, 0, 0, -1)
+        if (first + before, start + before, added) == (source, target, add):
+            joined[-1][2] += width
+        else:
+            joined.append([source, target, width, add])
+    return np.array(joined, dtype=np.int64).reshape(-1, 4)
 
 
 def move_rows(rows: Tensor, positions: Tensor | None, out: Tensor, places: Tensor | None) -> None:
@@ -91,8 +111,10 @@ def move_columns(
         strides = rows.stride(0), out.stride(0)
         move_columns_kernel(_memory(rows), strides[0], _memory(out), strides[1], count, _order(index), runs, back, add)
     elif on_cpu and torch.float32 in (rows.dtype, out.dtype):
+        assert index is None, "rows of an index are of one dtype"
         _convert_columns(rows, out, runs, back=back, add=add)
     else:
+        assert index is None, "rows of an index are on the CPU"
         for here, there, width, added in runs.tolist():
             source, target = (there, here) if back else (here, there)
             values, place = rows[:, source : source + width], out[:, target : target + width]

@@ -32,23 +32,18 @@ from dataclasses import dataclass, field
 from itertools import accumulate
 from typing import TYPE_CHECKING, Any
 
-import numpy as np
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import DataError
-from windrow.comm.rows import move_columns
+from windrow.comm.rows import Runs, join_runs, move_columns
 from windrow.recsys.batches.jagged import Deduplicated, Jagged, is_compiled
 
 if TYPE_CHECKING:
     from windrow.recsys.torchrec_adapter import JaggedTensor
 
 __all__ = ["Embeddings", "PooledRows", "expand_rows"]
-
-
-_Run = tuple[int, int, int]
-"""Columns that stay next to one another: the first of the rows, the first of the result, and how many."""
 
 
 def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
@@ -63,19 +58,18 @@ def expand_rows(rows: Tensor, inverse: Tensor | None) -> Tensor:
     """
     if inverse is None:
         return rows
-    return _expand_columns([rows], [inverse], [[(0, 0, rows.shape[1])]], len(inverse))
+    return _expand_columns([rows], [inverse], [join_runs([(0, 0, rows.shape[1], 0)])], len(inverse))
 
 
 def _expand_columns(
-    rows: Sequence[Tensor], inverses: Sequence[Tensor | None], runs: Sequence[Sequence[_Run]], num_samples: int
+    rows: Sequence[Tensor], inverses: Sequence[Tensor | None], runs: Sequence[Runs], num_samples: int
 ) -> Tensor:
     """Put columns of groups of rows [U, width] together, a row for each sample; `runs` fill each column once.
 
     Cost: one pass over the result, and one over its gradient.
     """
     if all(is_compiled(group) for group in rows):
-        tables = tuple(np.array([(*run, 0) for run in group], dtype=np.int64).reshape(-1, 4) for group in runs)
-        result: Tensor = _ExpandColumns.apply(num_samples, tuple(inverses), tables, *rows)  # type: ignore[no-untyped-call]
+        result: Tensor = _ExpandColumns.apply(num_samples, tuple(inverses), tuple(runs), *rows)  # type: ignore[no-untyped-call]
         return result
     expanded = [
         group if inverse is None else group.index_select(0, inverse)
@@ -84,7 +78,7 @@ def _expand_columns(
     pieces = [
         (target, group[:, source : source + width])
         for group, group_runs in zip(expanded, runs, strict=True)
-        for source, target, width in group_runs
+        for source, target, width, _ in group_runs.tolist()
     ]
     return torch.cat([piece for _, piece in sorted(pieces, key=lambda pair: pair[0])], 1)
 
@@ -92,7 +86,7 @@ def _expand_columns(
 class _ExpandColumns(torch.autograd.Function):
     @staticmethod
     def forward(
-        ctx: Any, num_samples: int, inverses: tuple[Tensor | None, ...], runs: tuple[np.ndarray, ...], *rows: Tensor
+        ctx: Any, num_samples: int, inverses: tuple[Tensor | None, ...], runs: tuple[Runs, ...], *rows: Tensor
     ) -> Tensor:
         ctx.runs, ctx.shapes = runs, [group.shape for group in rows]
         ctx.save_for_backward(*inverses)
@@ -210,7 +204,7 @@ class Embeddings:
         first, width = sum(group.dims[:place]), group.dims[place]
         if group.inverse is None:
             return group.rows[:, first : first + width]
-        return _expand_columns([group.rows], [group.inverse], [[(first, 0, width)]], len(group.inverse))
+        return _expand_columns([group.rows], [group.inverse], [join_runs([(first, 0, width, 0)])], len(group.inverse))
 
     def expanded(self) -> "Embeddings":
         """The same with a row for each sample in one group; sequences stay as they are."""
@@ -219,21 +213,14 @@ class Embeddings:
         return Embeddings([PooledRows(self.order, ordered, self.pooled(), None)], self.order, self.sequences)
 
 
-def _runs(groups: Sequence[PooledRows], order: tuple[str, ...]) -> list[list[_Run]]:
-    """Where the columns of each group go; neighbours that stay neighbours move together."""
+def _runs(groups: Sequence[PooledRows], order: tuple[str, ...]) -> list[Runs]:
+    """Where the columns of each group go."""
     dims = {name: dim for group in groups for name, dim in zip(group.names, group.dims, strict=True)}
-    ends = accumulate(dims[name] for name in order)
-    targets = {name: end - dims[name] for name, end in zip(order, ends, strict=True)}
-    runs: list[list[_Run]] = []
-    for group in groups:
-        found: list[_Run] = []
-        source = 0
-        for name, width in zip(group.names, group.dims, strict=True):
-            first, start, before = found[-1] if found else (0, -1, 0)
-            if start + before == targets[name]:
-                found[-1] = (first, start, before + width)
-            else:
-                found.append((source, targets[name], width))
-            source += width
-        runs.append(found)
-    return runs
+    targets = dict(zip(order, accumulate((dims[name] for name in order), initial=0), strict=False))
+    return [
+        join_runs(
+            (source, targets[name], width, 0)
+            for name, width, source in zip(group.names, group.dims, accumulate(group.dims, initial=0), strict=False)
+        )
+        for group in groups
+    ]

@@ -28,7 +28,7 @@ from torch import Tensor
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.route import Block, Landing, Route, Transfer
-from windrow.comm.rows import Runs
+from windrow.comm.rows import Runs, join_runs
 from windrow.comm.wire import Wire, WireOptions
 from windrow.partition.tables.plan import Plan, Range
 from windrow.recsys.embeddings import Embeddings, PooledRows
@@ -360,7 +360,7 @@ def band_runs(layout: Layout) -> list[list[Runs]]:
     filled: set[int] = set()
     found = []
     for owner in owners:
-        of_bands: list[list[list[int]]] = [[] for _ in owner.bands]
+        of_bands: list[list[tuple[int, int, int, int]]] = [[] for _ in owner.bands]
         for lookup in owner.lookups:
             band, start_in_band = _place_in_bands(owner, lookup)
             shift = _shift_in_group(layout, in_group, lookup)
@@ -369,12 +369,8 @@ def band_runs(layout: Layout) -> list[list[Runs]]:
                 source, target = start_in_band + start - lookup.output[0], start + shift
                 add = int(start in filled)
                 filled.add(start)
-                runs = of_bands[band]
-                if runs and runs[-1] == [source - runs[-1][2], target - runs[-1][2], runs[-1][2], add]:
-                    runs[-1][2] += stop - start
-                else:
-                    runs.append([source, target, stop - start, add])
-        found.append([np.array(runs, dtype=np.int64).reshape(-1, 4) for runs in of_bands])
+                of_bands[band].append((source, target, stop - start, add))
+        found.append([join_runs(runs) for runs in of_bands])
     return found
 
 
