@@ -9,19 +9,18 @@ Arrays are memory-mapped read-only, so ranks on one machine share one copy of th
 """
 
 import re
-import tokenize
-import zipfile
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import asdict, dataclass
 from importlib.metadata import version
 from itertools import chain
 from pathlib import Path
-from typing import Any, BinaryIO, Literal, Self
+from typing import Any, BinaryIO, Self
 
 import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError, StoreError
+from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.partition.book import PartitionBook
 from windrow.partition.manifest import CURE, MANIFEST_NAME, FileEntry, Manifest, checksum, describe_file
@@ -179,10 +178,6 @@ def _write_header(file: BinaryIO, name: str, dtype: np.dtype[Any], shape: tuple[
     np.lib.format.write_array_header_1_0(file, header)
 
 
-BROKEN_HEADER = (ValueError, TypeError, SyntaxError, EOFError, tokenize.TokenError, zipfile.BadZipFile)
-"""What NumPy raises on a header that was altered, depending on the byte."""
-
-
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)
 class PartitionStore:
     """A store on disk, opened for reading."""
@@ -298,10 +293,8 @@ def _load(path: Path, manifest: Manifest, name: str) -> Array:
         raise StoreError(f"{path} holds no {name}; it holds {', '.join(sorted(manifest.files))}")
     _check_size(path / name, entry)
     try:
-        # NumPy cannot map an array without elements.
-        mode: Literal["r"] | None = None if 0 in entry.shape else "r"
-        array: Array = np.load(path / name, mmap_mode=mode, allow_pickle=False)
-    except BROKEN_HEADER as error:
+        array: Array = map_array(path / name)
+    except ValueError as error:
         raise StoreError(f"{path / name} is no array file ({error}): {CURE}") from error
     if array.dtype.str != entry.dtype or array.shape != entry.shape:
         raise StoreError(

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 from torch import Tensor
 
-from windrow.comm.npz_file import integer_row, load_arrays
+from windrow.comm.numpy_files import integer_row, load_arrays
 from windrow.gnn.build import csc_from_edges
 from windrow.gnn.synthetic import power_law_graph
 

@@ -19,7 +19,7 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.errors import DataError
-from windrow.comm.npz_file import load_arrays
+from windrow.comm.numpy_files import load_arrays
 from windrow.gnn.build import assemble_graph
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions

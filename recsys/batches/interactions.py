@@ -25,7 +25,7 @@ import numpy as np
 import numpy.typing as npt
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.npz_file import integer_row, load_arrays
+from windrow.comm.numpy_files import integer_row, load_arrays
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.jagged import Jagged, check_lists

@@ -31,7 +31,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
-from windrow.comm.npz_file import integer_row, load_arrays
+from windrow.comm.numpy_files import integer_row, load_arrays
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch

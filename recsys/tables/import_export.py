@@ -10,6 +10,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError
+from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import open_atomically
 from windrow.recsys.tables.shard_files import ShardReader, write_safetensors
 
@@ -56,8 +57,8 @@ def load_pretrained(path: Path, table: str, rows: Range, columns: Range, *, shap
 
 def _read_npy(path: Path, table: str, rows: Range, columns: Range, shape: tuple[int, int]) -> Tensor:
     try:
-        array: Any = np.load(path, mmap_mode="r", allow_pickle=False)
-    except (OSError, ValueError, EOFError) as error:
+        array = map_array(path)
+    except ValueError as error:
         raise DataError(f"{path} is no NumPy array that can be mapped: {error}") from error
     _check(path, table, tuple(array.shape), shape, str(array.dtype), is_floating=array.dtype.kind == "f")
     with np.errstate(over="ignore"):

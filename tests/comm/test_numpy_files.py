@@ -1,12 +1,14 @@
 """Arrays of npz files, and what is said of files that have none."""
 
+import sys
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
 import pytest
 
 from windrow.comm.errors import DataError
-from windrow.comm.npz_file import integer_row, load_arrays
+from windrow.comm.numpy_files import integer_row, load_arrays, map_array
 
 EDGES = np.array([[0, 1], [1, 2]])
 
@@ -56,3 +58,23 @@ def test_a_row_of_whole_numbers_is_nothing_else() -> None:
         integer_row(path, arrays, "edges")
     with pytest.raises(DataError, match="'weights' has type float64"):
         integer_row(path, arrays, "weights")
+
+
+def test_ranks_of_one_process_map_arrays_at_once(tmp_path: Path) -> None:
+    np.save(tmp_path / "rows.npy", EDGES)
+    interval = sys.getswitchinterval()
+    sys.setswitchinterval(1e-6)
+    try:
+        with ThreadPoolExecutor(4) as threads:
+            found = list(threads.map(map_array, [tmp_path / "rows.npy"] * 2000))
+    finally:
+        sys.setswitchinterval(interval)
+    assert all(array.tolist() == EDGES.tolist() and not array.flags.writeable for array in found)
+
+
+@pytest.mark.parametrize("cut", [0, 3, 40, 130])
+def test_a_truncated_array_is_a_value_error(tmp_path: Path, cut: int) -> None:
+    np.save(tmp_path / "rows.npy", EDGES)
+    (tmp_path / "rows.npy").write_bytes((tmp_path / "rows.npy").read_bytes()[:cut])
+    with pytest.raises(ValueError, match=r".+"):
+        map_array(tmp_path / "rows.npy")

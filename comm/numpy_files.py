@@ -1,5 +1,7 @@
-"""NumPy's npz files, read with errors that say what to do."""
+"""NumPy's files, read with errors that say what to do, and by one thread at a time."""
 
+import threading
+import tokenize
 import zipfile
 import zlib
 from collections.abc import Mapping
@@ -11,10 +13,17 @@ import numpy.typing as npt
 
 from windrow.comm.errors import DataError
 
-__all__ = ["integer_row", "load_arrays"]
+__all__ = ["integer_row", "load_arrays", "map_array"]
 
-DAMAGES = (OSError, ValueError, EOFError, TypeError, AttributeError, zipfile.BadZipFile, zlib.error)
+DAMAGES = (
+    *(OSError, ValueError, EOFError, TypeError, AttributeError, SyntaxError),
+    *(tokenize.TokenError, zipfile.BadZipFile, zlib.error),
+)
 """What NumPy raises of bytes that are something else."""
+
+HEADERS = threading.Lock()
+"""NumPy parses headers by `ast`, which in CPython 3.11 fails now and then when two threads do so at once
+("AST constructor recursion depth mismatch")."""
 
 
 def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
@@ -37,6 +46,26 @@ def load_arrays(path: Path) -> dict[str, npt.NDArray[Any]]:
         raise DataError(f"{path}: there is no such file; correct the path or fetch the data") from error
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error.strerror}); correct the path or its permissions") from error
+
+
+def map_array(path: Path) -> npt.NDArray[Any]:
+    """Map an npy file into memory, read-only.
+
+    Args:
+        path: the file.
+
+    Returns:
+        The array, as the file has it.
+
+    Raises:
+        ValueError: the file is missing or no npy file.
+    """
+    try:
+        with HEADERS:
+            array: npt.NDArray[Any] = np.load(path, mmap_mode="r", allow_pickle=False)
+    except DAMAGES as error:
+        raise ValueError(str(error)) from error
+    return array
 
 
 def integer_row(path: Path, arrays: Mapping[str, npt.NDArray[Any]], name: str) -> npt.NDArray[np.int64]:
@@ -74,7 +103,8 @@ def _load_all(path: Path, stream: Any) -> dict[str, npt.NDArray[Any]]:
 
 def _load_array(path: Path, file: Mapping[str, Any], name: str) -> npt.NDArray[Any]:
     try:
-        array: npt.NDArray[Any] = file[name]
+        with HEADERS:
+            array: npt.NDArray[Any] = file[name]
     except DAMAGES as error:
         if isinstance(error, ValueError) and "pickle" in str(error):
             raise DataError(
