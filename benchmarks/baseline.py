@@ -25,9 +25,9 @@ from benchmarks.harness.data_sets import data_option
 from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.workers import run_command
 from windrow.launch.benchmark_result import Comparison, Findings, Matrix, Measurement, Table
-from windrow.launch.epoch_cost import communication_share
-from windrow.launch.journal import RankRecord, read_rank_records
-from windrow.launch.run_folder import RunFolder
+from windrow.training.epoch_cost import communication_share
+from windrow.training.journal import RankRecord, read_rank_records
+from windrow.training.run_folder import RunFolder
 
 EXAMPLES = Path(__file__).resolve().parent.parent / "examples"
 HOSTS = 4

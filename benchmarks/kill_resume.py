@@ -27,7 +27,7 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.workers import family, is_alive, mpirun, run_command
 from windrow.comm.errors import DeadlineError, PeerFailedError
 from windrow.launch.benchmark_result import Aim, Findings, Table
-from windrow.launch.checkpoint import Checkpoint, load_latest
+from windrow.training.checkpoint import Checkpoint, load_latest
 
 EXAMPLES = Path(__file__).parent.parent / "examples"
 RANKS = 2

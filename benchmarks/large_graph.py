@@ -28,12 +28,13 @@ from windrow.comm.meter import Meter
 from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import power_law_communities
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.gnn.task import TrainingOptions
 from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.partitioning import graph_to_store
-from windrow.launch.terminal import Progress
 from windrow.partition import PartitionOptions
+from windrow.training.terminal import Progress
 
 RANKS = 2
 VERTICES, SHORT_VERTICES = 10_000_000, 1_000_000

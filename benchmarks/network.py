@@ -28,7 +28,7 @@ from windrow.comm.links import links_to_json, seconds_per_byte
 from windrow.comm.world import World
 from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import keep_freed_memory
-from windrow.launch.terminal import byte_size
+from windrow.training.terminal import byte_size
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark_result import Comparison

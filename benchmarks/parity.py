@@ -23,8 +23,9 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.gnn.task import TrainingOptions
 from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
 

@@ -31,7 +31,7 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.task import TrainingOptions
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark_result import Comparison
@@ -199,7 +199,7 @@ def waiting_shares(store: LogStore) -> list[float]:
         Loopback.single(),
         Recommender(bags, None, model),
         BatchReader(store, "train", rank=0, size=1, batch_size=BATCH_SIZE),
-        options=RecommendationTrainingOptions(epochs=2, batch_size=BATCH_SIZE),
+        options=TrainingOptions(epochs=2, batch_size=BATCH_SIZE),
         table_learning_rate=options.learning_rate,
         seed=0,
     )

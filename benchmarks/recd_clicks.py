@@ -67,7 +67,6 @@ def work(task: Mapping[str, Any]) -> object:
     """Train one variant from one seed; the test AUC after each epoch."""
     from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
     from windrow.launch.recommendation_job import click_parts
-    from windrow.recsys.trainer import RecommendationTrainer
 
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)

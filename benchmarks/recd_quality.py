@@ -46,7 +46,7 @@ from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.task import TrainingOptions
 from windrow.training.schedule import EarlyStopping
 
 SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered_in_full"
@@ -157,7 +157,7 @@ def work(task: Mapping[str, Any]) -> object:
         generator=torch.Generator().manual_seed(seed),
     )
     recommender = Recommender(None, tables, model)
-    options = RecommendationTrainingOptions(epochs=EPOCHS, batch_size=batch_size, learning_rate=LEARNING_RATE)
+    options = TrainingOptions(epochs=EPOCHS, batch_size=batch_size, learning_rate=LEARNING_RATE)
     trainer = RecommendationTrainer(
         world, recommender, source, options=options, table_learning_rate=TABLE_LEARNING_RATE, seed=seed
     )

@@ -38,7 +38,6 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
-from windrow.recsys.trainer import RecommendationTrainer
 
 HOSTS = 4
 RATE = "1gbit"

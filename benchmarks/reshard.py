@@ -19,7 +19,10 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.workers import mpirun, run_command
 from windrow.comm.connect import connect
 from windrow.launch.benchmark_result import Aim, Findings, Table
-from windrow.launch.checkpoint import (
+from windrow.launch.recommendation_job import RecommendationJob
+from windrow.launch.recommendation_recipe import load_recommendation_recipe
+from windrow.recsys.tables.shard_files import ShardReader
+from windrow.training.checkpoint import (
     Checkpoint,
     load_latest,
     load_together,
@@ -27,9 +30,6 @@ from windrow.launch.checkpoint import (
     save_together,
     tables_folder,
 )
-from windrow.launch.recommendation_job import RecommendationJob
-from windrow.launch.recommendation_recipe import load_recommendation_recipe
-from windrow.recsys.tables.shard_files import ShardReader
 
 RECIPE = Path(__file__).parent.parent / "examples" / "open_bandit.toml"
 EPOCHS = 6

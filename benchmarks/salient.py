@@ -32,9 +32,10 @@ from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import PipelineOptions
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic import power_law_communities
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.gnn.task import TrainingOptions
 from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes

@@ -31,9 +31,9 @@ from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import build_model
 from windrow.gnn.readers import read_graph
 from windrow.launch.benchmark_result import Aim, Findings, Table
-from windrow.launch.checkpoint import load_latest
 from windrow.launch.recipe import Recipe, load_recipe
-from windrow.launch.run_folder import RunFolder
+from windrow.training.checkpoint import load_latest
+from windrow.training.run_folder import RunFolder
 
 RECIPE = Path(__file__).resolve().parent.parent / "examples" / "tolokers.toml"
 RANKS = 2

@@ -288,7 +288,7 @@ def windrow_epoch(setting: Setting, world: World, plan: Plan, batches: list[Batc
     from windrow.recsys.recommender import Recommender
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
-    from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+    from windrow.recsys.task import TrainingOptions
 
     options = TableOptions(dim=DIM, optimizer="rowwise_adagrad", learning_rate=TABLE_RATE)
     bags = EmbeddingBagCollection(
@@ -305,7 +305,7 @@ def windrow_epoch(setting: Setting, world: World, plan: Plan, batches: list[Batc
         world,
         Recommender(bags, None, dense_model(setting)),
         RepeatedBatches(world, batches, steps),
-        options=RecommendationTrainingOptions(epochs=1000, optimizer="adagrad", learning_rate=DENSE_RATE),
+        options=TrainingOptions(epochs=1000, optimizer="adagrad", learning_rate=DENSE_RATE),
         table_learning_rate=TABLE_RATE,
         seed=SEED,
     )

@@ -30,7 +30,6 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe, make_reco
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
-from windrow.recsys.trainer import RecommendationTrainer
 
 HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"

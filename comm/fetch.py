@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 
 __all__ = ["IdRequest", "check_ranges", "fetch_rows"]
 
-ROUND_BYTES = 2 << 20
-"""Bytes to all peers together in a round: 1 to 4 MiB were fastest of 1 to 64, where a round costs far more than
-starting one and still fits the cache."""
+ROUND_BYTES = 8 << 20
+"""Bytes to all peers together in a round: posting one takes about 0.1 ms, memory to pack and land grows with it. Of rows
+of 0.5 to 4 KiB between two ranks on one machine, 8 MiB took 10 % less time than 2."""
 
 
 class IdRequest:

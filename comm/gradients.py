@@ -6,7 +6,8 @@ gradient has come is all-reduced at once. Unlike there, a rank may skip paramete
 (it had no seeds in this step): buckets always start in the same order, and `finish` starts what is left.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 
 import torch
@@ -40,8 +41,9 @@ class GradientReducer:
         reducer.finish()         # parameter.grad now holds the sum over all ranks
         optimizer.step()
 
-    There is one backward pass in a step: each gradient is sent off as soon as it has come. The loss must already be
-    divided by the size of the global minibatch: gradients are summed, not averaged.
+    Each gradient is sent off as soon as it has come, so that there is one backward pass in a step; others before it run
+    inside `holding`, and what they gave is added up here first. The loss must already be divided by the number of all
+    samples: gradients are summed, not averaged.
     ``parameter.grad`` is a view into a bucket, so nothing is copied; never set it to None.
 
     Args:
@@ -69,6 +71,7 @@ class GradientReducer:
         self._buckets: list[_Bucket] = []
         self._bucket_of: dict[nn.Parameter, _Bucket] = {}
         self._next = 0
+        self._holds = False
         trained = [parameter for parameter in parameters if parameter.requires_grad]
         for group in _pack(list(reversed(trained)), bucket_bytes):
             self._add_bucket(group)
@@ -83,6 +86,15 @@ class GradientReducer:
             bucket.missing = {p for p, owner in self._bucket_of.items() if owner is bucket}
         for parameter, view in self._views():
             parameter.grad = view
+
+    @contextmanager
+    def holding(self, hold: bool = True) -> Iterator[None]:  # noqa: FBT001, FBT002  # the only argument
+        """A backward pass in here sends nothing: the next one does, with the sum of both. False: as usual."""
+        self._holds = hold
+        try:
+            yield
+        finally:
+            self._holds = False
 
     def finish(self) -> None:
         """Wait until every gradient is the sum over all ranks. Collective.
@@ -117,10 +129,12 @@ class GradientReducer:
         return zip(self._bucket_of, views, strict=True)
 
     def _on_gradient(self, parameter: nn.Parameter) -> None:
+        if self._holds:
+            return
         if self._bucket_of[parameter].pending is not None:
             raise RuntimeError(
-                "a gradient came while its bucket was already being summed over the ranks: run one backward pass "
-                "between start() and finish() (add up several losses first)"
+                "a gradient came while its bucket was already being summed over the ranks: run all backward "
+                "passes between start() and finish() but the last one inside holding(), or add up several losses first"
             )
         self._bucket_of[parameter].missing.discard(parameter)
         while self._next < len(self._buckets) and not self._buckets[self._next].missing:

@@ -52,7 +52,7 @@ def main(epochs: int, everything: Sessions) -> None:
         correction = torch.from_numpy(negatives.log_probabilities())
         model = NextItem(DIM, log_probabilities=correction, generator=torch.Generator().manual_seed(SEED))
         recommender = recsys.Recommender(None, tables, model)
-        training = recsys.RecommendationTrainingOptions(epochs=epochs, learning_rate=0.003)
+        training = recsys.TrainingOptions(epochs=epochs, learning_rate=0.003)
         trainer = recsys.RecommendationTrainer(
             world, recommender, reader, options=training, table_learning_rate=TABLE_RATE, seed=SEED
         )

@@ -9,8 +9,8 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.gnn.sampler import NeighborSampler, SamplerOptions
+from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.gnn.vertex_data import SplitOptions, VertexSplit
 
 __all__ = [
@@ -18,9 +18,9 @@ __all__ = [
     "EvaluationOptions",
     "Evaluator",
     "Graph",
-    "MinibatchTrainer",
     "ModelOptions",
     "NeighborSampler",
+    "NodeTask",
     "PartitionedGraph",
     "SamplerOptions",
     "SplitOptions",

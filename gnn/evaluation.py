@@ -1,23 +1,26 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal
+from functools import partial
+from typing import Literal, get_args
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
+from windrow.gnn import metrics as built_in
 from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
-from windrow.gnn.metrics import Metric, check_labels_can_be_scored, default_metric, evaluate_predictions
+from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler, check_fanouts
+from windrow.training.task import Metric, Metrics
 
-__all__ = ["EvaluationOptions", "Evaluator", "measure_split"]
+__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "measure_split"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -49,13 +52,24 @@ class EvaluationOptions:
         check_fanouts("evaluation.fanouts", self.fanouts)
 
 
+def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:
+    """Refuse fanouts that do not fit a `GNN`; other modules take any: RecipeError with the option's name."""
+    if isinstance(model, GNN) and len(fanouts) != model.options.num_layers:
+        raise RecipeError(
+            f"{name} has {len(fanouts)} hops but the model has {model.options.num_layers} layers: give one fanout per "
+            "layer"
+        )
+
+
 class Evaluator:
-    """Measures models on one partitioned graph.
+    """Measures a model on one partitioned graph.
 
     Args:
         world: all its ranks make the same evaluator.
         graph: this rank's view.
-        options: how to measure.
+        model: equal weights on all ranks.
+        options: how to measure. None: exactly for a `GNN`, else sampled.
+        metrics: of one's own, by name. None: the one that `options` name.
         fanouts: those of training, for "sampled" evaluation that names none.
         seed: the run's seed; what is sampled is the same at every evaluation.
         pipeline: how far ahead the minibatches of "sampled" evaluation are made; must agree.
@@ -64,70 +78,89 @@ class Evaluator:
 
     Raises:
         DataError: the labels of a split cannot be scored by the metric.
-        RecipeError: the number of fanouts is not usable.
+        RecipeError: the number of fanouts is not usable, or the model cannot be run layer by layer.
+
+    Attributes:
+        metric: name of the first one.
     """
 
     def __init__(
         self,
         world: World,
         graph: PartitionedGraph,
-        options: EvaluationOptions,
+        model: nn.Module,
+        options: EvaluationOptions | None = None,
         *,
+        metrics: Metrics | None = None,
         fanouts: Sequence[int],
         seed: int,
         pipeline: PipelineOptions | None = None,
         store: CachedStore | None = None,
     ) -> None:
+        if options is None:
+            options = EvaluationOptions(method="exact" if isinstance(model, GNN) else "sampled")
+        if options.method == "exact" and not isinstance(model, GNN):
+            raise RecipeError(
+                f'evaluation.method = "exact" runs a GNN layer by layer, which {type(model).__name__} is not: choose '
+                '"sampled", with fanouts of -1 to take all neighbours'
+            )
+        check_layers(model, options.fanouts or fanouts, "evaluation.fanouts")
         self._world = world
         self._graph = graph
+        self._model = model
         self._options = options
-        self.metric: Metric = default_metric(graph.task) if options.metric == "auto" else options.metric
+        self._metrics = metrics or metrics_of(options, graph)
+        self.metric = next(iter(self._metrics))
         self._sampler = NeighborSampler(
             graph.indptr,
             graph.indices,
             options.fanouts or fanouts,
             seed=seed,
             original_ids=graph.original_ids,
-            source_degrees=True,
+            source_degrees=getattr(model, "needs_source_degrees", False),
         )
-        for split in ("validation", "test"):
-            ids = graph.split_ids(split)
-            if len(ids) > 0:
-                check_labels_can_be_scored(self.metric, graph.task, graph.labels[ids])
         self._pipeline = pipeline or PipelineOptions()
         self._store = store
 
     @torch.no_grad()
-    def evaluate(self, model: GNN, splits: Sequence[Split] = ("validation", "test")) -> dict[Split, float]:
-        """Measure a model. Collective.
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """Measure the model. Collective.
 
         Args:
-            model: equal weights on all ranks; left in evaluation mode.
             splits: which vertices to measure on.
 
         Returns:
-            The metric on each split that has vertices, over all ranks, the same on every rank.
+            For each split that has vertices the metrics over all ranks, the same on every rank. The model is left in
+            evaluation mode.
+
+        Raises:
+            RecipeError: there is no such split.
         """
-        model.eval()
-        wanted = [split for split in splits if len(self._graph.split_ids(split)) > 0]
-        exact = infer_exactly(self._world, self._graph, model) if self._options.method == "exact" else None
+        for split in splits:
+            if split not in get_args(Split):
+                raise RecipeError(f"there is no split {split!r}: choose from {', '.join(get_args(Split))}")
+        wanted = {split: ids for split in splits if len(ids := self._graph.split_ids(split))}
+        whole = self.infer() if self._options.method == "exact" else None
         start, _ = self._graph.own_range
-        values: dict[Split, float] = {}
-        for split in wanted:
-            ids = self._graph.split_ids(split)
+        values: dict[str, dict[str, float]] = {}
+        for split, ids in wanted.items():
             own = own_vertices(self._graph, ids)
-            logits = self._sampled_logits(model, ids) if exact is None else exact[own - start]
-            values[split] = measure_split(self._world, self._graph, self.metric, own, logits.cpu())
+            outputs = self.infer(ids) if whole is None else whole[own - start]
+            values[split] = measure_split(self._world, self._graph, self._metrics, own, outputs.cpu())
         return values
 
-    def _sampled_logits(self, model: GNN, ids: Tensor) -> Tensor:
-        """Outputs of this rank's vertices of a split."""
+    @torch.no_grad()
+    def infer(self, ids: Tensor | None = None) -> Tensor:
+        """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective."""
+        self._model.eval()
+        if isinstance(self._model, GNN) and self._options.method == "exact":
+            return infer_exactly(self._world, self._graph, self._model)
         if self._store is None:
             self._store = CachedStore(self._world, self._graph.offsets, self._graph.features, stage="evaluation")
         return infer_sampled(
             self._world,
             self._graph,
-            model,
+            self._model,
             ids,
             sampler=self._sampler,
             store=self._store,
@@ -136,17 +169,33 @@ class Evaluator:
         )
 
 
-def measure_split(world: World, graph: PartitionedGraph, metric: Metric, own_ids: Tensor, own_logits: Tensor) -> float:
-    """Measure predictions for a split over the vertices of all ranks. Collective; the same on every rank.
-
-    `own_ids` int64 [n] are the split's vertices of this part, ids of the partition, `own_logits` [n, outputs] theirs,
-    on the CPU. Every rank holds the split's logits of all ranks.
+def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
+    """The built-in metric that the options choose.
 
     Raises:
-        DataError: the labels cannot be scored by the metric, or a logit is NaN or infinite.
+        DataError: it means nothing for the labels of a split.
+    """
+    name: built_in.Metric = default_metric(graph.task) if options.metric == "auto" else options.metric
+    for split in ("validation", "test"):
+        ids = graph.split_ids(split)
+        if len(ids) > 0:
+            check_labels_can_be_scored(name, graph.task, graph.labels[ids])
+    return {name: partial(evaluate_predictions, name, graph.task)}
+
+
+def measure_split(
+    world: World, graph: PartitionedGraph, metrics: Mapping[str, Metric], own_ids: Tensor, own_outputs: Tensor
+) -> dict[str, float]:
+    """Measure predictions for a split over the vertices of all ranks. Collective; the same on every rank.
+
+    `own_ids` int64 [n] are the split's vertices of this part, ids of the partition, `own_outputs` [n, outputs] theirs,
+    on the CPU. Every rank holds the split's outputs of all ranks.
+
+    Raises:
+        DataError: the labels cannot be scored by a built-in metric, or a logit is NaN or infinite.
     """
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
-    all_logits = torch.cat(world.all_gather(own_logits, stage="evaluation logits"))
-    value = evaluate_predictions(metric, graph.task, all_logits, graph.labels[all_ids])
+    all_outputs = torch.cat(world.all_gather(own_outputs, stage="evaluation logits"))
+    values = {name: float(metric(all_outputs, graph.labels[all_ids])) for name, metric in metrics.items()}
     # Machines may differ in the last bit, and ranks must agree on when to stop.
-    return world.broadcast_object(value, root=0, stage="evaluation")
+    return world.broadcast_object(values, root=0, stage="evaluation")

@@ -22,7 +22,7 @@ from collections.abc import Callable, Iterator
 from itertools import pairwise
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.fetch import fetch_rows
@@ -161,7 +161,7 @@ def sampled_steps(graph: PartitionedGraph, ids: Tensor | None, batch_size: int) 
 def infer_sampled(
     world: World,
     graph: PartitionedGraph,
-    model: GNN,
+    model: nn.Module,
     ids: Tensor | None,
     *,
     sampler: NeighborSampler,
@@ -198,7 +198,12 @@ def infer_sampled(
     tasks = (SeedTask(seeds=own[first:last], epoch=0, step=0) for first, last in bounds)
     with contextlib.closing(pipeline):
         for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
-            outputs[first:last] = model(loaded.minibatch.blocks, loaded.rows)
+            if first < last:
+                found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
+                if first == 0:
+                    # A model of the user's may have other outputs than there are labels.
+                    outputs = outputs.new_empty((len(own), *found.shape[1:]))
+                outputs[first:last] = found
             if after_step is not None:
                 after_step()
     return outputs

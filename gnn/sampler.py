@@ -16,7 +16,7 @@ numbers run out.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from typing import Any, Literal, TypeVar
 
 import numpy as np
@@ -26,6 +26,7 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, stream_key
+from windrow.comm.wire import CodecName
 from windrow.gnn.message_passing import Block, Minibatch
 from windrow.gnn.sampler_kernels import (
     count_edges,
@@ -38,10 +39,30 @@ from windrow.gnn.sampler_kernels import (
     refill,
 )
 
-__all__ = ["NeighborSampler", "NumbersKind", "check_fanouts"]
+__all__ = ["NeighborSampler", "NumbersKind", "SamplerOptions", "check_fanouts"]
 
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class SamplerOptions:
+    """How minibatches are made."""
+
+    fanouts: tuple[int, ...] = (15, 10, 5)
+    """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all."""
+
+    order: Literal["global", "local"] = "global"
+    """"global": every epoch shuffles all training vertices, and a rank works on those of the minibatch that it owns,
+    so the answer does not depend on the number of ranks. "local": every rank shuffles its own (SALIENT++)."""
+
+    storage: CodecName = "fp32"
+    """Number format in which features are kept in memory; the model computes in fp32 all the same."""
+
+    def __post_init__(self) -> None:
+        if not self.fanouts:
+            raise RecipeError("sampler.fanouts = []: give one for each hop")
+        check_fanouts("sampler.fanouts", self.fanouts)
+
 
 HASHED_FROM_VERTICES = 1 << 26
 """Vertices from which on "auto" takes the table. Nanoseconds of a whole sample per edge, fanouts 15, 10, 5 from 1024

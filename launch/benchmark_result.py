@@ -170,7 +170,7 @@ class Comparison:
         return replace(self, variants=variants, per=per)
 
     def rows(self) -> list[dict[str, object]]:
-        """One row for each variant, as `windrow.launch.terminal.table` takes them."""
+        """One row for each variant, as `windrow.training.terminal.table` takes them."""
         known = {
             name
             for measured in self.variants.values()
@@ -235,7 +235,7 @@ class Table:
         return Table(columns=columns, rows=tuple(tuple(_cell(row[name]) for name in columns) for row in rows))
 
     def to_rows(self) -> list[dict[str, object]]:
-        """The inverse of `from_rows`, as `windrow.launch.terminal.table` takes them."""
+        """The inverse of `from_rows`, as `windrow.training.terminal.table` takes them."""
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 

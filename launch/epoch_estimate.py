@@ -24,11 +24,11 @@ from torch import Tensor
 from windrow.comm.link_model import predict_all_reduce, predict_all_to_all
 from windrow.comm.links import Links
 from windrow.comm.wire import make_codec
+from windrow.gnn.cache_choice import seed_order
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
-from windrow.gnn.trainer import loss_sum
-from windrow.launch.cache_choice import seed_order
+from windrow.gnn.task import loss_sum
 from windrow.launch.recipe import Recipe
 from windrow.training.dropout import DropoutContext
 
@@ -131,7 +131,7 @@ def measure_step_work(
     try:
         bench = _Bench(graph, recipe, device)
         parts = graph.book.num_parts
-        orders = [seed_order(graph, part, recipe) for part in range(parts)]
+        orders = [seed_order(graph, part, recipe.sampling) for part in range(parts)]
         begun = time.perf_counter()
         for index in range(MINIBATCHES + 1):
             order = orders[index % parts]

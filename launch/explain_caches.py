@@ -21,12 +21,12 @@ from windrow.caching.selection import (
 )
 from windrow.caching.vip import find_samplers
 from windrow.comm.links import Links
+from windrow.gnn.cache_choice import rank_part, row_sizes
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.launch.cache_choice import rank_part, row_sizes
 from windrow.launch.epoch_estimate import ID_BYTES, EpochTime, StepWork, estimate_epoch
-from windrow.launch.journal import COLOURS, new_figure
 from windrow.launch.recipe import Recipe
-from windrow.launch.terminal import byte_size, count, table
+from windrow.training.journal import COLOURS, new_figure
+from windrow.training.terminal import byte_size, count, table
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -114,7 +114,7 @@ def explain(
         work: of a step; None where the network is not known.
 
     Cost:
-        That of `windrow.launch.cache_choice.rank_part` for every part, one after another; memory for one at a time.
+        That of `windrow.gnn.cache_choice.rank_part` for every part, one after another; memory for one at a time.
     """
     parts, vertices = graph.book.num_parts, graph.num_vertices
     row_bytes, wire_row_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
@@ -133,7 +133,7 @@ def explain(
     samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
     worthwhile, input_rows, steps = [], 0.0, 0
     for part in range(parts):
-        ranking = rank_part(graph, part, recipe, samplers=samplers)
+        ranking = rank_part(graph, part, recipe.sampling, samplers=samplers)
         worthwhile.append(ranking.worthwhile(recipe.training.epochs))
         capacities = [*by_alpha, min(worthwhile[-1], affordable), remote[part]]
         kept[:, part] = [ranking.num_kept(capacity) for capacity in capacities]

@@ -12,10 +12,10 @@ from typing import Literal
 from windrow.comm.errors import RecipeError
 from windrow.launch.log_survey import StepCounter, groups_for
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.terminal import byte_size, count, table
 from windrow.recsys.batches.deduplication.options import WORTHWHILE_FACTOR
 from windrow.recsys.batches.deduplication.survey import LogSurvey
 from windrow.recsys.log.store import LogStore
+from windrow.training.terminal import byte_size, count, table
 
 __all__ = [
     "DeduplicationExplanation",

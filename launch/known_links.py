@@ -45,8 +45,8 @@ from windrow.comm.links import (
 from windrow.comm.wire import Topology
 from windrow.comm.world import World
 from windrow.launch.settings import parse_settings, read_toml
-from windrow.launch.terminal import byte_size
 from windrow.partition.atomic_writes import write_atomically
+from windrow.training.terminal import byte_size
 
 __all__ = [
     "PREDICTED_BYTES",
@@ -223,7 +223,7 @@ BITS_PER_BYTE = 8
 
 
 def link_rows(links: Links) -> list[dict[str, object]]:
-    """Latency and bandwidth of each pair of ranks, of many ranks a summary, for `windrow.launch.terminal.table`.
+    """Latency and bandwidth of each pair of ranks, of many ranks a summary, for `windrow.training.terminal.table`.
 
     Bandwidth is infinite where no size was long enough to show it.
     """

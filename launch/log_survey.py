@@ -20,7 +20,6 @@ from windrow.launch.recommendation_tables import (
     plan_tables,
     sequence_configs,
 )
-from windrow.launch.terminal import byte_size, table
 from windrow.partition.tables.plan import Cost
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
@@ -33,6 +32,7 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.sharded.layout import make_layout
 from windrow.recsys.sharded.packing import MessageFormat
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
+from windrow.training.terminal import byte_size, table
 
 if TYPE_CHECKING:
     from windrow.recsys.tables.options import TableConfig

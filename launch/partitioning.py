@@ -14,9 +14,9 @@ from windrow.comm.errors import StoreError
 from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
 from windrow.gnn.graph import Graph
 from windrow.gnn.readers import GraphOptions, read_graph
-from windrow.gnn.trainer import SamplerOptions, TrainingOptions
+from windrow.gnn.sampler import SamplerOptions
+from windrow.gnn.task import TrainingOptions
 from windrow.launch.recipe import Recipe
-from windrow.launch.terminal import Progress, StageProgress, duration
 from windrow.partition import (
     PartitionBook,
     PartitionOptions,
@@ -30,6 +30,7 @@ from windrow.partition import (
 )
 from windrow.partition.book import ORDER_KEY, VertexOrder, order_to_metadata
 from windrow.partition.options import MemoryEstimate
+from windrow.training.terminal import Progress, StageProgress, duration
 
 __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays"]
 

@@ -30,7 +30,8 @@ from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.world import World
-from windrow.gnn.evaluation import measure_split
+from windrow.gnn.cache_choice import choose_inference_cache
+from windrow.gnn.evaluation import measure_split, metrics_of
 from windrow.gnn.graph import Task
 from windrow.gnn.inference import (
     exact_chunks,
@@ -41,19 +42,17 @@ from windrow.gnn.inference import (
     sampled_steps,
     wanted_vertices,
 )
-from windrow.gnn.metrics import Metric, default_metric
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
 from windrow.gnn.sampler import NeighborSampler
-from windrow.launch.cache_choice import choose_inference_cache
-from windrow.launch.checkpoint import WhichCheckpoint, load_weights
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
-from windrow.launch.run_folder import RunFolder
-from windrow.launch.terminal import Progress, make_progress
 from windrow.partition.atomic_writes import open_atomically
+from windrow.training.checkpoint import WhichCheckpoint, load_weights
+from windrow.training.run_folder import RunFolder
+from windrow.training.terminal import Progress, make_progress
 
 __all__ = ["PredictionOptions", "PredictionResult", "predict", "prediction_file"]
 
@@ -174,9 +173,8 @@ class _Predictor:
         graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
         # The model has learnt from features that were rounded so.
         self._graph = graph if recipe.sampler.storage == "fp32" else graph.stored_as(recipe.sampler.storage)
-        self.metric: Metric = (
-            default_metric(graph.task) if recipe.evaluation.metric == "auto" else recipe.evaluation.metric
-        )
+        self._metrics = metrics_of(recipe.evaluation, graph)
+        (self.metric,) = self._metrics
         self._ids = self._wanted_ids()
         self._names: Any = None
         if world.rank == 0:
@@ -198,7 +196,8 @@ class _Predictor:
             self._world,
             run_folder.checkpoint_folder,
             self._options.checkpoint,
-            recipe=self._recipe,
+            model=self._recipe.decisive_settings()["model"],
+            store=self._recipe.store,
             fingerprint=self._graph.fingerprint,
             say=self._progress.write,
         )
@@ -222,7 +221,7 @@ class _Predictor:
             own = own_vertices(self._graph, self._graph.split_ids(split))
             if len(self._graph.split_ids(split)) > 0:
                 logits = outputs[torch.searchsorted(own_ids, own)]
-                figures[split] = measure_split(self._world, self._graph, self.metric, own, logits)
+                figures |= {split: measure_split(self._world, self._graph, self._metrics, own, logits)[self.metric]}
         return figures
 
     def write(self, own_ids: Tensor, outputs: Tensor, epoch: int, figures: dict[str, float]) -> int:
@@ -260,7 +259,9 @@ class _Predictor:
             original_ids=graph.original_ids,
             source_degrees=self._model.needs_source_degrees,
         )
-        cached_ids = choose_inference_cache(self._world, graph, self._ids, self._recipe, self._fanouts)
+        cached_ids = choose_inference_cache(
+            self._world, graph, self._ids, self._recipe.cache, fanouts=self._fanouts, batch_size=batch_size
+        )
         store = CachedStore(self._world, graph.offsets, graph.features, cached_ids=cached_ids, stage="features")
         with self._shown("minibatches", sampled_steps(graph, self._ids, batch_size)):
             return infer_sampled(

@@ -21,7 +21,7 @@ from windrow.comm.hosts import kernel_id
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
-from windrow.launch.environment import usable_cores
+from windrow.training.environment import usable_cores
 
 __all__ = ["GRAPH_SHAPES", "RECOMMENDATION_SHAPES", "RunOptions", "joined_job", "keep_freed_memory", "keep_shapes"]
 

@@ -13,11 +13,13 @@ from typing import Any, TypeAlias
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
 from windrow.comm.wire import WireOptions
+from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.evaluation import EvaluationOptions
 from windrow.gnn.models import ModelOptions
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.readers.options import GraphOptions
-from windrow.gnn.trainer import SamplerOptions, TrainingOptions
+from windrow.gnn.sampler import SamplerOptions
+from windrow.gnn.task import TrainingOptions
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
@@ -84,6 +86,18 @@ class Recipe:
                 f"{section}.fanouts = {list(fanouts)} has {len(fanouts)} hops, but model.num_layers = "
                 f"{self.model.num_layers}: give one fanout for each layer, or change the number of layers"
             )
+
+    @property
+    def sampling(self) -> Sampling:
+        """What its caches are chosen by."""
+        return Sampling(
+            sampler=self.sampler,
+            cache=self.cache,
+            wire=self.wire,
+            batch_size=self.training.batch_size,
+            epochs=self.training.epochs,
+            seed=self.run.seed,
+        )
 
     def settings(self) -> dict[str, Any]:
         """Every setting as nested dictionaries that TOML can hold; paths are absolute."""

@@ -1,18 +1,12 @@
-"""Training of a recommendation model, as the training loop sees it: its tables, model, minibatches and evaluation."""
+"""A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
-from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
-from typing import TYPE_CHECKING, Any, Literal
 
 import torch
 
 from windrow.comm.errors import RecipeError
-from windrow.comm.meter import Traffic
 from windrow.comm.world import World
-from windrow.launch.checkpoint import CheckpointHeader
-from windrow.launch.job import table_placement
-from windrow.launch.known_links import world_of_sums
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
@@ -35,94 +29,44 @@ from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
-from windrow.recsys.recommender import Recommender
+from windrow.recsys.recommender import BatchSource, Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.trainer import BatchSource, RecommendationTrainer
+from windrow.recsys.task import RecommendationTask
 
-if TYPE_CHECKING:
-    from windrow.recsys.tables.table import TableBatch
-
-__all__ = ["RecommendationJob", "RecommendationParts", "click_parts", "two_tower_parts"]
-
-VECTORS = ": vectors"
-"""Ends the stages in which embeddings travel; other stages move ids and gradients."""
+__all__ = ["RecommendationParts", "click_parts", "recommendation", "two_tower_parts"]
 
 CLICK_FIGURES = {"test auc": "test auc", "test normalised entropy": "test NE"}
 SPEED = {"samples per second": "samples/s"}
 
 
-class RecommendationJob:
-    """A `windrow.launch.job.TrainingJob` on a click log or on interactions.
+def recommendation(
+    world: World, recipe: RecommendationRecipe, device: torch.device
+) -> tuple[Recommender, RecommendationTask]:
+    """Model and task of a recipe. Collective.
 
     Args:
-        world: all its ranks make the same job.
-        recipe: the same on all ranks.
+        world: the ranks.
+        recipe: the same on all of them.
         device: where tables and model are.
 
     Raises:
         WindrowError: the data, the plan or the recipe does not fit.
     """
-
-    data: Literal["log"] = "log"
-    opening_lines: Sequence[str] = ()
-
-    def __init__(self, world: World, recipe: RecommendationRecipe, device: torch.device) -> None:
-        self._world = world
-        is_ranking = recipe.model.kind == "two_tower"
-        parts = (two_tower_parts if is_ranking else click_parts)(world, recipe, device)
-        self._evaluator = parts.evaluator
-        self.metric, self.higher_is_better = parts.evaluator.metric, parts.evaluator.higher_is_better
-        # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
-        if is_ranking:
-            quality = {f"test {self.metric.replace('recall', 'ndcg')}": "test ndcg"}
-        else:
-            shown = f"test {self.metric.replace('_', ' ')}"
-            quality = {name: header for name, header in CLICK_FIGURES.items() if name != shown}
-        self.shown_figures: Mapping[str, str] = quality | SPEED
-        self.data_fingerprint = parts.fingerprint
-        self._collections = parts.recommender.collections()
-        self.trainer = RecommendationTrainer(
-            world,
-            parts.recommender,
-            parts.source,
-            options=recipe.training,
-            table_learning_rate=recipe.tables.learning_rate,
-            seed=recipe.run.seed,
-            device=device,
-            wire=recipe.wire,
-            sums_world=world_of_sums(world, recipe.wire.topology, device=device.type),
-        )
-        self.samples_per_epoch = self.trainer.samples_per_epoch
-
-    def evaluate(self) -> dict[str, dict[str, float]]:
-        """Measure. Collective."""
-        # Machines may differ in the last bit, and ranks must agree on when to stop.
-        figures = {split: dict(found) for split, found in self._evaluator.evaluate().items()}
-        return self._world.broadcast_object(figures, root=0, stage="evaluation")
-
-    def traffic(self) -> Traffic:
-        """Embeddings that this rank exchanged."""
-        assert self._world.meter is not None
-        stages = {stage for stage, _ in self._world.meter.table() if stage.endswith(VECTORS)}
-        return sum((self._world.meter.totals(stage) for stage in stages), start=Traffic())
-
-    def placement(self) -> dict[str, Any]:
-        """The shards of the tables."""
-        tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
-        return table_placement(tables, self._world.size)
-
-    def local_tables(self) -> "Sequence[TableBatch]":
-        """This rank's shards of the tables, with their optimiser states."""
-        return self.trainer.local_tables()
-
-    def check_resumable(self, header: CheckpointHeader) -> None:
-        """Plan and number of ranks may change: minibatches depend on neither."""
-
-    def close(self) -> None:
-        """Detach from the model's parameters."""
-        self.trainer.close()
+    is_ranking = recipe.model.kind == "two_tower"
+    parts = (two_tower_parts if is_ranking else click_parts)(world, recipe, device)
+    metric = parts.evaluator.metric
+    # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
+    if is_ranking:
+        quality = {f"test {metric.replace('recall', 'ndcg')}": "test ndcg"}
+    else:
+        shown = f"test {metric.replace('_', ' ')}"
+        quality = {name: header for name, header in CLICK_FIGURES.items() if name != shown}
+    task = RecommendationTask(
+        parts.source, parts.evaluator, fingerprint=parts.fingerprint, shown_figures=quality | SPEED
+    )
+    return parts.recommender, task
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)

@@ -20,7 +20,7 @@ from windrow.recsys.evaluation import RecommendationEvaluationOptions
 from windrow.recsys.log.options import LogOptions, LogSplitOptions
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.trainer import RecommendationTrainingOptions
+from windrow.recsys.task import TrainingOptions
 
 __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommendation_recipe"]
 
@@ -53,7 +53,7 @@ class RecommendationRecipe:
     """In which number formats vectors and gradients travel between ranks."""
     model: ModelOptions = field(default_factory=ModelOptions)
     """What is computed from embeddings and dense values."""
-    training: RecommendationTrainingOptions = field(default_factory=RecommendationTrainingOptions)
+    training: TrainingOptions = field(default_factory=TrainingOptions)
     """How the weights are learnt."""
     evaluation: RecommendationEvaluationOptions = field(default_factory=RecommendationEvaluationOptions)
     """How and when it is measured."""

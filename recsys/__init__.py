@@ -16,13 +16,14 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, PoolingType, TableOptions, TableOverrides
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.task import ClickTask, RecommendationTask, TrainingOptions
 
 __all__ = [
     "Batch",
     "BatchReader",
     "ClickEvaluator",
     "ClickModel",
+    "ClickTask",
     "EmbeddingBagCollection",
     "EmbeddingBagConfig",
     "EmbeddingCollection",
@@ -31,11 +32,11 @@ __all__ = [
     "ModelOptions",
     "PoolingType",
     "RecommendationEvaluationOptions",
-    "RecommendationTrainer",
-    "RecommendationTrainingOptions",
+    "RecommendationTask",
     "Recommender",
     "TableOptions",
     "TableOverrides",
+    "TrainingOptions",
     "build_model",
     "table_specs",
 ]

@@ -26,12 +26,12 @@ from typing import Literal
 
 import torch
 import torch.nn.functional as F
-from torch import Tensor
+from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.world import World
-from windrow.recsys.recommender import Recommender
-from windrow.recsys.trainer import BatchSource, pipelined
+from windrow.recsys.recommender import BatchSource, pipelined, prefetched
+from windrow.training.task import Metrics
 
 __all__ = [
     "ClickEvaluator",
@@ -81,25 +81,29 @@ class ClickEvaluator:
 
     Args:
         world: all its ranks make the same evaluator.
-        recommender: what is measured.
+        model: what is measured: a `Recommender`, or any module as `windrow.recsys.task.RecommendationTask` takes it.
         sources: this rank's batches of each split, in order of the log.
         metric, auc: see `RecommendationEvaluationOptions`.
-        device: where the recommender is.
+        metrics: of one's own instead, by name; the first is the metric, higher being better. Every rank holds all
+            outputs and labels of a split then.
+        device: where the model is.
     """
 
     def __init__(
         self,
         world: World,
-        recommender: Recommender,
+        model: nn.Module,
         sources: Mapping[str, BatchSource],
         *,
         metric: ClickMetric = "auc",
         auc: Literal["exact", "histogram"] = "exact",
+        metrics: Metrics | None = None,
         device: torch.device | None = None,
     ) -> None:
-        self.metric: str = metric
+        self.metric: str = next(iter(metrics)) if metrics else metric
         self._world = world
-        self._recommender = recommender
+        self._model = prefetched(model)
+        self._metrics = metrics
         self._sources = sources
         self._auc = auc
         self._device = device or torch.device("cpu")
@@ -107,29 +111,41 @@ class ClickEvaluator:
     @property
     def higher_is_better(self) -> bool:
         """Whether a larger value of `metric` is the better one."""
-        return self.metric == "auc"
+        return self._metrics is not None or self.metric == "auc"
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective.
 
         Returns:
-            For each split, what `ClickMetrics.compute` gives, the same on every rank. The recommender is left in
-            evaluation mode.
+            For each split, what `ClickMetrics.compute` or the metrics of one's own give, the same on every rank. The
+            model is left in evaluation mode.
 
         Raises:
             DataError: a prediction is NaN or infinite.
         """
-        self._recommender.eval()
+        self._model.eval()
         return {split: self._measure(split, source) for split, source in self._sources.items()}
 
     def _measure(self, split: str, source: BatchSource) -> dict[str, float]:
-        metrics = ClickMetrics(split, auc=self._auc)
+        clicks = ClickMetrics(split, auc=self._auc)
+        outputs: list[Tensor] = []
+        labels: list[Tensor] = []
         with source.batches(0) as batches:
             moved = (batch.to(self._device) for batch in batches)
-            for batch, lookup in pipelined(moved, self._recommender.start):
-                metrics.update(self._recommender.finish(batch, lookup), batch.labels)
-        return metrics.compute(self._world)
+            for batch, lookup in pipelined(moved, self._model.start):
+                output = self._model.finish(batch, lookup)
+                if self._metrics is None:
+                    clicks.update(output, batch.labels)
+                else:
+                    outputs.append(output.float().cpu())
+                    labels.append(batch.labels.cpu())
+        if self._metrics is None:
+            return clicks.compute(self._world)
+        everyone = [
+            torch.cat(self._world.all_gather(torch.cat(own), stage="evaluation")) for own in (outputs, labels)
+        ]
+        return {name: float(metric(*everyone)) for name, metric in self._metrics.items()}
 
 
 def check_split_can_be_scored(split: str, num_samples: int, num_clicks: int) -> None:

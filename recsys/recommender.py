@@ -1,7 +1,8 @@
 """A whole recommendation model: embedding tables spread over the ranks, and a dense model that every rank holds."""
 
-from collections.abc import Iterator, Mapping, Sequence
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import AbstractContextManager
+from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar
 
 from torch import Tensor, nn
 
@@ -12,22 +13,75 @@ from windrow.recsys.batches.jagged import Deduplicated, Windows
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.retrieval import RetrievalModel
-from windrow.training.dropout import DropoutContext
+from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
+from windrow.training.dropout import DropoutContext, takes_dropout
 
 if TYPE_CHECKING:
-    from windrow.recsys.sharded.collection import InFlightLookup
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.sharded.sequences import EmbeddingCollection
     from windrow.recsys.tables.table import TableBatch
 
-__all__ = ["Recommender", "RecommenderLookup"]
+__all__ = [
+    "BatchSource",
+    "Lookups",
+    "PrefetchedModel",
+    "Recommender",
+    "RecommenderLookup",
+    "Started",
+    "collections_of",
+    "pipelined",
+    "prefetched",
+]
 
 
-class RecommenderLookup:
-    """The lookups of one batch on their way, made by `Recommender.start`.
+LookupT = TypeVar("LookupT", bound="Lookups")
 
-    Stages as in `windrow.recsys.trainer`; every one is collective.
+
+class BatchSource(Protocol):
+    """Where minibatches come from: the same number on every rank, and any position can be started at."""
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch, the same on every rank."""
+
+    @property
+    def samples_per_epoch(self) -> int:
+        """Samples in an epoch, over all ranks."""
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Samples of a step, over all ranks."""
+
+    def batches(self, epoch: int, first_step: int = 0) -> AbstractContextManager[Iterator[Batch]]:
+        """This rank's batches of an epoch; leaving the context ends what reads ahead."""
+
+
+class Lookups:
+    """The lookups of one batch on their way; stages as in `windrow.recsys.task`, every one collective.
+
+    Args:
+        lookups: in each of the model's collections.
+        stopwatch: measures the stages.
     """
+
+    def __init__(self, lookups: "Sequence[InFlightLookup[Any]]", stopwatch: Stopwatch) -> None:
+        self.stopwatch = stopwatch
+        self._lookups = lookups
+
+    def start_ids(self) -> None:
+        """Wait for the counts and send the ids."""
+        with self.stopwatch.measure("ids"):
+            for lookup in self._lookups:
+                lookup.start_ids()
+
+    def start_lookup(self) -> None:
+        """Wait for the ids, look them up and send back what was found."""
+        with self.stopwatch.measure("lookup"):
+            for lookup in self._lookups:
+                lookup.start_lookup()
+
+
+class RecommenderLookup(Lookups):
+    """Those of `Recommender.start`."""
 
     def __init__(
         self,
@@ -37,24 +91,11 @@ class RecommenderLookup:
         stopwatch: Stopwatch,
         windows: Mapping[str, Windows[Tensor]],
     ) -> None:
+        super().__init__([lookup for lookup in (bags, sequences) if lookup is not None], stopwatch)
         self._bags = bags
         self._order = tuple(order)
         self._sequences = sequences
-        self._lookups = [lookup for lookup in (bags, sequences) if lookup is not None]
-        self._stopwatch = stopwatch
         self._windows = windows
-
-    def start_ids(self) -> None:
-        """Wait for the counts and send the ids."""
-        with self._stopwatch.measure("ids"):
-            for lookup in self._lookups:
-                lookup.start_ids()
-
-    def start_lookup(self) -> None:
-        """Wait for the ids, look them up and send back what was found."""
-        with self._stopwatch.measure("lookup"):
-            for lookup in self._lookups:
-                lookup.start_lookup()
 
     def finish(self) -> Embeddings:
         """Wait for what was looked up.
@@ -63,7 +104,7 @@ class RecommenderLookup:
             Pooled vectors, and the sequences by feature, each once for every distinct row. In training every rank
             must run the backward pass of what it makes of them exactly once, also where it has no samples.
         """
-        with self._stopwatch.measure("pooled"):
+        with self.stopwatch.measure("pooled"):
             pooled = [] if self._bags is None else self._bags.finish()
             sequences = {} if self._sequences is None else self._sequences.finish()
             for name, lists in self._windows.items():
@@ -144,34 +185,18 @@ class Recommender(nn.Module):
         Returns:
             What the model gives: logits [B] of a click model, `RetrievalVectors` of two towers and of the next item.
         """
-        begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
-        return self.model.finish(begun, lookup.finish(), context)
+        with lookup.stopwatch.measure("forward"):
+            begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
+        embeddings = lookup.finish()
+        with lookup.stopwatch.measure("forward"):
+            return self.model.finish(begun, embeddings, context)
 
-    def forward(self, batch: Batch, context: DropoutContext | None = None) -> Any:
+    def forward(self, batch: Batch, dropout: DropoutContext | None = None) -> Any:
         """All stages, one after another. Collective."""
         lookup = self.start(batch)
         lookup.start_ids()
         lookup.start_lookup()
-        return self.finish(batch, lookup, context)
-
-    def reduced_parameters(self) -> Iterator[nn.Parameter]:
-        """What every rank holds a copy of, so that its gradients must be summed: replicated tables, dense model.
-
-        Their gradients come in the reverse order, in which `GradientReducer` sends them.
-        """
-        for collection in self.collections():
-            yield from collection.replicated_parameters()
-        yield from self.model.parameters()
-
-    def step_tables(self) -> None:
-        """Update the tables that the backward pass has not updated yet; after their gradients were summed."""
-        for collection in self.collections():
-            collection.step()
-
-    def set_table_learning_rate(self, learning_rate: float) -> None:
-        """Change the step size of all tables, see `ShardedTables.set_learning_rate`."""
-        for collection in self.collections():
-            collection.set_learning_rate(learning_rate)
+        return self.finish(batch, lookup, dropout)
 
     def local_tables(self) -> "list[TableBatch]":
         """What this rank stores of all tables, in batches."""
@@ -180,3 +205,99 @@ class Recommender(nn.Module):
     def collections(self) -> "tuple[EmbeddingBagCollection | EmbeddingCollection, ...]":
         """All that holds tables."""
         return tuple(part for part in (self.bags, self.sequences) if part is not None)
+
+
+class PrefetchedModel:
+    """Any module that holds collections of tables, run with lookups that were started before.
+
+    Args:
+        module: called as ``module(batch)``, or with a second argument ``dropout``, where `forward` has it: a
+            `DropoutContext`, None in evaluation. It calls each of its collections once with ``batch.sparse``, and with
+            ``batch.deduplicated`` where that was made for groups.
+
+    Raises:
+        RecipeError: it holds no tables.
+    """
+
+    def __init__(self, module: nn.Module) -> None:
+        self.module = module
+        self._collections = collections_of(module)
+        self._takes_dropout = takes_dropout(module)
+
+    def start(self, batch: Batch, stopwatch: Stopwatch | None = None) -> Lookups:
+        """Send the counts of a batch. Collective."""
+        stopwatch = stopwatch or Stopwatch()
+        with stopwatch.measure("ids"):
+            given = (batch.sparse, batch.deduplicated)
+            return Lookups([collection.prefetch(*given) for collection in self._collections], stopwatch)
+
+    def finish(self, batch: Batch, lookup: Lookups, context: DropoutContext | None = None) -> Any:
+        """Run the module. Collective.
+
+        Raises:
+            RecipeError: it did not look the batch up.
+        """
+        with lookup.stopwatch.measure("forward"):
+            output = self.module(batch, context) if self._takes_dropout else self.module(batch)
+        if any(collection.has_prefetched(batch.sparse) for collection in self._collections):
+            raise RecipeError(
+                f"{type(self.module).__name__} did not call all of its collections of tables with batch.sparse: look "
+                "each of them up once in forward, with that very object"
+            )
+        return output
+
+    def eval(self) -> None:
+        """Evaluation mode."""
+        self.module.eval()
+
+
+Started: TypeAlias = tuple[Batch, Any]
+"""A batch, and its lookups under way."""
+
+
+def prefetched(model: nn.Module) -> Recommender | PrefetchedModel:
+    """What starts the lookups of a model ahead of its forward pass."""
+    return model if isinstance(model, Recommender) else PrefetchedModel(model)
+
+
+def collections_of(model: nn.Module) -> list[ShardedTables[Any]]:
+    """All collections of tables in a model.
+
+    Raises:
+        RecipeError: there are none.
+    """
+    found = [module for module in model.modules() if isinstance(module, ShardedTables)]
+    if not found:
+        raise RecipeError(
+            f"{type(model).__name__} holds no embedding tables: make an EmbeddingBagCollection or EmbeddingCollection "
+            "an attribute of it"
+        )
+    return found
+
+
+def pipelined(batches: Iterable[Batch], start: Callable[[Batch], LookupT]) -> Iterator[tuple[Batch, LookupT]]:
+    """Run through batches with the two that come next already on their way. Collective.
+
+    Args:
+        batches: as many on every rank.
+        start: ``start(batch)`` begins the lookup of a batch by sending its counts, and gives its `Lookups`.
+
+    Yields:
+        Each batch and its lookup, whose `start_lookup` has been called. The caller finishes it, and updates the
+        weights, before it asks for the next.
+    """
+    counted = ((batch, start(batch)) for batch in batches)
+
+    def send_ids(item: tuple[Batch, LookupT] | None) -> tuple[Batch, LookupT] | None:
+        if item is not None:
+            item[1].start_ids()
+        return item
+
+    ids_sent = send_ids(next(counted, None))
+    counts_sent = next(counted, None)
+    while ids_sent is not None:
+        current = ids_sent
+        current[1].start_lookup()
+        ids_sent = send_ids(counts_sent)
+        counts_sent = next(counted, None)
+        yield current

@@ -12,19 +12,22 @@ and the expectation stays x, as in Srivastava et al. (JMLR 2014). No mask is sto
 draws the same bits again, or reads them off the result where a rectifier came first.
 """
 
+import inspect
+from collections.abc import Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, SECOND_MULTIPLIER, Stream, stream_key
 from windrow.training.dropout_kernels import drop_columns
 
-__all__ = ["DropoutContext"]
+__all__ = ["DropoutContext", "seeded_generator", "takes_dropout"]
 
 _DECISIONS = 1 << 16
 
@@ -67,6 +70,21 @@ class DropoutContext:
         key = stream_key(self.seed, Stream.DROPOUT, self.epoch, self.step, layer)
         result: Tensor = _Drop.apply(x, self.row_ids[: len(x)], key, threshold, rectify)  # type: ignore[no-untyped-call]
         return result
+
+
+def takes_dropout(model: nn.Module) -> bool:
+    """Whether the model's forward method has a parameter ``dropout``, for a `DropoutContext`."""
+    return "dropout" in inspect.signature(model.forward).parameters
+
+
+@contextmanager
+def seeded_generator(key: int, device: torch.device) -> Iterator[None]:
+    """Let torch's generators, which `nn.Dropout` draws from, start at a key in here; afterwards they are as before."""
+    devices = [device] if device.type == "cuda" else []
+    with torch.random.fork_rng(devices=devices):
+        # torch takes signed 64-bit seeds.
+        torch.manual_seed(key & (2**63 - 1))
+        yield
 
 
 class _Drop(torch.autograd.Function):

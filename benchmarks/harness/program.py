@@ -15,8 +15,8 @@ from benchmarks.harness.workers import DEFAULT_DEADLINE_S, emulated_cluster, mpi
 from windrow.comm.errors import WindrowError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.benchmark_result import BenchmarkResult, Findings, check_writable, write_result
-from windrow.launch.environment import git_commit, hardware_line, package_versions
-from windrow.launch.terminal import table
+from windrow.training.environment import git_commit, hardware_line, package_versions
+from windrow.training.terminal import table
 
 __all__ = ["MissingDataError", "Program", "conclude", "run_benchmark"]
 

@@ -81,8 +81,8 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow cluster-log")
-    from windrow.launch.terminal import StageProgress, duration, make_progress
     from windrow.recsys.log.clustering.cluster_log import ClusterOptions, cluster_log
+    from windrow.training.terminal import StageProgress, duration, make_progress
 
     options = ClusterOptions(
         inputs=tuple(arguments.inputs),
@@ -106,7 +106,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _lines(output: Path, summary: "ClusterSummary") -> list[str]:
-    from windrow.launch.terminal import byte_size
+    from windrow.training.terminal import byte_size
 
     sizes = f"{byte_size(summary.bytes_before)} before, {byte_size(summary.bytes_after)} after"
     change = f"{summary.ratio:.2f} times smaller" if summary.ratio >= 1 else f"{1 / summary.ratio:.2f} times larger"

@@ -166,9 +166,9 @@ def _work(
     """What a step costs on a machine like this one, and where that was measured."""
     import torch
 
-    from windrow.launch.environment import usable_cores
     from windrow.launch.epoch_estimate import measure_step_work
     from windrow.launch.known_links import ranks_on_one_host
+    from windrow.training.environment import usable_cores
 
     sharing = ranks_on_one_host(links) if ranks_per_machine is None else ranks_per_machine
     if sharing < 1:

@@ -84,12 +84,12 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow generate-log")
-    from windrow.launch.environment import usable_cores
     from windrow.launch.settings import write_toml
-    from windrow.launch.terminal import byte_size, duration, make_progress
     from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
     from windrow.recsys.log.synthetic.options import recd
     from windrow.recsys.log.synthetic.sessions import sessions_for
+    from windrow.training.environment import usable_cores
+    from windrow.training.terminal import byte_size, duration, make_progress
 
     output: Path = arguments.output
     if arguments.samples < 1:

@@ -73,7 +73,7 @@ def run(arguments: argparse.Namespace) -> int:
         )
     from windrow.comm.connect import connect
     from windrow.comm.hosts import gather_hosts
-    from windrow.launch.terminal import duration
+    from windrow.training.terminal import duration
 
     with connect() as world:
         hosts = gather_hosts(world)
@@ -88,7 +88,7 @@ def run(arguments: argparse.Namespace) -> int:
 def _show(links: "Links", source: str, out: Path | None) -> None:
     from windrow.comm.links import links_to_json
     from windrow.launch.known_links import link_rows, prediction_rows
-    from windrow.launch.terminal import table
+    from windrow.training.terminal import table
 
     hosts = len(set(links.hosts))
     print(f"{links.size} ranks on {hosts} {'host' if hosts == 1 else 'hosts'}; links {source}\n")

@@ -51,7 +51,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow partition")
     from windrow.launch.partitioning import partition_to_store
-    from windrow.launch.terminal import make_progress
+    from windrow.training.terminal import make_progress
 
     job = _job(arguments)
     with make_progress(rank=launched_rank()) as progress:

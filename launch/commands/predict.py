@@ -76,7 +76,7 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.prediction import PredictionOptions, predict
     from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
     from windrow.launch.recipe import Recipe, load_any_recipe
-    from windrow.launch.run_folder import open_run_folder
+    from windrow.training.run_folder import open_run_folder
 
     keep_freed_memory()
     keep_shapes(GRAPH_SHAPES)
@@ -104,7 +104,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 def summary_lines(result: "PredictionResult") -> list[str]:
     """What is said at the end."""
-    from windrow.launch.terminal import byte_size, count, duration
+    from windrow.training.terminal import byte_size, count, duration
 
     rate = count(result.num_vertices / max(result.inference_seconds, 1e-9))
     inference, writing = duration(result.inference_seconds), duration(result.writing_seconds)

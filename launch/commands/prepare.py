@@ -40,8 +40,8 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.log_survey import log_summary
     from windrow.launch.recipe import load_any_recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
-    from windrow.launch.terminal import StageProgress, duration, make_progress
     from windrow.recsys.log.prepare import prepare_log
+    from windrow.training.terminal import StageProgress, duration, make_progress
 
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)
     if not isinstance(recipe, RecommendationRecipe):

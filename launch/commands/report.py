@@ -62,8 +62,8 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.report.benchmarks import read_results
     from windrow.launch.report.page import build_page
     from windrow.launch.report.read_run import read_runs
-    from windrow.launch.terminal import byte_size
     from windrow.partition.atomic_writes import write_atomically
+    from windrow.training.terminal import byte_size
 
     runs = read_runs(arguments.runs)
     results = read_results(arguments.benchmarks)

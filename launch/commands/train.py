@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recipe_path(arguments: argparse.Namespace) -> Path:
-    from windrow.launch.run_folder import open_run_folder
+    from windrow.training.run_folder import open_run_folder
 
     if arguments.recipe is not None:
         path: Path = arguments.recipe
@@ -94,7 +94,7 @@ def _recipe_path(arguments: argparse.Namespace) -> Path:
 
 def summary_lines(result: "TrainingResult") -> list[str]:
     """What is said at the end of a run."""
-    from windrow.launch.terminal import duration
+    from windrow.training.terminal import duration
 
     lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]
     figures = [

@@ -6,9 +6,9 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from windrow.launch.journal import METRIC_NAMES, EpochRecord
 from windrow.launch.report.panel import INK, Panel, Section, chart, looks, plain, series_colour
 from windrow.launch.report.read_run import ReportedRun
+from windrow.training.journal import METRIC_NAMES, EpochRecord
 
 __all__ = ["curves_section"]
 

@@ -5,11 +5,11 @@ import statistics
 from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
-from windrow.launch.journal import METRIC_NAMES
 from windrow.launch.report.panel import Panel, Section, Table, shortened
 from windrow.launch.report.read_run import ReportedRun, mean_traffic, section, traffic_stages, waiting_share
-from windrow.launch.terminal import byte_size, count, duration
+from windrow.training.epoch_cost import RankCost, cache_hit_rate, home_share
+from windrow.training.journal import METRIC_NAMES
+from windrow.training.terminal import byte_size, count, duration
 
 __all__ = ["comparison_section", "headline", "settings_table"]
 

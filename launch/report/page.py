@@ -11,7 +11,6 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.benchmark_result import BenchmarkResult
-from windrow.launch.journal import COLOURS
 from windrow.launch.report.benchmarks import benchmark_sections
 from windrow.launch.report.curves import curves_section
 from windrow.launch.report.overview import comparison_section, headline, settings_table
@@ -25,6 +24,7 @@ from windrow.launch.report.ranks import (
     traffic_section,
 )
 from windrow.launch.report.read_run import ReportedRun
+from windrow.training.journal import COLOURS
 
 __all__ = ["build_page"]
 

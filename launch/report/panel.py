@@ -10,7 +10,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, Literal
 
-from windrow.launch.terminal import BYTE_UNITS, byte_size
+from windrow.training.terminal import BYTE_UNITS, byte_size
 
 if TYPE_CHECKING:
     from windrow.launch.report.read_run import ReportedRun

@@ -22,7 +22,7 @@ from windrow.launch.report.panel import (
     shortened,
 )
 from windrow.launch.report.read_run import ReportedRun
-from windrow.launch.terminal import byte_size
+from windrow.training.terminal import byte_size
 
 __all__ = ["placement_section"]
 

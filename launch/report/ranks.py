@@ -10,11 +10,11 @@ from typing import Any
 
 import numpy as np
 
-from windrow.launch.epoch_cost import RankCost, cache_hit_rate, home_share
-from windrow.launch.journal import EpochRecord
 from windrow.launch.report.panel import INK, MUTED, Panel, byte_unit, chart, exact_bytes, per_run, plain, series_colour
 from windrow.launch.report.read_run import ReportedRun, mean_traffic, traffic_stages, waiting_share, waiting_stages
-from windrow.launch.terminal import byte_size
+from windrow.training.epoch_cost import RankCost, cache_hit_rate, home_share
+from windrow.training.journal import EpochRecord
+from windrow.training.terminal import byte_size
 
 __all__ = [
     "communication_section",

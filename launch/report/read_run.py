@@ -14,10 +14,10 @@ from typing import Any
 import numpy as np
 
 from windrow.comm.errors import StoreError
-from windrow.launch.epoch_cost import RankCost, communication_share
-from windrow.launch.journal import EpochRecord, RankRecord, best_record, read_rank_records, read_records
-from windrow.launch.run_folder import open_run_folder
 from windrow.launch.settings import read_toml
+from windrow.training.epoch_cost import RankCost, communication_share
+from windrow.training.journal import EpochRecord, RankRecord, best_record, read_rank_records, read_records
+from windrow.training.run_folder import open_run_folder
 
 __all__ = [
     "RankEpochs",

@@ -38,6 +38,8 @@ from windrow.recsys.tables.table import TableBatch
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
     from windrow.comm.world import World
+    from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
 __all__ = ["InFlightLookup", "RankTables", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
 
@@ -311,15 +313,16 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             np.int64 if self.layout.wide_ids else np.int32, weighted=is_weighted, with_lengths=pooled
         )
         self.stage = stage
-        forms = wire or WireOptions()
+        self.forms = wire or WireOptions()
         self.wire = Wire(
             self.world,
             stage=stage,
-            codec=make_codec(forms.vectors),
-            gradient_codec=make_codec(forms.gradients),
+            codec=make_codec(self.forms.vectors),
+            gradient_codec=make_codec(self.forms.gradients),
             device=self.device,
             rows_stage="vectors",
         )
+        self._ahead: list[tuple[KeyedJaggedTensor, InFlightLookup[Result]]] = []
         rows = {table.name: table.num_embeddings for table in tables}
         self._sharded = RankTables(
             self.layout.owners[self.world.rank],
@@ -339,6 +342,34 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             replicated=True,
             seed=seed,
         )
+
+    @abstractmethod
+    def start_counts(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> InFlightLookup[Result]:
+        """Start a lookup; see `InFlightLookup` for its stages. Collective."""
+
+    def prefetch(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
+    ) -> InFlightLookup[Result]:
+        """Start a lookup that the next call of this module with the same object `features` finishes. Collective."""
+        lookup = self.start_counts(features, deduplicated)
+        self._ahead.append((features, lookup))
+        return lookup
+
+    def has_prefetched(self, features: "KeyedJaggedTensor") -> bool:
+        """Whether a lookup of this object waits to be finished."""
+        return any(started is features for started, _ in self._ahead)
+
+    def lookup_of(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]"
+    ) -> InFlightLookup[Result]:
+        """The lookup that was started for this object, or a new one. Collective."""
+        for place, (started, lookup) in enumerate(self._ahead):
+            if started is features:
+                del self._ahead[place]
+                return lookup
+        return self.start_counts(features, deduplicated)
 
     @abstractmethod
     def send(

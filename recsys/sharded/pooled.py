@@ -143,7 +143,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         """
         from windrow.recsys.torchrec_adapter import KeyedTensor
 
-        rows = self.start_counts(features, deduplicated).finish()
+        rows = self.lookup_of(features, deduplicated).finish()
         pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
         return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
 

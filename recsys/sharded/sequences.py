@@ -103,7 +103,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         """
         from windrow.recsys.torchrec_adapter import JaggedTensor
 
-        found = {name: rows.expand() for name, rows in self.start_counts(features, deduplicated).finish().items()}
+        found = {name: rows.expand() for name, rows in self.lookup_of(features, deduplicated).finish().items()}
         return {name: JaggedTensor(rows.values, lengths=rows.lengths) for name, rows in found.items()}
 
     def start_counts(

@@ -15,7 +15,7 @@ from windrow.gnn.metrics import (
     evaluate_predictions,
     prediction_columns,
 )
-from windrow.gnn.trainer import loss_sum
+from windrow.gnn.task import loss_sum
 
 TASKS = ["single-label", "binary", "multi-label"]
 

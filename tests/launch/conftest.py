@@ -13,9 +13,9 @@ from windrow.comm.random import hash_ids
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import journal
 from windrow.launch.benchmark_result import Aim, BenchmarkResult, Comparison, Matrix, Measurement, Table
-from windrow.launch.journal import EpochRecord
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.launch.run_folder import create_run_folder, write_json
+from windrow.training.journal import EpochRecord
+from windrow.training.run_folder import create_run_folder, write_json
 
 HOSTILE = '<img src=x onerror="alert(1)">&amp;</script><script>alert(2)</script>%{y}'
 """What a name in a file may say: it must be shown as it is."""

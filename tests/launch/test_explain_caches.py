@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from windrow.comm.links import Links, NetworkDescription, described_links
+from windrow.gnn.cache_choice import rank_part
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.cache_choice import rank_part
 from windrow.launch.epoch_estimate import EpochTime, StepWork, estimate_epoch
 from windrow.launch.explain_caches import (
     Explanation,
@@ -104,7 +104,7 @@ def test_the_knee_is_where_the_network_is_hidden(graph: PartitionedGraph) -> Non
 def test_time_is_that_of_the_rows_of_a_step(graph: PartitionedGraph) -> None:
     links = network("10mbit")
     found = explain(graph, recipe(), alphas=(0.0,), links=links, work=WORK)
-    asked = np.stack([rank_part(graph, part, recipe()).expected_rows([0])[0] for part in range(PARTS)])
+    asked = np.stack([rank_part(graph, part, recipe().sampling).expected_rows([0])[0] for part in range(PARTS)])
     expected = estimate_epoch(WORK, links, asked / found.steps, ROW_BYTES, steps=found.steps)
     time = found.sizes[0].time
     assert time is not None
@@ -145,7 +145,7 @@ def surveyed(memory_rows: float = 1e6, epochs: int = 5, **changes: Any) -> Recip
 
 def test_parts_are_those_of_their_own_ranking(uneven: PartitionedGraph) -> None:
     found = explain(uneven, surveyed(), alphas=[0.5, 0.0])
-    rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
+    rankings = [rank_part(uneven, part, surveyed().sampling) for part in range(UNEVEN_PARTS)]
     sizes = {one.alpha: one for one in found.sizes}
     for alpha, capacity in ((0.5, 150), (0.0, 0)):
         assert sizes[alpha].remote_rows == pytest.approx(sum(one.expected_rows([capacity]).sum() for one in rankings))
@@ -167,7 +167,7 @@ def test_the_automatic_size(uneven: PartitionedGraph) -> None:
     plenty = explain(uneven, surveyed(epochs=500))
     assert plenty.automatic is plenty.everything
     short = explain(uneven, surveyed(memory_rows=100)).automatic
-    rankings = [rank_part(uneven, part, surveyed()) for part in range(UNEVEN_PARTS)]
+    rankings = [rank_part(uneven, part, surveyed().sampling) for part in range(UNEVEN_PARTS)]
     assert (short.kept_rows, short.alpha) == (100, pytest.approx(100 * UNEVEN_PARTS / 900))
     assert short.remote_rows == pytest.approx(sum(one.expected_rows([100]).sum() for one in rankings))
     worth_it = explain(uneven, surveyed(epochs=1))

@@ -1,4 +1,4 @@
-"""windrow.launch.graph_job: what the loop sees of a graph. Whole runs are in test_training.py."""
+"""windrow.launch.training: the trainer of a graph's recipe. Whole runs are in test_training.py."""
 
 import shutil
 from pathlib import Path
@@ -11,11 +11,11 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.launch.checkpoint import CheckpointHeader
 from windrow.launch.explain_caches import explain
-from windrow.launch.graph_job import GraphJob
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
+from windrow.launch.training import make_trainer
+from windrow.training.trainer import Trainer
 
 
 @pytest.fixture(scope="module")
@@ -35,15 +35,15 @@ def recipe(tmp_path_factory: pytest.TempPathFactory, graph_file: Path) -> Recipe
     return made
 
 
-def job(recipe: Recipe) -> GraphJob:
+def trainer_of(recipe: Recipe) -> Trainer:
     world = Loopback.single()
     world.meter = Meter()
-    return GraphJob(world, recipe, torch.device("cpu"))
+    return make_trainer(world, recipe, torch.device("cpu"))
 
 
 def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
-    whole, first, second = job(recipe), job(recipe), job(recipe)
-    loss = whole.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
+    whole, first, second = trainer_of(recipe), trainer_of(recipe), trainer_of(recipe)
+    loss = whole.train_epoch(0)
 
     class Enough(BaseException):
         """Ends an epoch early."""
@@ -53,14 +53,14 @@ def test_an_epoch_in_two_parts_is_an_epoch(recipe: Recipe) -> None:
             raise Enough
 
     with pytest.raises(Enough):
-        first.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=stop)
-    second.trainer.load_state_dict(first.trainer.state_dict())
+        first.train_epoch(0, after_step=stop)
+    second.load_state_dict(first.state_dict())
     rest: list[int] = []
-    assert second.trainer.train_epoch(
-        0, first_step=2, loss_before=first.trainer.loss_so_far(), after_step=rest.append
+    assert second.train_epoch(
+        0, first_step=2, loss_before=first.loss_so_far(), after_step=rest.append
     ) == pytest.approx(loss, rel=1e-12)
-    assert rest == list(range(3, whole.trainer.steps_per_epoch + 1))
-    ends = [one.trainer.state_dict()["model"] for one in (whole, second)]
+    assert rest == list(range(3, whole.steps_per_epoch + 1))
+    ends = [one.state_dict()["model"] for one in (whole, second)]
     assert all(torch.equal(ends[0][name], ends[1][name]) for name in ends[0])
 
 
@@ -80,8 +80,8 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
 
     def body(world: World) -> tuple[str, list[dict[str, int]], int]:
         world.meter = Meter()
-        one = GraphJob(world, asked, torch.device("cpu"))
-        found = ("".join(one.opening_lines), one.placement()["ranks"], one.trainer.store.cached.nbytes)
+        one = make_trainer(world, asked, torch.device("cpu"))
+        found = ("".join(one.task.opening_lines()), one.task.placement()["ranks"], one.task.store.cached.nbytes)
         one.close()
         return found
 
@@ -104,9 +104,9 @@ def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(r
 
         def body(world: World) -> tuple[int, list[float]]:
             world.meter = Meter()
-            one = GraphJob(world, asked, torch.device("cpu"))
-            one.trainer.train_epoch(0, first_step=0, loss_before=0.0, after_step=lambda _: None)
-            weights = torch.cat([value.flatten() for value in one.trainer.state_dict()["model"].values()])
+            one = make_trainer(world, asked, torch.device("cpu"))
+            one.train_epoch(0)
+            weights = torch.cat([value.flatten() for value in one.state_dict()["model"].values()])
             one.close()
             return world.meter.totals("gradients").bytes_reduced, weights.tolist()
 
@@ -121,8 +121,7 @@ def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(r
 
 
 def test_another_number_of_ranks_is_refused_with_local_order(recipe: Recipe) -> None:
-    header = CheckpointHeader(recipe={}, data_fingerprint="f", epoch=1, step=0, world_size=2)
     with pytest.raises(StoreError, match=r"written by 2 ranks.*resume on 2 ranks"):
-        job(recipe).check_resumable(header)
+        trainer_of(recipe).task.check_world_size(2)
     globally = make_recipe(recipe.settings() | {"sampler": {"fanouts": [4, 3]}}, source="r.toml", base=Path("/"))
-    job(globally).check_resumable(header)
+    trainer_of(globally).task.check_world_size(2)

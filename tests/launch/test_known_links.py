@@ -29,7 +29,7 @@ from windrow.launch.known_links import (
     read_network,
     world_of_sums,
 )
-from windrow.launch.terminal import table
+from windrow.training.terminal import table
 
 HOSTS = ["host0-1gbit", "host1-1gbit"]
 

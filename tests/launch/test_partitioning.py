@@ -13,14 +13,14 @@ from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.demand import vertex_priorities
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.synthetic import community_graph
-from windrow.gnn.trainer import SamplerOptions, TrainingOptions
+from windrow.gnn.task import TrainingOptions
 from windrow.launch import partitioning
 from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store, store_arrays
-from windrow.launch.terminal import LineProgress, Progress
 from windrow.partition import PartitionBook, PartitionOptions, PartitionStore
 from windrow.partition.book import order_from_metadata
+from windrow.training.terminal import LineProgress, Progress
 
 RANDOM = PartitionOptions(num_parts=3, method="random")
 ORIGINAL = PartitionOptions(num_parts=3, method="random", order="original")

@@ -17,6 +17,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
+from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.graph import Graph, Task
 from windrow.gnn.inference import infer_sampled
 from windrow.gnn.message_passing import Block
@@ -26,17 +27,16 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
 from windrow.launch import journal, prediction
-from windrow.launch.cache_choice import choose_inference_cache
-from windrow.launch.checkpoint import load_best, load_latest
-from windrow.launch.journal import read_records
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
-from windrow.launch.run_folder import open_run_folder
 from windrow.launch.training import train
 from windrow.partition import atomic_writes as atomic_file
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
+from windrow.training.checkpoint import load_best, load_latest
+from windrow.training.journal import read_records
+from windrow.training.run_folder import open_run_folder
 
 parquet = pytest.importorskip("pyarrow.parquet")
 
@@ -345,11 +345,17 @@ def rows_moved(world: World, part: PartitionedGraph, cached_ids: torch.Tensor) -
     return meter.totals("features: rows").rows_received + meter.totals("features: cache: rows").rows_received
 
 
+def inference_cache(world: World, part: PartitionedGraph, ids: torch.Tensor | None, asked: Recipe) -> torch.Tensor:
+    return choose_inference_cache(
+        world, part, ids, asked.cache, fanouts=HOPS, batch_size=asked.evaluation.batch_size
+    )
+
+
 @pytest.mark.parametrize("alpha", [0.5, "auto"])
 def test_fewer_rows_travel(alpha: float | str) -> None:
     def body(world: World) -> tuple[int, int, int]:
         part = make_part(world)
-        chosen = choose_inference_cache(world, part, None, cached_recipe(alpha=alpha), HOPS)
+        chosen = inference_cache(world, part, None, cached_recipe(alpha=alpha))
         start, stop = part.own_range
         assert not bool(((chosen >= start) & (chosen < stop)).any())
         assert len(chosen.unique()) == len(chosen)
@@ -366,14 +372,14 @@ def test_what_is_needed_once_is_not_kept() -> None:
     """One minibatch for everything: each row travels once, whatever is kept."""
 
     def body(world: World) -> int:
-        return len(choose_inference_cache(world, make_part(world), None, cached_recipe(10_000, alpha=1.0), HOPS))
+        return len(inference_cache(world, make_part(world), None, cached_recipe(10_000, alpha=1.0)))
 
     assert Loopback.run(3, body) == [0, 0, 0]
 
 
 def test_no_room_no_vertices_and_nobody_else() -> None:
     def kept(world: World, ids: torch.Tensor | None, **cache: Any) -> int:
-        return len(choose_inference_cache(world, make_part(world), ids, cached_recipe(**cache), HOPS))
+        return len(inference_cache(world, make_part(world), ids, cached_recipe(**cache)))
 
     nothing = torch.empty(0, dtype=torch.int64)
     assert Loopback.run(2, lambda world: kept(world, None, alpha=0.0)) == [0, 0]

@@ -14,14 +14,14 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
-from windrow.launch.checkpoint import load_best, load_latest, tables_folder
-from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.training import train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
-from windrow.recsys.trainer import RecommendationTrainer
+from windrow.training.checkpoint import load_best, load_latest, tables_folder
+from windrow.training.journal import read_rank_records, read_records
+from windrow.training.trainer import Trainer
 
 Make = Callable[..., RecommendationRecipe]
 
@@ -46,15 +46,15 @@ def folder(prepared: Path, tmp_path: Path) -> Path:
 
 def killed_run(folder: Path, recipe: RecommendationRecipe, *, epoch: int, step: int) -> Path:
     """Train until just before a step."""
-    whole = RecommendationTrainer._train_step
+    whole = Trainer._learn
 
-    def train_step(trainer: Any, batch: Any, lookup: Any, at_epoch: int, at_step: int) -> float:
+    def learn(trainer: Trainer, minibatch: Any, at_epoch: int, at_step: int) -> float:
         if (at_epoch, at_step) == (epoch, step):
             raise Killed
-        return whole(trainer, batch, lookup, at_epoch, at_step)
+        return whole(trainer, minibatch, at_epoch, at_step)
 
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(RecommendationTrainer, "_train_step", train_step)
+        patch.setattr(Trainer, "_learn", learn)
         with pytest.raises(Killed):
             train(recipe, run_folder=folder / "run")
     return folder / "run"

@@ -13,15 +13,15 @@ import torch
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.gnn.pipeline import LoadedMinibatch
-from windrow.gnn.trainer import MinibatchTrainer
-from windrow.launch.checkpoint import load_best, load_latest
-from windrow.launch.epoch_cost import EpochCost
-from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import train
 from windrow.partition import PartitionStore
 from windrow.partition import atomic_writes as atomic_file
+from windrow.training.checkpoint import load_best, load_latest
+from windrow.training.epoch_cost import EpochCost
+from windrow.training.journal import read_rank_records, read_records
+from windrow.training.trainer import Trainer
 
 SETTINGS: dict[str, dict[str, Any]] = {
     "graph": {"path": "graph.npz"},
@@ -66,15 +66,15 @@ def folder(prepared: Path, tmp_path: Path) -> Path:
 
 def kill_after(monkeypatch: pytest.MonkeyPatch, epochs: int) -> None:
     """Make training end, as if killed, in the epoch after so many."""
-    whole = MinibatchTrainer.train_epoch
+    whole = Trainer.train_epoch
 
-    def train_epoch(trainer: MinibatchTrainer, epoch: int, **options: Any) -> float:
+    def train_epoch(trainer: Trainer, epoch: int, **options: Any) -> float:
         if epoch == epochs:
             trainer.train_step(epoch, 0)
             raise Killed
         return whole(trainer, epoch, **options)
 
-    monkeypatch.setattr(MinibatchTrainer, "train_epoch", train_epoch)
+    monkeypatch.setattr(Trainer, "train_epoch", train_epoch)
 
 
 def killed_run(folder: Path, recipe: Recipe, *, after: int) -> Path:
@@ -191,15 +191,15 @@ def test_a_run_killed_inside_an_epoch_goes_on_there(
 ) -> None:
     recipe = make(folder, run=SETTINGS["run"] | {"checkpoint_every_steps": 2})
     whole = train(recipe, run_folder=folder / "whole")
-    real = MinibatchTrainer._learn
+    real = Trainer._learn
 
-    def learn(trainer: MinibatchTrainer, loaded: LoadedMinibatch) -> float:
+    def learn(trainer: Trainer, loaded: LoadedMinibatch, epoch: int, step: int) -> float:
         if (loaded.task.epoch, loaded.task.step) == (1, 3):
             raise Killed
-        return real(trainer, loaded)
+        return real(trainer, loaded, epoch, step)
 
     with monkeypatch.context() as patch:
-        patch.setattr(MinibatchTrainer, "_learn", learn)
+        patch.setattr(Trainer, "_learn", learn)
         with pytest.raises(Killed):
             train(recipe, run_folder=folder / "run")
     assert load_latest(folder / "run" / "checkpoints").header.position == (1, 2)
@@ -249,7 +249,7 @@ def test_a_damaged_checkpoint_is_passed_over(folder: Path, capsys: pytest.Captur
     latest.write_bytes(latest.read_bytes()[:-9])
     assert train(recipe, resume=run).test == whole.test
     said = capsys.readouterr().out
-    assert "passed over a damaged checkpoint" in said
+    assert "skipped a damaged checkpoint" in said
     assert "resuming after epoch 2" in said
 
 

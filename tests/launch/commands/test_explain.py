@@ -6,10 +6,10 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import RecipeError, StoreError
+from windrow.gnn.cache_choice import rank_part, seed_order
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import NeighborSampler
-from windrow.launch.cache_choice import rank_part, seed_order
 from windrow.launch.cli import build_parser
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import Recipe, load_recipe
@@ -50,9 +50,9 @@ def measured_rows(asked: Recipe, alpha: float, epochs: int) -> float:
         sampler = NeighborSampler(
             graph.indptr, graph.indices, asked.sampler.fanouts, seed=asked.run.seed, original_ids=graph.original_ids
         )
-        counts = count_accesses(sampler, seed_order(graph, part, asked), range(epochs))
+        counts = count_accesses(sampler, seed_order(graph, part, asked.sampling), range(epochs))
         counts[slice(*graph.own_range)] = 0
-        counts[rank_part(graph, part, asked).kept(int(alpha * graph.num_vertices / PARTS))] = 0
+        counts[rank_part(graph, part, asked.sampling).kept(int(alpha * graph.num_vertices / PARTS))] = 0
         rows += int(counts.sum())
     return rows / epochs
 

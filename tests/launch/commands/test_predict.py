@@ -12,7 +12,7 @@ from windrow.launch.commands.predict import summary_lines
 from windrow.launch.prediction import PredictionOptions, PredictionResult
 from windrow.launch.recipe import Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.run_folder import RunFolder, create_run_folder
+from windrow.training.run_folder import RunFolder, create_run_folder
 
 RECIPE = {"name": "r", "store": "s", "graph": {"path": "g.npz"}}
 

@@ -12,9 +12,9 @@ from windrow.launch.cli import main
 from windrow.launch.commands.train import summary_lines
 from windrow.launch.recipe import Recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.launch.run_folder import create_run_folder
 from windrow.launch.settings import write_toml
 from windrow.launch.training import TrainingResult
+from windrow.training.run_folder import create_run_folder
 
 RECIPE = {"name": "r", "store": "s", "graph": {"path": "g.npz"}}
 

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from dataclasses import replace
 
-from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.overview import comparison_section, headline, settings_table
 from windrow.launch.report.read_run import ReportedRun
+from windrow.training.epoch_cost import RankCost
 
 RunOf = Callable[..., ReportedRun]
 

@@ -9,10 +9,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError
-from windrow.launch.journal import EpochRecord
 from windrow.launch.report.panel import Panel
 from windrow.launch.report.placement import MOST_TABLES, placement_section
 from windrow.launch.report.read_run import ReportedRun
+from windrow.training.journal import EpochRecord
 
 RunOf = Callable[..., ReportedRun]
 KEYS = ("vertices", "train_vertices", "edges", "feature_bytes")

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.panel import Panel, Section
 from windrow.launch.report.ranks import (
     communication_section,
@@ -17,6 +16,7 @@ from windrow.launch.report.ranks import (
     traffic_section,
 )
 from windrow.launch.report.read_run import ReportedRun
+from windrow.training.epoch_cost import RankCost
 
 RunOf = Callable[..., ReportedRun]
 PanelOf = Callable[..., Panel]

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import StoreError, WindrowError
-from windrow.launch.epoch_cost import RankCost
 from windrow.launch.report.read_run import mean_traffic, read_run, read_runs, traffic_stages
+from windrow.training.epoch_cost import RankCost
 
 MakeRun = Callable[..., Path]
 

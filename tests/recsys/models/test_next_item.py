@@ -16,7 +16,7 @@ from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.task import TrainingOptions
 from windrow.training.dropout import DropoutContext
 
 DIM, NUM_ITEMS = 8, 24
@@ -143,7 +143,7 @@ def train(world, *, order="sessions", deduplicated=False, planner="row_wise", ep
         world,
         recommender,
         source,
-        options=RecommendationTrainingOptions(batch_size=30, learning_rate=0.01),
+        options=TrainingOptions(batch_size=30, learning_rate=0.01),
         table_learning_rate=0.1,
         seed=0,
     )

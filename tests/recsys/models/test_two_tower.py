@@ -14,7 +14,7 @@ from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions
+from windrow.recsys.task import TrainingOptions
 
 DIM = 8
 
@@ -126,7 +126,7 @@ def train(world):
         neighbourhoods=Neighbourhoods.of(interactions, 5, 5, seed=0),
         seed=0,
     )
-    options = RecommendationTrainingOptions(batch_size=30, learning_rate=0.01)
+    options = TrainingOptions(batch_size=30, learning_rate=0.01)
     trainer = RecommendationTrainer(world, recommender, source, options=options, table_learning_rate=0.1, seed=0)
     losses = [trainer.train_epoch(epoch) for epoch in range(5)]
     trainer.close()

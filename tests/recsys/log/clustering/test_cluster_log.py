@@ -304,7 +304,7 @@ def test_a_damaged_file_is_named_and_nothing_left(tmp_path: Path) -> None:
 MEMORY_PROGRAM = """
 import sys
 from pathlib import Path
-from windrow.launch.epoch_cost import peak_memory_bytes
+from windrow.training.epoch_cost import peak_memory_bytes
 from windrow.recsys.log.clustering.cluster_log import cluster_log
 from windrow.recsys.log.clustering.cluster_log import ClusterOptions
 

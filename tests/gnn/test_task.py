@@ -11,8 +11,9 @@ from windrow.comm.wire import WireOptions
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions, TrainingOptions
+from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.partition.book import PartitionBook
+from windrow.training.trainer import Trainer
 
 STEPS = 5
 
@@ -26,14 +27,13 @@ def make_trainer(world, graph, *, kind="graphsage", order="global", fanouts=(4, 
     book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
     part = PartitionedGraph.from_graph(graph, book, world.rank)
     options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2)
-    return MinibatchTrainer(
+    return Trainer(
         world,
-        part,
         build_model(options, in_features=6, out_features=part.outputs, seed=5),
-        sampler_options=SamplerOptions(fanouts=fanouts, order=order),
+        NodeTask(part, fanouts, order=order),
         wire=WireOptions(vectors=wire),
-        options=TrainingOptions(batch_size=20, learning_rate=0.01, weight_decay=0.01, **training),
         seed=5,
+        **{"batch_size": 20, "learning_rate": 0.01, "weight_decay": 0.01, **training},
     )
 
 
@@ -43,7 +43,7 @@ def losses_of(world, graph, **options):
     losses = []
     for step in range(STEPS):
         total = torch.tensor(trainer.train_step(0, step), dtype=torch.float64)
-        losses.append(float(world.all_reduce(total, stage="loss")) / trainer.global_batch_size(0, step))
+        losses.append(float(world.all_reduce(total, stage="loss")) / trainer.task.global_batch_size(0, step))
     trainer.close()
     return losses
 

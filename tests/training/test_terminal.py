@@ -1,10 +1,10 @@
-"""windrow.launch.terminal: bars and lines, tables, numbers with units."""
+"""windrow.training.terminal: bars and lines, tables, numbers with units."""
 
 import io
 
 import pytest
 
-from windrow.launch.terminal import (
+from windrow.training.terminal import (
     BarProgress,
     LineProgress,
     Progress,

@@ -21,13 +21,14 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.jagged import keyed
 from windrow.recsys.embeddings import Embeddings
 from windrow.recsys.models.click_models import ClickModel
-from windrow.recsys.recommender import Recommender
+from windrow.recsys.recommender import Recommender, pipelined
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, TableOptions
-from windrow.recsys.trainer import RecommendationTrainer, RecommendationTrainingOptions, pipelined
+from windrow.recsys.task import RecommendationTask, TrainingOptions
 from windrow.training.schedule import ScheduleOptions, learning_rate_factor
+from windrow.training.trainer import Trainer
 
 DIM = 8
 SAMPLES = 50
@@ -120,12 +121,11 @@ def make_trainer(
     plan = plan_with_planner(planner, table_specs(TABLES, options), world.size, replicate_below_bytes=0)
     bags = EmbeddingBagCollection(TABLES, world=world, plan=plan, optimizer=options, seed=1)
     collection = EmbeddingCollection(SEQUENCE_TABLES, world=world, optimizer=options, seed=1) if sequences else None
-    return RecommendationTrainer(
+    return Trainer(
         world,
         Recommender(bags, collection, SumModel(dropout)),
-        MadeUpLog(world),
-        options=RecommendationTrainingOptions(epochs=2, optimizer=optimizer, learning_rate=0.05, **more),
-        table_learning_rate=0.1,
+        RecommendationTask(MadeUpLog(world)),
+        TrainingOptions(epochs=2, optimizer=optimizer, learning_rate=0.05, **more),
         seed=3,
         wire=WireOptions(sums=sums),
         sums_world=None if hosts is None else hierarchical(world, hosts),
@@ -146,7 +146,7 @@ def two_epochs(world, **settings):
 def reference_losses(schedule=None):
     """The same job written plainly: one process, nn.EmbeddingBag, no pipeline."""
     world = Loopback.single()
-    parts = [part for table in make_trainer(world).local_tables() for part in table.state()]
+    parts = [part for table in make_trainer(world).task.local_tables() for part in table.state()]
     bags = {
         part.piece.name: torch.nn.EmbeddingBag.from_pretrained(part.tensor.clone(), mode="sum", freeze=False)
         for part in parts
@@ -236,20 +236,20 @@ def test_going_on_within_an_epoch_is_exact(kind):
         if done == 2:
             kept["state"] = copy.deepcopy(begun.state_dict())
             kept["tables"] = [
-                [replace(part, tensor=part.tensor.clone()) for part in table.state()] for table in begun.local_tables()
+                [replace(part, tensor=part.tensor.clone()) for part in table.state()] for table in begun.task.local_tables()
             ]
             kept["loss"] = begun.loss_so_far()
 
     begun.train_epoch(1, after_step=keep)
     resumed = make_trainer(world, schedule=schedule)
     resumed.load_state_dict(kept["state"])
-    for table, state in zip(resumed.local_tables(), kept["tables"], strict=True):
+    for table, state in zip(resumed.task.local_tables(), kept["tables"], strict=True):
         table.load_state(state)
     assert resumed.train_epoch(1, first_step=2, loss_before=kept["loss"]) == expected
-    for ours, theirs in zip(resumed.local_tables(), whole.local_tables(), strict=True):
+    for ours, theirs in zip(resumed.task.local_tables(), whole.task.local_tables(), strict=True):
         for mine, other in zip(ours.state(), theirs.state(), strict=True):
             assert torch.equal(mine.tensor, other.tensor)
-    assert torch.equal(resumed.recommender.model.scale, whole.recommender.model.scale)
+    assert torch.equal(resumed.model.model.scale, whole.model.model.scale)
     assert resumed.learning_rate == whole.learning_rate
 
 
@@ -261,13 +261,13 @@ def test_what_reads_ahead_is_closed_when_a_step_fails():
 
     with pytest.raises(KeyboardInterrupt):
         trainer.train_epoch(0, after_step=fail)
-    assert trainer._source.open == 0
+    assert trainer.task._source.open == 0
 
 
 def test_a_loss_that_is_lost_is_refused():
     trainer = make_trainer(Loopback.single())
     with torch.no_grad():
-        trainer.recommender.model.scale.fill_(float("nan"))
+        trainer.model.model.scale.fill_(float("nan"))
     with pytest.raises(DataError, match=r"diverged; lower training.learning_rate \(0.05\)"):
         trainer.train_epoch(0)
 
@@ -291,7 +291,7 @@ def test_stages_are_measured():
 )
 def test_options_out_of_range_are_refused(settings, words):
     with pytest.raises(RecipeError, match=words):
-        RecommendationTrainingOptions(**settings)
+        TrainingOptions(**settings)
 
 
 class Recorder:

@@ -24,17 +24,15 @@ from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
 
 import numpy as np
 
-from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.epoch_cost import RankCost
-from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
-from windrow.launch.terminal import byte_size, count
+from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
+from windrow.training.epoch_cost import RankCost
+from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
+from windrow.training.terminal import byte_size, count
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
-
-    from windrow.launch.recipe import AnyRecipe
 
 __all__ = [
     "COLOURS",
@@ -43,7 +41,6 @@ __all__ = [
     "EpochRecord",
     "EpochTable",
     "Journal",
-    "MetricsBoard",
     "RankRecord",
     "TrainingResult",
     "best_record",
@@ -193,53 +190,6 @@ def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
     return found
 
 
-class MetricsBoard:
-    """Shows records in TensorBoard. Rank 0 alone makes one.
-
-    Args:
-        folder: where event files go.
-        finished_epochs: of the checkpoint that is resumed from: later epochs are shown anew.
-
-    Raises:
-        RecipeError: TensorBoard is not installed.
-    """
-
-    def __init__(self, folder: Path, *, finished_epochs: int = 0) -> None:
-        try:
-            from torch.utils.tensorboard.writer import SummaryWriter
-        except ImportError as error:
-            raise RecipeError(
-                "[run] tensorboard = true, but TensorBoard is not installed: install it, or set this to false"
-            ) from error
-        purge = finished_epochs + 1 if finished_epochs else None
-        self._writer = SummaryWriter(log_dir=str(folder), purge_step=purge)
-
-    def append(self, record: EpochRecord) -> None:
-        """Show one record."""
-        for name, value in _scalars(record).items():
-            self._writer.add_scalar(name, value, record.epoch)
-        self._writer.flush()
-
-    def close(self) -> None:
-        """Close the files."""
-        self._writer.close()
-
-
-def _scalars(record: EpochRecord) -> dict[str, float]:
-    named: dict[str, float | None] = {
-        "loss/train": record.loss,
-        f"{record.metric}/validation": record.validation,
-        f"{record.metric}/test": record.test,
-        **{f"figures/{name.replace(' ', '_')}": value for name, value in record.figures.items()},
-        "learning_rate": record.learning_rate,
-        "seconds/epoch": record.seconds,
-        **{f"seconds/{stage}": seconds for stage, seconds in record.stage_seconds.items()},
-        "fetched/rows": float(record.rows_fetched),
-        "fetched/bytes": float(record.bytes_fetched),
-    }
-    return {name: value for name, value in named.items() if value is not None}
-
-
 PANEL_INCHES, HEIGHT_INCHES = 4.4, 4.2
 DOTS_PER_INCH = 130
 FEW_EPOCHS = 25
@@ -349,12 +299,13 @@ class Journal:
     """Writes a run down, epoch by epoch. Rank 0 alone makes one. A context manager.
 
     Args:
-        recipe: of the run.
-        folder: for a new run, None for the recipe's or the next free one; of the run that is resumed.
+        name: of the run, for its folder and its plot.
+        settings: for recipe.toml.
+        folder: for a new run, None for the next free ``runs/<name>-<n>``; of the run that is resumed.
         resumed: whether the folder holds this run already.
         finished_epochs: of a resumed run: records of later epochs are removed.
         shown_figures: figures that get a column of the table, with its header.
-        placement: what each rank holds, from `windrow.launch.job`.
+        placement: what each rank holds, from `windrow.training.placement`.
 
     Raises:
         StoreError: the folder is in use, cannot be made, or holds no run.
@@ -362,7 +313,8 @@ class Journal:
 
     def __init__(
         self,
-        recipe: "AnyRecipe",
+        name: str,
+        settings: Mapping[str, Any],
         folder: Path | None,
         *,
         resumed: bool,
@@ -370,13 +322,12 @@ class Journal:
         shown_figures: Mapping[str, str],
         placement: Mapping[str, Any],
     ) -> None:
-        self._recipe = recipe
+        self._name = name
         if resumed:
             assert folder is not None
             self.folder = open_run_folder(folder)
         else:
-            path = folder or recipe.run.folder or next_run_folder(recipe.name)
-            self.folder = create_run_folder(path, recipe.settings())
+            self.folder = create_run_folder(folder or next_run_folder(name), settings)
         self._table = EpochTable(figures=shown_figures)
         try:
             if resumed:
@@ -392,10 +343,6 @@ class Journal:
 
     def _open_files(self, finished_epochs: int) -> None:
         with contextlib.ExitStack() as opened:
-            self._board = None
-            if self._recipe.run.tensorboard:
-                board = MetricsBoard(self.folder.tensorboard_folder, finished_epochs=finished_epochs)
-                self._board = opened.enter_context(contextlib.closing(board))
             metrics = EpochLines(self.folder.metrics_file, EpochRecord, finished_epochs=finished_epochs)
             self._metrics = opened.enter_context(contextlib.closing(metrics))
             ranks = EpochLines(self.folder.ranks_file, RankRecord, finished_epochs=finished_epochs)
@@ -405,8 +352,6 @@ class Journal:
     def append(self, record: EpochRecord, ranks: Sequence[RankCost]) -> list[str]:
         """Write down an epoch, all ranks together and each of them; the lines to show."""
         self._metrics.append(record)
-        if self._board is not None:
-            self._board.append(record)
         self._ranks.append(RankRecord(epoch=record.epoch, ranks=tuple(ranks)))
         return self._table.lines(record)
 
@@ -438,7 +383,7 @@ class Journal:
             seconds=sum(record.seconds for record in records),
             figures=told.figures,
         )
-        write_plot(records, self.folder.plot_file, title=self._recipe.name)
+        write_plot(records, self.folder.plot_file, title=self._name)
         write_json(self.folder.summary_file, {**asdict(result), "run_folder": str(self.folder.path)})
         return result
 

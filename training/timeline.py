@@ -30,9 +30,8 @@ from typing import Any, Literal, Self
 import torch
 
 from windrow.comm.clock import ClockAlignment, ClockOffset, measure_clock_offset
-from windrow.comm.meter import SPANS_PER_RANK, Span, Tracer, trace_clock_ns
+from windrow.comm.meter import SPANS_PER_RANK, Span, Stopwatch, Tracer, trace_clock_ns
 from windrow.comm.world import World
-from windrow.launch.job import TrainingJob
 from windrow.partition.atomic_writes import open_atomically
 
 __all__ = [
@@ -286,14 +285,24 @@ class Timeline:
 
     Args:
         world: of the run.
-        job: of this rank.
+        stopwatch: of this rank's trainer.
+        data: what is learnt from.
         file: to be written by rank 0; those that ranks write alone are beside it (``trace-rank-3.json``).
         say: shows a line; called on rank 0.
     """
 
-    def __init__(self, world: World, job: TrainingJob, file: Path, *, say: Callable[[str], None]) -> None:
+    def __init__(
+        self,
+        world: World,
+        stopwatch: Stopwatch,
+        data: Literal["graph", "log"],
+        file: Path,
+        *,
+        say: Callable[[str], None],
+    ) -> None:
         self._world = world
-        self._job = job
+        self._stopwatch = stopwatch
+        self._data = data
         self._file = file
         self._say = say
         self._tracer = Tracer(capacity=min(SPANS_PER_RANK, SPANS_PER_RUN // world.size))
@@ -337,7 +346,7 @@ class Timeline:
     def _record_into(self, tracer: Tracer | None) -> None:
         self._recording = tracer is not None
         self._world.tracer = tracer
-        self._job.trainer.stopwatch.tracer = tracer
+        self._stopwatch.tracer = tracer
 
     def _finish(self) -> None:
         """Write the spans of all ranks. Collective."""
@@ -372,7 +381,7 @@ class Timeline:
         return RankTrace(
             rank=self._world.rank,
             host=os.uname().nodename,
-            data=self._job.data,
+            data=self._data,
             spans=self._tracer.spans,
             dropped=self._tracer.dropped,
             alignment=ClockAlignment(self._first, last),

@@ -1,4 +1,4 @@
-"""windrow.launch.job: what each rank holds, against counting it."""
+"""windrow.training.placement: what each rank holds, against counting it."""
 
 import json
 from typing import Any
@@ -11,10 +11,10 @@ from hypothesis import strategies as st
 
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
-from windrow.launch.job import graph_placement, table_placement
 from windrow.partition.book import PartitionBook
 from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, rank_bytes
 from windrow.partition.tables.planners import PlanOptions, make_plan
+from windrow.training.placement import graph_placement, table_placement
 
 
 @pytest.mark.parametrize("parts", [1, 3, 4])

@@ -1,4 +1,4 @@
-"""windrow.launch.environment: plain, serialisable, and calm where something is absent."""
+"""windrow.training.environment: plain, serialisable, and calm where something is absent."""
 
 import json
 from pathlib import Path

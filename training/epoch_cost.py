@@ -138,7 +138,7 @@ class EpochCost:
     bytes_fetched: int = 0
     """Bytes of those rows on the wire."""
     rows_local: int = 0
-    """Rows that ranks needed and had themselves, as in `windrow.launch.epoch_cost.RankCost`."""
+    """Rows that ranks needed and had themselves, as in `windrow.training.epoch_cost.RankCost`."""
     rows_cached: int = 0
     """Rows of another rank that ranks needed and kept a copy of."""
     rows_remote: int = 0

@@ -1,4 +1,4 @@
-"""windrow.launch.checkpoint: what is written comes back, which are kept, which is used, what is refused; all ranks."""
+"""windrow.training.checkpoint: what is written comes back, which are kept, which is used, what is refused; all ranks."""
 
 import contextlib
 import dataclasses
@@ -20,7 +20,12 @@ from torch import Tensor
 from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
-from windrow.launch.checkpoint import (
+from windrow.launch.recipe import Recipe, make_recipe
+from windrow.recsys.tables import shard_files
+from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
+from windrow.recsys.tables.options import TableOptions
+from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.training.checkpoint import (
     CheckpointHeader,
     WhichCheckpoint,
     begin_checkpoint,
@@ -37,11 +42,6 @@ from windrow.launch.checkpoint import (
     tables_folder,
     write_checkpoint,
 )
-from windrow.launch.recipe import Recipe, make_recipe
-from windrow.recsys.tables import shard_files
-from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
-from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
 
 RECIPE = {"seed": 0, "model": {"hidden": 8, "kind": "gcn"}, "training": {"epochs": 3}}
 
@@ -419,7 +419,9 @@ def folder(tmp_path: Path) -> Path:
 
 def load(world: World, folder: Path, which: WhichCheckpoint = "best", **options: Any) -> tuple[int, float]:
     said: list[str] = options.pop("said", [])
-    options = {"recipe": make(), "fingerprint": "f" * 64, "say": said.append} | options
+    recipe = options.pop("recipe", make())
+    model = recipe.decisive_settings()["model"]
+    options = {"model": model, "store": recipe.store, "fingerprint": "f" * 64, "say": said.append} | options
     # Only rank 0 needs to see the folder.
     epoch, state = load_weights(world, folder if world.rank == 0 else Path("nowhere"), which, **options)
     return epoch, float(state["w"].sum())
@@ -436,7 +438,7 @@ def test_a_damaged_latest_one_is_passed_over_and_said(folder: Path) -> None:
     said: list[str] = []
     assert load(Loopback.single(), folder, "latest", said=said) == (3, 9.0)
     (line,) = said
-    assert "passed over a damaged checkpoint" in line
+    assert "skipped a damaged checkpoint" in line
     assert latest.name in line
 
 

@@ -1,4 +1,4 @@
-"""windrow.launch.timeline: real runs, recorded, and what their timelines show; one file from all ranks."""
+"""windrow.training.timeline: real runs, recorded, and what their timelines show; one file from all ranks."""
 
 import contextlib
 import errno
@@ -21,13 +21,13 @@ from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.launcher import launched_rank, launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Span
-from windrow.gnn.trainer import MinibatchTrainer
 from windrow.launch import timeline
-from windrow.launch.checkpoint import load_latest
-from windrow.launch.journal import read_rank_records, read_records
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
-from windrow.launch.timeline import (
+from windrow.launch.training import train
+from windrow.training.checkpoint import load_latest
+from windrow.training.journal import read_rank_records, read_records
+from windrow.training.timeline import (
     EVENTS_PER_PIECE,
     GRAPH_ROWS,
     LOG_ROWS,
@@ -39,7 +39,7 @@ from windrow.launch.timeline import (
     sorted_rows,
     write_together,
 )
-from windrow.launch.training import train
+from windrow.training.trainer import Trainer
 
 STEPS = 4
 
@@ -294,15 +294,15 @@ def test_a_short_run_and_a_resumed_one(folder: Path) -> None:
 
 def end_in(monkeypatch: pytest.MonkeyPatch, *, epoch: int) -> None:
     """Make training end in an epoch, after one step of it."""
-    whole = MinibatchTrainer.train_epoch
+    whole = Trainer.train_epoch
 
-    def train_epoch(trainer: MinibatchTrainer, at_epoch: int, **options: Any) -> float:
+    def train_epoch(trainer: Trainer, at_epoch: int, **options: Any) -> float:
         if at_epoch == epoch:
             trainer.train_step(at_epoch, 0)
             raise Killed("by hand")
         return whole(trainer, at_epoch, **options)
 
-    monkeypatch.setattr(MinibatchTrainer, "train_epoch", train_epoch)
+    monkeypatch.setattr(Trainer, "train_epoch", train_epoch)
 
 
 def test_what_was_recorded_before_a_failure_is_kept(

@@ -1,4 +1,4 @@
-"""windrow.launch.run_folder: made once, never overwritten, found again."""
+"""windrow.training.run_folder: made once, never overwritten, found again."""
 
 import json
 from pathlib import Path
@@ -6,8 +6,8 @@ from pathlib import Path
 import pytest
 
 from windrow.comm.errors import StoreError
-from windrow.launch.run_folder import create_run_folder, next_run_folder, open_run_folder
 from windrow.launch.settings import read_toml
+from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder
 
 
 def test_a_new_folder_holds_recipe_and_environment(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""windrow.launch.journal: lines of JSON and back, cut on resuming; TensorBoard, picture, table, and run folder."""
+"""windrow.training.journal: lines of JSON and back, cut on resuming; TensorBoard, picture, table, and run folder."""
 
 import builtins
 import errno
@@ -15,8 +15,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.epoch_cost import RankCost
-from windrow.launch.journal import (
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.training.epoch_cost import RankCost
+from windrow.training.journal import (
     EpochLines,
     EpochRecord,
     EpochTable,
@@ -28,7 +29,6 @@ from windrow.launch.journal import (
     read_records,
     write_plot,
 )
-from windrow.launch.recommendation_recipe import RecommendationRecipe
 
 Make = Callable[..., RecommendationRecipe]
 

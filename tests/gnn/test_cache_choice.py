@@ -1,4 +1,4 @@
-"""windrow.launch.cache_choice: what is predicted is what sampling asks for; ranks agree; who is kept first."""
+"""windrow.gnn.cache_choice: what is predicted is what sampling asks for; ranks agree; who is kept first."""
 
 from pathlib import Path
 from typing import Any
@@ -11,15 +11,16 @@ from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
+from windrow.gnn.cache_choice import CacheChoice, choose_cache, rank_part, row_sizes, seed_order
 from windrow.gnn.demand import count_accesses
 from windrow.gnn.models import build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.synthetic import community_graph, power_law_communities
-from windrow.gnn.trainer import MinibatchTrainer, SamplerOptions
-from windrow.launch.cache_choice import CacheChoice, choose_cache, rank_part, row_sizes, seed_order
+from windrow.gnn.task import NodeTask
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.partition.book import PartitionBook
+from windrow.training.trainer import Trainer
 
 VERTICES = 1200
 EPOCHS = 6
@@ -51,18 +52,16 @@ def test_every_rank_agrees_and_gets_what_was_expected(size: int) -> None:
     def body(world: World) -> tuple[float, int, float | None, int]:
         world.meter = Meter()
         graph = graph_of(world)
-        choice = choose_cache(world, graph, asked)
+        choice = choose_cache(world, graph, asked.sampling)
         model = build_model(asked.model, in_features=6, out_features=graph.outputs, seed=0)
-        trainer = MinibatchTrainer(
-            world,
+        task = NodeTask(
             graph,
-            model,
-            sampler_options=asked.sampler,
-            options=asked.training,
-            seed=asked.run.seed,
+            asked.sampler.fanouts,
+            order=asked.sampler.order,
             pipeline=asked.pipeline,
             cached_ids=choice.cached_ids,
         )
+        trainer = Trainer(world, model, task, asked.training, seed=asked.run.seed)
         world.meter.reset()
         for epoch in range(EPOCHS):
             trainer.train_epoch(epoch)
@@ -81,7 +80,7 @@ def test_every_rank_agrees_and_gets_what_was_expected(size: int) -> None:
 
 
 def on_two_ranks(asked: Recipe) -> list[CacheChoice]:
-    return Loopback.run(2, lambda world: choose_cache(world, graph_of(world), asked))
+    return Loopback.run(2, lambda world: choose_cache(world, graph_of(world), asked.sampling))
 
 
 def test_no_cache_needs_no_analysis() -> None:
@@ -130,14 +129,14 @@ def counted_per_epoch(graph: PartitionedGraph, part: int, asked: Recipe) -> np.n
     sampler = NeighborSampler(
         graph.indptr, graph.indices, asked.sampler.fanouts, seed=9, original_ids=graph.original_ids
     )
-    return count_accesses(sampler, seed_order(graph, part, asked), range(SAMPLED_EPOCHS)) / SAMPLED_EPOCHS
+    return count_accesses(sampler, seed_order(graph, part, asked.sampling), range(SAMPLED_EPOCHS)) / SAMPLED_EPOCHS
 
 
 @pytest.mark.parametrize("order", ["global", "local"])
 def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, order: str) -> None:
     asked = recipe(order=order)
     for part in range(PARTS):
-        ranking = rank_part(graph, part, asked)
+        ranking = rank_part(graph, part, asked.sampling)
         counts = counted_per_epoch(graph, part, asked)
         assert ranking.input_rows == pytest.approx(counts.sum(), rel=0.03)
         capacities = [0, 50, 400, ranking.num_remote]
@@ -153,7 +152,7 @@ def test_what_is_expected_is_what_sampling_asks_for(graph: PartitionedGraph, ord
 
 
 def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph) -> None:
-    ranking = rank_part(graph, 1, recipe(policy="halo"))
+    ranking = rank_part(graph, 1, recipe(policy="halo").sampling)
     start, stop = ranking.own
     everyone = np.r_[0:start, stop : graph.num_vertices]
     assert ranking.num_remote == len(everyone) == ranking.num_kept(10**6)
@@ -168,11 +167,11 @@ def test_room_for_all_keeps_also_what_no_minibatch_needs(graph: PartitionedGraph
 def test_vip_keeps_what_is_needed_most(graph: PartitionedGraph) -> None:
     asked = recipe()
     left = {
-        policy: rank_part(graph, 0, recipe(policy=policy)).expected_rows([200]).sum()
+        policy: rank_part(graph, 0, recipe(policy=policy).sampling).expected_rows([200]).sum()
         for policy in ("vip", "degree", "simulation")
     }
     assert left["vip"] <= left["simulation"] <= left["degree"]
-    ranking = rank_part(graph, 0, asked)
+    ranking = rank_part(graph, 0, asked.sampling)
     assert (np.diff(ranking.total[ranking.ranking]) <= 0).all()
     needed = 1 / (asked.training.epochs * ranking.steps)
     assert ranking.worthwhile(asked.training.epochs) == int((ranking.total[ranking.ranking] > needed).sum())

@@ -1,4 +1,4 @@
-"""windrow.launch.epoch_cost: parts add up, ranks are put together, and say the same of each other."""
+"""windrow.training.epoch_cost: parts add up, ranks are put together, and say the same of each other."""
 
 import io
 import json
@@ -16,7 +16,7 @@ from hypothesis import strategies as st
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter, Traffic
 from windrow.comm.world import World
-from windrow.launch.epoch_cost import (
+from windrow.training.epoch_cost import (
     EpochCost,
     RankCost,
     cache_hit_rate,
@@ -207,7 +207,7 @@ def test_every_rank_is_told_apart(size: int) -> None:
 
 
 CODE = """
-from windrow.launch.epoch_cost import peak_memory_bytes
+from windrow.training.epoch_cost import peak_memory_bytes
 before = peak_memory_bytes()
 block = b"x" * (256 << 20)
 with_block = peak_memory_bytes()

@@ -3,12 +3,12 @@
     runs/tolokers-1/
         recipe.toml          every setting of the run, defaults included
         environment.json     versions, hardware and commit, one entry for each start of the run
-        placement.json       what each rank holds since the last start (windrow.launch.job)
-        metrics.jsonl        one line per epoch (windrow.launch.journal)
+        placement.json       what each rank holds since the last start (windrow.training.placement)
+        metrics.jsonl        one line per epoch (windrow.training.journal)
         ranks.jsonl          the same rank by rank: seconds, bytes to each other rank, rows, memory
         tensorboard/         the same for TensorBoard
-        checkpoints/         (windrow.launch.checkpoint)
-        trace.json           a timeline of the first epochs, where --trace asked for it (windrow.launch.timeline)
+        checkpoints/         (windrow.training.checkpoint)
+        trace.json           a timeline of the first epochs, where --trace asked for it (windrow.training.timeline)
         predictions.parquet  what windrow predict wrote, where it was asked (windrow.launch.prediction)
         summary.json         the figures at the end
         plot.png             the curves
@@ -22,10 +22,11 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+import tomli_w
+
 from windrow.comm.errors import StoreError
-from windrow.launch.environment import describe
-from windrow.launch.settings import write_toml
 from windrow.partition.atomic_writes import write_atomically
+from windrow.training.environment import describe
 
 __all__ = ["RunFolder", "create_run_folder", "next_run_folder", "open_run_folder", "write_json"]
 
@@ -71,7 +72,7 @@ def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
     folder = RunFolder(path)
     try:
         path.mkdir(parents=True, exist_ok=True)
-        write_toml(folder.recipe_file, recipe)
+        folder.recipe_file.write_text(tomli_w.dumps(recipe), encoding="utf-8")
         folder.record_environment()
     except OSError as error:
         raise StoreError(

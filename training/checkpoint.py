@@ -36,11 +36,10 @@ import torch
 
 from windrow.comm.errors import StoreError
 from windrow.comm.world import World
-from windrow.launch.terminal import byte_size
 from windrow.partition.atomic_writes import PARTIAL_PATTERN, write_atomically
+from windrow.training.terminal import byte_size
 
 if TYPE_CHECKING:
-    from windrow.launch.recipe import Recipe
     from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
@@ -547,7 +546,8 @@ def load_weights(
     folder: Path,
     which: WhichCheckpoint,
     *,
-    recipe: "Recipe",
+    model: Mapping[str, Any],
+    store: Path,
     fingerprint: str,
     say: Callable[[str], None],
 ) -> tuple[int, dict[str, Any]]:
@@ -557,8 +557,9 @@ def load_weights(
         world: any number of ranks.
         folder: of the checkpoints.
         which: must agree.
-        recipe: describes the model; where its store is does not matter.
-        fingerprint: of the graph in that store.
+        model: the settings of the model.
+        store: of the graph.
+        fingerprint: of the graph in it.
         say: told about checkpoints that are damaged, on rank 0.
 
     Returns:
@@ -571,16 +572,16 @@ def load_weights(
     if world.rank == 0:
         found = load_best(folder) if which == "best" else load_latest(folder)
         for message in found.damaged:
-            say(f"windrow: passed over a damaged checkpoint: {message}")
+            say(f"windrow: skipped a damaged checkpoint: {message}")
         header = found.header
-        if header.recipe.get("model") != recipe.decisive_settings()["model"]:
+        if header.recipe.get("model") != model:
             raise StoreError(
                 f"{found.path} holds another model than the recipe describes: leave its section [model] as recipe.toml "
                 "in the run folder has it"
             )
         if header.data_fingerprint != fingerprint:
             raise StoreError(
-                f"{recipe.store} holds another graph than the run was trained on: its fingerprint is "
+                f"{store} holds another graph than the run was trained on: its fingerprint is "
                 f"{fingerprint[:12]}, and that of the run's graph {header.data_fingerprint[:12]}. Partition the run's "
                 "graph again, or name its store by --set store=..."
             )

@@ -16,6 +16,7 @@ from torch import Tensor
 
 from windrow.caching.policies import score_vertices
 from windrow.caching.selection import (
+    CacheOptions,
     automatic_capacities,
     cache_capacity,
     choose_cached,
@@ -28,20 +29,37 @@ from windrow.comm.world import World
 from windrow.gnn.demand import count_accesses, demand_of
 from windrow.gnn.inference import own_vertices, sampled_steps
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.trainer import SamplerOptions
-from windrow.launch.recipe import Recipe
 
 __all__ = [
     "CacheChoice",
     "PartRanking",
+    "Sampling",
     "choose_cache",
     "choose_inference_cache",
     "rank_part",
     "row_sizes",
     "seed_order",
 ]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Sampling:
+    """What a cache is chosen by: how minibatches are made, how many, and how their rows travel."""
+
+    sampler: SamplerOptions
+    """Fanouts, order of seeds, and the form that features are kept in."""
+    cache: CacheOptions
+    """Policy, and room."""
+    wire: WireOptions
+    """How rows travel, and are kept in the cache."""
+    batch_size: int
+    """Seeds per step, over all ranks."""
+    epochs: int
+    """Of the whole run."""
+    seed: int
+    """The run's seed."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False)
@@ -97,32 +115,38 @@ class PartRanking:
         return rows
 
 
-def rank_part(graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: Samplers | None = None) -> PartRanking:
-    """Analyse a part's minibatches, as the recipe samples them, and rank what they need by its cache policy.
+def rank_part(
+    graph: PartitionedGraph, part: int, sampling: Sampling, *, samplers: Samplers | None = None
+) -> PartRanking:
+    """Analyse a part's minibatches, and rank what they need by the cache policy.
 
     Args:
         graph: its topology and training vertices; whose rows it holds does not matter.
         part: whose minibatches.
-        recipe: sampler, cache policy, batch size and seed.
+        sampling: how they are made.
         samplers: of the same graph, where they are known from another part.
 
     Cost:
         One pass over the edges for each hop. The policy "simulation" samples some epochs besides.
     """
-    order = seed_order(graph, part, recipe)
+    order = seed_order(graph, part, sampling)
     if samplers is None:
         samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
-    demand = demand_of(graph, part, recipe.sampler.fanouts, order.steps_per_epoch)
+    demand = demand_of(graph, part, sampling.sampler.fanouts, order.steps_per_epoch)
     # A copy, or all hops would stay in memory with the last.
     total = inclusion_probabilities(demand, samplers=samplers)[-1].copy()
-    policy = recipe.cache.policy
+    policy = sampling.cache.policy
 
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
         sampler = NeighborSampler(
-            graph.indptr, graph.indices, recipe.sampler.fanouts, seed=recipe.run.seed, original_ids=graph.original_ids
+            graph.indptr,
+            graph.indices,
+            sampling.sampler.fanouts,
+            seed=sampling.seed,
+            original_ids=graph.original_ids,
         )
         # Epochs that are not trained: a simulation that saw the very minibatches of training would flatter itself.
-        first = recipe.training.epochs
+        first = sampling.epochs
         return count_accesses(sampler, order, range(first, first + epochs))
 
     scores = total if policy == "vip" else score_vertices(policy, demand, simulate=simulate, samplers=samplers)
@@ -135,16 +159,16 @@ def rank_part(graph: PartitionedGraph, part: int, recipe: Recipe, *, samplers: S
     )
 
 
-def seed_order(graph: PartitionedGraph, part: int, recipe: Recipe) -> SeedOrder:
+def seed_order(graph: PartitionedGraph, part: int, sampling: Sampling) -> SeedOrder:
     """The seeds of a part's minibatches, as training draws them."""
     return SeedOrder(
         graph.train_ids,
         graph.original_ids,
         offsets=graph.offsets,
         rank=part,
-        batch_size=recipe.training.batch_size,
-        scheme=recipe.sampler.order,
-        seed=recipe.run.seed,
+        batch_size=sampling.batch_size,
+        scheme=sampling.sampler.order,
+        seed=sampling.seed,
     )
 
 
@@ -174,8 +198,8 @@ class CacheChoice:
     """Rows that this rank will ask others for in an epoch; None where nobody has worked it out (no cache)."""
 
 
-def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> CacheChoice:
-    """Choose the remote rows that this rank keeps, as section [cache] says. Collective, one rank for each part.
+def choose_cache(world: World, graph: PartitionedGraph, sampling: Sampling) -> CacheChoice:
+    """Choose the remote rows that this rank keeps, as the cache options say. Collective, one rank for each part.
 
     With a number for alpha every rank keeps floor(alpha N / ranks) rows, or as many as it can ever need; with "auto",
     those that pay, within the memory budget.
@@ -183,13 +207,13 @@ def choose_cache(world: World, graph: PartitionedGraph, recipe: Recipe) -> Cache
     Cost:
         That of `rank_part`; none where alpha is 0 or there is one rank.
     """
-    options = recipe.cache
+    options = sampling.cache
     if world.size == 1 or options.alpha == 0:
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
-    ranking = rank_part(graph, world.rank, recipe)
-    _, copy_bytes = row_sizes(recipe.sampler, recipe.wire, graph.features)
+    ranking = rank_part(graph, world.rank, sampling)
+    _, copy_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     if isinstance(options.alpha, str):
-        worthwhile = ranking.worthwhile(recipe.training.epochs)
+        worthwhile = ranking.worthwhile(sampling.epochs)
         capacities = _agree_on_capacities(world, ranking, worthwhile, copy_bytes, options.memory_gib)
         alpha = max(capacities) * world.size / graph.num_vertices
     else:
@@ -213,7 +237,13 @@ def _agree_on_capacities(
 
 
 def choose_inference_cache(
-    world: World, graph: PartitionedGraph, ids: Tensor | None, recipe: Recipe, fanouts: tuple[int, ...]
+    world: World,
+    graph: PartitionedGraph,
+    ids: Tensor | None,
+    options: CacheOptions,
+    *,
+    fanouts: tuple[int, ...],
+    batch_size: int,
 ) -> Tensor:
     """Choose the remote rows that this rank keeps, by the probability that a minibatch needs them. Collective.
 
@@ -221,8 +251,9 @@ def choose_inference_cache(
         world: one rank for each part.
         graph: this rank's view.
         ids: int64 [n], vertices to predict, ids of the partition; None for all; must agree.
-        recipe: section [cache] says how much room there is, [evaluation] the size of minibatches; must agree.
+        options: how much room there is; must agree.
         fanouts: neighbours per hop; must agree.
+        batch_size: vertices of a minibatch, over all ranks; must agree.
 
     Returns:
         int64 ids of other ranks' vertices: never more than save transfers, save where rows of all ranks fit.
@@ -230,8 +261,7 @@ def choose_inference_cache(
     Cost:
         One pass over the edges for each hop; none where alpha is 0 or there is one rank.
     """
-    options = recipe.cache
-    steps = sampled_steps(graph, ids, recipe.evaluation.batch_size)
+    steps = sampled_steps(graph, ids, batch_size)
     if world.size == 1 or options.alpha == 0 or steps == 0:
         return torch.empty(0, dtype=torch.int64)
     demand = Demand(
@@ -252,7 +282,7 @@ def choose_inference_cache(
     )
     worthwhile = ranking.worthwhile(1)
     if isinstance(options.alpha, str):
-        row_bytes, _ = row_sizes(recipe.sampler, recipe.wire, graph.features)
+        row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
         capacities = _agree_on_capacities(world, ranking, worthwhile, row_bytes, options.memory_gib)
         return torch.from_numpy(ranking.kept(capacities[world.rank]))
     room = cache_capacity(options.alpha, graph.num_vertices, world.size)

@@ -1,0 +1,280 @@
+"""Learning about vertices of a partitioned graph: minibatches of seeds, their features, loss and metrics."""
+
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any, ClassVar, Literal
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor
+
+from windrow.caching.cached_store import CachedStore
+from windrow.caching.selection import CacheOptions
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.meter import Traffic
+from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers
+from windrow.gnn.graph import Task as Labels
+from windrow.gnn.inference import gather_predictions
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
+from windrow.gnn.sampler import NeighborSampler, SamplerOptions
+from windrow.gnn.seed_order import SeedOrder
+from windrow.training import task as training
+from windrow.training.dropout import DropoutContext, takes_dropout
+from windrow.training.placement import graph_placement
+from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
+from windrow.training.terminal import byte_size
+
+__all__ = ["NodeTask", "TrainingOptions", "loss_sum"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingOptions(training.TrainingOptions):
+    """How the weights are learnt, with defaults for graphs."""
+
+    epochs: int = 50
+    learning_rate: float = 0.003
+
+
+def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
+    """Add up the loss over vertices; sums of all ranks add up, to be divided by the global batch size.
+
+    Args:
+        task: "single-label": cross entropy; "binary": binary cross entropy; "multi-label": binary cross
+            entropy, mean over the classes.
+        logits: [n, C], or [n] or [n, 1] for "binary"; n may be 0.
+        labels: [n] int64, or [n, C] float of 0 and 1 for "multi-label"; on the device of `logits`.
+
+    Returns:
+        Scalar, differentiable in `logits`; 0 for no vertices.
+    """
+    if task == "single-label":
+        return F.cross_entropy(logits, labels, reduction="sum")
+    if task == "binary":
+        return F.binary_cross_entropy_with_logits(logits.reshape(len(labels)), labels.to(logits.dtype), reduction="sum")
+    total = F.binary_cross_entropy_with_logits(logits, labels.to(logits.dtype), reduction="sum")
+    return total / labels.shape[1]
+
+
+class NodeTask(Task[LoadedMinibatch]):
+    """Labels of vertices, learnt from sampled neighbourhoods (SALIENT++, Kaler et al., MLSys 2023).
+
+    The model is called as ``model(blocks, x)`` with one block for each hop, outermost first, and x float32
+    [blocks[0].num_src, features]; it returns [blocks[-1].num_dst, outputs]. A forward method with a parameter
+    ``dropout`` gets a `windrow.training.dropout.DropoutContext` there, whose choices do not depend on the number of
+    ranks, and None in evaluation; `nn.Dropout` works too, with other choices on another number of ranks.
+
+    Args:
+        graph: this rank's view; features in fp32, or as `PartitionedGraph.stored_as` gives them.
+        fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
+        loss: ``loss(output, labels)`` of the seeds of a rank, their mean or one value for each; labels are int64 [n],
+            or float [n, C] of a multi-label task. None: cross entropy, see `loss_sum`.
+        metrics: ``metric(output, labels)`` of all vertices of a split, by name; the first one, higher being better,
+            chooses the best epoch. None: the one of `evaluation`.
+        order: which seeds form a minibatch, see `SamplerOptions`.
+        evaluation: how to measure. None: exactly, layer by layer, for a `GNN`; for other models from sampled
+            neighbours, with the fanouts of training.
+        cache: which rows of other ranks each rank keeps; a policy's name, "vip" say, or None for the defaults.
+        cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps, for who chose them already; their
+            number may differ between ranks. None: by `cache`.
+        pipeline: how far ahead minibatches are sampled and fetched; must agree.
+
+    Raises:
+        RecipeError: an option is out of range.
+    """
+
+    data: ClassVar[Literal["graph", "log"]] = "graph"
+    default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
+    # The lowest layer has by far the most rows, so that its backward pass takes longest: with buckets of a layer or
+    # less, the sums of all layers above it travel meanwhile.
+    bucket_bytes: ClassVar[int] = 256 << 10
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        fanouts: Sequence[int] = (15, 10, 5),
+        *,
+        loss: Loss | None = None,
+        metrics: Metrics | None = None,
+        order: Literal["global", "local"] = "global",
+        evaluation: EvaluationOptions | None = None,
+        cache: CacheOptions | str | None = None,
+        cached_ids: Tensor | None = None,
+        pipeline: PipelineOptions | None = None,
+    ) -> None:
+        self.graph = graph
+        self.fingerprint = graph.fingerprint
+        self.samples_per_epoch = len(graph.train_ids)
+        self._sampler_options = SamplerOptions(fanouts=tuple(fanouts), order=order)
+        self._loss = loss
+        self._metrics = metrics
+        self._evaluation = evaluation
+        policy: Any = cache
+        self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
+        self._choice: CacheChoice | None = None
+        self._cached_ids = cached_ids
+        self._pipeline_options = pipeline or PipelineOptions()
+
+    def start(self, setup: Setup) -> None:
+        """Choose what is cached, and start the threads that sample. Collective.
+
+        Raises:
+            DataError: a rank has no training vertex, a split has no labels to measure on, or a feature is too large for
+                the wire's number format.
+            RecipeError: the number of fanouts is not the model's number of layers.
+        """
+        graph, world, model, fanouts = self.graph, setup.world, setup.model, self._sampler_options.fanouts
+        if setup.wire.gradients != "fp32":
+            raise RecipeError(
+                f'wire.gradients = "{setup.wire.gradients}": features of vertices are not learnt, so no gradients of '
+                "them travel; leave it out, and set wire.sums for the gradients of the model"
+            )
+        check_layers(model, fanouts, "sampler.fanouts")
+        self._setup = setup
+        self._takes_dropout = takes_dropout(model)
+        self._seeds = SeedOrder(
+            graph.train_ids,
+            graph.original_ids,
+            offsets=graph.offsets,
+            rank=world.rank,
+            batch_size=setup.options.batch_size,
+            scheme=self._sampler_options.order,
+            seed=setup.seed,
+        )
+        self.steps_per_epoch = self._seeds.steps_per_epoch
+        codec = setup.wire.vectors_codec(graph.features.dtype)
+        codec.check(graph.features)
+        self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
+        self._choose_cache()
+        self.store = CachedStore(
+            world,
+            graph.offsets,
+            graph.features,
+            cached_ids=self._cached_ids,
+            codec=codec,
+            stage="features",
+            device=setup.device,
+            device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
+        )
+        sampler = NeighborSampler(
+            graph.indptr,
+            graph.indices,
+            fanouts,
+            seed=setup.seed,
+            original_ids=graph.original_ids,
+            source_degrees=getattr(model, "needs_source_degrees", False),
+        )
+        self._pipeline = MinibatchPipeline(
+            world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
+        )
+        # What was rounded for the wire alone would make measured figures depend on the number of ranks.
+        is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
+        self._evaluator = Evaluator(
+            world,
+            graph,
+            model,
+            self._evaluation,
+            metrics=self._metrics,
+            fanouts=fanouts,
+            seed=setup.seed,
+            pipeline=self._pipeline_options,
+            store=self.store if is_exact else None,
+        )
+        self.metric = self._evaluator.metric
+
+    def _choose_cache(self) -> None:
+        """Find `_cached_ids`, and how many rows each rank keeps. Collective."""
+        setup, world = self._setup, self._setup.world
+        if self._cached_ids is None:
+            sampling = Sampling(
+                sampler=self._sampler_options,
+                cache=self._cache,
+                wire=setup.wire,
+                batch_size=setup.options.batch_size,
+                epochs=setup.options.epochs,
+                seed=setup.seed,
+            )
+            self._choice = choose_cache(world, self.graph, sampling)
+            self._cached_ids = self._choice.cached_ids
+        expected = None if self._choice is None else self._choice.expected_rows
+        choices = world.all_gather_object((len(self._cached_ids), expected), stage="size of caches")
+        self._cached_rows = [kept for kept, _ in choices]
+        self._expected_rows = [rows for _, rows in choices if rows is not None]
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Seeds of a step, over all ranks."""
+        return self._seeds.global_batch_size(epoch, step)
+
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
+        """Sampled and fetched ahead, see `windrow.gnn.pipeline`."""
+        run = self._pipeline.run(
+            SeedTask(seeds=self._seeds.seeds(epoch, step), epoch=epoch, step=step) for step in steps
+        )
+        try:
+            yield run
+        finally:
+            run.close()
+
+    def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
+        """Of this rank's seeds; None where it has none in this step."""
+        setup, seeds = self._setup, minibatch.task.seeds
+        if not len(seeds):
+            return None
+        with setup.stopwatch.measure("forward"):
+            arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.rows]
+            if self._takes_dropout:
+                row_ids = self.graph.original_ids[minibatch.input_ids].to(setup.device)
+                arguments.append(DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=row_ids))
+            output = setup.model(*arguments)
+            labels = self.graph.labels[seeds].to(setup.device)
+            if self._loss is None:
+                return loss_sum(self.graph.task, output, labels)
+            return summed_loss(self._loss, output, labels)
+
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """Measure on all vertices of each split. Collective."""
+        return self._evaluator.evaluate(splits)
+
+    def predict(self) -> Tensor:
+        """Outputs of all vertices, in the user's order. Collective.
+
+        Returns:
+            float32 [N, outputs] on the CPU of every rank. ``windrow predict`` writes them without holding them all.
+        """
+        return gather_predictions(self._setup.world, self.graph, self._evaluator.infer())
+
+    def traffic(self) -> Traffic:
+        """Rows of features that this rank exchanged."""
+        assert self._setup.world.meter is not None
+        return self._setup.world.meter.totals("features: rows")
+
+    def placement(self) -> dict[str, Any]:
+        """The parts of the graph."""
+        return graph_placement(self.graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
+
+    def opening_lines(self) -> Sequence[str]:
+        """What is kept of other ranks, where there are any."""
+        if self._choice is None or self._setup.world.size == 1:
+            return ()
+        kept = max(self._cached_rows)
+        size = byte_size(kept * self._copy_bytes)
+        line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
+        if self._expected_rows:
+            line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
+        return (line,)
+
+    def check_world_size(self, written_by: int) -> None:
+        """Refuse another number of ranks where minibatches depend on it: order "local"."""
+        size = self._setup.world.size
+        if self._sampler_options.order == "local" and written_by != size:
+            raise StoreError(
+                f'the checkpoint was written by {written_by} ranks, and with sampler.order = "local" minibatches '
+                f"would be others on {size}: resume on {written_by} ranks, or start a new run."
+            )
+
+    def close(self) -> None:
+        """End the threads that sample."""
+        self._pipeline.close()

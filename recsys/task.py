@@ -1,0 +1,301 @@
+"""Learning on a click log: read, look up, forward; three minibatches in flight.
+
+Counts of one minibatch, ids of the next, lookup and dense work of the third::
+
+    step            i              i + 1          i + 2
+    batch i         lookup, dense
+    batch i + 1     ids sent       lookup, dense
+    batch i + 2     counts sent    ids sent       lookup, dense
+
+As TorchRec's TrainPipelineSparseDist, the answer is that of one minibatch after another: a lookup starts only after the
+update of the minibatch before, since it may need the same rows. What overlaps is all that does not depend on weights.
+"""
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
+
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.meter import Traffic
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.batch_reader import BatchReader
+from windrow.recsys.evaluation import ClickEvaluator
+from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
+from windrow.recsys.sharded.collection import ShardedTables
+from windrow.training import task as training
+from windrow.training.dropout import DropoutContext
+from windrow.training.placement import table_placement
+from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
+
+if TYPE_CHECKING:
+    from windrow.recsys.log.store import LogStore
+    from windrow.recsys.tables.table import TableBatch
+
+__all__ = ["ClickTask", "RecommendationTask", "TrainingOptions"]
+
+VECTORS = ": vectors"
+"""Ends the stages in which embeddings travel; other stages move ids and gradients."""
+
+
+class ModelEvaluator(Protocol):
+    """Measures a model that it was made with."""
+
+    @property
+    def metric(self) -> str:
+        """What chooses the best epoch."""
+
+    @property
+    def higher_is_better(self) -> bool:
+        """Whether that metric should rise."""
+
+    def evaluate(self) -> dict[str, dict[str, float]]:
+        """For each split that has samples, values by name. Collective."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class TrainingOptions(training.TrainingOptions):
+    """How the weights are learnt, with defaults for logs; and in which order samples are read."""
+
+    epochs: int = 1
+    batch_size: int = 2048
+    shuffle: Literal["window", "sessions", "none"] = "window"
+    """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; sessions: whole sessions are,
+    and their samples stay together, in order; none: in order of the log."""
+    shuffle_rows: int = 1 << 16
+    """Samples of a window; one that covers a lane shuffles all of it."""
+    lanes: int = 8
+    """Pieces that the log is cut into, each read by one rank: the most ranks that can train. The minibatches depend
+    on it, not on the number of ranks."""
+    reader_memory_bytes: int = 1 << 30
+    """Up to this many bytes a rank keeps its samples decoded in memory from one epoch to the next."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        training.TrainingOptions.__post_init__(self)
+        for name, least in (("shuffle_rows", 1), ("lanes", 1), ("reader_memory_bytes", 0)):
+            if getattr(self, name) < least:
+                raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least {least}")
+
+
+class RecommendationTask(Task[Started]):
+    """Batches from any source, for a model with embedding tables.
+
+    The model is a `Recommender`, or any module that holds collections of tables and is called as ``model(batch)``. It
+    calls them with ``batch.sparse`` (and ``batch.deduplicated`` where they were made for groups): these lookups are
+    under way by then.
+
+    Args:
+        source: this rank's minibatches.
+        evaluator: of the same model; None: nothing is measured.
+        loss: ``loss(output, labels)`` of the samples of a rank, their mean or one value for each. None: that of the
+            `Recommender`'s model; binary cross entropy of logits for other modules.
+        fingerprint: digest of the user's data.
+        shown_figures: see `Task`.
+    """
+
+    data: ClassVar[Literal["graph", "log"]] = "log"
+    default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
+
+    def __init__(
+        self,
+        source: BatchSource,
+        evaluator: ModelEvaluator | None = None,
+        *,
+        loss: Loss | None = None,
+        fingerprint: str = "",
+        shown_figures: Mapping[str, str] | None = None,
+    ) -> None:
+        self._loss = loss
+        self.fingerprint = fingerprint
+        self.shown_figures = shown_figures or {}
+        self._use(source, evaluator)
+
+    def _use(self, source: BatchSource, evaluator: ModelEvaluator | None) -> None:
+        self._source = source
+        self._evaluator = evaluator
+        self.metric = "" if evaluator is None else evaluator.metric
+        self.higher_is_better = evaluator is None or evaluator.higher_is_better
+
+    def start(self, setup: Setup) -> None:
+        """Find the tables of the model.
+
+        Raises:
+            RecipeError: there are none, or they were made for other number formats than the trainer's.
+        """
+        self._setup = setup
+        self._collections = collections_of(setup.model)
+        for collection in self._collections:
+            forms = collection.forms
+            if (forms.vectors, forms.gradients) != (setup.wire.vectors, setup.wire.gradients):
+                raise RecipeError(
+                    f"the trainer's wire has vectors = {setup.wire.vectors!r} and gradients = "
+                    f"{setup.wire.gradients!r}, but the tables were made for {forms.vectors!r} and "
+                    f"{forms.gradients!r}: give both the same WireOptions"
+                )
+        self._model = prefetched(setup.model)
+        self.steps_per_epoch = self._source.steps_per_epoch
+        self.samples_per_epoch = self._source.samples_per_epoch
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Samples of a step, over all ranks."""
+        return self._source.global_batch_size(epoch, step)
+
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[Started]]:
+        """Batches whose lookups have been started, see `pipelined`."""
+        with self._source.batches(epoch, steps.start) as batches:
+            yield pipelined(
+                islice(self._read(batches), len(steps)), lambda batch: self._model.start(batch, self._setup.stopwatch)
+            )
+
+    def loss(self, minibatch: Started, epoch: int, step: int) -> Tensor:
+        """Of this rank's samples, if there are none too: others wait for the backward pass of the tables."""
+        batch, lookup = minibatch
+        setup = self._setup
+        context = DropoutContext(
+            seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device)
+        )
+        output = self._model.finish(batch, lookup, context)
+        with setup.stopwatch.measure("forward"):
+            if self._loss is not None:
+                return summed_loss(self._loss, output, batch.labels)
+            if isinstance(self._model, Recommender):
+                found: Tensor = self._model.model.loss_sum(output, batch)
+                return found
+            return F.binary_cross_entropy_with_logits(output.reshape(len(batch.labels)), batch.labels, reduction="sum")
+
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """Measure. Collective."""
+        if self._evaluator is None:
+            return {}
+        found = self._evaluator.evaluate()
+        unknown = [split for split in splits if split not in ("validation", "test")]
+        if unknown:
+            raise RecipeError(f"{unknown[0]!r} is not measured on: choose validation or test")
+        # Machines may differ in the last bit, and ranks must agree on when to stop.
+        figures = {split: dict(found[split]) for split in splits if split in found}
+        return self._setup.world.broadcast_object(figures, root=0, stage="evaluation")
+
+    def traffic(self) -> Traffic:
+        """Embeddings that this rank exchanged."""
+        meter = self._setup.world.meter
+        assert meter is not None
+        stages = {stage for stage, _ in meter.table() if stage.endswith(VECTORS)}
+        return sum((meter.totals(stage) for stage in stages), start=Traffic())
+
+    def placement(self) -> dict[str, Any]:
+        """The shards of the tables."""
+        tables = [(spec, collection.plan) for collection in self._collections for spec in collection.specs]
+        return table_placement(tables, self._setup.world.size)
+
+    def dense_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
+        """Those outside of tables."""
+        inside = {parameter for collection in collections_of(model) for parameter in collection.parameters()}
+        return [parameter for parameter in model.parameters() if parameter not in inside]
+
+    def reduced_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
+        """Replicated tables and the dense part; their gradients come in the reverse order."""
+        for collection in collections_of(model):
+            yield from collection.replicated_parameters()
+        yield from self.dense_parameters(model)
+
+    def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
+        """What is outside of tables."""
+        prefixes = tuple(
+            f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables)
+        )
+        return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+
+    def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
+        """Restore what `dense_state` gave."""
+        mine = self.dense_state(model)
+        if mine.keys() != state.keys():
+            raise DataError(
+                f"the checkpoint has the weights {', '.join(sorted(state))}, but the model {', '.join(sorted(mine))}"
+            )
+        model.load_state_dict(dict(state), strict=False)
+
+    def scale_learning_rate(self, factor: float) -> None:
+        """Of all tables."""
+        for collection in self._collections:
+            collection.set_learning_rate(collection.options.learning_rate * factor)
+
+    def update(self) -> None:
+        """Replicated tables, and those whose optimiser is not fused."""
+        for collection in self._collections:
+            collection.step()
+
+    def local_tables(self) -> "Sequence[TableBatch]":
+        """This rank's shards, with their optimiser states."""
+        return [table for collection in self._collections for table in collection.local_tables()]
+
+    def _read(self, batches: Iterator[Batch]) -> Iterator[Batch]:
+        while True:
+            with self._setup.stopwatch.measure("read"):
+                batch = next(batches, None)
+            if batch is None:
+                return
+            yield batch.to(self._setup.device)
+
+
+class ClickTask(RecommendationTask):
+    """Labels of the samples of a prepared log.
+
+    Args:
+        log: prepared, see `windrow.recsys.log.store.LogStore`.
+        loss: as of `RecommendationTask`.
+        metrics: ``metric(output, labels)`` of all samples of a split, by name; the first one, higher being better,
+            chooses the best epoch. None: those of clicks, see `windrow.recsys.evaluation`, for models that give one
+            logit for each sample.
+        evaluation_batch_size: samples of a step of evaluation, over all ranks.
+    """
+
+    def __init__(
+        self,
+        log: "LogStore",
+        *,
+        loss: Loss | None = None,
+        metrics: Metrics | None = None,
+        evaluation_batch_size: int = 16384,
+    ) -> None:
+        self._log = log
+        self._metrics = metrics
+        self._evaluation_batch_size = evaluation_batch_size
+        self._loss = loss
+        self.fingerprint = log.fingerprint
+
+    def start(self, setup: Setup) -> None:
+        """Open the training split, and those to measure on."""
+        options = setup.options
+        if not isinstance(options, TrainingOptions):
+            raise RecipeError("a log is trained on with recsys.TrainingOptions, which say how it is read")
+        place = {"rank": setup.world.rank, "size": setup.world.size, "lanes": options.lanes}
+        source = BatchReader(
+            self._log,
+            "train",
+            batch_size=options.batch_size,
+            shuffle=options.shuffle,
+            shuffle_rows=options.shuffle_rows,
+            seed=setup.seed,
+            memory_bytes=options.reader_memory_bytes,
+            **place,
+        )
+        measured: dict[str, BatchSource] = {
+            split: BatchReader(self._log, split, batch_size=self._evaluation_batch_size, shuffle="none", **place)
+            for split in ("validation", "test")
+            if split in self._log.splits and self._log.split(split).rows
+        }
+        evaluator = ClickEvaluator(
+            setup.world, setup.model, measured, metrics=self._metrics, device=setup.device
+        )
+        self._use(source, evaluator)
+        super().start(setup)

@@ -1,0 +1,642 @@
+"""The trainer: steps, epochs, evaluation, checkpoints, records. What is learnt, and from what, is the task's.
+
+A step::
+
+    minibatch of the task -> forward, loss -> backward  -> sum gradients -> clip, optimiser -> task's own update
+                                              buckets travel meanwhile
+
+Everything random is a function of (seed, epoch, step, ...): a trainer holds no generator, so the whole state of a run is
+that of model, optimiser and tables, and its position (epoch, step). For models whose forward method has no parameter
+``dropout``, torch's generator, which `nn.Dropout` draws from, is seeded for every forward pass.
+"""
+
+import contextlib
+import dataclasses
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
+from typing import Any, Literal
+
+import torch
+from torch import Tensor, nn
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.gradients import GradientReducer
+from windrow.comm.meter import Meter, Stopwatch
+from windrow.comm.random import Stream, stream_key
+from windrow.comm.wire import WireOptions
+from windrow.comm.world import World
+from windrow.training.callbacks import Callback
+from windrow.training.checkpoint import CheckpointHeader, check_fits, load_together, restore_tables, save_together
+from windrow.training.dropout import seeded_generator, takes_dropout
+from windrow.training.epoch_cost import (
+    EpochCost,
+    RankCost,
+    cache_hit_rate,
+    communication_share,
+    gather_cost,
+    home_share,
+    own_time,
+    own_traffic,
+)
+from windrow.training.journal import EpochRecord, Journal, TrainingResult
+from windrow.training.run_folder import RunFolder, open_run_folder
+from windrow.training.schedule import EarlyStopping, learning_rate_factor
+from windrow.training.task import Setup, Task, TrainingOptions
+from windrow.training.terminal import Progress, make_progress
+from windrow.training.timeline import Timeline
+
+__all__ = ["FitOptions", "Trainer"]
+
+
+@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+class FitOptions:
+    """When to measure, stop and save."""
+
+    evaluate_every: int = 1
+    """Epochs between two evaluations; the last epoch is always evaluated."""
+    patience: int = 0
+    """Stop when validation has not improved for this many epochs; 0: never."""
+    checkpoint_every_epochs: int = 1
+    """Epochs between two checkpoints; the last epoch always has one, and so has the best."""
+    checkpoint_every_steps: int = 0
+    """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
+    keep_checkpoints: int = 2
+    """How many of the latest checkpoints are kept; the best one is kept besides."""
+
+    def __post_init__(self) -> None:
+        """Check the ranges.
+
+        Raises:
+            RecipeError: names the field, its value and what is allowed.
+        """
+        least = {"evaluate_every": 1, "patience": 0, "checkpoint_every_epochs": 1, "checkpoint_every_steps": 0}
+        for name, value in {**least, "keep_checkpoints": 1}.items():
+            if getattr(self, name) < value:
+                raise RecipeError(f"{name} = {getattr(self, name)}: must be at least {value}")
+
+
+class Trainer:
+    """Trains one model on one task, on all ranks of a world together. A context manager, which ends its threads.
+
+        with wr.connect() as world:
+            part = gnn.partition(graph, world)
+            task = gnn.NodeTask(part, fanouts=(15, 10, 5), loss=my_loss, metrics={"f1": my_f1})
+            with wr.Trainer(world, MyNet(), task, epochs=10, batch_size=1024, learning_rate=3e-3) as trainer:
+                trainer.fit(run_folder="runs/mine", resume="auto")
+                print(trainer.evaluate("test"))
+
+    Making one is collective, and so are `fit`, `train_epoch`, `evaluate` and `predict`.
+
+    Args:
+        world: all its ranks make the same trainer. A meter is given to it where it has none.
+        model: any module that the task can call; on the device to train on. Weights and buffers of rank 0 are copied to
+            all ranks.
+        task: minibatches, loss and metrics.
+        options: how the weights are learnt; None: the task's defaults.
+        changes: fields of `TrainingOptions` that take the place of those in `options`.
+        seed: of everything random.
+        wire: in which number formats rows and gradients travel; must agree. A name, "bf16" say, stands for vectors and
+            sums in that format.
+        sums_world: sums the gradients, over the same ranks: `world`, or what
+            `windrow.comm.hierarchy.hierarchical` made of it. None: `world`.
+        callbacks: called in this order; the same on all ranks.
+
+    Raises:
+        RecipeError: an option is out of range, or the model has batch normalisation, whose statistics would differ
+            between ranks.
+        WindrowError: what the task refuses.
+
+    Attributes:
+        should_stop: whether `fit` ends after this epoch.
+        run_folder: of `fit`.
+        finished_epochs: how many.
+    """
+
+    run_folder: RunFolder
+
+    def __init__(
+        self,
+        world: World,
+        model: nn.Module,
+        task: Task[Any],
+        options: TrainingOptions | None = None,
+        *,
+        seed: int = 0,
+        wire: WireOptions | str | None = None,
+        sums_world: World | None = None,
+        callbacks: Sequence[Callback] = (),
+        **changes: Any,
+    ) -> None:
+        self.world = world
+        self.model = model
+        self.task = task
+        self.options = _changed(options or task.default_options, changes)
+        self.seed = seed
+        self.stopwatch = Stopwatch()
+        self.should_stop = False
+        self.finished_epochs = 0
+        self._callbacks = list(callbacks)
+        wire = _wire_options(wire, tables=task.data == "log")
+        if world.meter is None:
+            world.meter = Meter()
+        _refuse_batch_norm(model)
+        _copy_from_rank_0(world, task.dense_state(model))
+        device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
+        self._device = device
+        self._draws = not takes_dropout(model)
+        task.start(
+            Setup(
+                world=world,
+                model=model,
+                device=device,
+                options=self.options,
+                seed=seed,
+                wire=wire,
+                stopwatch=self.stopwatch,
+            )
+        )
+        # Its checks need the number of steps, which only the data tell.
+        learning_rate_factor(self.options.schedule, 0, self.options.epochs * task.steps_per_epoch)
+        self._reducer = GradientReducer(
+            sums_world or world, task.reduced_parameters(model), codec=wire.sums_codec(), bucket_bytes=task.bucket_bytes
+        )
+        self._dense = list(task.dense_parameters(model))
+        self._optimizer = _make_optimizer(self._dense, self.options)
+        self._loss = 0.0
+
+    # ------------------------------------------------------------------------------------------------------ learning
+
+    @property
+    def steps_per_epoch(self) -> int:
+        """Steps in an epoch, the same on every rank."""
+        return self.task.steps_per_epoch
+
+    @property
+    def learning_rate(self) -> float:
+        """The dense part's rate at the last step."""
+        rate: float = self._optimizer.param_groups[0]["lr"] if self._dense else self.options.learning_rate
+        return rate
+
+    def train_epoch(
+        self,
+        epoch: int,
+        *,
+        first_step: int = 0,
+        loss_before: float = 0.0,
+        after_step: Callable[[int], None] | None = None,
+    ) -> float:
+        """Run the steps of an epoch, or the rest of them, and nothing else. Collective.
+
+        Args:
+            epoch: from 0; chooses the shuffle, the samples and the dropout.
+            first_step: steps of the epoch that are done already; a multiple of `accumulate`.
+            loss_before: what `loss_so_far` gave after those.
+            after_step: called after each step with the steps now done; it may call collectives.
+
+        Returns:
+            Mean loss over the samples of the epoch, each as its step saw it; the same on every rank.
+
+        Raises:
+            DataError: the loss became NaN or infinite.
+        """
+        self._loss = loss_before if self.world.rank == 0 else 0.0
+        self._train_steps(epoch, range(first_step, self.steps_per_epoch), after_step)
+        return self.loss_so_far() / self.task.samples_per_epoch
+
+    def train_step(self, epoch: int, step: int) -> float:
+        """Run one step. Collective.
+
+        Returns:
+            Loss summed (not averaged) over this rank's samples.
+        """
+        self._loss = 0.0
+        self._train_steps(epoch, range(step, step + 1), None)
+        return self._loss
+
+    def loss_so_far(self) -> float:
+        """Sum of the losses of the epoch's samples up to now, over all ranks. Collective.
+
+        Asked for before every checkpoint too, so that no checkpoint of a training that is lost replaces a good one.
+
+        Raises:
+            DataError: the loss became NaN or infinite.
+        """
+        total = torch.tensor(self._loss, dtype=torch.float64)
+        with self.stopwatch.measure("wait"):
+            self.world.all_reduce(total, stage="loss")
+        if not bool(torch.isfinite(total)):
+            tables = "" if self.task.data == "graph" else " or that of the tables"
+            raise DataError(
+                f"the loss is {float(total)}: the training diverged; lower training.learning_rate "
+                f"({self.options.learning_rate:g}){tables}"
+            )
+        return float(total)
+
+    def state_dict(self) -> dict[str, Any]:
+        """What all ranks have in common: dense weights and their optimiser. Tables are in `Task.local_tables`."""
+        return {"model": self.task.dense_state(self.model), "optimizer": self._optimizer.state_dict()}
+
+    def load_state_dict(self, state: Mapping[str, Any]) -> None:
+        """Restore what `state_dict` gave, on every rank, on any number of ranks."""
+        self.task.load_dense_state(self.model, state["model"])
+        self._optimizer.load_state_dict(state["optimizer"])
+
+    def close(self) -> None:
+        """Detach from the model's parameters, and end the task's threads."""
+        self._reducer.close()
+        self.task.close()
+
+    def __enter__(self) -> "Trainer":
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    def _train_steps(self, epoch: int, steps: range, after_step: Callable[[int], None] | None) -> None:
+        self.model.train()
+        with self.task.minibatches(epoch, steps) as minibatches:
+            for step in steps:
+                # Before the minibatch is asked for: its lookups find tables that learn at this rate.
+                self._set_learning_rates(epoch, step)
+                self._loss += self._learn(next(minibatches), epoch, step)
+                if after_step is not None:
+                    after_step(step + 1)
+
+    def _learn(self, minibatch: Any, epoch: int, step: int) -> float:
+        """Take a step on a minibatch; the loss summed over this rank's samples. Collective."""
+        group = self._group_of(step)
+        is_last = step + 1 == group.stop
+        if step == group.start:
+            self._reducer.start()
+        with self._forward_mode(epoch, step):
+            loss = self.task.loss(minibatch, epoch, step)
+        value = 0.0
+        if loss is not None:
+            samples = sum(self.task.global_batch_size(epoch, member) for member in group)
+            with self.stopwatch.measure("backward"), self._reducer.holding(not is_last):
+                (loss / samples).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+            value = loss.item()
+        if not is_last:
+            return value
+        with self.stopwatch.measure("wait"):
+            self._reducer.finish()
+        with self.stopwatch.measure("update"):
+            if self.options.clip_norm:
+                nn.utils.clip_grad_norm_(self._dense, self.options.clip_norm)
+            self._optimizer.step()
+            self.task.update()
+        return value
+
+    @contextlib.contextmanager
+    def _forward_mode(self, epoch: int, step: int) -> Iterator[None]:
+        with contextlib.ExitStack() as modes:
+            if self.options.autocast == "bf16":
+                modes.enter_context(torch.autocast(self._device.type, torch.bfloat16))
+            if self._draws:
+                key = stream_key(self.seed, Stream.DROPOUT, epoch, step, self.world.rank)
+                modes.enter_context(seeded_generator(key, self._device))
+            yield
+
+    def _group_of(self, step: int) -> range:
+        """The steps whose gradients are added up with those of this one."""
+        start = step - step % self.options.accumulate
+        return range(start, min(start + self.options.accumulate, self.steps_per_epoch))
+
+    def _set_learning_rates(self, epoch: int, step: int) -> None:
+        steps = self.steps_per_epoch
+        factor = learning_rate_factor(self.options.schedule, epoch * steps + step, self.options.epochs * steps)
+        for group in self._optimizer.param_groups:
+            group["lr"] = self.options.learning_rate * factor
+        self.task.scale_learning_rate(factor)
+
+    # ---------------------------------------------------------------------------------------------------------- a run
+
+    def evaluate(self, *splits: str) -> dict[str, dict[str, float]]:
+        """Measure the model. Collective.
+
+        Args:
+            splits: "train", "validation" or "test"; none: validation and test.
+
+        Returns:
+            For each of them that has samples, values by name; the same on every rank. The model is left in evaluation
+            mode.
+        """
+        return self.task.evaluate(splits or ("validation", "test"))
+
+    def fit(
+        self,
+        *,
+        run_folder: Path | str | None = None,
+        resume: Literal["auto"] | bool = False,
+        fit: FitOptions | None = None,
+        name: str = "run",
+        settings: Mapping[str, Any] | None = None,
+        decisive: Mapping[str, Any] | None = None,
+        trace: bool = False,
+        **changes: Any,
+    ) -> TrainingResult:
+        """Train all epochs: evaluate, print, write records and checkpoints into a run folder. Collective.
+
+        Args:
+            run_folder: where; None for the next free ``runs/<name>-<n>``.
+            resume: whether to go on with the run in that folder, from its latest intact checkpoint; "auto": where there
+                is one.
+            fit: when to measure, stop and save.
+            changes: fields of `FitOptions` that take the place of those in `fit`.
+            name: of the run, for its folder and its plot.
+            settings: all of the run, nested dictionaries for recipe.toml; None: the trainer's options.
+            decisive: those that the outcome depends on: a run is resumed under the same only. None: `settings`.
+            trace: whether to write a timeline of the first epochs (`windrow.training.timeline`).
+
+        Returns:
+            The figures at the best validation epoch, the same on every rank.
+
+        Raises:
+            StoreError: the folder is in use or cannot be written; the checkpoint is damaged, or of another run.
+            DataError: the loss became NaN or infinite.
+        """
+        described = dict(settings) if settings is not None else self._described()
+        run = _Run(self, _changed(fit or FitOptions(), changes), dict(decisive) if decisive is not None else described)
+        folder = None if run_folder is None else Path(run_folder)
+        if resume and folder is None:
+            raise RecipeError("resume needs the folder of the run: give run_folder")
+        if resume == "auto":
+            there = RunFolder(folder).recipe_file.is_file() if self.world.rank == 0 and folder is not None else False
+            resume = self.world.broadcast_object(there, root=0, stage="run folder")
+        if resume:
+            assert folder is not None
+            run.restore(folder)
+        # No rank makes a run folder until every rank has found its part of the data right.
+        self.world.barrier(stage="ready")
+        return run.finish(folder, resumed=bool(resume), name=name, settings=described, trace=trace)
+
+    def call(self, method: str, *arguments: Any) -> None:
+        """Call a method of every callback."""
+        for callback in self._callbacks:
+            getattr(callback, method)(self, *arguments)
+
+    def _described(self) -> dict[str, Any]:
+        return {"seed": self.seed, "training": dataclasses.asdict(self.options)}
+
+
+class _Run:
+    """One call of `Trainer.fit` on one rank, and how far it is."""
+
+    def __init__(self, trainer: Trainer, options: FitOptions, decisive: Mapping[str, Any]) -> None:
+        self._trainer = trainer
+        self._world = trainer.world
+        self._task = trainer.task
+        self._options = options
+        self._decisive = decisive
+        accumulate = trainer.options.accumulate
+        if options.checkpoint_every_steps % accumulate:
+            raise RecipeError(
+                f"checkpoint_every_steps = {options.checkpoint_every_steps}: must be a multiple of training.accumulate "
+                f"= {accumulate}, or gradients that wait would be lost"
+            )
+        self._stopping = EarlyStopping(
+            patience=options.patience or None, higher_is_better=self._task.higher_is_better
+        )
+        # Of the epoch that is under way: what was done of it before this process began.
+        self._first_step = 0
+        self._loss_before = 0.0
+        self._cost_before = EpochCost()
+
+    def restore(self, folder: Path) -> None:
+        """Go back to the latest checkpoint of a run. Collective."""
+        if self._world.rank == 0:
+            open_run_folder(folder)
+        checkpoint = load_together(self._world, RunFolder(folder).checkpoint_folder, self._check)
+        state, header = checkpoint.state, checkpoint.header
+        self._trainer.load_state_dict(state["trainer"])
+        tables = self._task.local_tables()
+        if tables is not None:
+            restore_tables(checkpoint, tables)
+        self._stopping.load_state_dict(state["early_stopping"])
+        self._trainer.finished_epochs, self._first_step = header.position
+        self._loss_before = state["loss"]
+        self._cost_before = EpochCost.from_dict(state["cost"])
+        if self._world.rank == 0:
+            for message in checkpoint.damaged:
+                print(f"windrow: skipped a damaged checkpoint: {message}")
+            step = f" and {self._first_step} steps" if self._first_step else ""
+            print(f"windrow: resuming after epoch {self._finished}{step} from {checkpoint.path}")
+
+    def finish(
+        self, folder: Path | None, *, resumed: bool, name: str, settings: Mapping[str, Any], trace: bool
+    ) -> TrainingResult:
+        """Run the epochs that are left. Collective."""
+        trainer = self._trainer
+        result = None
+        with contextlib.ExitStack() as open_until_the_end:
+            progress = open_until_the_end.enter_context(make_progress(rank=self._world.rank))
+            for line in self._task.opening_lines():
+                progress.write(line)
+            journal: Journal | None = None
+            if self._world.rank == 0:
+                journal = open_until_the_end.enter_context(
+                    Journal(
+                        name,
+                        settings,
+                        folder,
+                        resumed=resumed,
+                        finished_epochs=self._finished,
+                        shown_figures=self._task.shown_figures,
+                        placement=self._task.placement(),
+                    )
+                )
+            path = self._world.broadcast_object(
+                None if journal is None else journal.folder.path, root=0, stage="run folder"
+            )
+            trainer.run_folder = RunFolder(path)
+            timeline: Timeline | None = None
+            if trace:
+                timeline = open_until_the_end.enter_context(
+                    Timeline(
+                        self._world,
+                        trainer.stopwatch,
+                        self._task.data,
+                        trainer.run_folder.trace_file,
+                        say=progress.write,
+                    )
+                )
+            trainer.call("on_start")
+            while not self._is_over():
+                record, ranks, improved = self._one_epoch(progress)
+                if journal is not None:
+                    for line in journal.append(record, ranks):
+                        progress.write(line)
+                trainer.call("on_epoch", record)
+                if self._is_due(self._options.checkpoint_every_epochs) or improved:
+                    self._save(best=improved)
+                if timeline is not None:
+                    timeline.epoch_finished(self._finished)
+            if journal is not None:
+                result = journal.conclude()
+            result = self._world.broadcast_object(result, root=0, stage="result")
+            assert result is not None
+            trainer.call("on_end", result)
+        return result
+
+    @property
+    def _finished(self) -> int:
+        return self._trainer.finished_epochs
+
+    def _is_over(self) -> bool:
+        stopped = self._stopping.should_stop or self._trainer.should_stop
+        return stopped or self._finished >= self._trainer.options.epochs
+
+    def _is_due(self, every_epochs: int) -> bool:
+        return self._is_over() or self._finished % every_epochs == 0
+
+    def _one_epoch(self, progress: Progress) -> tuple[EpochRecord, tuple[RankCost, ...], bool]:
+        trainer, task = self._trainer, self._task
+        started = time.perf_counter()
+        assert self._world.meter is not None
+        self._world.meter.reset()
+        trainer.stopwatch.reset()
+        progress.start(f"epoch {self._finished + 1}", trainer.steps_per_epoch - self._first_step)
+        every = self._options.checkpoint_every_steps
+
+        def after_step(done: int) -> None:
+            progress.advance()
+            trainer.call("on_step", done)
+            if every and done % every == 0 and done < trainer.steps_per_epoch:
+                self._save(step=done, started=started)
+
+        loss = trainer.train_epoch(
+            self._finished, first_step=self._first_step, loss_before=self._loss_before, after_step=after_step
+        )
+        progress.finish()
+        training_seconds = self._cost_before.seconds + time.perf_counter() - started
+        traffic = own_traffic(self._world, task.traffic())
+        trainer.finished_epochs += 1
+        values: Mapping[str, Mapping[str, float]] = {}
+        if self._is_due(self._options.evaluate_every):
+            with trainer.stopwatch.measure("evaluate"):
+                values = trainer.evaluate()
+        metric = task.metric
+        improved = "validation" in values and self._stopping.update(self._finished, values["validation"][metric])
+        cost = self._cost_so_far(started, traffic)
+        shares = {
+            "share of rows found at home": home_share([cost]),
+            "hit rate of the cache": cache_hit_rate([cost]),
+            "share of time in communication": communication_share(cost.ranks),
+        }
+        record = EpochRecord(
+            epoch=self._finished,
+            step=self._finished * trainer.steps_per_epoch,
+            loss=loss,
+            learning_rate=trainer.learning_rate,
+            metric=metric,
+            higher_is_better=task.higher_is_better,
+            validation=values.get("validation", {}).get(metric),
+            test=values.get("test", {}).get(metric),
+            figures={
+                **_named_figures(values, metric),
+                "samples per second": task.samples_per_epoch / training_seconds,
+                **{name: share for name, share in shares.items() if share is not None},
+            },
+            seconds=cost.seconds,
+            stage_seconds=cost.stage_seconds,
+            rows_fetched=cost.rows_fetched,
+            bytes_fetched=cost.bytes_fetched,
+        )
+        self._first_step, self._loss_before, self._cost_before = 0, 0.0, EpochCost()
+        return record, cost.ranks, improved
+
+    def _cost_so_far(self, started: float, traffic: EpochCost) -> EpochCost:
+        """What the epoch has cost since its beginning, on all ranks, those of an earlier start too. Collective."""
+        time_taken = own_time(time.perf_counter() - started, self._trainer.stopwatch.seconds)
+        return self._cost_before + gather_cost(self._world, traffic + time_taken)
+
+    def _save(self, *, best: bool = False, step: int = 0, started: float = 0.0) -> None:
+        """Write a checkpoint, at the end of an epoch or after some of its steps. Collective."""
+        loss, cost = 0.0, EpochCost()
+        if step:
+            loss = self._trainer.loss_so_far()
+            cost = self._cost_so_far(started, own_traffic(self._world, self._task.traffic()))
+        header = CheckpointHeader(
+            recipe=self._decisive,
+            data_fingerprint=self._task.fingerprint,
+            epoch=self._finished,
+            step=step,
+            world_size=self._world.size,
+            best=best,
+        )
+        state = {
+            "trainer": self._trainer.state_dict(),
+            "early_stopping": self._stopping.state_dict(),
+            "loss": loss,
+            "cost": cost.to_dict(),
+        }
+        folder = self._trainer.run_folder.checkpoint_folder
+        save_together(
+            self._world, folder, header, state, self._task.local_tables(), keep=self._options.keep_checkpoints
+        )
+        self._trainer.call("on_checkpoint", folder)
+
+    def _check(self, header: CheckpointHeader) -> None:
+        check_fits(
+            header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data
+        )
+        self._task.check_world_size(header.world_size)
+
+
+def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, float]:
+    """What an evaluation found beside the metric: "test log loss" and the like."""
+    return {
+        f"{split} {name.replace('_', ' ')}": value
+        for split, figures in values.items()
+        for name, value in figures.items()
+        if name != metric
+    }
+
+
+def _changed(options: Any, changes: Mapping[str, Any]) -> Any:
+    """Options with some fields changed: RecipeError for a name that is none of theirs."""
+    known = [field.name for field in dataclasses.fields(options)]
+    for name in changes:
+        if name not in known:
+            raise RecipeError(f"there is no option {name!r}: choose from {', '.join(known)}")
+    return dataclasses.replace(options, **changes)
+
+
+def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOptions:
+    if isinstance(wire, WireOptions):
+        return wire
+    if wire is None:
+        return WireOptions()
+    # Gradients of rows travel back where rows are learnt, which are in tables.
+    chosen: Any = {"vectors": wire, "sums": wire}
+    return WireOptions(**chosen, **({"gradients": wire} if tables else {}))
+
+
+def _refuse_batch_norm(model: nn.Module) -> None:
+    for name, module in model.named_modules():
+        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+            raise RecipeError(
+                f"{name or 'the model'} is {type(module).__name__}: its statistics, and with them the answer, would "
+                "differ between ranks. Use nn.LayerNorm"
+            )
+
+
+def _copy_from_rank_0(world: World, state: Mapping[str, Tensor]) -> None:
+    """Make weights and buffers equal on all ranks, in place. Collective."""
+    if world.size == 1:
+        return
+    found = {name: value.cpu() for name, value in state.items()} if world.rank == 0 else None
+    wanted = world.broadcast_object(found, root=0, stage="weights")
+    if {name: value.shape for name, value in wanted.items()} != {name: value.shape for name, value in state.items()}:
+        raise RecipeError(f"rank {world.rank} has a model of another shape than rank 0: make the same on all ranks")
+    with torch.no_grad():
+        for name, value in state.items():
+            value.copy_(wanted[name])
+
+
+def _make_optimizer(parameters: Sequence[nn.Parameter], options: TrainingOptions) -> torch.optim.Optimizer:
+    kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
+    kind: Callable[..., torch.optim.Optimizer] = kinds[options.optimizer]
+    # An optimiser of nothing is refused by torch.
+    return kind(parameters or [nn.Parameter(torch.empty(0))], lr=options.learning_rate, weight_decay=options.weight_decay)
