@@ -38,10 +38,10 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.synthetic import power_law_communities
 from windrow.launch.benchmark_result import Aim, Comparison, Findings, Measurement, Table
 from windrow.launch.cluster.network import CLUSTER_VARIABLE, INTERFACE, host_address
-from windrow.launch.graph_job import GraphJob
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.launch.recipe import make_recipe
+from windrow.launch.training import make_trainer
 from windrow.partition.options import PartitionOptions
 from windrow.partition.store import PartitionStore
 
@@ -318,17 +318,17 @@ def train_windrow(task: Mapping[str, Any]) -> dict[str, Any]:
     recipe = make_recipe(settings, source="dgl_distributed", base=Path())
     epochs = []
     with connect("mpi", deadline_s=300) as world:
-        job = GraphJob(world, recipe, torch.device("cpu"))
+        trainer = make_trainer(world, recipe, torch.device("cpu"))
         for epoch in range(task["epochs"]):
             world.barrier(stage="start")
             received, start = bytes_received(), time.perf_counter()
-            loss = job.trainer.train_epoch(epoch, first_step=0, loss_before=0.0, after_step=lambda _: None)
+            loss = trainer.train_epoch(epoch)
             mine = (time.perf_counter() - start, bytes_received() - received)
             seconds, on_links = zip(*world.all_gather_object(mine, stage="measured"), strict=True)
             epochs.append(
-                {"seconds": max(seconds), "loss": loss, "bytes": sum(on_links), "steps": job.trainer.steps_per_epoch}
+                {"seconds": max(seconds), "loss": loss, "bytes": sum(on_links), "steps": trainer.steps_per_epoch}
             )
-        job.close()
+        trainer.close()
     return {"epochs": epochs}
 
 

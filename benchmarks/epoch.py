@@ -32,11 +32,11 @@ from windrow.comm.random import hash_ids, stream_key
 from windrow.gnn.graph import Graph
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import SamplerOptions
-from windrow.gnn.task import TrainingOptions
+from windrow.gnn.task import NodeTask
 from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.book import PartitionBook
+from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark_result import Comparison
@@ -144,12 +144,13 @@ def windrow_epochs(graph: Graph, stages: list[dict[str, float]]) -> Epoch:
     """Our epochs, one after another, on one rank; the stage times of each are added to `stages`."""
     options = ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS), dropout=DROPOUT)
     book = PartitionBook.from_assignment(np.zeros(graph.num_vertices, np.int32), 1)
-    trainer = MinibatchTrainer(
+    trainer = Trainer(
         Loopback.single(),
-        PartitionedGraph.from_graph(graph, book, 0),
         build_model(options, in_features=FEATURES, out_features=CLASSES, seed=SEED),
-        sampler_options=SamplerOptions(fanouts=FANOUTS),
-        options=TrainingOptions(epochs=1000, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE),
+        NodeTask(PartitionedGraph.from_graph(graph, book, 0), FANOUTS),
+        epochs=1000,
+        batch_size=BATCH_SIZE,
+        learning_rate=LEARNING_RATE,
         seed=SEED,
     )
 

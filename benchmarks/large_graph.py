@@ -30,11 +30,12 @@ from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.synthetic import power_law_communities
-from windrow.gnn.task import TrainingOptions
+from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.partitioning import graph_to_store
 from windrow.partition import PartitionOptions
 from windrow.training.terminal import Progress
+from windrow.training.trainer import Trainer
 
 RANKS = 2
 VERTICES, SHORT_VERTICES = 10_000_000, 1_000_000
@@ -148,20 +149,14 @@ def train(task: Mapping[str, Any], watch: MemoryWatch) -> dict[str, Any]:
             del needed, missing
             world.barrier(stage="ranked")
         with stages.stage("fill cache"):
-            trainer = MinibatchTrainer(
-                world,
-                graph,
-                build_model(
-                    ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS)),
-                    in_features=graph.features.shape[1],
-                    out_features=graph.outputs,
-                    seed=SEED,
-                ),
-                sampler_options=SamplerOptions(fanouts=FANOUTS),
-                options=TrainingOptions(epochs=1, batch_size=BATCH_SIZE),
+            model = build_model(
+                ModelOptions(kind="graphsage", hidden=HIDDEN, num_layers=len(FANOUTS)),
+                in_features=graph.features.shape[1],
+                out_features=graph.num_outputs,
                 seed=SEED,
-                cached_ids=torch.from_numpy(cached),
             )
+            nodes = NodeTask(graph, FANOUTS, cached_ids=torch.from_numpy(cached))
+            trainer = Trainer(world, model, nodes, epochs=1, batch_size=BATCH_SIZE, seed=SEED)
             assert trainer.steps_per_epoch == STEPS
             world.barrier(stage="filled")
         world.meter = meter = Meter()

@@ -23,11 +23,11 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.readers import GraphOptions, read_graph
-from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
-from windrow.gnn.task import TrainingOptions
+from windrow.gnn.task import NodeTask
 from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.partition import PartitionBook, PartitionOptions, partition_graph
+from windrow.training.trainer import Trainer
 
 DATA = Path(__file__).parent.parent / "examples" / "data" / "tolokers.npz"
 STEPS = 20
@@ -59,17 +59,11 @@ def metis_book(graph: Graph, num_parts: int) -> PartitionBook:
     return PartitionBook.from_assignment(assignment, num_parts)
 
 
-def make_trainer(
-    world: World, graph: PartitionedGraph, options: ModelOptions, fanouts: tuple[int, ...]
-) -> MinibatchTrainer:
+def make_trainer(world: World, graph: PartitionedGraph, options: ModelOptions, fanouts: tuple[int, ...]) -> Trainer:
     """The trainer that is to give the same losses everywhere."""
-    return MinibatchTrainer(
-        world,
-        graph,
-        build_model(options, in_features=graph.features.shape[1], out_features=graph.outputs, seed=SEED),
-        sampler_options=SamplerOptions(fanouts=fanouts, order="global"),
-        options=TrainingOptions(epochs=5, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE),
-        seed=SEED,
+    model = build_model(options, in_features=graph.features.shape[1], out_features=graph.num_outputs, seed=SEED)
+    return Trainer(
+        world, model, NodeTask(graph, fanouts), epochs=5, batch_size=BATCH_SIZE, learning_rate=LEARNING_RATE, seed=SEED
     )
 
 
@@ -84,7 +78,7 @@ def losses_of(
         epoch, step = divmod(number, trainer.steps_per_epoch)
         total = torch.tensor(trainer.train_step(epoch, step), dtype=torch.float64)
         world.all_reduce(total, stage="loss")
-        losses.append(float(total) / trainer.global_batch_size(epoch, step))
+        losses.append(float(total) / trainer.task.global_batch_size(epoch, step))
     trainer.close()
     return losses
 

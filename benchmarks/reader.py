@@ -31,7 +31,8 @@ from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
-from windrow.recsys.task import TrainingOptions
+from windrow.recsys.task import RecommendationTask
+from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark_result import Comparison
@@ -195,13 +196,12 @@ def waiting_shares(store: LogStore) -> list[float]:
     shape = ModelOptions(bottom=(256,), top=(256, 128))
     dims = dict.fromkeys(bags.embedding_names, options.dim)
     model = build_model(shape, num_dense=len(store.dense), pooled_dims=dims, seed=0)
-    trainer = RecommendationTrainer(
+    trainer = Trainer(
         Loopback.single(),
         Recommender(bags, None, model),
-        BatchReader(store, "train", rank=0, size=1, batch_size=BATCH_SIZE),
-        options=TrainingOptions(epochs=2, batch_size=BATCH_SIZE),
-        table_learning_rate=options.learning_rate,
-        seed=0,
+        RecommendationTask(BatchReader(store, "train", rank=0, size=1, batch_size=BATCH_SIZE)),
+        epochs=2,
+        batch_size=BATCH_SIZE,
     )
     shares = []
     for epoch in range(2):

@@ -67,20 +67,15 @@ def work(task: Mapping[str, Any]) -> object:
     """Train one variant from one seed; the test AUC after each epoch."""
     from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
     from windrow.launch.recommendation_job import click_parts
+    from windrow.recsys.task import RecommendationTask
+    from windrow.training.trainer import Trainer
 
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     world = Loopback.single()
     recipe = recipe_of(Path(task["folder"]), task["variant"], task["seed"])
     parts = click_parts(world, recipe, torch.device("cpu"))
-    trainer = RecommendationTrainer(
-        world,
-        parts.recommender,
-        parts.source,
-        options=recipe.training,
-        table_learning_rate=recipe.tables.learning_rate,
-        seed=task["seed"],
-    )
+    trainer = Trainer(world, parts.recommender, RecommendationTask(parts.source), recipe.training, seed=task["seed"])
     found = []
     for epoch in range(task["epochs"]):
         trainer.train_epoch(epoch)

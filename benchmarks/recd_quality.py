@@ -46,8 +46,9 @@ from windrow.recsys.ranking_evaluation import NextItemEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.task import TrainingOptions
+from windrow.recsys.task import RecommendationTask
 from windrow.training.schedule import EarlyStopping
+from windrow.training.trainer import Trainer
 
 SHUFFLED, CLUSTERED, IN_FULL = "shuffled", "clustered", "clustered_in_full"
 SHUFFLED_HALVED, CLUSTERED_HALVED = "shuffled_halved", "clustered_halved"
@@ -157,9 +158,14 @@ def work(task: Mapping[str, Any]) -> object:
         generator=torch.Generator().manual_seed(seed),
     )
     recommender = Recommender(None, tables, model)
-    options = TrainingOptions(epochs=EPOCHS, batch_size=batch_size, learning_rate=LEARNING_RATE)
-    trainer = RecommendationTrainer(
-        world, recommender, source, options=options, table_learning_rate=TABLE_LEARNING_RATE, seed=seed
+    trainer = Trainer(
+        world,
+        recommender,
+        RecommendationTask(source),
+        epochs=EPOCHS,
+        batch_size=batch_size,
+        learning_rate=LEARNING_RATE,
+        seed=seed,
     )
 
     def measure(split: str) -> dict[str, float]:

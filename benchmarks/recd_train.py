@@ -37,7 +37,10 @@ from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
+from windrow.recsys.recommender import collections_of
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
+from windrow.recsys.task import RecommendationTask
+from windrow.training.trainer import Trainer
 
 HOSTS = 4
 RATE = "1gbit"
@@ -126,14 +129,7 @@ class Epochs:
     def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
         self.world = world
         parts = click_parts(world, recipe, torch.device("cpu"))
-        self.trainer = RecommendationTrainer(
-            world,
-            parts.recommender,
-            parts.source,
-            options=recipe.training,
-            table_learning_rate=recipe.tables.learning_rate,
-            seed=SEED,
-        )
+        self.trainer = Trainer(world, parts.recommender, RecommendationTask(parts.source), recipe.training, seed=SEED)
         self.epoch = 0
         self.loss = 0.0
         self.moved: dict[str, float] = {}
@@ -166,7 +162,7 @@ def work(task: Mapping[str, Any]) -> object:
             name: Epochs(world, recipe_of(folder, scale, task["model"], switches))
             for name, switches in VARIANTS.items()
         }
-        samples = runs[PLAIN].trainer.samples_per_epoch
+        samples = runs[PLAIN].trainer.task.samples_per_epoch
         compared = compare(
             {name: Variant(run=run, rows=samples) for name, run in runs.items()},
             baseline=PLAIN,
@@ -216,13 +212,13 @@ def predicted(world: World, scale: Scale, recipe: RecommendationRecipe, run: Epo
     )
     steps = run.trainer.steps_per_epoch
     # The last batch of an epoch is smaller: the mean one stands for all.
-    mean_batch = run.trainer.samples_per_epoch / steps
+    mean_batch = run.trainer.task.samples_per_epoch / steps
     with reader.batches(0) as batches:
         survey = survey_log(
             store, islice(batches, 1), batch_size=round(mean_batch), lanes=HOSTS, size=world.size, transforms=transforms
         )
     moved = Cost()
-    for collection in run.trainer.recommender.collections():
+    for collection in collections_of(run.trainer.model):
         samples = mean_batch / world.size
         held = {name: (samples, samples * survey.mean_length(name)) for name in survey.features}
         for group in collection.groups:

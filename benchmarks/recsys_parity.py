@@ -149,7 +149,7 @@ def losses_of(world: World, plan: Plan, optimizer: Optimizer) -> list[float]:
     options = TableOptions(dim=DIM, optimizer=optimizer, learning_rate=TABLE_RATE, eps=EPS)
     bags = EmbeddingBagCollection(configs(), world=world, plan=plan, optimizer=options, seed=SEED)
     recommender = Recommender(bags, None, dense_model())
-    reducer = GradientReducer(world, recommender.reduced_parameters())
+    reducer = GradientReducer(world, [*bags.replicated_parameters(), *recommender.model.parameters()])
     dense = torch.optim.Adagrad(recommender.model.parameters(), lr=DENSE_RATE, eps=EPS)
     losses = []
     for step in range(STEPS):
@@ -159,7 +159,7 @@ def losses_of(world: World, plan: Plan, optimizer: Optimizer) -> list[float]:
         (loss / SAMPLES).backward()
         reducer.finish()
         dense.step()
-        recommender.step_tables()
+        bags.step()
         total = loss.detach().double()
         losses.append(float(world.all_reduce(total, stage="loss")) / SAMPLES)
     return losses

@@ -32,14 +32,14 @@ from windrow.gnn.demand import demand_of
 from windrow.gnn.models import ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import PipelineOptions
-from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import count_steps
 from windrow.gnn.synthetic import power_law_communities
-from windrow.gnn.task import TrainingOptions
+from windrow.gnn.task import NodeTask
 from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
 from windrow.partition.options import PartitionOptions
+from windrow.training.trainer import Trainer
 
 if TYPE_CHECKING:
     from windrow.launch.benchmark_result import Comparison
@@ -111,7 +111,7 @@ def make_trainer(
     *,
     depth: int,
     alpha: float,
-) -> MinibatchTrainer:
+) -> Trainer:
     """One variant; all of them learn the same. The cache keeps what minibatches need most probably."""
     if alpha >= HOSTS - 1:
         first, last = graph.own_range
@@ -123,25 +123,17 @@ def make_trainer(
     model = build_model(
         ModelOptions(kind="graphsage", hidden=256, num_layers=3, dropout=0.5),
         in_features=FEATURES,
-        out_features=graph.outputs,
+        out_features=graph.num_outputs,
         seed=SEED,
     )
-    return MinibatchTrainer(
-        world,
-        graph,
-        model,
-        sampler_options=SamplerOptions(fanouts=FANOUTS, order="local", storage="fp16"),
-        options=TrainingOptions(epochs=EPOCHS, batch_size=scale.batch_size),
-        seed=SEED,
-        pipeline=PipelineOptions(depth=depth),
-        cached_ids=cached,
-    )
+    task = NodeTask(graph, FANOUTS, order="local", cached_ids=cached, pipeline=PipelineOptions(depth=depth))
+    return Trainer(world, model, task, epochs=EPOCHS, batch_size=scale.batch_size, seed=SEED)
 
 
 class Epochs:
     """Epoch after epoch of one variant, and what each has cost."""
 
-    def __init__(self, world: World, trainer: MinibatchTrainer) -> None:
+    def __init__(self, world: World, trainer: Trainer) -> None:
         self.world = world
         self.trainer = trainer
         self.epoch = 0

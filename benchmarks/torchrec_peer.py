@@ -288,7 +288,8 @@ def windrow_epoch(setting: Setting, world: World, plan: Plan, batches: list[Batc
     from windrow.recsys.recommender import Recommender
     from windrow.recsys.sharded.pooled import EmbeddingBagCollection
     from windrow.recsys.tables.options import EmbeddingBagConfig, TableOptions
-    from windrow.recsys.task import TrainingOptions
+    from windrow.recsys.task import RecommendationTask
+    from windrow.training.trainer import Trainer
 
     options = TableOptions(dim=DIM, optimizer="rowwise_adagrad", learning_rate=TABLE_RATE)
     bags = EmbeddingBagCollection(
@@ -301,12 +302,13 @@ def windrow_epoch(setting: Setting, world: World, plan: Plan, batches: list[Batc
         optimizer=options,
         seed=SEED,
     )
-    trainer = RecommendationTrainer(
+    trainer = Trainer(
         world,
         Recommender(bags, None, dense_model(setting)),
-        RepeatedBatches(world, batches, steps),
-        options=TrainingOptions(epochs=1000, optimizer="adagrad", learning_rate=DENSE_RATE),
-        table_learning_rate=TABLE_RATE,
+        RecommendationTask(RepeatedBatches(world, batches, steps)),
+        epochs=1000,
+        optimizer="adagrad",
+        learning_rate=DENSE_RATE,
         seed=SEED,
     )
     return lambda: trainer.train_epoch(0)

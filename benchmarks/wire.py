@@ -30,6 +30,8 @@ from windrow.launch.recommendation_recipe import RecommendationRecipe, make_reco
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
+from windrow.recsys.task import RecommendationTask
+from windrow.training.trainer import Trainer
 
 HOSTS, RATE = 4, "1gbit"
 PLAIN, SHORT, SHORTEST = "float32", "bfloat16 vectors and gradients", "bfloat16 sums too"
@@ -77,16 +79,15 @@ class Run:
         self._world = world
         self._epoch = 0
         self._parts = click_parts(world, recipe, torch.device("cpu"))
-        self._trainer = RecommendationTrainer(
+        self._trainer = Trainer(
             world,
             self._parts.recommender,
-            self._parts.source,
-            options=recipe.training,
-            table_learning_rate=recipe.tables.learning_rate,
+            RecommendationTask(self._parts.source),
+            recipe.training,
             wire=recipe.wire,
             seed=recipe.run.seed,
         )
-        self.samples = self._trainer.samples_per_epoch
+        self.samples = self._trainer.task.samples_per_epoch
         self.num_bytes = 0.0
 
     def __call__(self) -> None:

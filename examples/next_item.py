@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
+import windrow as wr
 from windrow import recsys
-from windrow.comm.connect import connect
 from windrow.partition.tables import plan_with_planner
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.sampling import NegativeSampler
@@ -41,28 +41,24 @@ def main(epochs: int, everything: Sessions) -> None:
     counts = np.bincount(everything.clicks.values)
     sessions, last = everything.split(len(everything.clicks) // 10)
     negatives = NegativeSampler(counts, NEGATIVES, exponent=0.5, seed=SEED)
-    with connect() as world:
+    with wr.connect() as world:
         reader = SessionReader(
             sessions, rank=world.rank, size=world.size, batch_size=BATCH_SIZE, negatives=negatives, seed=SEED,
             order="sessions", deduplicated=True,
         )  # fmt: skip
-        configs, options = next_item_tables(len(counts), DIM), recsys.TableOptions(dim=DIM)
+        configs, options = next_item_tables(len(counts), DIM), recsys.TableOptions(dim=DIM, learning_rate=TABLE_RATE)
         plan = plan_with_planner("row_wise", recsys.table_specs(configs, options), world.size)
-        tables = recsys.EmbeddingCollection(configs, world=world, plan=plan, groups=[[ITEM]], seed=SEED)
+        tables = recsys.EmbeddingCollection(
+            configs, world=world, plan=plan, groups=[[ITEM]], optimizer=options, seed=SEED
+        )
         correction = torch.from_numpy(negatives.log_probabilities())
         model = NextItem(DIM, log_probabilities=correction, generator=torch.Generator().manual_seed(SEED))
         recommender = recsys.Recommender(None, tables, model)
-        training = recsys.TrainingOptions(epochs=epochs, learning_rate=0.003)
-        trainer = recsys.RecommendationTrainer(
-            world, recommender, reader, options=training, table_learning_rate=TABLE_RATE, seed=SEED
-        )
         test = {"test": last.samples(np.arange(last.num_samples))}
         evaluator = NextItemEvaluator(world, recommender, test, num_items=len(counts), k=5, deduplicated=True)
-        for epoch in range(epochs):
-            loss = trainer.train_epoch(epoch)
-            figures = ", ".join(f"{name} {value:.3f}" for name, value in evaluator.evaluate()["test"].items())
-            if world.rank == 0:
-                print(f"epoch {epoch + 1}: loss {loss:.3f}, {figures}")
+        task = recsys.RecommendationTask(reader, evaluator)
+        with wr.Trainer(world, recommender, task, epochs=epochs, learning_rate=0.003, seed=SEED) as trainer:
+            trainer.fit(name="next_item")
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Train on a graph that is already in memory, and get the predictions back in its own order.
+"""Train a model of one's own on a graph that is already in memory, and get the predictions back in its own order.
 
     python -P examples/own_graph.py
     mpirun -n 2 python -P examples/own_graph.py --epochs 5
@@ -8,31 +8,19 @@ Features are noise with a weak hint of the village, so that a model has to liste
 """
 
 import argparse
+from collections.abc import Sequence
 
 import torch
+from torch import Tensor, nn
 
-from windrow.comm.connect import connect
-from windrow.gnn import (
-    EvaluationOptions,
-    Evaluator,
-    Graph,
-    MinibatchTrainer,
-    ModelOptions,
-    PartitionedGraph,
-    SamplerOptions,
-    SplitOptions,
-    TrainingOptions,
-    assemble_graph,
-    build_model,
-    gather_predictions,
-    infer_exactly,
-)
-from windrow.partition import PartitionBook, PartitionOptions, partition_graph
+import windrow as wr
+from windrow import gnn
+from windrow.gnn.message_passing import Block
 
 VILLAGES, PEOPLE = 5, 200
 
 
-def make_graph() -> Graph:
+def make_graph() -> gnn.Graph:
     """Edges, features and labels as tensors; the same on every rank, because the generator's seed is."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(VILLAGES * PEOPLE) % VILLAGES
@@ -42,35 +30,48 @@ def make_graph() -> Graph:
     destinations = (sources + steps + strangers) % (VILLAGES * PEOPLE)
     hints = torch.eye(VILLAGES).repeat(1, 4)[labels]
     features = 0.5 * hints + torch.randn(len(labels), 4 * VILLAGES, generator=generator)
-    split = SplitOptions(kind="fractions", train_fraction=0.3, validation_fraction=0.2)
-    return assemble_graph(
+    split = gnn.SplitOptions(kind="fractions", train_fraction=0.3, validation_fraction=0.2)
+    return gnn.assemble_graph(
         sources, destinations, len(labels), features=features, labels=labels, random_split_options=split
     )
 
 
+class MeanOfNeighbours(nn.Module):
+    """Plain torch: each layer adds up a vertex's own row and the mean of its neighbours' rows."""
+
+    def __init__(self, num_features: int, hidden: int, num_outputs: int) -> None:
+        super().__init__()
+        self.own = nn.ModuleList([nn.Linear(num_features, hidden), nn.Linear(hidden, num_outputs)])
+        self.others = nn.ModuleList([nn.Linear(num_features, hidden), nn.Linear(hidden, num_outputs)])
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        """Outputs of the last block's destinations, from the rows of the first block's sources."""
+        for number, block in enumerate(blocks):
+            source, destination = block.edge_index
+            mean = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, destination, x[source])
+            mean = mean / block.degrees.clamp(min=1).unsqueeze(1)
+            x = self.own[number](x[: block.num_dst]) + self.others[number](mean)
+            x = x.relu() if number == 0 else x
+        return x
+
+
+def accuracy(scores: Tensor, labels: Tensor) -> float:
+    """Share of vertices whose village is found."""
+    return float((scores.argmax(1) == labels).float().mean())
+
+
 def main(epochs: int) -> None:
     """Every rank runs this."""
-    with connect() as world:
-        graph = make_graph()
-        csc, ids = (graph.indptr.numpy(), graph.indices.numpy()), graph.train_ids.numpy()
-        parts = partition_graph(*csc, PartitionOptions(num_parts=world.size, method="fennel"), train_ids=ids)
-        book = PartitionBook.from_assignment(parts, world.size)
-        mine = PartitionedGraph.from_graph(graph, book, world.rank)
-        sampler = SamplerOptions(fanouts=(10, 5))
-        shape = ModelOptions(hidden=32, num_layers=2)
-        model = build_model(shape, in_features=mine.features.shape[1], out_features=mine.outputs, seed=1)
-        options = TrainingOptions(epochs=epochs, batch_size=64, learning_rate=0.01)
-        trainer = MinibatchTrainer(world, mine, model, sampler_options=sampler, options=options, seed=1)
-        evaluator = Evaluator(world, mine, EvaluationOptions(), fanouts=sampler.fanouts, seed=1)
-        for epoch in range(epochs):
-            loss = trainer.train_epoch(epoch)
-            accuracy = evaluator.evaluate(model)  # by split
-            if world.rank == 0:
-                print(f"epoch {epoch + 1}: loss {loss:.4f}, test accuracy {accuracy['test']:.3f}")
-        trainer.close()
-        predicted = gather_predictions(world, mine, infer_exactly(world, mine, model)).argmax(1)
+    torch.manual_seed(1)
+    with wr.connect() as world:
+        part = gnn.partition(make_graph(), world)
+        task = gnn.NodeTask(part, fanouts=(10, 5), loss=nn.functional.cross_entropy, metrics={"accuracy": accuracy})
+        model = MeanOfNeighbours(part.num_features, 32, part.num_outputs)
+        with wr.Trainer(world, model, task, epochs=epochs, batch_size=64, learning_rate=0.01) as trainer:
+            result = trainer.fit(name="villages")
+            villages = task.predict().argmax(1)
         if world.rank == 0:
-            print(f"vertices 0 to 9 are said to be in villages {predicted[:10].tolist()}")
+            print(f"test accuracy {result.test:.3f}; vertices 0 to 9 are said to be in {villages[:10].tolist()}")
 
 
 if __name__ == "__main__":

@@ -8,7 +8,9 @@ from windrow.gnn.evaluation import EvaluationOptions, Evaluator
 from windrow.gnn.graph import Graph
 from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.models import GNN, ModelOptions, build_model
-from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioned import PartitionedGraph, open_store, partition
+from windrow.gnn.readers.libraries import graph_from_dgl as from_dgl
+from windrow.gnn.readers.libraries import graph_from_pyg as from_pyg
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.gnn.vertex_data import SplitOptions, VertexSplit
@@ -28,6 +30,10 @@ __all__ = [
     "VertexSplit",
     "assemble_graph",
     "build_model",
+    "from_dgl",
+    "from_pyg",
     "gather_predictions",
     "infer_exactly",
+    "open_store",
+    "partition",
 ]

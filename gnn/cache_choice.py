@@ -139,11 +139,7 @@ def rank_part(
 
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
         sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            sampling.sampler.fanouts,
-            seed=sampling.seed,
-            original_ids=graph.original_ids,
+            graph.indptr, graph.indices, sampling.sampler.fanouts, seed=sampling.seed, original_ids=graph.original_ids
         )
         # Epochs that are not trained: a simulation that saw the very minibatches of training would flatter itself.
         first = sampling.epochs

@@ -11,7 +11,6 @@ from torch import Tensor, nn
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import RecipeError
 from windrow.comm.world import World
-from windrow.gnn import metrics as built_in
 from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
@@ -175,7 +174,7 @@ def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
     Raises:
         DataError: it means nothing for the labels of a split.
     """
-    name: built_in.Metric = default_metric(graph.task) if options.metric == "auto" else options.metric
+    name = default_metric(graph.task) if options.metric == "auto" else options.metric
     for split in ("validation", "test"):
         ids = graph.split_ids(split)
         if len(ids) > 0:

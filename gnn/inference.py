@@ -115,8 +115,8 @@ def _chunk(graph: PartitionedGraph, degrees: Tensor, start: int, stop: int) -> t
     indices[~is_destination] = positions + (stop - start)
     sources = torch.cat([destinations, others])
     block = Block(
-        num_sources=len(sources),
-        num_destinations=stop - start,
+        num_src=len(sources),
+        num_dst=stop - start,
         indptr=indptr - indptr[0],
         indices=indices,
         source_degrees=degrees[sources],
@@ -187,7 +187,7 @@ def infer_sampled(
         float32 [own vertices, outputs] on the CPU, in the order of `own_vertices`.
     """
     own = own_vertices(graph, ids)
-    outputs = torch.empty((len(own), graph.outputs))
+    outputs = torch.empty((len(own), graph.num_outputs))
     steps = sampled_steps(graph, ids, batch_size)
     if steps == 0:
         return outputs

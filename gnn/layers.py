@@ -32,7 +32,7 @@ class GraphSAGELayer(nn.Module):
         self.neighbor_linear = make_linear(in_features, out_features, bias=False, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
+        """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         output: Tensor = _Sage.apply(  # type: ignore[no-untyped-call]
             block, x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight
         )
@@ -52,7 +52,7 @@ class _Sage(torch.autograd.Function):
         rows = multiply(x, neighbor) if ctx.projects_first else x
         mean = divide_by_degrees(block, sum_over_bags(rows, block.indptr, block.indices))
         ctx.save_for_backward(x, own, neighbor, *(() if ctx.projects_first else (mean,)))
-        output = multiply(x[: block.num_destinations], own, bias)
+        output = multiply(x[: block.num_dst], own, bias)
         return output.add_(mean if ctx.projects_first else multiply(mean, neighbor))
 
     @staticmethod
@@ -71,8 +71,8 @@ class _Sage(torch.autograd.Function):
             if ctx.needs_input_grad[1]:
                 gradient = _transposed_mean(block, multiply(upstream, neighbor.t()))
         if gradient is not None:
-            gradient[: block.num_destinations].add_(multiply(upstream, own.t()))
-        own_gradient = multiply_transposed(upstream, x[: block.num_destinations])
+            gradient[: block.num_dst].add_(multiply(upstream, own.t()))
+        own_gradient = multiply_transposed(upstream, x[: block.num_dst])
         return None, gradient, own_gradient, upstream.sum(0), neighbor_gradient
 
 
@@ -119,7 +119,7 @@ class GCNLayer(nn.Module):
         self.linear = make_linear(in_features, out_features, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
+        """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         weight = self.linear.weight
         if self.normalisation != "both":
             reduce: Literal["mean", "sum"] = "mean" if self.normalisation == "right" else "sum"
@@ -134,7 +134,7 @@ def _symmetric_scales(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]
     if block.source_degrees is None:
         return block.out_degrees.clamp(min=1).to(dtype).unsqueeze(1).rsqrt(), edges.rsqrt()
     degrees = block.source_degrees.clamp(min=1).to(dtype).unsqueeze(1)
-    return degrees.rsqrt(), degrees[: block.num_destinations].sqrt() / edges
+    return degrees.rsqrt(), degrees[: block.num_dst].sqrt() / edges
 
 
 _NEGATIVE_SLOPE = 0.2
@@ -183,10 +183,10 @@ class GATLayer(nn.Module):
         self.bias = nn.Parameter(torch.zeros(out_features))
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
+        """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         projected = self.linear(x).view(-1, self.heads, self.head_features)
         source_scores = (projected * self.source_attention).sum(-1)
-        destination_scores = (projected[: block.num_destinations] * self.destination_attention).sum(-1)
+        destination_scores = (projected[: block.num_dst] * self.destination_attention).sum(-1)
         scores = functional.leaky_relu(add_ends(block, source_scores, destination_scores), _NEGATIVE_SLOPE)
         rows = aggregate(block, projected, edge_weights=edge_softmax(block, scores))
         combined = rows.flatten(1) if self.combine == "concatenate" else rows.mean(1)
@@ -211,8 +211,8 @@ class GINLayer(nn.Module):
         self.output_linear = make_linear(out_features, out_features, generator=generator)
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
-        """Apply the layer to one hop: x [num_sources, in_features] -> [num_destinations, out_features]."""
-        total = (1 + self.epsilon) * x[: block.num_destinations] + aggregate(block, x)
+        """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
+        total = (1 + self.epsilon) * x[: block.num_dst] + aggregate(block, x)
         output: Tensor = self.output_linear(self.hidden_linear(total).relu())
         return output
 
@@ -243,10 +243,9 @@ def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:
     products = 3 if x.requires_grad else 2
     gathers = 2 if x.requires_grad else 1
     projected_first = (
-        _GATHER_COST * 2 * block.num_edges * out_features + products * block.num_sources * in_features * out_features
+        _GATHER_COST * 2 * block.num_edges * out_features + products * block.num_src * in_features * out_features
     )
     aggregated_first = (
-        _GATHER_COST * gathers * block.num_edges * in_features
-        + products * block.num_destinations * in_features * out_features
+        _GATHER_COST * gathers * block.num_edges * in_features + products * block.num_dst * in_features * out_features
     )
     return projected_first < aggregated_first

@@ -44,7 +44,7 @@ class Transpose(NamedTuple):
     """
 
     indptr: Tensor
-    """int64 [num_sources + 1]."""
+    """int64 [num_src + 1]."""
     indices: Tensor
     """Destination of each edge; dtype of the block's `indices`, [edges]."""
     edge_ids: Tensor
@@ -53,24 +53,24 @@ class Transpose(NamedTuple):
 
 @dataclass(frozen=True, kw_only=True, eq=False)
 class Block:
-    """One hop: `num_sources` vertices send messages to `num_destinations` vertices.
+    """One hop: `num_src` vertices send messages to `num_dst` vertices.
 
-    Destinations are the first `num_destinations` of the sources, so a layer reads a destination's
+    Destinations are the first `num_dst` of the sources, so a layer reads a destination's
     own row from the prefix of its input. The edges are in compressed sparse column form: messages
     to destination `v` come from sources `indices[indptr[v]:indptr[v + 1]]`. The constructor checks
     nothing that costs time: blocks come from a sampler or from a validated graph.
     """
 
-    num_sources: int
+    num_src: int
     """Number of sending vertices = rows of the layer's input."""
-    num_destinations: int
-    """Number of receiving vertices = rows of the layer's output; at most `num_sources`."""
+    num_dst: int
+    """Number of receiving vertices = rows of the layer's output; at most `num_src`."""
     indptr: Tensor
-    """int64 [num_destinations + 1], from 0 to the number of edges, never falling."""
+    """int64 [num_dst + 1], from 0 to the number of edges, never falling."""
     indices: Tensor
-    """int32 or int64 [edges], positions of sources in 0..num_sources - 1."""
+    """int32 or int64 [edges], positions of sources in 0..num_src - 1."""
     source_degrees: Tensor | None = None
-    """int64 [num_sources], in-degree of each source in the graph that was sampled; None: the block is that
+    """int64 [num_src], in-degree of each source in the graph that was sampled; None: the block is that
     graph, or nobody needs it. Degrees inside a block depend on which seeds share a minibatch, so a layer that
     divides by the degree of a source needs these to give the same answer on any number of ranks."""
 
@@ -83,7 +83,7 @@ class Block:
             indices: int32 or int64 [edges], in-neighbours of each vertex.
         """
         num_vertices = indptr.shape[0] - 1
-        return cls(num_sources=num_vertices, num_destinations=num_vertices, indptr=indptr, indices=indices)
+        return cls(num_src=num_vertices, num_dst=num_vertices, indptr=indptr, indices=indices)
 
     @property
     def num_edges(self) -> int:
@@ -92,19 +92,34 @@ class Block:
 
     @property
     def degrees(self) -> Tensor:
-        """In-degree of each destination inside the block, int64 [num_destinations]."""
+        """In-degree of each destination inside the block, int64 [num_dst]."""
         return self.indptr.diff()
 
     @cached_property
     def out_degrees(self) -> Tensor:
-        """Out-degree of each source inside the block, int64 [num_sources]; computed once, then kept."""
-        return torch.bincount(self.indices, minlength=self.num_sources)
+        """Out-degree of each source inside the block, int64 [num_src]; computed once, then kept."""
+        return torch.bincount(self.indices, minlength=self.num_src)
 
     @cached_property
     def edge_destinations(self) -> Tensor:
         """Destination of each edge, int64 [edges]; computed on first use, then kept."""
-        positions = torch.arange(self.num_destinations, device=self.device)
+        positions = torch.arange(self.num_dst, device=self.device)
         return positions.repeat_interleave(self.degrees, output_size=self.num_edges)
+
+    @cached_property
+    def edge_index(self) -> Tensor:
+        """int64 [2, edges], source and destination of each edge; computed on first use, then kept.
+
+        As PyTorch Geometric has them, whose layers are called as ``conv((x, x[: block.num_dst]), block.edge_index)``.
+        """
+        return torch.stack([self.indices.long(), self.edge_destinations])
+
+    def to_dgl(self) -> Any:
+        """The same as a DGL block: layers are called as ``conv(block.to_dgl(), (x, x[: block.num_dst]))``."""
+        import dgl
+
+        nodes = {"num_src_nodes": self.num_src, "num_dst_nodes": self.num_dst}
+        return dgl.create_block(("csc", (self.indptr, self.indices.long(), [])), **nodes, device=self.device)
 
     @property
     def device(self) -> torch.device:
@@ -120,7 +135,7 @@ class Block:
         if self.device.type != "cpu":
             return _transpose_anywhere(self)
         turned = Transpose(
-            indptr=torch.zeros(self.num_sources + 1, dtype=torch.int64),
+            indptr=torch.zeros(self.num_src + 1, dtype=torch.int64),
             indices=torch.empty_like(self.indices),
             edge_ids=torch.empty_like(self.indices),
         )
@@ -142,7 +157,7 @@ class Block:
 def _transpose_anywhere(block: Block) -> Transpose:
     """`Block.transpose` in torch operations that every device has; the CPU has a faster kernel."""
     by_source, edge_ids = torch.sort(block.indices, stable=True)
-    boundaries = torch.arange(block.num_sources + 1, device=block.device, dtype=by_source.dtype)
+    boundaries = torch.arange(block.num_src + 1, device=block.device, dtype=by_source.dtype)
     return Transpose(
         indptr=torch.searchsorted(by_source, boundaries),
         indices=block.edge_destinations[edge_ids].to(by_source.dtype),
@@ -181,19 +196,19 @@ def aggregate(
 
     Args:
         block: the bipartite graph; on the device of `x`.
-        x: floating [num_sources, features], or [num_sources, heads, features].
+        x: floating [num_src, features], or [num_src, heads, features].
         reduce: "sum", or "mean": the sum divided by the number of edges, whatever their weights.
         edge_weights: [edges], or [edges, heads] where `x` has heads; dtype of `x`.
 
     Returns:
-        [num_destinations, features] or [num_destinations, heads, features], differentiable in `x` and
+        [num_dst, features] or [num_dst, heads, features], differentiable in `x` and
         `edge_weights`. A destination without edges gets zeros.
         Cost: edges x features multiply-adds, the same again for each gradient.
     """
     total: Tensor
     if edge_weights is None:
         total = _Sum.apply(x.flatten(1), block, reduce)  # type: ignore[no-untyped-call]
-        return total.view(block.num_destinations, *x.shape[1:])
+        return total.view(block.num_dst, *x.shape[1:])
     if edge_weights.dim() == 1:
         one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
         total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]
@@ -232,7 +247,7 @@ def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor
 def add_ends(block: Block, source_values: Tensor, destination_values: Tensor) -> Tensor:
     """Add the values of the two end points of every edge, differentiable in both.
 
-    Values are [num_sources, heads] and [num_destinations, heads], the result is [edges, heads].
+    Values are [num_src, heads] and [num_dst, heads], the result is [edges, heads].
     """
     total: Tensor = _AddEnds.apply(source_values, destination_values, block)  # type: ignore[no-untyped-call]
     return total
@@ -314,7 +329,7 @@ class _EdgeSoftmax(torch.autograd.Function):
             segment_softmax(block.indptr.numpy(), scores.numpy(), weights.numpy())
         else:
             at_edge = block.edge_destinations
-            largest = scores.new_full((block.num_destinations, scores.shape[1]), -torch.inf)
+            largest = scores.new_full((block.num_dst, scores.shape[1]), -torch.inf)
             largest.scatter_reduce_(0, at_edge.unsqueeze(1).expand_as(scores), scores, "amax")
             exponentials = (scores - largest.index_select(0, at_edge)).exp()
             weights = exponentials / _edge_sum(block, exponentials).index_select(0, at_edge)

@@ -135,11 +135,11 @@ class GNN(nn.Module):
 
         Args:
             blocks: one per layer, outermost hop first.
-            x: float [blocks[0].num_sources, in_features].
+            x: float [blocks[0].num_src, in_features].
             dropout: what dropout's choices depend on; None: nothing is dropped.
 
         Returns:
-            [blocks[-1].num_destinations, out_features], logits.
+            [blocks[-1].num_dst, out_features], logits.
 
         Raises:
             RecipeError: the number of blocks is not the number of layers.
@@ -161,7 +161,7 @@ class GNN(nn.Module):
         return self._activate(self._drop(embedded, dropout, 0))
 
     def layer_forward(self, index: int, block: Block, hidden: Tensor, dropout: DropoutContext | None = None) -> Tensor:
-        """One layer with everything up to the next one's input: [block.num_sources, *] -> [block.num_destinations, *].
+        """One layer with everything up to the next one's input: [block.num_src, *] -> [block.num_dst, *].
 
         `hidden` comes from `embed` or the layer before; the block may hold any subset of destinations.
         """
@@ -170,7 +170,7 @@ class GNN(nn.Module):
             messages: Tensor = layer(block, self.norms[index](hidden))
             messages = self._activate(self._drop(messages, dropout, 2 * index + 1))
             messages = self._drop(self.layer_linears[index](messages), dropout, 2 * index + 2)
-            return hidden[: block.num_destinations] + messages
+            return hidden[: block.num_dst] + messages
         output: Tensor = layer(block, hidden)
         if index == self.options.num_layers - 1:
             return output

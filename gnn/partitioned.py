@@ -4,9 +4,8 @@ This is the layout of SALIENT++ (Kaler et al., MLSys 2023): sampling never leave
 features travel. Ids are those of the partition, in which each part is one contiguous range.
 """
 
-import dataclasses
 import warnings
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Literal, cast
 
@@ -17,11 +16,14 @@ from torch import Tensor
 
 from windrow.comm.errors import DataError
 from windrow.comm.wire import CodecName, make_codec
+from windrow.comm.world import World
 from windrow.gnn.graph import Graph, Task
 from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
+from windrow.partition.options import PartitionOptions
+from windrow.partition.partitioners import partition_graph
 from windrow.partition.store import PartitionStore
 
-__all__ = ["PartitionedGraph", "Split"]
+__all__ = ["PartitionedGraph", "Split", "open_store", "partition"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -138,7 +140,7 @@ class PartitionedGraph:
         """
         codec = make_codec(storage)
         codec.check(self.features)
-        return dataclasses.replace(self, features=codec.encode(self.features))
+        return replace(self, features=codec.encode(self.features))
 
     @property
     def num_vertices(self) -> int:
@@ -156,14 +158,53 @@ class PartitionedGraph:
         return self.book.part_range(self.rank)
 
     @property
-    def outputs(self) -> int:
+    def num_features(self) -> int:
+        """Columns of the features."""
+        return self.features.shape[1]
+
+    @property
+    def num_outputs(self) -> int:
         """Numbers that a model gives for a vertex: one logit for a binary task, else one per class."""
         return 1 if self.task == "binary" else self.num_classes
 
-    def split_ids(self, split: Split) -> Tensor:
+    def split_ids(self, split: str) -> Tensor:
         """int64 ids of a split, over all parts, in the order in which they were given."""
         ids: Tensor = getattr(self, f"{split}_ids")
         return ids
+
+
+def partition(graph: Graph, world: World, options: PartitionOptions | None = None) -> PartitionedGraph:
+    """Split a graph in memory among the ranks. Collective.
+
+    Args:
+        graph: the same on every rank, with features and labels.
+        world: each of its ranks gets a part.
+        options: how; the number of parts is that of the ranks. None: METIS, with one search only.
+
+    Returns:
+        This rank's view. ``windrow partition`` writes a store instead, for graphs that are trained on more than once or
+        that a rank's memory cannot hold whole; see `open_store`.
+
+    Raises:
+        DataError: there are no features or no labels, or fewer training vertices than ranks.
+    """
+    assignment: npt.NDArray[np.int32] | None = None
+    if world.rank == 0:
+        assignment = partition_graph(
+            graph.indptr.numpy(),
+            graph.indices.numpy(),
+            replace(options or PartitionOptions(restarts=1, refine_cycles=1), num_parts=world.size),
+            train_ids=graph.train_ids.numpy(),
+            validation_ids=graph.validation_ids.numpy(),
+        )
+    assignment = world.broadcast_object(assignment, root=0, stage="partition")
+    assert assignment is not None
+    return PartitionedGraph.from_graph(graph, PartitionBook.from_assignment(assignment, world.size), world.rank)
+
+
+def open_store(path: Path | str, world: World) -> PartitionedGraph:
+    """This rank's view of a store that ``windrow partition`` wrote: see `PartitionedGraph.open`."""
+    return PartitionedGraph.open(Path(path), rank=world.rank, size=world.size)
 
 
 def _mapped(array: npt.NDArray[np.generic]) -> Tensor:

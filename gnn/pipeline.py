@@ -271,7 +271,7 @@ class MinibatchPipeline:
             stopwatch=stopwatch,
         )
 
-    def run(self, tasks: Iterable[SeedTask]) -> Iterator[LoadedMinibatch]:
+    def run(self, tasks: Iterable[SeedTask]) -> Generator[LoadedMinibatch, None, None]:
         """Make a minibatch for each task and fetch its rows, in their order. Collective: every rank takes as many.
 
         Tasks are drawn ahead of time; the next minibatch is asked for when this one is computed, and the caller may

@@ -44,6 +44,7 @@ __all__ = ["NeighborSampler", "NumbersKind", "SamplerOptions", "check_fanouts"]
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
 
+
 @dataclass(frozen=True, kw_only=True, slots=True)
 class SamplerOptions:
     """How minibatches are made."""
@@ -238,27 +239,27 @@ class NeighborSampler:
         if self._source_degrees:
             # The sources of every block are the first of the inputs.
             degrees = torch.from_numpy(self._indptr[inputs + 1] - self._indptr[inputs])
-            blocks = [replace(block, source_degrees=degrees[: block.num_sources]) for block in blocks]
+            blocks = [replace(block, source_degrees=degrees[: block.num_src]) for block in blocks]
         input_ids = torch.from_numpy(inputs)
         return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
 
     def _sample_hop(self, workspace: "_Workspace", key: int, fanout: int) -> Block:
         """Expand every vertex found so far."""
-        num_destinations = workspace.found
-        workspace.reserve_destinations(num_destinations)
+        num_dst = workspace.found
+        workspace.reserve_destinations(num_dst)
         look_up_vertices(
             self._indptr,
             self._original_ids,
             workspace.frontier,
             workspace.looked_up,
-            num_destinations,
+            num_dst,
             workspace.starts,
             workspace.degrees,
             workspace.inner_hashes,
         )
-        workspace.looked_up = num_destinations
-        block_indptr = np.empty(num_destinations + 1, np.int64)
-        num_edges = count_edges(workspace.degrees, num_destinations, fanout, block_indptr)
+        workspace.looked_up = num_dst
+        block_indptr = np.empty(num_dst + 1, np.int64)
+        num_edges = count_edges(workspace.degrees, num_dst, fanout, block_indptr)
         block_indices = np.empty(num_edges, np.int32)
         draw_neighbors(
             np.uint64(key),
@@ -270,11 +271,11 @@ class NeighborSampler:
             workspace.taken,
             block_indices,
         )
-        workspace.reserve_frontier(num_destinations + num_edges)
-        workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_destinations)
+        workspace.reserve_frontier(num_dst + num_edges)
+        workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_dst)
         return Block(
-            num_sources=workspace.found,
-            num_destinations=num_destinations,
+            num_src=workspace.found,
+            num_dst=num_dst,
             indptr=torch.from_numpy(block_indptr),
             indices=torch.from_numpy(block_indices),
         )

@@ -92,11 +92,11 @@ def look_up_vertices(
 
 
 @numba.njit(cache=True, nogil=True)
-def count_edges(degrees: Longs, num_destinations: int, fanout: int, block_indptr: Longs) -> int:
+def count_edges(degrees: Longs, num_dst: int, fanout: int, block_indptr: Longs) -> int:
     """Fill a block's row pointers for at most `fanout` neighbours of each vertex, -1 for all; the last one returns."""
     total = 0
     block_indptr[0] = 0
-    for local in range(num_destinations):
+    for local in range(num_dst):
         degree = degrees[local]
         total += degree if fanout < 0 else min(degree, fanout)
         block_indptr[local + 1] = total
@@ -121,14 +121,14 @@ def draw_neighbors(
     neighbours, `taken` [largest degree // 64 + 1], all zero before and after, for longer ones. `key` is that of (seed,
     epoch, step, hop). Memory: 8 bytes for each edge of 64 destinations.
     """
-    num_destinations = len(block_indptr) - 1
+    num_dst = len(block_indptr) - 1
     # Where the neighbours of a chunk stand in `indices`: reading them is then one loop, whose end is easy to guess.
     most = 0
-    for chunk in range(0, num_destinations, _CHUNK):
-        most = max(most, block_indptr[min(chunk + _CHUNK, num_destinations)] - block_indptr[chunk])
+    for chunk in range(0, num_dst, _CHUNK):
+        most = max(most, block_indptr[min(chunk + _CHUNK, num_dst)] - block_indptr[chunk])
     places = np.empty(most, np.int64)
-    for chunk in range(0, num_destinations, _CHUNK):
-        chunk_end = min(chunk + _CHUNK, num_destinations)
+    for chunk in range(0, num_dst, _CHUNK):
+        chunk_end = min(chunk + _CHUNK, num_dst)
         before = block_indptr[chunk]
         # First only places, which need no memory but ask for it; one loop, as a call would count references.
         for local in range(chunk, chunk_end):

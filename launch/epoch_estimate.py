@@ -158,7 +158,7 @@ class _Bench:
     def __post_init__(self) -> None:
         width = self.graph.features.shape[1]
         self._model: GNN = build_model(
-            self.recipe.model, in_features=width, out_features=self.graph.outputs, seed=self.recipe.run.seed
+            self.recipe.model, in_features=width, out_features=self.graph.num_outputs, seed=self.recipe.run.seed
         ).to(self.device)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=self.recipe.training.learning_rate)
         self._sampler = NeighborSampler(

@@ -186,7 +186,7 @@ class _Predictor:
                 f"{recipe.model.num_layers} layers: give one fanout for each layer"
             )
         self._model: GNN = build_model(
-            recipe.model, in_features=graph.features.shape[1], out_features=graph.outputs, seed=recipe.run.seed
+            recipe.model, in_features=graph.features.shape[1], out_features=graph.num_outputs, seed=recipe.run.seed
         ).to(device)
         self._model.eval()
 
@@ -227,7 +227,7 @@ class _Predictor:
     def write(self, own_ids: Tensor, outputs: Tensor, epoch: int, figures: dict[str, float]) -> int:
         """Bring the outputs together and write them; how many there are. Collective."""
         wanted = wanted_vertices(self._graph, self._ids)
-        chunk_rows = min(max(1, CHUNK_BYTES // (4 * self._graph.outputs)), MOST_CHUNK_ROWS)
+        chunk_rows = min(max(1, CHUNK_BYTES // (4 * self._graph.num_outputs)), MOST_CHUNK_ROWS)
         chunks = rows_in_users_order(self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows)
         with contextlib.ExitStack() as stack:
             write: Callable[[Tensor, Tensor], None] | None = None
@@ -241,7 +241,7 @@ class _Predictor:
                     self.metric: figures,
                 }
                 out, graph = self._options.out, self._graph
-                write = stack.enter_context(prediction_file(out, graph.task, graph.outputs, about, ids=self._names))
+                write = stack.enter_context(prediction_file(out, graph.task, graph.num_outputs, about, ids=self._names))
             stack.enter_context(self._shown("writing", len(wanted)))
             for vertices, rows in chunks:
                 if write is not None:

@@ -1,6 +1,7 @@
 """A recipe's training run: its model, task and trainer."""
 
 from pathlib import Path
+from typing import TYPE_CHECKING, Any
 
 import torch
 
@@ -15,6 +16,9 @@ from windrow.partition.book import check_vertex_order
 from windrow.training.callbacks import TensorBoard
 from windrow.training.journal import TrainingResult
 from windrow.training.trainer import FitOptions, Trainer
+
+if TYPE_CHECKING:
+    from windrow.training.task import Task
 
 __all__ = ["make_trainer", "train"]
 
@@ -65,6 +69,8 @@ def make_trainer(world: World, recipe: AnyRecipe, device: torch.device) -> Train
     Raises:
         WindrowError: the data or the recipe do not fit.
     """
+    model: torch.nn.Module
+    task: Task[Any]
     if isinstance(recipe, Recipe):
         model, task = _graph(world, recipe, device)
     else:
@@ -94,7 +100,7 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> tuple[torch.nn
         gpu_share=recipe.cache.gpu_share if device.type == "cuda" else 1.0,
     )
     model = build_model(
-        recipe.model, in_features=graph.features.shape[1], out_features=graph.outputs, seed=recipe.run.seed
+        recipe.model, in_features=graph.features.shape[1], out_features=graph.num_outputs, seed=recipe.run.seed
     )
     task = NodeTask(
         graph.stored_as(recipe.sampler.storage),

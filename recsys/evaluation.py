@@ -142,9 +142,7 @@ class ClickEvaluator:
                     labels.append(batch.labels.cpu())
         if self._metrics is None:
             return clicks.compute(self._world)
-        everyone = [
-            torch.cat(self._world.all_gather(torch.cat(own), stage="evaluation")) for own in (outputs, labels)
-        ]
+        everyone = [torch.cat(self._world.all_gather(torch.cat(own), stage="evaluation")) for own in (outputs, labels)]
         return {name: float(metric(*everyone)) for name, metric in self._metrics.items()}
 
 

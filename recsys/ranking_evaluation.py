@@ -87,6 +87,8 @@ class _Evaluator(ABC, Generic[Queries]):
         self._vectors = vectors
         self._num_items = num_items
         self._k = k
+        self.metric = f"recall@{k}"
+        self.higher_is_better = True
         self._batch_size = batch_size
         self._device = device or torch.device("cpu")
 
@@ -189,8 +191,6 @@ class RankingEvaluator(_Evaluator[IntArray]):
         self._relevant = {split: lists for split, lists in wanted.items() if len(lists.values) > 0}
         if not self._relevant:
             raise DataError("neither validation nor test items to measure on: set validation_fraction above 0")
-        self.metric = f"recall@{k}"
-        self.higher_is_better = True
         self._interactions = interactions
         self._neighbourhoods = neighbourhoods
         # Chunks are cut before they are shared out, so that they are the same on any number of ranks.

@@ -174,7 +174,7 @@ class Recommender(nn.Module):
                 batch.windows,
             )
 
-    def finish(self, batch: Batch, lookup: RecommenderLookup, context: DropoutContext | None = None) -> Any:
+    def finish(self, batch: Batch, lookup: Lookups, context: DropoutContext | None = None) -> Any:
         """Compute the output of a batch whose lookup was started. Collective.
 
         Args:
@@ -185,6 +185,7 @@ class Recommender(nn.Module):
         Returns:
             What the model gives: logits [B] of a click model, `RetrievalVectors` of two towers and of the next item.
         """
+        assert isinstance(lookup, RecommenderLookup)
         with lookup.stopwatch.measure("forward"):
             begun = self.model.begin(batch.dense)  # While pooled vectors are on the wire.
         embeddings = lookup.finish()
@@ -251,7 +252,7 @@ class PrefetchedModel:
         self.module.eval()
 
 
-Started: TypeAlias = tuple[Batch, Any]
+Started: TypeAlias = tuple[Batch, Lookups]
 """A batch, and its lookups under way."""
 
 

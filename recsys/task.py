@@ -14,6 +14,7 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -161,9 +162,7 @@ class RecommendationTask(Task[Started]):
         """Of this rank's samples, if there are none too: others wait for the backward pass of the tables."""
         batch, lookup = minibatch
         setup = self._setup
-        context = DropoutContext(
-            seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device)
-        )
+        context = DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=batch.row_ids.to(setup.device))
         output = self._model.finish(batch, lookup, context)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
@@ -210,9 +209,7 @@ class RecommendationTask(Task[Started]):
 
     def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What is outside of tables."""
-        prefixes = tuple(
-            f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables)
-        )
+        prefixes = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables))
         return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
 
     def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
@@ -278,24 +275,20 @@ class ClickTask(RecommendationTask):
         options = setup.options
         if not isinstance(options, TrainingOptions):
             raise RecipeError("a log is trained on with recsys.TrainingOptions, which say how it is read")
-        place = {"rank": setup.world.rank, "size": setup.world.size, "lanes": options.lanes}
-        source = BatchReader(
-            self._log,
+        reader = partial(BatchReader, self._log, rank=setup.world.rank, size=setup.world.size, lanes=options.lanes)
+        source = reader(
             "train",
             batch_size=options.batch_size,
             shuffle=options.shuffle,
             shuffle_rows=options.shuffle_rows,
             seed=setup.seed,
             memory_bytes=options.reader_memory_bytes,
-            **place,
         )
         measured: dict[str, BatchSource] = {
-            split: BatchReader(self._log, split, batch_size=self._evaluation_batch_size, shuffle="none", **place)
+            split: reader(split, batch_size=self._evaluation_batch_size, shuffle="none")
             for split in ("validation", "test")
             if split in self._log.splits and self._log.split(split).rows
         }
-        evaluator = ClickEvaluator(
-            setup.world, setup.model, measured, metrics=self._metrics, device=setup.device
-        )
+        evaluator = ClickEvaluator(setup.world, setup.model, measured, metrics=self._metrics, device=setup.device)
         self._use(source, evaluator)
         super().start(setup)

@@ -66,6 +66,7 @@ class TensorBoard(Callback):
 
     def on_end(self, trainer: "Trainer", result: TrainingResult) -> None:
         """Close the files."""
+        del result
         if not trainer.world.rank:
             self._writer.close()
 

@@ -5,8 +5,8 @@ A step::
     minibatch of the task -> forward, loss -> backward  -> sum gradients -> clip, optimiser -> task's own update
                                               buckets travel meanwhile
 
-Everything random is a function of (seed, epoch, step, ...): a trainer holds no generator, so the whole state of a run is
-that of model, optimiser and tables, and its position (epoch, step). For models whose forward method has no parameter
+Everything random is a function of (seed, epoch, step, ...): a trainer holds no generator, so the whole state of a run
+is that of model, optimiser and tables, and its position (epoch, step). For models whose forward method has no parameter
 ``dropout``, torch's generator, which `nn.Dropout` draws from, is seeded for every forward pass.
 """
 
@@ -15,7 +15,7 @@ import dataclasses
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, Literal, Self
 
 import torch
 from torch import Tensor, nn
@@ -47,6 +47,8 @@ from windrow.training.terminal import Progress, make_progress
 from windrow.training.timeline import Timeline
 
 __all__ = ["FitOptions", "Trainer"]
+
+BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
 @dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
@@ -247,7 +249,7 @@ class Trainer:
         self._reducer.close()
         self.task.close()
 
-    def __enter__(self) -> "Trainer":
+    def __enter__(self) -> Self:
         return self
 
     def __exit__(self, *_: object) -> None:
@@ -275,7 +277,7 @@ class Trainer:
         if loss is not None:
             samples = sum(self.task.global_batch_size(epoch, member) for member in group)
             with self.stopwatch.measure("backward"), self._reducer.holding(not is_last):
-                (loss / samples).backward()  # type: ignore[no-untyped-call]  # torch does not annotate it
+                (loss / samples).backward()
             value = loss.item()
         if not is_last:
             return value
@@ -395,9 +397,7 @@ class _Run:
                 f"checkpoint_every_steps = {options.checkpoint_every_steps}: must be a multiple of training.accumulate "
                 f"= {accumulate}, or gradients that wait would be lost"
             )
-        self._stopping = EarlyStopping(
-            patience=options.patience or None, higher_is_better=self._task.higher_is_better
-        )
+        self._stopping = EarlyStopping(patience=options.patience or None, higher_is_better=self._task.higher_is_better)
         # Of the epoch that is under way: what was done of it before this process began.
         self._first_step = 0
         self._loss_before = 0.0
@@ -578,9 +578,7 @@ class _Run:
         self._trainer.call("on_checkpoint", folder)
 
     def _check(self, header: CheckpointHeader) -> None:
-        check_fits(
-            header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data
-        )
+        check_fits(header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)
 
 
@@ -609,13 +607,13 @@ def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOption
     if wire is None:
         return WireOptions()
     # Gradients of rows travel back where rows are learnt, which are in tables.
-    chosen: Any = {"vectors": wire, "sums": wire}
-    return WireOptions(**chosen, **({"gradients": wire} if tables else {}))
+    name: Any = wire
+    return WireOptions(vectors=name, sums=name, gradients=name if tables else "fp32")
 
 
 def _refuse_batch_norm(model: nn.Module) -> None:
     for name, module in model.named_modules():
-        if isinstance(module, nn.modules.batchnorm._BatchNorm):
+        if isinstance(module, BATCH_NORMS):
             raise RecipeError(
                 f"{name or 'the model'} is {type(module).__name__}: its statistics, and with them the answer, would "
                 "differ between ranks. Use nn.LayerNorm"
@@ -639,4 +637,5 @@ def _make_optimizer(parameters: Sequence[nn.Parameter], options: TrainingOptions
     kinds = {"adam": torch.optim.AdamW, "adagrad": torch.optim.Adagrad, "sgd": torch.optim.SGD}
     kind: Callable[..., torch.optim.Optimizer] = kinds[options.optimizer]
     # An optimiser of nothing is refused by torch.
-    return kind(parameters or [nn.Parameter(torch.empty(0))], lr=options.learning_rate, weight_decay=options.weight_decay)
+    learnt = parameters or [nn.Parameter(torch.empty(0))]
+    return kind(learnt, lr=options.learning_rate, weight_decay=options.weight_decay)

@@ -13,12 +13,18 @@ from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
     from windrow.comm.connect import connect
+    from windrow.training.callbacks import Callback
+    from windrow.training.trainer import Trainer
 
-__all__ = ["__version__", "connect"]
+__all__ = ["Callback", "Trainer", "__version__", "connect"]
 
 __version__ = "0.1.0"
 
-_LAZY = {"connect": "windrow.comm.connect"}
+_LAZY = {
+    "Callback": "windrow.training.callbacks",
+    "Trainer": "windrow.training.trainer",
+    "connect": "windrow.comm.connect",
+}
 """Public name -> the module that it is loaded from when it is first used."""
 
 

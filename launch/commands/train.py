@@ -9,7 +9,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
 
 if TYPE_CHECKING:
-    from windrow.launch.training import TrainingResult
+    from windrow.training.journal import TrainingResult
 
 __all__ = ["add_parser", "run", "summary_lines"]
 

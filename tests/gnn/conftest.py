@@ -8,14 +8,14 @@ import torch
 from windrow.gnn.message_passing import Block
 
 
-def random_block(num_sources, num_destinations, num_edges, dtype):
+def random_block(num_src, num_dst, num_edges, dtype):
     """A hop whose last two destinations have no edges."""
-    generator = torch.Generator().manual_seed(num_sources)
-    destinations = torch.randint(0, num_destinations - 2, (num_edges,), generator=generator)
-    indptr = torch.zeros(num_destinations + 1, dtype=torch.int64)
-    indptr[1:] = torch.bincount(destinations, minlength=num_destinations).cumsum(0)
-    indices = torch.randint(0, num_sources, (num_edges,), generator=generator, dtype=dtype)
-    return Block(num_sources=num_sources, num_destinations=num_destinations, indptr=indptr, indices=indices)
+    generator = torch.Generator().manual_seed(num_src)
+    destinations = torch.randint(0, num_dst - 2, (num_edges,), generator=generator)
+    indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(destinations, minlength=num_dst).cumsum(0)
+    indices = torch.randint(0, num_src, (num_edges,), generator=generator, dtype=dtype)
+    return Block(num_src=num_src, num_dst=num_dst, indptr=indptr, indices=indices)
 
 
 @pytest.fixture(params=["sampled", "whole"])
@@ -53,10 +53,10 @@ def assert_equals_dgl(dgl, block, generator):
     """A function that compares outputs, and gradients of input and parameters, of a layer and one of `dgl.nn`."""
     # DGL 1.1 fails in the backward pass where it has to make up the edge ids itself.
     edges = ("csc", (block.indptr, block.indices.long(), torch.arange(block.num_edges)))
-    if block.num_sources == block.num_destinations:
-        graph = dgl.graph(edges, num_nodes=block.num_sources)
+    if block.num_src == block.num_dst:
+        graph = dgl.graph(edges, num_nodes=block.num_src)
     else:
-        graph = dgl.create_block(edges, num_src_nodes=block.num_sources, num_dst_nodes=block.num_destinations)
+        graph = dgl.create_block(edges, num_src_nodes=block.num_src, num_dst_nodes=block.num_dst)
 
     def compare(layer, reference, in_features, parameters, shape_rows=lambda rows: rows):
         """Compare.
@@ -75,7 +75,7 @@ def assert_equals_dgl(dgl, block, generator):
         with torch.no_grad():
             for own, other in pairs:
                 other.copy_(in_shape_of(other, own))
-        x = torch.randn(block.num_sources, in_features, generator=generator)
+        x = torch.randn(block.num_src, in_features, generator=generator)
         x_ours, x_theirs = x.clone().requires_grad_(), x.clone().requires_grad_()
         result, expected = layer(block, x_ours), shape_rows(theirs(graph, x_theirs))
         torch.testing.assert_close(result, expected, rtol=1e-5, atol=2e-6)

@@ -53,7 +53,7 @@ def test_every_rank_agrees_and_gets_what_was_expected(size: int) -> None:
         world.meter = Meter()
         graph = graph_of(world)
         choice = choose_cache(world, graph, asked.sampling)
-        model = build_model(asked.model, in_features=6, out_features=graph.outputs, seed=0)
+        model = build_model(asked.model, in_features=6, out_features=graph.num_outputs, seed=0)
         task = NodeTask(
             graph,
             asked.sampler.fanouts,

@@ -87,7 +87,7 @@ def test_projection_comes_first_where_that_costs_less():
     x = torch.zeros(10, 64, requires_grad=True)
     assert layers._projects_first(dense, x, 8)
     assert not layers._projects_first(dense, x, 65)
-    one_edge_each = Block(num_sources=1000, num_destinations=10, indptr=torch.arange(11), indices=torch.arange(10))
+    one_edge_each = Block(num_src=1000, num_dst=10, indptr=torch.arange(11), indices=torch.arange(10))
     assert not layers._projects_first(one_edge_each, torch.zeros(1000, 64, requires_grad=True), 8)
 
 
@@ -96,8 +96,8 @@ def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generat
     layer = GCNLayer(6, 4, generator=generator)
     x = torch.randn(30, 6, generator=generator)
     some = Block(
-        num_sources=30,
-        num_destinations=7,
+        num_src=30,
+        num_dst=7,
         indptr=whole.indptr[:8],
         indices=whole.indices[: int(whole.indptr[7])],
         source_degrees=whole.degrees,

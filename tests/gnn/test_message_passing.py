@@ -14,16 +14,16 @@ from windrow.gnn.message_passing import Block, Minibatch, _transpose_anywhere, a
 
 @st.composite
 def blocks(draw):
-    num_sources = draw(st.integers(1, 12))
-    num_destinations = draw(st.integers(0, num_sources))
-    degrees = draw(st.lists(st.integers(0, 5), min_size=num_destinations, max_size=num_destinations))
-    sources = st.integers(0, num_sources - 1)
+    num_src = draw(st.integers(1, 12))
+    num_dst = draw(st.integers(0, num_src))
+    degrees = draw(st.lists(st.integers(0, 5), min_size=num_dst, max_size=num_dst))
+    sources = st.integers(0, num_src - 1)
     indices = draw(st.lists(sources, min_size=sum(degrees), max_size=sum(degrees)))
     dtype = draw(st.sampled_from([torch.int32, torch.int64]))
-    indptr = torch.zeros(num_destinations + 1, dtype=torch.int64)
+    indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
     indptr[1:] = torch.tensor(degrees, dtype=torch.int64).cumsum(0)
     indices = torch.tensor(indices, dtype=dtype)
-    return Block(num_sources=num_sources, num_destinations=num_destinations, indptr=indptr, indices=indices)
+    return Block(num_src=num_src, num_dst=num_dst, indptr=indptr, indices=indices)
 
 
 @given(blocks())
@@ -31,7 +31,7 @@ def test_transpose_equals_a_stable_sort(block):
     edges = zip(block.indices.tolist(), block.edge_destinations.tolist(), range(block.num_edges), strict=True)
     expected = sorted(edges)
     for transpose in (block.transpose, _transpose_anywhere(block)):
-        sources = torch.arange(block.num_sources).repeat_interleave(transpose.indptr.diff())
+        sources = torch.arange(block.num_src).repeat_interleave(transpose.indptr.diff())
         found = zip(sources.tolist(), transpose.indices.tolist(), transpose.edge_ids.tolist(), strict=True)
         assert list(found) == expected
         assert transpose.indptr.dtype == torch.int64
@@ -41,13 +41,13 @@ def test_transpose_equals_a_stable_sort(block):
 @given(blocks())
 def test_degrees_count_edges(block):
     assert int(block.degrees.sum()) == int(block.out_degrees.sum()) == block.num_edges
-    assert torch.equal(torch.bincount(block.edge_destinations, minlength=block.num_destinations), block.degrees)
+    assert torch.equal(torch.bincount(block.edge_destinations, minlength=block.num_dst), block.degrees)
     assert torch.equal(block.transpose.indptr.diff(), block.out_degrees)
 
 
 def test_a_whole_graph_has_as_many_sources_as_destinations_and_moves_nowhere_without_need():
     block = Block.whole(torch.tensor([0, 2, 3]), torch.tensor([0, 1, 0]))
-    assert (block.num_sources, block.num_destinations, block.num_edges) == (2, 2, 3)
+    assert (block.num_src, block.num_dst, block.num_edges) == (2, 2, 3)
     assert block.transpose is block.transpose
     assert block.to("cpu") is block
 
@@ -55,29 +55,29 @@ def test_a_whole_graph_has_as_many_sources_as_destinations_and_moves_nowhere_wit
 @pytest.mark.parametrize("source_degrees", [None, torch.tensor([5, 6])])
 def test_moving_takes_every_array_along(source_degrees):
     topology = {"indptr": torch.tensor([0, 1]), "indices": torch.tensor([1])}
-    block = Block(num_sources=2, num_destinations=1, **topology, source_degrees=source_degrees)
+    block = Block(num_src=2, num_dst=1, **topology, source_degrees=source_degrees)
     seeds = torch.tensor([7])
     moved = Minibatch(seeds=seeds, input_ids=torch.tensor([7, 8]), blocks=[block]).to("meta")
     (there,) = moved.blocks
     assert {moved.seeds.device.type, moved.input_ids.device.type, there.device.type} == {"meta"}
     assert there.indptr.device.type == "meta"
     assert (there.source_degrees is None) == (source_degrees is None)
-    assert (there.num_sources, there.num_destinations) == (2, 1)
+    assert (there.num_src, there.num_dst) == (2, 1)
 
 
-def make_block(num_sources, num_destinations, num_edges, seed, dtype):
+def make_block(num_src, num_dst, num_edges, seed, dtype):
     """A random hop whose last destination has no edges."""
     generator = torch.Generator().manual_seed(seed)
-    destinations = torch.randint(0, max(1, num_destinations - 1), (num_edges,), generator=generator)
-    indptr = torch.zeros(num_destinations + 1, dtype=torch.int64)
-    indptr[1:] = torch.bincount(destinations, minlength=num_destinations).cumsum(0)
-    indices = torch.randint(0, num_sources, (num_edges,), generator=generator, dtype=dtype)
-    return Block(num_sources=num_sources, num_destinations=num_destinations, indptr=indptr, indices=indices)
+    destinations = torch.randint(0, max(1, num_dst - 1), (num_edges,), generator=generator)
+    indptr = torch.zeros(num_dst + 1, dtype=torch.int64)
+    indptr[1:] = torch.bincount(destinations, minlength=num_dst).cumsum(0)
+    indices = torch.randint(0, num_src, (num_edges,), generator=generator, dtype=dtype)
+    return Block(num_src=num_src, num_dst=num_dst, indptr=indptr, indices=indices)
 
 
 def dense(block, weights):
     """Adjacency matrix [destinations, sources] with the sum of weights in each place."""
-    matrix = torch.zeros(block.num_destinations, block.num_sources, dtype=weights.dtype)
+    matrix = torch.zeros(block.num_dst, block.num_src, dtype=weights.dtype)
     return matrix.index_put((block.edge_destinations, block.indices.long()), weights, accumulate=True)
 
 
@@ -86,7 +86,7 @@ def random(*shape, seed=0, dtype=torch.float64):
 
 
 @given(
-    num_destinations=st.integers(1, 10),
+    num_dst=st.integers(1, 10),
     more_sources=st.integers(0, 10),
     num_edges=st.integers(0, 60),
     features=st.integers(1, 20),
@@ -96,11 +96,9 @@ def random(*shape, seed=0, dtype=torch.float64):
     weighted=st.booleans(),
 )
 @settings(max_examples=60)
-def test_aggregate_equals_a_dense_product(
-    num_destinations, more_sources, num_edges, features, seed, dtype, reduce, weighted
-):
-    block = make_block(num_destinations + more_sources, num_destinations, num_edges, seed, dtype)
-    x = random(block.num_sources, features, seed=seed, dtype=torch.float32).requires_grad_()
+def test_aggregate_equals_a_dense_product(num_dst, more_sources, num_edges, features, seed, dtype, reduce, weighted):
+    block = make_block(num_dst + more_sources, num_dst, num_edges, seed, dtype)
+    x = random(block.num_src, features, seed=seed, dtype=torch.float32).requires_grad_()
     weights = random(num_edges, seed=seed + 1, dtype=torch.float32).requires_grad_(weighted)
     matrix = dense(block, weights if weighted else torch.ones(num_edges))
     expected = matrix @ x
@@ -109,7 +107,7 @@ def test_aggregate_equals_a_dense_product(
     result = aggregate(block, x, reduce=reduce, edge_weights=weights if weighted else None)
     torch.testing.assert_close(result, expected, rtol=1e-5, atol=1e-5)
     inputs = [x, weights] if weighted else [x]
-    upstream = random(num_destinations, features, seed=seed + 2, dtype=torch.float32)
+    upstream = random(num_dst, features, seed=seed + 2, dtype=torch.float32)
     found = torch.autograd.grad(result, inputs, upstream)
     wanted = torch.autograd.grad(expected, inputs, upstream)
     torch.testing.assert_close(found, wanted, rtol=1e-5, atol=2e-5)
@@ -129,7 +127,7 @@ GRADIENT_CASES: dict[str, Callable[[Block, Tensor, Tensor], Tensor]] = {
     "mean": lambda block, x, w: aggregate(block, x, reduce="mean"),
     "weighted": lambda block, x, w: aggregate(block, x, edge_weights=w),
     "softmax": lambda block, x, w: edge_softmax(block, w),
-    "ends": lambda block, x, w: add_ends(block, x.sum(-1), x[: block.num_destinations].sum(-1) * 2) * w,
+    "ends": lambda block, x, w: add_ends(block, x.sum(-1), x[: block.num_dst].sum(-1) * 2) * w,
 }
 
 

@@ -34,8 +34,8 @@ def a_graph(num_vertices=40, num_edges=200):
 
 def first_destinations(graph, count):
     return Block(
-        num_sources=graph.num_sources,
-        num_destinations=count,
+        num_src=graph.num_src,
+        num_dst=count,
         indptr=graph.indptr[: count + 1],
         indices=graph.indices[: int(graph.indptr[count])],
         source_degrees=graph.degrees,

@@ -57,7 +57,7 @@ def reference(lists, fanouts, seeds, *, seed, epoch, step, original):
 
 def as_lists(minibatch):
     return minibatch.input_ids.tolist(), [
-        (block.num_sources, block.num_destinations, block.indptr.tolist(), block.indices.tolist())
+        (block.num_src, block.num_dst, block.indptr.tolist(), block.indices.tolist())
         for block in reversed(minibatch.blocks)
     ]
 
@@ -67,9 +67,7 @@ def sampled(minibatch, hop):
     block = minibatch.blocks[-1 - hop]
     ids = minibatch.input_ids.tolist()
     indptr, indices = block.indptr.tolist(), block.indices.tolist()
-    return {
-        ids[v]: [ids[source] for source in indices[indptr[v] : indptr[v + 1]]] for v in range(block.num_destinations)
-    }
+    return {ids[v]: [ids[source] for source in indices[indptr[v] : indptr[v + 1]]] for v in range(block.num_dst)}
 
 
 @settings(max_examples=60)
@@ -265,5 +263,5 @@ def test_sampling_a_real_graph_with_heavy_hubs(shared_data):
     assert wide.input_ids.equal(narrow.input_ids)
     for one, other, fanout in zip(wide.blocks, narrow.blocks, [5, 10, 15], strict=True):
         assert one.indices.equal(other.indices)
-        degrees = indptr.diff()[wide.input_ids[: one.num_destinations]]
+        degrees = indptr.diff()[wide.input_ids[: one.num_dst]]
         assert one.degrees.equal(degrees.clamp(max=fanout))

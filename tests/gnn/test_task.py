@@ -29,7 +29,7 @@ def make_trainer(world, graph, *, kind="graphsage", order="global", fanouts=(4, 
     options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2)
     return Trainer(
         world,
-        build_model(options, in_features=6, out_features=part.outputs, seed=5),
+        build_model(options, in_features=6, out_features=part.num_outputs, seed=5),
         NodeTask(part, fanouts, order=order),
         wire=WireOptions(vectors=wire),
         seed=5,

@@ -346,9 +346,7 @@ def rows_moved(world: World, part: PartitionedGraph, cached_ids: torch.Tensor) -
 
 
 def inference_cache(world: World, part: PartitionedGraph, ids: torch.Tensor | None, asked: Recipe) -> torch.Tensor:
-    return choose_inference_cache(
-        world, part, ids, asked.cache, fanouts=HOPS, batch_size=asked.evaluation.batch_size
-    )
+    return choose_inference_cache(world, part, ids, asked.cache, fanouts=HOPS, batch_size=asked.evaluation.batch_size)
 
 
 @pytest.mark.parametrize("alpha", [0.5, "auto"])

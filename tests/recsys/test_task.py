@@ -236,7 +236,8 @@ def test_going_on_within_an_epoch_is_exact(kind):
         if done == 2:
             kept["state"] = copy.deepcopy(begun.state_dict())
             kept["tables"] = [
-                [replace(part, tensor=part.tensor.clone()) for part in table.state()] for table in begun.task.local_tables()
+                [replace(part, tensor=part.tensor.clone()) for part in table.state()]
+                for table in begun.task.local_tables()
             ]
             kept["loss"] = begun.loss_so_far()
 

@@ -1,4 +1,4 @@
-"""windrow.training.checkpoint: what is written comes back, which are kept, which is used, what is refused; all ranks."""
+"""windrow.training.checkpoint: what comes back, which are kept, which is used, what is refused; all ranks."""
 
 import contextlib
 import dataclasses

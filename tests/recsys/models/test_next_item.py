@@ -16,8 +16,9 @@ from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.task import TrainingOptions
+from windrow.recsys.task import RecommendationTask
 from windrow.training.dropout import DropoutContext
+from windrow.training.trainer import Trainer
 
 DIM, NUM_ITEMS = 8, 24
 
@@ -139,14 +140,7 @@ def train(world, *, order="sessions", deduplicated=False, planner="row_wise", ep
     )
     model = make_model(temperature=0.1, dropout=0.1, log_probabilities=torch.from_numpy(negatives.log_probabilities()))
     recommender = Recommender(None, collection, model)
-    trainer = RecommendationTrainer(
-        world,
-        recommender,
-        source,
-        options=TrainingOptions(batch_size=30, learning_rate=0.01),
-        table_learning_rate=0.1,
-        seed=0,
-    )
+    trainer = Trainer(world, recommender, RecommendationTask(source), batch_size=30, learning_rate=0.01)
     losses = [trainer.train_epoch(epoch) for epoch in range(epochs)]
     trainer.close()
     samples = {"train": sessions.samples(np.arange(sessions.num_samples))}

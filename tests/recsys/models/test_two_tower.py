@@ -14,7 +14,8 @@ from windrow.recsys.ranking_evaluation import RankingEvaluator
 from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.task import TrainingOptions
+from windrow.recsys.task import RecommendationTask
+from windrow.training.trainer import Trainer
 
 DIM = 8
 
@@ -126,8 +127,7 @@ def train(world):
         neighbourhoods=Neighbourhoods.of(interactions, 5, 5, seed=0),
         seed=0,
     )
-    options = TrainingOptions(batch_size=30, learning_rate=0.01)
-    trainer = RecommendationTrainer(world, recommender, source, options=options, table_learning_rate=0.1, seed=0)
+    trainer = Trainer(world, recommender, RecommendationTask(source), batch_size=30, learning_rate=0.01)
     losses = [trainer.train_epoch(epoch) for epoch in range(5)]
     trainer.close()
     evaluator = RankingEvaluator(world, recommender, interactions, Neighbourhoods.of(interactions, seed=0), k=8)
