@@ -4,7 +4,7 @@
     mpirun -n 2 python -P examples/own_graph.py --epochs 5
 
 The graph here is a ring of villages: each vertex knows most of its own village and a few of the next one.
-Features are noise with a weak hint of the village, so that a model has to listen to the neighbours.
+Features are noise with a weak hint of the village.
 """
 
 import argparse
@@ -21,7 +21,7 @@ VILLAGES, PEOPLE = 5, 200
 
 
 def make_graph() -> gnn.Graph:
-    """Edges, features and labels as tensors; the same on every rank, because the generator's seed is."""
+    """Edges, features and labels as tensors; the same on every rank."""
     generator = torch.Generator().manual_seed(0)
     labels = torch.arange(VILLAGES * PEOPLE) % VILLAGES
     sources = torch.randint(VILLAGES * PEOPLE, (8000,), generator=generator)
@@ -46,12 +46,10 @@ class MeanOfNeighbours(nn.Module):
 
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
         """Outputs of the last block's destinations, from the rows of the first block's sources."""
-        for number, block in enumerate(blocks):
+        for block, own, others in zip(blocks, self.own, self.others, strict=True):
             source, destination = block.edge_index
-            mean = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, destination, x[source])
-            mean = mean / block.degrees.clamp(min=1).unsqueeze(1)
-            x = self.own[number](x[: block.num_dst]) + self.others[number](mean)
-            x = x.relu() if number == 0 else x
+            total = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, destination, x[source])
+            x = own(x[: block.num_dst].relu()) + others(total.relu() / block.degrees.clamp(min=1).unsqueeze(1))
         return x
 
 

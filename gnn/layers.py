@@ -12,7 +12,7 @@ from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
 from windrow.gnn.message_passing import Block, add_ends, aggregate, divide_by_degrees, edge_softmax, sum_over_bags
-from windrow.training.dense import glorot, linear, make_linear, multiply, multiply_transposed
+from windrow.training.dense import autocast, glorot, linear, make_linear, multiply, multiply_transposed
 
 __all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer"]
 
@@ -33,9 +33,8 @@ class GraphSAGELayer(nn.Module):
 
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
-        output: Tensor = _Sage.apply(  # type: ignore[no-untyped-call]
-            block, x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight
-        )
+        tensors = autocast(x, self.self_linear.weight, self.self_linear.bias, self.neighbor_linear.weight)
+        output: Tensor = _Sage.apply(block, *tensors)  # type: ignore[no-untyped-call]
         return output
 
 

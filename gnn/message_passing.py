@@ -198,7 +198,7 @@ def aggregate(
         block: the bipartite graph; on the device of `x`.
         x: floating [num_src, features], or [num_src, heads, features].
         reduce: "sum", or "mean": the sum divided by the number of edges, whatever their weights.
-        edge_weights: [edges], or [edges, heads] where `x` has heads; dtype of `x`.
+        edge_weights: floating [edges], or [edges, heads] where `x` has heads.
 
     Returns:
         [num_dst, features] or [num_dst, heads, features], differentiable in `x` and
@@ -209,6 +209,7 @@ def aggregate(
     if edge_weights is None:
         total = _Sum.apply(x.flatten(1), block, reduce)  # type: ignore[no-untyped-call]
         return total.view(block.num_dst, *x.shape[1:])
+    edge_weights = edge_weights.to(x.dtype)  # Under autocast only one of the two may be short.
     if edge_weights.dim() == 1:
         one_head, weights = x.unsqueeze(1), edge_weights.unsqueeze(1)
         total = _WeightedSum.apply(one_head, weights, block)  # type: ignore[no-untyped-call]

@@ -5,9 +5,10 @@ features travel. Ids are those of the partition, in which each part is one conti
 """
 
 import warnings
+from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Literal, cast
+from typing import Any, Literal, cast
 
 import numpy as np
 import numpy.typing as npt
@@ -23,7 +24,7 @@ from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
 from windrow.partition.store import PartitionStore
 
-__all__ = ["PartitionedGraph", "Split", "open_store", "partition"]
+__all__ = ["PartitionedGraph", "Split", "graph_placement", "open_store", "partition"]
 
 Split = Literal["train", "validation", "test"]
 
@@ -171,6 +172,45 @@ class PartitionedGraph:
         """int64 ids of a split, over all parts, in the order in which they were given."""
         ids: Tensor = getattr(self, f"{split}_ids")
         return ids
+
+
+def graph_placement(
+    graph: PartitionedGraph, *, cached_rows: int | Sequence[int] = 0, copy_bytes: int | None = None
+) -> dict[str, Any]:
+    """What the parts of a graph are, by any rank's view of it, for placement.json.
+
+    Args:
+        graph: the view.
+        cached_rows: rows of other ranks of which each rank keeps copies: one number for each, or one for all.
+        copy_bytes: bytes of one such row, which is kept as it travels; None: as many as where it is owned.
+
+    Returns:
+        ``{"kind": "graph", "ranks": [{"vertices": 1, ...}, ...]}``: for each rank its vertices, the training vertices
+        among them, the edges that end at them, the bytes of their features, and rows and bytes of its cache.
+    """
+    num_parts = graph.book.num_parts
+    copies = [cached_rows] * num_parts if isinstance(cached_rows, int) else cached_rows
+    offsets = graph.book.offsets
+    first_edges = graph.indptr[offsets].numpy()
+    training = np.bincount(graph.book.owner(graph.train_ids.numpy()), minlength=num_parts)
+    row_bytes = graph.features.shape[1:].numel() * graph.features.element_size()
+    if copy_bytes is None:
+        copy_bytes = row_bytes
+    columns = zip(np.diff(offsets).tolist(), training.tolist(), np.diff(first_edges).tolist(), copies, strict=True)
+    return {
+        "kind": "graph",
+        "ranks": [
+            {
+                "vertices": vertices,
+                "train_vertices": train_vertices,
+                "edges": edges,
+                "feature_bytes": vertices * row_bytes,
+                "cached_rows": cached,
+                "cached_bytes": cached * copy_bytes,
+            }
+            for vertices, train_vertices, edges, cached in columns
+        ],
+    }
 
 
 def partition(graph: Graph, world: World, options: PartitionOptions | None = None) -> PartitionedGraph:

@@ -17,13 +17,12 @@ from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
-from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
-from windrow.training.placement import graph_placement
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
 from windrow.training.terminal import byte_size
 

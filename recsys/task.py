@@ -23,6 +23,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Traffic
+from windrow.partition.tables.plan import table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator
@@ -30,7 +31,6 @@ from windrow.recsys.recommender import BatchSource, Recommender, Started, collec
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
-from windrow.training.placement import table_placement
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
 
 if TYPE_CHECKING:
@@ -176,10 +176,10 @@ class RecommendationTask(Task[Started]):
         """Measure. Collective."""
         if self._evaluator is None:
             return {}
-        found = self._evaluator.evaluate()
         unknown = [split for split in splits if split not in ("validation", "test")]
         if unknown:
             raise RecipeError(f"{unknown[0]!r} is not measured on: choose validation or test")
+        found = self._evaluator.evaluate()
         # Machines may differ in the last bit, and ranks must agree on when to stop.
         figures = {split: dict(found[split]) for split in splits if split in found}
         return self._setup.world.broadcast_object(figures, root=0, stage="evaluation")

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
-__all__ = ["Linear", "glorot", "linear", "make_linear", "multiply", "multiply_transposed"]
+__all__ = ["Linear", "autocast", "glorot", "linear", "make_linear", "multiply", "multiply_transposed"]
 
 _ROWS_AT_ONCE = 1024
 """Rows of the two factors of a weight's gradient that one thread multiplies at once: 1 MiB of 256 float32, so that
@@ -32,10 +32,19 @@ def linear(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:
     Returns:
         [rows, out_features]: x weight^T + bias, differentiable in all three.
     """
-    if not _uses_onednn(x):
+    if torch.is_autocast_enabled(x.device.type) or not _uses_onednn(x):
         return functional.linear(x, weight, bias)
     result: Tensor = _Linear.apply(x, weight, bias)  # type: ignore[no-untyped-call]
     return result
+
+
+def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
+    """Floating tensors as `torch.autocast` has them for a product, differentiable; as they are where it is off."""
+    kind = tensors[0].device.type
+    if not torch.is_autocast_enabled(kind):
+        return tensors
+    dtype = torch.get_autocast_dtype(kind)
+    return tuple(tensor.to(dtype) for tensor in tensors)
 
 
 def _uses_onednn(x: Tensor) -> bool:

@@ -305,7 +305,7 @@ class Journal:
         resumed: whether the folder holds this run already.
         finished_epochs: of a resumed run: records of later epochs are removed.
         shown_figures: figures that get a column of the table, with its header.
-        placement: what each rank holds, from `windrow.training.placement`.
+        placement: what each rank holds, from `Task.placement`.
 
     Raises:
         StoreError: the folder is in use, cannot be made, or holds no run.

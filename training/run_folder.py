@@ -3,7 +3,7 @@
     runs/tolokers-1/
         recipe.toml          every setting of the run, defaults included
         environment.json     versions, hardware and commit, one entry for each start of the run
-        placement.json       what each rank holds since the last start (windrow.training.placement)
+        placement.json       what each rank holds since the last start (windrow.training.task.Task)
         metrics.jsonl        one line per epoch (windrow.training.journal)
         ranks.jsonl          the same rank by rank: seconds, bytes to each other rank, rows, memory
         tensorboard/         the same for TensorBoard
@@ -21,8 +21,6 @@ import json
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
-
-import tomli_w
 
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
@@ -69,6 +67,8 @@ def create_run_folder(path: Path, recipe: Mapping[str, Any]) -> RunFolder:
         raise StoreError(
             f"{path} is already in use. Go on with its run by --resume {path}, or give another --run-folder."
         )
+    import tomli_w
+
     folder = RunFolder(path)
     try:
         path.mkdir(parents=True, exist_ok=True)

@@ -160,7 +160,7 @@ class Task(ABC, Generic[Minibatch]):
 
     @abstractmethod
     def placement(self) -> dict[str, Any]:
-        """What each rank holds, for placement.json: see `windrow.training.placement`. Not collective."""
+        """What each rank holds, for placement.json: not collective."""
 
     def dense_parameters(self, model: nn.Module) -> Iterable[nn.Parameter]:
         """What the trainer's optimiser updates."""

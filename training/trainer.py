@@ -12,6 +12,7 @@ is that of model, optimiser and tables, and its position (epoch, step). For mode
 
 import contextlib
 import dataclasses
+import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -597,7 +598,8 @@ def _changed(options: Any, changes: Mapping[str, Any]) -> Any:
     known = [field.name for field in dataclasses.fields(options)]
     for name in changes:
         if name not in known:
-            raise RecipeError(f"there is no option {name!r}: choose from {', '.join(known)}")
+            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
+            raise RecipeError(f"there is no option {name!r}; did you mean {nearest!r}? There are {', '.join(known)}")
     return dataclasses.replace(options, **changes)
 
 

@@ -11,9 +11,9 @@ Ranges of rows may be replicated instead, all of a table's or some: every rank h
 `TableSpec` is what a planner has to know about a table, `Cost` what a step costs, part by part.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 
@@ -32,6 +32,7 @@ __all__ = [
     "rank_bytes",
     "rectangle_bytes",
     "specs_by_name",
+    "table_placement",
 ]
 
 _ACCUMULATOR_BYTES = 4.0
@@ -325,3 +326,49 @@ def _check_memory(needed: list[int], available: int) -> None:
 
 def _shown(bounds: Range) -> str:
     return f"{bounds[0]}-{bounds[1] - 1}" if bounds[1] - bounds[0] > 1 else str(bounds[0])
+
+
+def table_placement(tables: Iterable[tuple[TableSpec, Plan]], world_size: int) -> dict[str, Any]:
+    """Where embedding tables, each with a plan that holds it, live on so many ranks, for placement.json.
+
+    Returns:
+        With a shard on each rank for a replicated table::
+
+            {"kind": "log", "world_size": 4, "tables": [
+                {"name": "t", "rows": 10, "dim": 8, "bytes": 320, "plan": "row-wise", "shards": [
+                    {"rank": 0, "first_row": 0, "rows": 5, "first_column": 0, "columns": 8, "bytes": 160}, ...]}, ...]}
+
+        Bytes are those of weights and optimiser state.
+    """
+
+    def shards(spec: TableSpec, plan: Plan) -> Iterator[Shard]:
+        yield from plan.shards_of(spec.name)
+        for rank in range(world_size):
+            for replica in plan.replicas_of(spec.name):
+                yield Shard(spec.name, rank, replica.rows, (0, spec.dim))
+
+    return {
+        "kind": "log",
+        "world_size": world_size,
+        "tables": [
+            {
+                "name": spec.name,
+                "rows": spec.rows,
+                "dim": spec.dim,
+                "bytes": spec.num_bytes,
+                "plan": plan.kind_of(spec.name),
+                "shards": [
+                    {
+                        "rank": shard.rank,
+                        "first_row": shard.rows[0],
+                        "rows": shard.num_rows,
+                        "first_column": shard.columns[0],
+                        "columns": shard.num_columns,
+                        "bytes": rectangle_bytes(spec, shard.num_rows, shard.num_columns),
+                    }
+                    for shard in shards(spec, plan)
+                ],
+            }
+            for spec, plan in tables
+        ],
+    }

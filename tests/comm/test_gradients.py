@@ -109,7 +109,7 @@ def test_a_second_backward_pass_cannot_spoil_what_is_on_its_way():
     reducer = GradientReducer(Loopback.single(), model.parameters())
     reducer.start()
     loss_of(model, 0, 0).backward()
-    with pytest.raises(RuntimeError, match="one backward pass between start"):
+    with pytest.raises(RuntimeError, match="the last one inside holding"):
         loss_of(model, 0, 1).backward()
 
 
@@ -118,3 +118,24 @@ def test_closing_removes_the_hooks():
     reducer = GradientReducer(Loopback.single(), model.parameters())
     reducer.close()
     loss_of(model, 0, 0).backward()
+
+
+def test_gradients_of_passes_that_hold_are_summed_with_the_last(spmd):
+    def body(world):
+        model = make_model()
+        reducer = GradientReducer(world, model.parameters())
+        reducer.start()
+        with reducer.holding():
+            loss_of(model, world.rank, 0).backward()
+        loss_of(model, world.rank, 1).backward()
+        reducer.finish()
+        reducer.close()
+        return [parameter.grad.clone() for parameter in model.parameters()]
+
+    found = spmd(body)
+    model = make_model()
+    size = len(found)
+    sum(loss_of(model, rank, step) for rank in range(size) for step in (0, 1)).backward()
+    for gradients in found:
+        for mine, parameter in zip(gradients, model.parameters(), strict=True):
+            torch.testing.assert_close(mine, parameter.grad)

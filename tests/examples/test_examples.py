@@ -7,6 +7,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 
 from windrow.comm.launcher import launched_rank
 from windrow.launch.settings import write_toml
@@ -23,7 +24,8 @@ def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
     def run(name: str, *arguments: str) -> list[str]:
         script = str(repository / "examples" / name)
         monkeypatch.setattr(sys, "argv", [script, *arguments])
-        runpy.run_path(script, run_name="__main__")
+        with torch.random.fork_rng():  # Users seed torch's generator for their weights.
+            runpy.run_path(script, run_name="__main__")
         return capsys.readouterr().out.splitlines()
 
     return run
@@ -38,14 +40,12 @@ def test_every_example_is_tested_and_short(repository: Path) -> None:
 
 @ON_ONE_AND_TWO_RANKS
 def test_own_graph(run_example: RunExample, ranks: int) -> None:
-    lines = run_example("own_graph.py", "--epochs", "2")
+    lines = run_example("own_graph.py", "--epochs", "4")
     if launched_rank() > 0:
         assert lines == []
         return
-    # The loss does not depend on the number of ranks.
-    assert lines[0].startswith("epoch 1: loss 1.88")
-    assert lines[1].startswith("epoch 2: loss 1.27")
-    assert lines[2].startswith("vertices 0 to 9")
+    assert float(lines[-1].split()[2].rstrip(";")) > 0.6
+    assert "vertices 0 to 9" in lines[-1]
 
 
 @ON_ONE_AND_TWO_RANKS
@@ -66,10 +66,9 @@ def test_next_item(run_example: RunExample, ranks: int) -> None:
         assert lines == []
         return
     # Neither minibatches nor figures depend on the number of ranks.
-    assert len(lines) == 2
-    assert lines[0].startswith("epoch 1: loss 4.35")
-    assert lines[1].startswith("epoch 2: loss 0.7")
-    assert float(lines[1].split()[5].rstrip(",")) > 0.98
+    first, second = (line.split() for line in lines[-2:])
+    assert (first[0], first[1][:4], second[0], second[1][:3]) == ("1", "4.35", "2", "0.7")
+    assert float(second[3]) > 0.98
 
 
 def test_next_item_of_a_file(run_example: RunExample, tmp_path: Path) -> None:
@@ -77,7 +76,7 @@ def test_next_item_of_a_file(run_example: RunExample, tmp_path: Path) -> None:
     items = (np.arange(800) % 4 + np.repeat(np.arange(200) % 9, 4)) % 12
     np.savez(tmp_path / "mine.npz", items=items, offsets=np.cumsum([0, *lengths]))
     lines = run_example("next_item.py", "--epochs", "1", "--sessions", str(tmp_path / "mine.npz"))
-    assert len(lines) == 1
+    assert lines[-1].split()[0] == "1"
 
 
 @ON_ONE_AND_TWO_RANKS

@@ -26,10 +26,13 @@ def evaluate(world, graph, options, outputs, *, share_store=False, depth=3):
     others = torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
     store = CachedStore(world, part.offsets, part.features, cached_ids=others[::3]) if share_store else None
     pipeline = PipelineOptions(depth=depth)
-    evaluator = Evaluator(world, part, options, fanouts=(3, 2), seed=1, pipeline=pipeline, store=store)
-    first = evaluator.evaluate(make_model(outputs))
-    assert evaluator.evaluate(make_model(outputs)) == first
-    return first
+    evaluator = Evaluator(
+        world, part, make_model(outputs), options, fanouts=(3, 2), seed=1, pipeline=pipeline, store=store
+    )
+    first = evaluator.evaluate()
+    assert evaluator.evaluate() == first
+    assert {tuple(values) for values in first.values()} == {(evaluator.metric,)}
+    return {split: values[evaluator.metric] for split, values in first.items()}
 
 
 def make_model(outputs):

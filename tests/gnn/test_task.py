@@ -115,3 +115,11 @@ def test_features_that_the_wire_cannot_carry_are_refused():
 def test_options_out_of_range_are_refused(field, value):
     with pytest.raises(RecipeError, match=f"training.{field} = {value}"):
         TrainingOptions(**{field: value})
+
+
+@pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
+def test_layers_run_under_autocast(kind):
+    trainers = (make_trainer(Loopback.single(), make_graph(), kind=kind, autocast=name) for name in ("none", "bf16"))
+    exact, rounded = (trainer.train_epoch(0) for trainer in trainers)
+    assert rounded != exact
+    assert rounded == pytest.approx(exact, rel=0.02)

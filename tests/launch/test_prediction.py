@@ -26,7 +26,7 @@ from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.synthetic import community_graph
-from windrow.launch import journal, prediction
+from windrow.launch import prediction
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
@@ -34,6 +34,7 @@ from windrow.launch.training import train
 from windrow.partition import atomic_writes as atomic_file
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
+from windrow.training import journal
 from windrow.training.checkpoint import load_best, load_latest
 from windrow.training.journal import read_records
 from windrow.training.run_folder import open_run_folder

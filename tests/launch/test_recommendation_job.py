@@ -119,7 +119,7 @@ def test_shards_that_are_damaged_are_passed_over(
     shard.write_bytes(shard.read_bytes()[:-1] + b"\x99")
     train(recipe, resume=run)
     said = capsys.readouterr().out
-    assert "passed over a damaged checkpoint" in said
+    assert "skipped a damaged checkpoint" in said
     assert "resuming after epoch 1" in said
     assert_same_end(run, folder / "whole")
 

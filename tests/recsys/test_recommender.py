@@ -66,10 +66,15 @@ def one_batch(jagged_of):
     return make
 
 
+def reduced_parameters(recommender):
+    replicated = [part for collection in recommender.collections() for part in collection.replicated_parameters()]
+    return [*replicated, *recommender.model.parameters()]
+
+
 def step(world, one_batch, groups=(), **options):
     """Logits before and after one update of everything."""
     recommender = make_recommender(world, groups, **options)
-    reducer = GradientReducer(world, recommender.reduced_parameters())
+    reducer = GradientReducer(world, reduced_parameters(recommender))
     optimizer = torch.optim.SGD(recommender.model.parameters(), lr=0.5)
     batch = one_batch(world)
     reducer.start()
@@ -77,7 +82,8 @@ def step(world, one_batch, groups=(), **options):
     recommender.model.loss_sum(before, batch).backward()
     reducer.finish()
     optimizer.step()
-    recommender.step_tables()
+    for collection in recommender.collections():
+        collection.step()
     with torch.no_grad():
         after = recommender(batch)
     return before.detach(), after
@@ -120,7 +126,7 @@ def test_tables_that_every_rank_holds_are_summed_with_the_dense_model():
     def count(world):
         recommender = make_recommender(world)
         tables = [table.members[0].name for table in recommender.local_tables() if table.replicated]
-        extra = len(list(recommender.reduced_parameters())) - len(list(recommender.model.parameters()))
+        extra = len(reduced_parameters(recommender)) - len(list(recommender.model.parameters()))
         return tables, extra
 
     assert Loopback.run(2, count) == [(["city"], 1)] * 2

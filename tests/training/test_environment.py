@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from windrow.launch import environment
+from windrow.training import environment
 
 
 def test_description_is_plain_json_and_names_the_essentials() -> None:

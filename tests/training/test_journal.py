@@ -1,6 +1,5 @@
 """windrow.training.journal: lines of JSON and back, cut on resuming; TensorBoard, picture, table, and run folder."""
 
-import builtins
 import errno
 import json
 import math
@@ -14,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.errors import StoreError
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.training.epoch_cost import RankCost
 from windrow.training.journal import (
@@ -22,7 +21,6 @@ from windrow.training.journal import (
     EpochRecord,
     EpochTable,
     Journal,
-    MetricsBoard,
     RankRecord,
     best_record,
     read_rank_records,
@@ -53,7 +51,8 @@ def record(epoch: int, **changes: Any) -> EpochRecord:
 
 def open_journal(recipe: RecommendationRecipe, folder: Path, *, finished_epochs: int = 0) -> Journal:
     return Journal(
-        recipe,
+        recipe.name,
+        recipe.settings(),
         folder,
         resumed=finished_epochs > 0,
         finished_epochs=finished_epochs,
@@ -301,36 +300,6 @@ def test_a_full_disk_is_told_with_the_cure(tmp_path: Path) -> None:
 
 
 @pytest.mark.filterwarnings("ignore::DeprecationWarning")
-def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
-    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
-    board = MetricsBoard(tmp_path)
-    for epoch in (1, 2, 3):
-        board.append(record(epoch, loss=epoch / 4, validation=0.5 if epoch != 2 else None, test=0.4))
-    board.close()
-    board = MetricsBoard(tmp_path, finished_epochs=2)
-    board.append(record(3, loss=0.125, test=None))
-    board.close()
-    events = accumulator.EventAccumulator(str(tmp_path)).Reload()
-    assert [(e.step, e.value) for e in events.Scalars("loss/train")] == [(1, 0.25), (2, 0.5), (3, 0.125)]
-    assert [e.step for e in events.Scalars("roc_auc/validation")] == [1, 3]
-    assert [e.step for e in events.Scalars("roc_auc/test")] == [1, 2]
-    assert [e.value for e in events.Scalars("figures/test_auc")] == pytest.approx([0.1, 0.2, 0.3])
-    assert "seconds/sample" in events.Tags()["scalars"]
-
-
-def test_missing_tensorboard_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    real = builtins.__import__
-
-    def without_tensorboard(name: str, *rest: object) -> object:
-        if "tensorboard" in name:
-            raise ImportError(name)
-        return real(name, *rest)  # type: ignore[arg-type]
-
-    monkeypatch.setattr(builtins, "__import__", without_tensorboard)
-    with pytest.raises(RecipeError, match="install it, or set this to false"):
-        MetricsBoard(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("count", "changes"),
     [(1, {"validation": None, "test": None}), (27, {}), (3, {"higher_is_better": False, "validation": 0.0})],

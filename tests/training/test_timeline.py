@@ -21,10 +21,10 @@ from windrow.comm.clock import ClockAlignment, ClockOffset
 from windrow.comm.launcher import launched_rank, launched_size
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Span
-from windrow.launch import timeline
 from windrow.launch.partitioning import PartitionJob, partition_to_store
 from windrow.launch.recipe import AnyRecipe, Recipe, make_recipe
 from windrow.launch.training import train
+from windrow.training import timeline
 from windrow.training.checkpoint import load_latest
 from windrow.training.journal import read_rank_records, read_records
 from windrow.training.timeline import (

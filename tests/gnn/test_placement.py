@@ -1,4 +1,4 @@
-"""windrow.training.placement: what each rank holds, against counting it."""
+"""What each rank holds, for placement.json, against counting it."""
 
 import json
 from typing import Any
@@ -9,12 +9,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.synthetic import community_graph
 from windrow.partition.book import PartitionBook
-from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, rank_bytes
+from windrow.partition.tables.plan import Plan, Replica, Shard, TableSpec, rank_bytes, table_placement
 from windrow.partition.tables.planners import PlanOptions, make_plan
-from windrow.training.placement import graph_placement, table_placement
 
 
 @pytest.mark.parametrize("parts", [1, 3, 4])

@@ -1,0 +1,120 @@
+"""windrow.recsys.task.ClickTask: a prepared log, a model, a loss and metrics of a user's own."""
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+import windrow as wr
+from windrow import recsys
+from windrow.comm.errors import RecipeError
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
+from windrow.recsys.batches.batch import Batch
+from windrow.training.dense import make_linear
+
+DIM = 8
+
+
+class OwnNet(nn.Module):
+    """Tables of one's own model, and a linear map."""
+
+    def __init__(self, world: World, *, forgets: bool = False) -> None:
+        super().__init__()
+        tables = [
+            recsys.EmbeddingBagConfig(num_embeddings=rows, embedding_dim=DIM, name=name, feature_names=[name])
+            for name, rows in (("item", 14), ("user", 64))
+        ]
+        options = recsys.TableOptions(dim=DIM, learning_rate=0.1)
+        self.tables = recsys.EmbeddingBagCollection(tables, world=world, optimizer=options, seed=1)
+        self.linear = make_linear(2 * DIM + 1, 1, generator=torch.Generator().manual_seed(1))
+        self.forgets = forgets
+
+    def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
+        pooled = torch.zeros(batch.num_samples, 2 * DIM) if self.forgets else self.tables(batch.sparse).values()
+        output: Tensor = self.linear(torch.cat([batch.dense, pooled], 1))
+        return output.flatten()
+
+
+def area(output: Tensor, labels: Tensor) -> float:
+    """Share of pairs in the right order."""
+    clicked, others = output[labels > 0], output[labels == 0]
+    return float((clicked.unsqueeze(1) > others).float().mean())
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory, prepare_clicks: Callable[[Path], None]) -> recsys.LogStore:
+    folder = tmp_path_factory.mktemp("clicks")
+    prepare_clicks(folder)
+    return recsys.LogStore.open(folder / "clicks")
+
+
+def train(world: World, log: recsys.LogStore, **options: Any) -> tuple[list[float], dict[str, dict[str, float]]]:
+    task = recsys.ClickTask(
+        log, loss=nn.functional.binary_cross_entropy_with_logits, metrics={"area": area}, evaluation_batch_size=100
+    )
+    settings = {"epochs": 4, "batch_size": 48, "learning_rate": 0.01, "lanes": 4} | options
+    with wr.Trainer(world, OwnNet(world), task, **settings) as trainer:
+        return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+
+
+def test_a_model_of_ones_own_learns_the_same_on_any_world(spmd: Any, log: recsys.LogStore) -> None:
+    losses, figures = train(Loopback.single(), log)
+    assert losses[-1] < losses[0]
+    assert figures["test"]["area"] > 0.75
+    for found, measured in spmd(lambda world: train(world, log)):
+        assert found == pytest.approx(losses, rel=1e-4)
+        assert measured["test"]["area"] == pytest.approx(figures["test"]["area"], abs=0.02)
+
+
+def test_steps_are_accumulated_and_run_under_autocast(log: recsys.LogStore) -> None:
+    exact, _ = train(Loopback.single(), log)
+    rounded, _ = train(Loopback.single(), log, autocast="bf16")
+    assert exact != rounded
+    assert rounded == pytest.approx(exact, rel=0.05)
+    added, _ = train(Loopback.single(), log, accumulate=2)
+    assert added[-1] < added[0]
+    assert added != exact
+
+
+def test_a_killed_run_goes_on_bit_for_bit(log: recsys.LogStore, tmp_path: Path) -> None:
+    def run(epochs_first: int, folder: Path) -> Tensor:
+        for limit in (epochs_first, 4):
+            world = Loopback.single()
+            model = OwnNet(world)
+            callbacks = [StopAfter(limit)]
+            with wr.Trainer(world, model, recsys.ClickTask(log), epochs=4, callbacks=callbacks) as trainer:
+                trainer.fit(run_folder=folder, resume="auto")
+        return torch.cat([model.linear.weight.detach().flatten(), *table_values(model)])
+
+    assert torch.equal(run(2, tmp_path / "killed"), run(4, tmp_path / "whole"))
+
+
+def table_values(model: OwnNet) -> list[Tensor]:
+    return [part.tensor.flatten().clone() for table in model.tables.local_tables() for part in table.state()]
+
+
+class StopAfter(wr.Callback):
+    """Ends a run after some epochs."""
+
+    def __init__(self, epochs: int) -> None:
+        self.epochs = epochs
+
+    def on_epoch(self, trainer: wr.Trainer, record: Any) -> None:
+        trainer.should_stop = record.epoch >= self.epochs
+
+
+def test_what_would_not_be_honoured_is_refused(log: recsys.LogStore) -> None:
+    world = Loopback.single()
+    with pytest.raises(RecipeError, match=r"holds no embedding tables: make an EmbeddingBagCollection"):
+        wr.Trainer(world, nn.Identity(), recsys.ClickTask(log))
+    with pytest.raises(RecipeError, match=r"vectors = 'bf16'.*but the tables were made for 'fp32'"):
+        wr.Trainer(world, OwnNet(world), recsys.ClickTask(log), wire="bf16")
+    with wr.Trainer(world, OwnNet(world, forgets=True), recsys.ClickTask(log)) as trainer:
+        with pytest.raises(RecipeError, match=r"OwnNet did not call all of its collections"):
+            trainer.train_epoch(0)
+        with pytest.raises(RecipeError, match="'train' is not measured on"):
+            trainer.evaluate("train")

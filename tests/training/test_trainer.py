@@ -1,0 +1,288 @@
+"""windrow.training.trainer: models, losses and metrics of one's own; what every task can be trained with."""
+
+import builtins
+import json
+import math
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor, nn
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
+from windrow.gnn import NodeTask, PartitionedGraph
+from windrow.gnn.message_passing import Block
+from windrow.gnn.synthetic import community_graph
+from windrow.partition.book import PartitionBook
+from windrow.training.callbacks import Callback, TensorBoard
+from windrow.training.dense import make_linear
+from windrow.training.dropout import DropoutContext
+from windrow.training.journal import EpochRecord, TrainingResult, read_records
+from windrow.training.task import summed_loss
+from windrow.training.trainer import Trainer
+
+FEATURES, CLASSES = 6, 3
+
+
+class Net(nn.Module):
+    """Two layers: own row and mean of neighbours."""
+
+    def __init__(self, *, dropout: float = 0.0) -> None:
+        super().__init__()
+        sizes = [(FEATURES, 8), (8, CLASSES)]
+        generator = torch.Generator().manual_seed(3)
+        self.own = nn.ModuleList(make_linear(*size, generator=generator) for size in sizes)
+        self.others = nn.ModuleList(make_linear(*size, generator=generator) for size in sizes)
+        self.probability = dropout
+
+    def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
+        for number, block in enumerate(blocks):
+            source, target = block.edge_index
+            mean = x.new_zeros(block.num_dst, x.shape[1]).index_add(0, target, x[source])
+            mean = mean / block.degrees.clamp(min=1).unsqueeze(1)
+            x = self.own[number](x[: block.num_dst]) + self.others[number](mean)
+            x = self.drop(x.relu(), dropout) if number == 0 else x
+        return x
+
+    def drop(self, x: Tensor, dropout: DropoutContext | None) -> Tensor:
+        return x if dropout is None else dropout.drop(x, self.probability, layer=0)
+
+
+class DrawingNet(Net):
+    """Draws from torch's generator."""
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:  # type: ignore[override]
+        return super().forward(blocks, x)
+
+    def drop(self, x: Tensor, dropout: DropoutContext | None) -> Tensor:
+        return nn.functional.dropout(x, self.probability, self.training)
+
+
+def part_of(world: World) -> PartitionedGraph:
+    graph = community_graph(240, CLASSES, seed=1, average_degree=8, num_features=FEATURES)
+    book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
+    return PartitionedGraph.from_graph(graph, book, world.rank)
+
+
+def make_trainer(world: World, *, net: Net | None = None, fanouts: tuple[int, ...] = (4, 3), **options: Any) -> Trainer:
+    task = NodeTask(
+        part_of(world), fanouts, **{name: options.pop(name) for name in ("loss", "metrics") if name in options}
+    )
+    settings = {"batch_size": 20, "learning_rate": 0.01, "epochs": 3, "seed": 5} | options
+    return Trainer(world, net or Net(), task, **settings)
+
+
+def accuracy(output: Tensor, labels: Tensor) -> float:
+    return float((output.argmax(1) == labels).float().mean())
+
+
+def weights(trainer: Trainer) -> Tensor:
+    return torch.cat([parameter.detach().flatten() for parameter in trainer.model.parameters()])
+
+
+@pytest.mark.parametrize(
+    "loss", [nn.functional.cross_entropy, nn.CrossEntropyLoss(reduction="none"), None], ids=["mean", "rows", "default"]
+)
+def test_a_model_and_a_loss_of_ones_own_do_not_depend_on_the_world(spmd: Any, loss: Any) -> None:
+    def body(world: World) -> tuple[list[float], dict[str, Any], Tensor]:
+        with make_trainer(world, loss=loss, metrics={"mine": accuracy}, fanouts=(-1, -1)) as trainer:
+            losses = [trainer.train_epoch(epoch) for epoch in range(3)]
+            return losses, trainer.evaluate(), trainer.task.predict()
+
+    expected, figures, scores = body(Loopback.single())
+    assert expected[-1] < 0.9 * expected[0]
+    assert set(figures) == {"validation", "test"}
+    assert scores.shape == (240, CLASSES)
+    for losses, measured, predicted in spmd(body):
+        assert losses == pytest.approx(expected, rel=1e-4)
+        assert measured["test"]["mine"] == pytest.approx(figures["test"]["mine"], abs=0.03)
+        torch.testing.assert_close(predicted, scores, rtol=1e-2, atol=1e-2)
+
+
+def test_weights_are_those_of_rank_0() -> None:
+    def body(world: World) -> Tensor:
+        net = Net()
+        with torch.no_grad():
+            net.own[0].weight.add_(world.rank)
+        return weights(make_trainer(world, net=net))
+
+    first, *others = Loopback.run(3, body)
+    assert torch.equal(first, weights(make_trainer(Loopback.single())))
+    assert all(torch.equal(first, other) for other in others)
+
+
+def test_gradients_of_several_steps_are_those_of_one_large_minibatch() -> None:
+    def step(accumulate: int) -> Tensor:
+        trainer = make_trainer(
+            Loopback.single(), fanouts=(-1, -1), optimizer="sgd", learning_rate=0.5, accumulate=accumulate
+        )
+        trainer.train_epoch(0)
+        return weights(trainer)
+
+    # All minibatches of the epoch together are the whole training set, whatever its order.
+    whole = make_trainer(Loopback.single(), fanouts=(-1, -1), optimizer="sgd", learning_rate=0.5, batch_size=1000)
+    whole.train_epoch(0)
+    torch.testing.assert_close(step(1000), weights(whole))
+    assert not torch.allclose(step(1), weights(whole))
+
+
+def test_a_checkpoint_never_separates_gradients_that_are_added_up(tmp_path: Path) -> None:
+    trainer = make_trainer(Loopback.single(), accumulate=2)
+    with pytest.raises(RecipeError, match=r"checkpoint_every_steps = 3: must be a multiple of training.accumulate = 2"):
+        trainer.fit(run_folder=tmp_path / "run", checkpoint_every_steps=3)
+
+
+def test_the_norm_of_gradients_is_clipped() -> None:
+    trainer = make_trainer(Loopback.single(), optimizer="sgd", learning_rate=1.0, clip_norm=0.01)
+    before = weights(trainer)
+    trainer.train_step(0, 0)
+    assert float((weights(trainer) - before).norm()) == pytest.approx(0.01, rel=1e-3)
+
+
+def test_forward_passes_run_under_autocast() -> None:
+    seen = set()
+
+    def loss(output: Tensor, labels: Tensor) -> Tensor:
+        seen.add(output.dtype)
+        return nn.functional.cross_entropy(output.float(), labels)
+
+    trainer = make_trainer(Loopback.single(), loss=loss, autocast="bf16")
+    losses = [trainer.train_epoch(epoch) for epoch in range(4)]
+    assert losses[-1] < losses[0]
+    assert seen == {torch.bfloat16}
+    assert {parameter.dtype for parameter in trainer.model.parameters()} == {torch.float32}
+
+
+@pytest.mark.parametrize("kind", [Net, DrawingNet])
+def test_a_killed_run_ends_as_one_that_was_not(tmp_path: Path, kind: type[Net]) -> None:
+    class KilledError(Exception):
+        pass
+
+    class Kill(Callback):
+        def on_step(self, trainer: Trainer, done: int) -> None:
+            if (trainer.finished_epochs, done) == (1, 3):
+                raise KilledError
+
+    def make(*callbacks: Callback) -> Trainer:
+        return make_trainer(Loopback.single(), net=kind(dropout=0.4), callbacks=callbacks)
+
+    whole = make()
+    settings: dict[str, Any] = {"checkpoint_every_steps": 2, "resume": "auto"}
+    whole.fit(run_folder=tmp_path / "whole", **settings)
+    with pytest.raises(KilledError):
+        make(Kill()).fit(run_folder=tmp_path / "run", **settings)
+    resumed = make()
+    result = resumed.fit(run_folder=tmp_path / "run", **settings)
+    assert result.epochs == 3
+    assert torch.equal(weights(resumed), weights(whole))
+    other = make_trainer(Loopback.single(), learning_rate=0.02)
+    with pytest.raises(StoreError, match=r"training.learning_rate was 0.01 and is 0.02"):
+        other.fit(run_folder=tmp_path / "run", resume=True)
+
+
+class Recorder(Callback):
+    """Writes down what it is called for, and may stop the run."""
+
+    def __init__(self, stop_after: int = 99) -> None:
+        self.calls: list[Any] = []
+        self.stop_after = stop_after
+
+    def on_start(self, trainer: Trainer) -> None:
+        self.calls.append(("start", trainer.run_folder.path.name))
+
+    def on_step(self, trainer: Trainer, done: int) -> None:
+        self.calls.append(done)
+
+    def on_epoch(self, trainer: Trainer, record: EpochRecord) -> None:
+        self.calls.append(("epoch", record.epoch))
+        trainer.should_stop = record.epoch == self.stop_after
+
+    def on_checkpoint(self, trainer: Trainer, folder: Path) -> None:
+        self.calls.append(("checkpoint", folder.name))
+
+    def on_end(self, trainer: Trainer, result: TrainingResult) -> None:
+        self.calls.append(("end", result.epochs))
+
+
+def test_callbacks_are_called_in_order_and_may_stop_the_run(tmp_path: Path) -> None:
+    recorder = Recorder(stop_after=2)
+    trainer = make_trainer(Loopback.single(), callbacks=[recorder])
+    trainer.fit(run_folder=tmp_path / "run")
+    epoch = list(range(1, trainer.steps_per_epoch + 1))
+    first = [*epoch, ("epoch", 1), ("checkpoint", "checkpoints")]
+    second = [*epoch, ("epoch", 2), ("checkpoint", "checkpoints")]
+    assert recorder.calls == [("start", "run"), *first, *second, ("end", 2)]
+
+
+def test_a_run_that_does_not_improve_ends_early(tmp_path: Path) -> None:
+    trainer = make_trainer(Loopback.single(), metrics={"constant": lambda output, labels: 0.5}, epochs=9)
+    assert trainer.fit(run_folder=tmp_path / "run", patience=2).epochs == 3
+
+
+def test_tensorboard_gets_the_same_figures(tmp_path: Path) -> None:
+    accumulator = pytest.importorskip("tensorboard.backend.event_processing.event_accumulator")
+    run = tmp_path / "run"
+    result = make_trainer(Loopback.single(), callbacks=[TensorBoard()]).fit(run_folder=run)
+    records = read_records(run / "metrics.jsonl")
+    events = accumulator.EventAccumulator(str(run / "tensorboard")).Reload()
+    assert [e.value for e in events.Scalars("loss/train")] == pytest.approx([record.loss for record in records])
+    assert [e.value for e in events.Scalars("accuracy/test")] == pytest.approx([record.test for record in records])
+    assert "seconds/sample" in events.Tags()["scalars"]
+    assert result.epochs == 3
+
+
+def test_missing_tensorboard_is_refused_with_the_cure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    real = builtins.__import__
+
+    def without_tensorboard(name: str, *rest: object) -> object:
+        if "tensorboard" in name:
+            raise ImportError(name)
+        return real(name, *rest)  # type: ignore[arg-type]
+
+    trainer = make_trainer(Loopback.single(), callbacks=[TensorBoard()])
+    monkeypatch.setattr(builtins, "__import__", without_tensorboard)
+    with pytest.raises(RecipeError, match="install it, or set this to false"):
+        trainer.fit(run_folder=tmp_path / "run")
+
+
+def test_a_loss_that_is_lost_ends_the_run(tmp_path: Path) -> None:
+    trainer = make_trainer(Loopback.single(), loss=lambda output, labels: output.sum() * math.nan)
+    with pytest.raises(DataError, match=r"the training diverged; lower training.learning_rate"):
+        trainer.fit(run_folder=tmp_path / "run")
+
+
+def test_settings_of_a_run_without_a_recipe_are_kept(tmp_path: Path) -> None:
+    make_trainer(Loopback.single(), epochs=1).fit(run_folder=tmp_path / "run", name="mine")
+    assert "learning_rate = 0.01" in (tmp_path / "run" / "recipe.toml").read_text()
+    assert json.loads((tmp_path / "run" / "summary.json").read_text())["epochs"] == 1
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [
+        ({"clip_nrom": 1.0}, "there is no option 'clip_nrom'.*did you mean 'clip_norm'"),
+        ({"clip_norm": -1.0}, "training.clip_norm = -1.0: must not be negative"),
+        ({"accumulate": 0}, "training.accumulate = 0: must be at least 1"),
+        ({"wire": "bf17"}, "no codec is called 'bf17'"),
+        ({"net": nn.Sequential(nn.BatchNorm1d(3))}, r"^0 is BatchNorm1d: .*Use nn.LayerNorm"),
+    ],
+    ids=str,
+)
+def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        make_trainer(Loopback.single(), **options)
+
+
+def test_a_split_that_is_not_there_is_refused() -> None:
+    with pytest.raises(RecipeError, match="there is no split 'tset': choose from train, validation, test"):
+        make_trainer(Loopback.single()).evaluate("tset")
+
+
+@pytest.mark.parametrize("found", [torch.zeros(2), torch.zeros(3, 2), 1.0], ids=str)
+def test_a_loss_of_another_shape_is_refused(found: Any) -> None:
+    with pytest.raises(RecipeError, match="for 3 rows: return their mean"):
+        summed_loss(lambda output, labels: found, None, torch.zeros(3))
