@@ -299,7 +299,7 @@ def test_a_model_that_diverged_leaves_the_old_file(
     lost = torch.zeros(NUM_VERTICES, 3)
     lost[7] = np.nan
     monkeypatch.setattr(prediction, "infer_exactly", lambda *_, **__: lost)
-    monkeypatch.setattr(prediction, "measure_split", lambda *_: 0.5)
+    monkeypatch.setattr(prediction, "measure_split", lambda *_: {"accuracy": 0.5})
     with pytest.raises(DataError, match=r"prediction for vertex \d+ is NaN or infinite"):
         predicted(make(prepared), prepared / "run", out)
     assert out.read_bytes() == b"old"
