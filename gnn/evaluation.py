@@ -19,7 +19,7 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler, check_fanouts
 from windrow.training.task import Metric, Metrics
 
-__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "measure_split"]
+__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "measure_split", "metrics_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -67,8 +67,8 @@ class Evaluator:
         world: all its ranks make the same evaluator.
         graph: this rank's view.
         model: equal weights on all ranks.
+        metrics: by name, see `metrics_of`; none where the evaluator only infers.
         options: how to measure. None: exactly for a `GNN`, else sampled.
-        metrics: of one's own, by name. None: the one that `options` name.
         fanouts: those of training, for "sampled" evaluation that names none.
         seed: the run's seed; what is sampled is the same at every evaluation.
         pipeline: how far ahead the minibatches of "sampled" evaluation are made; must agree.
@@ -76,11 +76,7 @@ class Evaluator:
             own, which keeps none of them.
 
     Raises:
-        DataError: the labels of a split cannot be scored by the metric.
         RecipeError: the number of fanouts is not usable, or the model cannot be run layer by layer.
-
-    Attributes:
-        metric: name of the first one.
     """
 
     def __init__(
@@ -88,9 +84,9 @@ class Evaluator:
         world: World,
         graph: PartitionedGraph,
         model: nn.Module,
+        metrics: Metrics,
         options: EvaluationOptions | None = None,
         *,
-        metrics: Metrics | None = None,
         fanouts: Sequence[int],
         seed: int,
         pipeline: PipelineOptions | None = None,
@@ -108,8 +104,7 @@ class Evaluator:
         self._graph = graph
         self._model = model
         self._options = options
-        self._metrics = metrics or metrics_of(options, graph)
-        self.metric = next(iter(self._metrics))
+        self._metrics = metrics
         self._sampler = NeighborSampler(
             graph.indptr,
             graph.indices,

@@ -176,6 +176,34 @@ class Minibatch:
     blocks: list[Block]
     """One per layer in the order in which layers run: outermost hop first, `blocks[-1]` gives the seeds."""
 
+    def without(self, edges: Tensor) -> Self:
+        """The same vertices and blocks without some edges, int64 [2, n]: ids of their sources and destinations.
+
+        Cost: a sort of the n edges, and a binary search for each edge of the blocks.
+        """
+        if not edges.numel() or not len(self.input_ids):
+            return self
+        largest = 1 + int(max(self.input_ids.max(), edges.max()))
+        unwanted = (edges[0] * largest + edges[1]).unique()
+        blocks = []
+        for block in self.blocks:
+            source, destination = self.input_ids[block.edge_index]
+            keys = source * largest + destination
+            places = torch.searchsorted(unwanted, keys).clamp(max=len(unwanted) - 1)
+            kept = unwanted[places] != keys
+            counts = torch.bincount(block.edge_destinations[kept], minlength=block.num_dst)
+            indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
+            blocks.append(
+                Block(
+                    num_src=block.num_src,
+                    num_dst=block.num_dst,
+                    indptr=indptr,
+                    indices=block.indices[kept],
+                    source_degrees=block.source_degrees,
+                )
+            )
+        return replace(self, blocks=blocks)
+
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
         """The minibatch on another device."""
         return type(self)(

@@ -86,6 +86,8 @@ class SeedTask:
     """Of the training run; 0 where it is nothing else."""
     step: int
     """Of the epoch."""
+    exclude: Tensor | None = None
+    """int64 [2, n], edges that no message goes along, ids of the partition: source, destination."""
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -166,6 +168,8 @@ class _MinibatchLoader:
     def _make(self, task: SeedTask) -> _PlannedMinibatch:
         with self._stopwatch.measure("sample"):
             minibatch = self._sampler.sample(task.seeds, epoch=task.epoch, step=task.step)
+            if task.exclude is not None:
+                minibatch = minibatch.without(task.exclude)
             return _PlannedMinibatch(task=task, minibatch=minibatch, request=self._plan(minibatch.input_ids))
 
 

@@ -1,5 +1,6 @@
 """Learning about vertices of a partitioned graph: minibatches of seeds, their features, loss and metrics."""
 
+from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
@@ -14,7 +15,7 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, metrics_of
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
@@ -26,7 +27,7 @@ from windrow.training.dropout import DropoutContext, takes_dropout
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
 from windrow.training.terminal import byte_size
 
-__all__ = ["NodeTask", "TrainingOptions", "loss_sum"]
+__all__ = ["GraphTask", "NodeTask", "TrainingOptions", "loss_sum"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,7 +58,147 @@ def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
     return total / labels.shape[1]
 
 
-class NodeTask(Task[LoadedMinibatch]):
+class GraphTask(Task[LoadedMinibatch]):
+    """What tasks on a partitioned graph share: features of input vertices, fetched ahead, and inference.
+
+    Args:
+        graph: this rank's view; features in fp32, or as `PartitionedGraph.stored_as` gives them.
+        fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
+        evaluation: how to measure. None: exactly, layer by layer, for a `GNN`; for other models from sampled
+            neighbours, with the fanouts of training.
+        pipeline: how far ahead minibatches are sampled and fetched; must agree.
+    """
+
+    data: ClassVar[Literal["graph", "log"]] = "graph"
+    default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
+    # The lowest layer has by far the most rows, so that its backward pass takes longest: with buckets of a layer or
+    # less, the sums of all layers above it travel meanwhile.
+    bucket_bytes: ClassVar[int] = 256 << 10
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        fanouts: Sequence[int],
+        *,
+        evaluation: EvaluationOptions | None,
+        pipeline: PipelineOptions | None,
+    ) -> None:
+        self.graph = graph
+        self.fingerprint = graph.fingerprint
+        self._fanouts = tuple(fanouts)
+        self._evaluation = evaluation
+        self._pipeline_options = pipeline or PipelineOptions()
+        self._cached_rows: list[int] = []
+
+    def start_pipeline(
+        self, setup: Setup, metrics: Metrics, cached_ids: Tensor | None, *, device_share: float = 1.0
+    ) -> None:
+        """Make the store of features, the threads that sample, and the evaluator. Collective.
+
+        Args:
+            setup: of the trainer.
+            metrics: of the evaluator.
+            cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps; None for none.
+            device_share: share of this rank's own rows that a GPU keeps; the first ones.
+
+        Raises:
+            DataError: a feature is too large for the wire's number format.
+            RecipeError: the number of fanouts is not the model's number of layers.
+        """
+        graph, world, model = self.graph, setup.world, setup.model
+        if setup.wire.gradients != "fp32":
+            raise RecipeError(
+                f'wire.gradients = "{setup.wire.gradients}": features of vertices are not learnt, so no gradients of '
+                "them travel; leave it out, and set wire.sums for the gradients of the model"
+            )
+        check_layers(model, self._fanouts, "sampler.fanouts")
+        self._setup = setup
+        self._takes_dropout = takes_dropout(model)
+        codec = setup.wire.vectors_codec(graph.features.dtype)
+        codec.check(graph.features)
+        self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
+        self.store = CachedStore(
+            world,
+            graph.offsets,
+            graph.features,
+            cached_ids=cached_ids,
+            codec=codec,
+            stage="features",
+            device=setup.device,
+            device_share=device_share if setup.device.type == "cuda" else 1.0,
+        )
+        kept = 0 if cached_ids is None else len(cached_ids)
+        self._cached_rows = world.all_gather_object(kept, stage="size of caches")
+        sampler = NeighborSampler(
+            graph.indptr,
+            graph.indices,
+            self._fanouts,
+            seed=setup.seed,
+            original_ids=graph.original_ids,
+            source_degrees=getattr(model, "needs_source_degrees", False),
+        )
+        self._pipeline = MinibatchPipeline(
+            world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
+        )
+        # What was rounded for the wire alone would make measured figures depend on the number of ranks.
+        is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
+        self.evaluator = Evaluator(
+            world,
+            graph,
+            model,
+            metrics,
+            self._evaluation,
+            fanouts=self._fanouts,
+            seed=setup.seed,
+            pipeline=self._pipeline_options,
+            store=self.store if is_exact else None,
+        )
+
+    @abstractmethod
+    def seeds(self, epoch: int, step: int) -> SeedTask:
+        """What this rank samples in a step."""
+
+    @contextmanager
+    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
+        """Sampled and fetched ahead, see `windrow.gnn.pipeline`."""
+        run = self._pipeline.run(self.seeds(epoch, step) for step in steps)
+        try:
+            yield run
+        finally:
+            run.close()
+
+    def forward(self, minibatch: LoadedMinibatch) -> Any:
+        """Run the model on a minibatch."""
+        setup, task = self._setup, minibatch.task
+        arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.rows]
+        if self._takes_dropout:
+            row_ids = self.graph.original_ids[minibatch.input_ids].to(setup.device)
+            arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
+        return setup.model(*arguments)
+
+    def predict(self) -> Tensor:
+        """Outputs of the model for all vertices, in the user's order. Collective.
+
+        Returns:
+            float32 [N, outputs] on the CPU of every rank. ``windrow predict`` writes them without holding them all.
+        """
+        return gather_predictions(self._setup.world, self.graph, self.evaluator.infer())
+
+    def traffic(self) -> Traffic:
+        """Rows of features that this rank exchanged."""
+        assert self._setup.world.meter is not None
+        return self._setup.world.meter.totals("features: rows")
+
+    def placement(self) -> dict[str, Any]:
+        """The parts of the graph."""
+        return graph_placement(self.graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
+
+    def close(self) -> None:
+        """End the threads that sample."""
+        self._pipeline.close()
+
+
+class NodeTask(GraphTask):
     """Labels of vertices, learnt from sampled neighbourhoods (SALIENT++, Kaler et al., MLSys 2023).
 
     The model is called as ``model(blocks, x)`` with one block for each hop, outermost first, and x float32
@@ -84,12 +225,6 @@ class NodeTask(Task[LoadedMinibatch]):
         RecipeError: an option is out of range.
     """
 
-    data: ClassVar[Literal["graph", "log"]] = "graph"
-    default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
-    # The lowest layer has by far the most rows, so that its backward pass takes longest: with buckets of a layer or
-    # less, the sums of all layers above it travel meanwhile.
-    bucket_bytes: ClassVar[int] = 256 << 10
-
     def __init__(
         self,
         graph: PartitionedGraph,
@@ -103,18 +238,15 @@ class NodeTask(Task[LoadedMinibatch]):
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
     ) -> None:
-        self.graph = graph
-        self.fingerprint = graph.fingerprint
+        super().__init__(graph, fanouts, evaluation=evaluation, pipeline=pipeline)
         self.samples_per_epoch = len(graph.train_ids)
-        self._sampler_options = SamplerOptions(fanouts=tuple(fanouts), order=order)
+        self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
         self._loss = loss
         self._metrics = metrics
-        self._evaluation = evaluation
         policy: Any = cache
         self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
         self._choice: CacheChoice | None = None
         self._cached_ids = cached_ids
-        self._pipeline_options = pipeline or PipelineOptions()
 
     def start(self, setup: Setup) -> None:
         """Choose what is cached, and start the threads that sample. Collective.
@@ -124,15 +256,8 @@ class NodeTask(Task[LoadedMinibatch]):
                 the wire's number format.
             RecipeError: the number of fanouts is not the model's number of layers.
         """
-        graph, world, model, fanouts = self.graph, setup.world, setup.model, self._sampler_options.fanouts
-        if setup.wire.gradients != "fp32":
-            raise RecipeError(
-                f'wire.gradients = "{setup.wire.gradients}": features of vertices are not learnt, so no gradients of '
-                "them travel; leave it out, and set wire.sums for the gradients of the model"
-            )
-        check_layers(model, fanouts, "sampler.fanouts")
-        self._setup = setup
-        self._takes_dropout = takes_dropout(model)
+        graph, world = self.graph, setup.world
+        check_layers(setup.model, self._fanouts, "sampler.fanouts")
         self._seeds = SeedOrder(
             graph.train_ids,
             graph.original_ids,
@@ -143,49 +268,8 @@ class NodeTask(Task[LoadedMinibatch]):
             seed=setup.seed,
         )
         self.steps_per_epoch = self._seeds.steps_per_epoch
-        codec = setup.wire.vectors_codec(graph.features.dtype)
-        codec.check(graph.features)
-        self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
-        self._choose_cache()
-        self.store = CachedStore(
-            world,
-            graph.offsets,
-            graph.features,
-            cached_ids=self._cached_ids,
-            codec=codec,
-            stage="features",
-            device=setup.device,
-            device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
-        )
-        sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            fanouts,
-            seed=setup.seed,
-            original_ids=graph.original_ids,
-            source_degrees=getattr(model, "needs_source_degrees", False),
-        )
-        self._pipeline = MinibatchPipeline(
-            world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
-        )
-        # What was rounded for the wire alone would make measured figures depend on the number of ranks.
-        is_exact = graph.features.dtype != torch.float32 or setup.wire.vectors == "fp32"
-        self._evaluator = Evaluator(
-            world,
-            graph,
-            model,
-            self._evaluation,
-            metrics=self._metrics,
-            fanouts=fanouts,
-            seed=setup.seed,
-            pipeline=self._pipeline_options,
-            store=self.store if is_exact else None,
-        )
-        self.metric = self._evaluator.metric
-
-    def _choose_cache(self) -> None:
-        """Find `_cached_ids`, and how many rows each rank keeps. Collective."""
-        setup, world = self._setup, self._setup.world
+        metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), graph)
+        self.metric = next(iter(metrics))
         if self._cached_ids is None:
             sampling = Sampling(
                 sampler=self._sampler_options,
@@ -195,39 +279,29 @@ class NodeTask(Task[LoadedMinibatch]):
                 epochs=setup.options.epochs,
                 seed=setup.seed,
             )
-            self._choice = choose_cache(world, self.graph, sampling)
+            self._choice = choose_cache(world, graph, sampling)
             self._cached_ids = self._choice.cached_ids
+        self.start_pipeline(setup, metrics, self._cached_ids, device_share=self._cache.gpu_share)
         expected = None if self._choice is None else self._choice.expected_rows
-        choices = world.all_gather_object((len(self._cached_ids), expected), stage="size of caches")
-        self._cached_rows = [kept for kept, _ in choices]
-        self._expected_rows = [rows for _, rows in choices if rows is not None]
+        everyone = world.all_gather_object(expected, stage="size of caches")
+        self._expected_rows = [rows for rows in everyone if rows is not None]
+
+    def seeds(self, epoch: int, step: int) -> SeedTask:
+        """Training vertices of this rank."""
+        return SeedTask(seeds=self._seeds.seeds(epoch, step), epoch=epoch, step=step)
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Seeds of a step, over all ranks."""
         return self._seeds.global_batch_size(epoch, step)
 
-    @contextmanager
-    def minibatches(self, epoch: int, steps: range) -> Iterator[Iterator[LoadedMinibatch]]:
-        """Sampled and fetched ahead, see `windrow.gnn.pipeline`."""
-        run = self._pipeline.run(
-            SeedTask(seeds=self._seeds.seeds(epoch, step), epoch=epoch, step=step) for step in steps
-        )
-        try:
-            yield run
-        finally:
-            run.close()
-
     def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
         """Of this rank's seeds; None where it has none in this step."""
+        del epoch, step
         setup, seeds = self._setup, minibatch.task.seeds
         if not len(seeds):
             return None
         with setup.stopwatch.measure("forward"):
-            arguments: list[Any] = [minibatch.minibatch.blocks, minibatch.rows]
-            if self._takes_dropout:
-                row_ids = self.graph.original_ids[minibatch.input_ids].to(setup.device)
-                arguments.append(DropoutContext(seed=setup.seed, epoch=epoch, step=step, row_ids=row_ids))
-            output = setup.model(*arguments)
+            output = self.forward(minibatch)
             labels = self.graph.labels[seeds].to(setup.device)
             if self._loss is None:
                 return loss_sum(self.graph.task, output, labels)
@@ -235,24 +309,7 @@ class NodeTask(Task[LoadedMinibatch]):
 
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure on all vertices of each split. Collective."""
-        return self._evaluator.evaluate(splits)
-
-    def predict(self) -> Tensor:
-        """Outputs of all vertices, in the user's order. Collective.
-
-        Returns:
-            float32 [N, outputs] on the CPU of every rank. ``windrow predict`` writes them without holding them all.
-        """
-        return gather_predictions(self._setup.world, self.graph, self._evaluator.infer())
-
-    def traffic(self) -> Traffic:
-        """Rows of features that this rank exchanged."""
-        assert self._setup.world.meter is not None
-        return self._setup.world.meter.totals("features: rows")
-
-    def placement(self) -> dict[str, Any]:
-        """The parts of the graph."""
-        return graph_placement(self.graph, cached_rows=self._cached_rows, copy_bytes=self._copy_bytes)
+        return self.evaluator.evaluate(splits)
 
     def opening_lines(self) -> Sequence[str]:
         """What is kept of other ranks, where there are any."""
@@ -273,7 +330,3 @@ class NodeTask(Task[LoadedMinibatch]):
                 f'the checkpoint was written by {written_by} ranks, and with sampler.order = "local" minibatches '
                 f"would be others on {size}: resume on {written_by} ranks, or start a new run."
             )
-
-    def close(self) -> None:
-        """End the threads that sample."""
-        self._pipeline.close()

@@ -6,7 +6,7 @@ import torch
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, metrics_of
 from windrow.gnn.message_passing import Block
 from windrow.gnn.metrics import evaluate_predictions
 from windrow.gnn.models import ModelOptions, build_model
@@ -26,13 +26,14 @@ def evaluate(world, graph, options, outputs, *, share_store=False, depth=3):
     others = torch.cat([torch.arange(start), torch.arange(stop, graph.num_vertices)])
     store = CachedStore(world, part.offsets, part.features, cached_ids=others[::3]) if share_store else None
     pipeline = PipelineOptions(depth=depth)
+    metrics = metrics_of(options, part)
     evaluator = Evaluator(
-        world, part, make_model(outputs), options, fanouts=(3, 2), seed=1, pipeline=pipeline, store=store
+        world, part, make_model(outputs), metrics, options, fanouts=(3, 2), seed=1, pipeline=pipeline, store=store
     )
     first = evaluator.evaluate()
     assert evaluator.evaluate() == first
-    assert {tuple(values) for values in first.values()} == {(evaluator.metric,)}
-    return {split: values[evaluator.metric] for split, values in first.items()}
+    assert {tuple(values) for values in first.values()} == {tuple(metrics)}
+    return {split: values[next(iter(metrics))] for split, values in first.items()}
 
 
 def make_model(outputs):
