@@ -7,6 +7,7 @@ from windrow.gnn.build import assemble_graph
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator
 from windrow.gnn.graph import Graph
 from windrow.gnn.inference import gather_predictions, infer_exactly
+from windrow.gnn.link_task import Links, LinkTask, split_links
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, open_store, partition
 from windrow.gnn.readers.libraries import graph_from_dgl as from_dgl
@@ -20,6 +21,8 @@ __all__ = [
     "EvaluationOptions",
     "Evaluator",
     "Graph",
+    "LinkTask",
+    "Links",
     "ModelOptions",
     "NeighborSampler",
     "NodeTask",
@@ -36,4 +39,5 @@ __all__ = [
     "infer_exactly",
     "open_store",
     "partition",
+    "split_links",
 ]

@@ -26,7 +26,7 @@ __all__ = ["EvaluationOptions", "Evaluator", "check_layers", "measure_split", "m
 class EvaluationOptions:
     """How and when a model is measured."""
 
-    metric: Literal["auto", "accuracy", "macro_f1", "roc_auc"] = "auto"
+    metric: Literal["auto", "accuracy", "macro_f1", "micro_f1", "roc_auc"] = "auto"
     """"auto": ROC-AUC for binary and multi-label tasks, accuracy for single-label ones."""
 
     method: Literal["exact", "sampled"] = "exact"

@@ -1,4 +1,4 @@
-"""Metrics (accuracy, macro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
+"""Metrics (accuracy, macro-F1, micro-F1, ROC-AUC; all: higher is better), and predictions as columns of a table.
 
 Logits are [n, C] for "single-label" and "multi-label", and [n] or [n, 1] for "binary", where they speak for
 class 1. Labels are as in `windrow.gnn.graph.Graph`. Each task is scored column by column::
@@ -38,7 +38,7 @@ __all__ = [
     "prediction_columns",
 ]
 
-Metric = Literal["accuracy", "macro_f1", "roc_auc"]
+Metric = Literal["accuracy", "macro_f1", "micro_f1", "roc_auc"]
 """A measure of predictions; higher is better, 1 is perfect."""
 
 
@@ -78,6 +78,7 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     - accuracy: share of vertices whose class is right; for "multi-label", share of (vertex, class) pairs.
     - macro_f1: mean F1 score of the classes (both, for "binary"). A class that no vertex has and none is
       predicted to have is left out.
+    - micro_f1: F1 score of all (vertex, class) pairs together; for "single-label" the accuracy. "binary": of class 1.
     - roc_auc: mean area under the ROC curve of the classes, each against the rest (for "binary": the one
       area). A class that all vertices have, or none, is left out.
 
@@ -111,6 +112,8 @@ def evaluate_predictions(metric: Metric, task: Task, logits: Tensor, labels: Ten
     predictions = scores > 0 if multi else F.one_hot(scores.argmax(1), scores.shape[1]) > 0
     if metric == "macro_f1":
         return _macro_f1(predictions, targets)
+    if metric == "micro_f1":
+        return _micro_f1(predictions, targets) if task != "binary" else _micro_f1(predictions[:, 1:], targets[:, 1:])
     right = predictions == targets if multi else (predictions & targets).any(1)
     return float(right.sum() / right.numel())
 
@@ -134,6 +137,12 @@ def _macro_f1(predictions: Tensor, targets: Tensor) -> float:
     scores = [float(binary_f1_score(predictions[:, c].long(), targets[:, c].long())) for c in occurs]
     # Where no vertex has a class and none is predicted to, every prediction is right.
     return sum(scores) / len(scores) if scores else 1.0
+
+
+def _micro_f1(predictions: Tensor, targets: Tensor) -> float:
+    # Where there is no class to find and none is predicted, every prediction is right.
+    both = int(predictions.sum() + targets.sum())
+    return 2 * int((predictions & targets).sum()) / both if both else 1.0
 
 
 def _roc_auc(scores: Tensor, targets: Tensor) -> float:

@@ -199,6 +199,7 @@ COLOURS = ("#0072B2", "#E69F00", "#009E73", "#CC79A7", "#56B4E9", "#D55E00", "#F
 METRIC_NAMES = {
     "roc_auc": "ROC-AUC",
     "macro_f1": "macro-F1",
+    "micro_f1": "micro-F1",
     "auc": "ROC-AUC",
     "normalised_entropy": "normalised entropy",
 }

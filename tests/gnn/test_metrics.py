@@ -65,6 +65,13 @@ def slow_macro_f1(task, logits, labels):
     return sum(scores) / len(scores) if scores else 1.0
 
 
+def slow_micro_f1(task, logits, labels):
+    classes = list(zip(*slow_predicted_and_wanted(task, logits, labels), strict=True))[task == "binary" :]
+    pairs = [pair for predicted, wanted in classes for pair in zip(predicted, wanted, strict=True)]
+    total = sum(p + w for p, w in pairs)
+    return 2 * sum(p and w for p, w in pairs) / total if total else 1.0
+
+
 def slow_roc_auc(task, logits, labels):
     """The share of (vertex with the class, vertex without) pairs in the right order; a tie is half right."""
     scores = logits.double().log_softmax(1) if task == "single-label" else logits.reshape(len(labels), -1)
@@ -82,9 +89,10 @@ def slow_roc_auc(task, logits, labels):
 
 @given(predictions())
 @example(("multi-label", -torch.ones(2, 3), torch.zeros(2, 3)))
-def test_accuracy_and_macro_f1_equal_their_definitions(case):
+def test_accuracy_and_f1_equal_their_definitions(case):
     assert evaluate_predictions("accuracy", *case) == pytest.approx(slow_accuracy(*case), abs=1e-6)
     assert evaluate_predictions("macro_f1", *case) == pytest.approx(slow_macro_f1(*case), abs=1e-6)
+    assert evaluate_predictions("micro_f1", *case) == pytest.approx(slow_micro_f1(*case), abs=1e-6)
 
 
 @given(predictions())

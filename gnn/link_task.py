@@ -1,0 +1,305 @@
+"""Link prediction: which vertices are joined by an edge, learnt from edges that are there and vertices drawn at random.
+
+    training edges, shuffled      ... | (u, v) (u', v') ... | ...      a minibatch; each rank has those whose u it owns
+    for each (u, v)               negatives n_1 .. n_K
+    seeds                         u, v, n_1 .. n_K  ->  blocks without the edges u-v  ->  h = model(blocks, x)
+    scores                        h_u . h_v, h_u . h_n1, ..., h_u . h_nK     the first one should be the largest
+
+No message goes along an edge that is to be predicted: validation and test edges are taken out of the graph
+(`split_links`), and those of a minibatch, in both directions, out of its blocks.
+"""
+
+import hashlib
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from itertools import pairwise
+from typing import Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.fetch import fetch_rows
+from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.comm.rows import near_equal_split
+from windrow.comm.wire import Wire
+from windrow.gnn.evaluation import EvaluationOptions
+from windrow.gnn.graph import Graph
+from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
+from windrow.gnn.task import GraphTask
+from windrow.training.task import Loss, Setup, summed_loss
+
+__all__ = ["LinkTask", "Links", "Negatives", "split_links"]
+
+Negatives = Literal["uniform", "degree", "in-batch"]
+"""Vertices that u is taken not to be joined to: any; the ends of random training edges, so by degree; the other v of
+this rank's minibatch."""
+
+PAIRS_PER_CHUNK = 1024
+"""Edges that are scored at a time in evaluation."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True, eq=False)
+class Links:
+    """Edges to learn and to measure on: int64 [2, n] each, source and destination in the user's ids."""
+
+    train: Tensor
+    """Learnt; messages go along them."""
+    validation: Tensor
+    """Choose the best epoch."""
+    test: Tensor
+    """Only ever measured on."""
+
+
+def split_links(
+    graph: Graph,
+    *,
+    validation_fraction: float = 0.05,
+    test_fraction: float = 0.1,
+    directed: bool = False,
+    seed: int = 0,
+) -> tuple[Graph, Links]:
+    """Take edges to measure on out of a graph.
+
+    Args:
+        graph: any; an edge that is there several times is one link. Self-loops are no links, and stay.
+        validation_fraction: share of the links.
+        test_fraction: likewise.
+        directed: whether u -> v and v -> u are two links; otherwise they are one, of which neither direction stays.
+        seed: of the draw, which depends on the vertices' ids alone.
+
+    Returns:
+        The graph without validation and test links, and all links.
+
+    Raises:
+        RecipeError: the fractions leave nothing to train on.
+    """
+    if validation_fraction < 0 or test_fraction < 0 or validation_fraction + test_fraction >= 1:
+        raise RecipeError(
+            f"validation_fraction = {validation_fraction} and test_fraction = {test_fraction}: must not be negative, "
+            "and leave a share to train on"
+        )
+    sources = graph.indices.numpy().astype(np.int64)
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(graph.indptr.numpy()))
+    low, high = (sources, targets) if directed else (np.minimum(sources, targets), np.maximum(sources, targets))
+    keys = low * graph.num_vertices + high
+    draws = hash_ids(stream_key(seed, Stream.SPLIT), keys) / np.float64(2**64)
+    in_test = draws < test_fraction
+    in_validation = ~in_test & (draws < test_fraction + validation_fraction)
+    loops = sources == targets
+
+    def links(chosen: npt.NDArray[np.bool_]) -> Tensor:
+        found = np.unique(keys[chosen & ~loops])
+        return torch.from_numpy(np.stack([found // graph.num_vertices, found % graph.num_vertices]))
+
+    in_train = ~(in_test | in_validation)
+    stays = loops | in_train
+    counts = np.bincount(targets[stays], minlength=graph.num_vertices)
+    remaining = replace(
+        graph,
+        indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
+        indices=graph.indices[torch.from_numpy(stays)],
+    )
+    return remaining, Links(
+        train=links(~in_test & ~in_validation), validation=links(in_validation), test=links(in_test)
+    )
+
+
+@dataclass(frozen=True, kw_only=True, eq=False, slots=True)
+class _LinkSeeds(SeedTask):
+    """Seeds, and the edges between them."""
+
+    sources: Tensor
+    """int64 [n], where each u is among the seeds."""
+    candidates: Tensor
+    """int64 [n, 1 + K], where v and the negatives are; [n] all v where negatives are those of the minibatch."""
+
+
+class LinkTask(GraphTask):
+    """Edges of a graph, learnt from sampled neighbourhoods of their ends.
+
+    The model is called as that of a `windrow.gnn.task.NodeTask`, and gives a vector for each seed. Pairs are scored by
+    dot products, or by the model's own method ``score(h_u, h_v)``, [n, 1, d] and [n, m, d] (or [1, m, d]) to [n, m].
+
+    Args:
+        graph: this rank's view, of the graph without the links that are measured on.
+        links: what to learn; must agree.
+        fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
+        negatives: what they are. Those of "in-batch" depend on the number of ranks.
+        num_negatives: K, for each training edge; "in-batch" has as many as the rank has other edges in the minibatch.
+        loss: ``loss(scores, labels)`` of the edges of a rank, their mean or one value for each; scores are [n, 1 + K],
+            labels int64 [n] say which of them is that of the edge. None: cross entropy.
+        k: of hits@k.
+        evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
+        evaluation: how vectors are computed for that, see `GraphTask`.
+        cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps; None for none.
+        pipeline: how far ahead minibatches are sampled and fetched; must agree.
+
+    Raises:
+        RecipeError: an option is out of range.
+        DataError: there is nothing to learn, or a vertex of a link is not there.
+    """
+
+    metric = "mrr"
+
+    def __init__(
+        self,
+        graph: PartitionedGraph,
+        links: Links,
+        fanouts: Sequence[int] = (15, 10),
+        *,
+        negatives: Negatives = "uniform",
+        num_negatives: int = 4,
+        loss: Loss | None = None,
+        k: int = 10,
+        evaluation_negatives: int = 100,
+        evaluation: EvaluationOptions | None = None,
+        cached_ids: Tensor | None = None,
+        pipeline: PipelineOptions | None = None,
+    ) -> None:
+        super().__init__(graph, fanouts, evaluation=evaluation, pipeline=pipeline)
+        if negatives not in get_args(Negatives):
+            raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
+        for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
+            if value < 1:
+                raise RecipeError(f"{name} = {value}: must be at least 1")
+        new = torch.from_numpy(graph.book.old_to_new)
+        self._links: dict[str, Tensor] = {}
+        digest = hashlib.sha256(graph.fingerprint.encode())
+        for split in ("train", "validation", "test"):
+            pairs: Tensor = getattr(links, split)
+            if pairs.numel() and not 0 <= int(pairs.min()) <= int(pairs.max()) < graph.num_vertices:
+                raise DataError(
+                    f"{split} links name vertices {int(pairs.min())} to {int(pairs.max())}, but there are 0 to "
+                    f"{graph.num_vertices - 1}: split the links of this graph"
+                )
+            digest.update(pairs.contiguous().numpy().tobytes())
+            self._links[split] = new[pairs]
+        if not links.train.numel():
+            raise DataError("there are no links to train on: give the graph edges")
+        self.fingerprint = digest.hexdigest()
+        self.samples_per_epoch = links.train.shape[1]
+        self.shown_figures = {f"test hits@{k}": f"test hits@{k}"}
+        self._negatives = negatives
+        self._num_negatives = num_negatives
+        self._loss = loss or F.cross_entropy
+        self._k = k
+        self._evaluation_negatives = evaluation_negatives
+        self._cached_ids = cached_ids
+        self._new_ids = new
+        self._order: tuple[int, npt.NDArray[np.int64]] | None = None
+
+    def start(self, setup: Setup) -> None:
+        """Start the threads that sample. Collective."""
+        self.start_pipeline(setup, {}, self._cached_ids)
+        self.steps_per_epoch = -(-self.samples_per_epoch // setup.options.batch_size)
+        self._bounds = near_equal_split(self.samples_per_epoch, self.steps_per_epoch)
+        start, stop = self.graph.own_range
+        sources = self._links["train"][0]
+        self._owned = ((sources >= start) & (sources < stop)).numpy()
+
+    def global_batch_size(self, epoch: int, step: int) -> int:
+        """Training edges of a step, over all ranks."""
+        del epoch
+        return self._bounds[step + 1] - self._bounds[step]
+
+    def seeds(self, epoch: int, step: int) -> SeedTask:
+        """The ends of this rank's edges and their negatives, once each, and messages along none of these edges."""
+        if self._order is None or self._order[0] != epoch:
+            key = stream_key(self._setup.seed, Stream.SHUFFLE, epoch)
+            self._order = epoch, np.argsort(hash_ids(key, np.arange(self.samples_per_epoch)))
+        everyone = self._order[1][self._bounds[step] : self._bounds[step + 1]]
+        chosen = everyone[self._owned[everyone]]
+        # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
+        predicted = self._links["train"][:, torch.from_numpy(everyone)]
+        pairs = self._links["train"][:, torch.from_numpy(chosen)]
+        columns = [pairs[0].unsqueeze(1), pairs[1].unsqueeze(1)]
+        if self._negatives != "in-batch":
+            columns.append(self._draw_negatives(epoch, chosen))
+        seeds, places = torch.cat(columns, 1).unique(return_inverse=True)
+        candidates = places[:, 1] if self._negatives == "in-batch" else places[:, 1:]
+        return _LinkSeeds(
+            seeds=seeds,
+            epoch=epoch,
+            step=step,
+            exclude=torch.cat([predicted, predicted.flip(0)], 1),
+            sources=places[:, 0],
+            candidates=candidates,
+        )
+
+    def _draw_negatives(self, epoch: int, chosen: npt.NDArray[np.int64]) -> Tensor:
+        """[n, K] for these training edges, the same on any number of ranks."""
+        counters = chosen[:, None] * self._num_negatives + np.arange(self._num_negatives)
+        draws = hash_ids(stream_key(self._setup.seed, Stream.NEGATIVE, epoch), counters)
+        if self._negatives == "uniform":
+            return self._new_ids[torch.from_numpy((draws % np.uint64(self.graph.num_vertices)).astype(np.int64))]
+        ends = self._links["train"].T.flatten()
+        return ends[torch.from_numpy((draws % np.uint64(len(ends))).astype(np.int64))]
+
+    def loss(self, minibatch: LoadedMinibatch, epoch: int, step: int) -> Tensor | None:
+        """Of this rank's edges; None where it has none in this step."""
+        del epoch, step
+        task = minibatch.task
+        assert isinstance(task, _LinkSeeds)
+        if not len(task.sources):
+            return None
+        with self._setup.stopwatch.measure("forward"):
+            hidden: Tensor = self.forward(minibatch)
+            sources = hidden[task.sources].unsqueeze(1)
+            in_batch = task.candidates.dim() == 1
+            others = hidden[task.candidates].unsqueeze(0) if in_batch else hidden[task.candidates]
+            scores = score(self._setup.model, sources, others)
+            count = torch.arange(len(scores), device=scores.device)
+            return summed_loss(self._loss, scores, count if in_batch else torch.zeros_like(count))
+
+    @torch.no_grad()
+    def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
+        """Rank each link among its negatives, a tie counting one half. Collective.
+
+        Returns:
+            For each split that has links "mrr", the mean of 1 / rank, and "hits@k", the share of ranks up to k. Cost:
+            inference of all vertices, and a fetch of the vectors of all pairs.
+        """
+        unknown = [split for split in splits if split not in self._links]
+        if unknown:
+            raise RecipeError(f"there is no split {unknown[0]!r}: choose from {', '.join(self._links)}")
+        hidden = self.evaluator.infer()
+        return {split: self._measure(hidden, split) for split in splits if self._links[split].numel()}
+
+    def _measure(self, hidden: Tensor, split: str) -> dict[str, float]:
+        world, pairs = self._setup.world, self._links[split]
+        key = stream_key(self._setup.seed, Stream.NEGATIVE, list(self._links).index(split))
+        wire = Wire(world, stage="evaluation", dtype=hidden.dtype, device=hidden.device)
+        chunks = near_equal_split(pairs.shape[1], world.size * -(-pairs.shape[1] // (PAIRS_PER_CHUNK * world.size)))
+        sums = torch.zeros(2, dtype=torch.float64)
+        for start, stop in list(pairwise(chunks))[world.rank :: world.size]:
+            places = np.arange(start, stop)[:, None] * self._evaluation_negatives + np.arange(
+                self._evaluation_negatives
+            )
+            drawn = (hash_ids(key, places) % np.uint64(self.graph.num_vertices)).astype(np.int64)
+            ids, inverse = torch.cat([pairs[:, start:stop].T, self._new_ids[torch.from_numpy(drawn)]], 1).unique(
+                return_inverse=True
+            )
+            rows = fetch_rows(wire, self.graph.offsets, hidden, ids)
+            inverse = inverse.to(rows.device)
+            scores = score(self._setup.model, rows[inverse[:, :1]], rows[inverse[:, 1:]]).double()
+            found, others = scores[:, :1], scores[:, 1:]
+            ranks = 1 + (others > found).sum(1) + 0.5 * (others == found).sum(1)
+            sums += torch.stack([(1 / ranks).sum(), (ranks <= self._k).sum()]).cpu()
+        reciprocal, hits = world.all_reduce(sums, stage="evaluation").tolist()
+        return {"mrr": reciprocal / pairs.shape[1], f"hits@{self._k}": hits / pairs.shape[1]}
+
+
+def score(model: nn.Module, sources: Tensor, others: Tensor) -> Tensor:
+    """[n, m] of vectors [n, 1, d] and [n, m, d], or [1, m, d]: dot products, or what the model's own `score` gives."""
+    own = getattr(model, "score", None)
+    if own is not None:
+        found: Tensor = own(sources, others)
+        return found
+    if len(others) == 1:
+        return sources.squeeze(1) @ others.squeeze(0).T
+    return (others @ sources.transpose(1, 2)).squeeze(2)

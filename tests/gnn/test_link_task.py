@@ -1,0 +1,162 @@
+"""windrow.gnn.link_task: links are split without a leak, and learnt the same on any world."""
+
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor, nn
+
+import windrow as wr
+from windrow import gnn
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
+from windrow.gnn.message_passing import Block, Minibatch
+from windrow.gnn.synthetic import community_graph
+from windrow.partition import PartitionOptions
+
+VERTICES, FEATURES = 150, 8
+
+
+def make_graph() -> gnn.Graph:
+    return community_graph(VERTICES, 5, seed=1, average_degree=10, num_features=FEATURES, homophily=0.95)
+
+
+def edges_of(graph: gnn.Graph) -> set[tuple[int, int]]:
+    targets = np.repeat(np.arange(graph.num_vertices), np.diff(graph.indptr.numpy()))
+    return set(zip(graph.indices.tolist(), targets.tolist(), strict=True))
+
+
+def pairs_of(links: Tensor) -> set[tuple[int, int]]:
+    first, second = links.tolist()
+    return set(zip(first, second, strict=True))
+
+
+@pytest.mark.parametrize("directed", [False, True])
+def test_links_are_split_and_those_to_measure_on_leave_the_graph(directed: bool) -> None:
+    graph = make_graph()
+    everything = edges_of(graph)
+    rest, links = gnn.split_links(graph, validation_fraction=0.1, test_fraction=0.2, directed=directed, seed=3)
+    rest.validate()
+    splits = [pairs_of(part) for part in (links.train, links.validation, links.test)]
+    expected = {pair for pair in everything if pair[0] != pair[1]}
+    if not directed:
+        expected = {(min(pair), max(pair)) for pair in expected}
+    assert set().union(*splits) == expected
+    assert sum(map(len, splits)) == len(expected)
+    assert [len(split) / len(expected) for split in splits] == pytest.approx([0.7, 0.1, 0.2], abs=0.05)
+    hidden = splits[1] | splits[2]
+    for source, target in edges_of(rest):
+        assert (source, target) not in hidden
+        assert directed or (target, source) not in hidden
+    assert all(pair in edges_of(rest) or pair[::-1] in edges_of(rest) for pair in splits[0])
+
+
+def train(world: World, kind: str = "graphsage", **options: Any) -> tuple[list[float], dict[str, dict[str, float]]]:
+    graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
+    part = gnn.partition(graph, world, PartitionOptions(method="random"))
+    task = gnn.LinkTask(part, links, (-1, -1), evaluation_negatives=50, **options)
+    shape = gnn.ModelOptions(kind=kind, hidden=16, num_layers=2)  # type: ignore[arg-type]
+    model = gnn.build_model(shape, in_features=FEATURES, out_features=8, seed=1)
+    with wr.Trainer(world, model, task, epochs=4, batch_size=128, learning_rate=0.01, seed=2) as trainer:
+        return [trainer.train_epoch(epoch) for epoch in range(4)], trainer.evaluate()
+
+
+def test_links_are_learnt_the_same_on_any_world(spmd: Any) -> None:
+    losses, figures = train(Loopback.single())
+    assert losses[-1] < 0.95 * losses[0]
+    assert figures["test"]["mrr"] > 0.12, "by chance it is 0.09"
+    assert figures["test"]["hits@10"] > 0.4
+    for found, measured in spmd(train):
+        assert found == pytest.approx(losses, rel=1e-4)
+        assert measured["test"]["mrr"] == pytest.approx(figures["test"]["mrr"], rel=0.02)
+
+
+@pytest.mark.parametrize("negatives", ["degree", "in-batch"])
+def test_other_negatives_train_too(negatives: str) -> None:
+    for losses, figures in Loopback.run(2, lambda world: train(world, negatives=negatives)):
+        assert losses[-1] < losses[0]
+        assert 0 < figures["validation"]["mrr"] <= figures["validation"]["hits@10"] <= 1
+
+
+def test_no_message_goes_along_an_edge_that_is_predicted() -> None:
+    seen: list[tuple[set[tuple[int, int]], Any]] = []
+
+    class Spy(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(FEATURES))
+
+        def forward(self, blocks: list[Block], x: Tensor, dropout: Any = None) -> Tensor:
+            return x[: blocks[-1].num_dst] * self.weight
+
+    graph, links = gnn.split_links(make_graph())
+    single = Loopback.single()
+    task = gnn.LinkTask(gnn.partition(graph, single), links, (-1, -1))
+    with wr.Trainer(single, Spy(), task, batch_size=100) as trainer, task.minibatches(0, range(2)) as minibatches:
+        assert trainer.steps_per_epoch > 2
+        for loaded in minibatches:
+            assert loaded.task.exclude is not None
+            wanted = pairs_of(loaded.task.exclude)
+            seen += [(wanted, pairs_of(loaded.input_ids[block.edge_index])) for block in loaded.minibatch.blocks]
+    original = task.graph.original_ids
+    assert all(not wanted & messages for wanted, messages in seen)
+    assert any((v, u) in wanted for wanted, _ in seen for u, v in wanted)
+    assert pairs_of(original[loaded.task.exclude]) <= {
+        pair for link in pairs_of(links.train) for pair in (link, link[::-1])
+    }
+
+
+def test_blocks_without_edges_keep_the_others_in_order() -> None:
+    block = Block(num_src=4, num_dst=2, indptr=torch.tensor([0, 3, 5]), indices=torch.tensor([1, 2, 3, 0, 3]))
+    ids = torch.tensor([10, 11, 12, 13])
+    minibatch = Minibatch(seeds=ids[:2], input_ids=ids, blocks=[block])
+    (less,) = minibatch.without(torch.tensor([[12, 13, 99], [10, 11, 10]])).blocks
+    assert (less.indptr.tolist(), less.indices.tolist()) == ([0, 2, 3], [1, 3, 0])
+    assert minibatch.without(torch.empty(2, 0, dtype=torch.int64)) is minibatch
+
+
+def test_a_score_of_ones_own_is_used() -> None:
+    class Distance(nn.Module):
+        def __init__(self) -> None:
+            super().__init__()
+            self.weight = nn.Parameter(torch.ones(FEATURES))
+
+        def forward(self, blocks: list[Block], x: Tensor, dropout: Any = None) -> Tensor:
+            return x[: blocks[-1].num_dst] * self.weight
+
+        def score(self, source: Tensor, other: Tensor) -> Tensor:
+            return -((source - other) ** 2).sum(-1)
+
+    graph, links = gnn.split_links(make_graph())
+    single = Loopback.single()
+    part = gnn.partition(graph, single)
+    for negatives in ("uniform", "in-batch"):
+        task = gnn.LinkTask(part, links, (3,), negatives=negatives)  # type: ignore[arg-type]
+        with wr.Trainer(single, Distance(), task, batch_size=64, learning_rate=0.1) as trainer:
+            first, second = (trainer.train_epoch(epoch) for epoch in range(2))
+            assert second < first
+
+
+@pytest.mark.parametrize(
+    ("options", "message"),
+    [({"negatives": "all"}, "negatives = 'all'"), ({"num_negatives": 0}, "num_negatives = 0"), ({"k": 0}, "k = 0")],
+    ids=str,
+)
+def test_options_out_of_range_are_refused(options: dict[str, Any], message: str) -> None:
+    with pytest.raises(RecipeError, match=message):
+        train(Loopback.single(), **options)
+
+
+def test_links_of_another_graph_and_fractions_that_leave_nothing_are_refused() -> None:
+    graph, links = gnn.split_links(make_graph())
+    part = gnn.partition(graph, Loopback.single())
+    far = gnn.Links(train=links.train + VERTICES, validation=links.validation, test=links.test)
+    with pytest.raises(DataError, match=r"train links name vertices .*, but there are 0 to 149"):
+        gnn.LinkTask(part, far)
+    none = gnn.Links(train=links.train[:, :0], validation=links.validation, test=links.test)
+    with pytest.raises(DataError, match="no links to train on"):
+        gnn.LinkTask(part, none)
+    with pytest.raises(RecipeError, match="leave a share to train on"):
+        gnn.split_links(graph, validation_fraction=0.5, test_fraction=0.5)
