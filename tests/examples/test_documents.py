@@ -49,7 +49,7 @@ def recipes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 # ----------------------------------------------------------------------------------------------------------- howto.md
 
 ARCHIVE, TABLES = blocks("howto.md", "toml")
-WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE = blocks("howto.md", "python")
+WRITE_ARCHIVE, WRITE_DGL, WRITE_STORE, OWN_MODEL, LINKS = blocks("howto.md", "python")
 
 
 @pytest.mark.parametrize("recipe", [ARCHIVE, TABLES])
@@ -74,7 +74,16 @@ def test_tables_become_a_store(recipes: Path) -> None:
     assert (recipes.parent / "stores" / "people-2" / "manifest.json").is_file()
 
 
-@pytest.mark.parametrize(("program", "made"), [(WRITE_DGL, "mine.dgl"), (WRITE_STORE, "stores/mine-2")])
+@pytest.mark.parametrize(
+    ("program", "made"),
+    [
+        (WRITE_DGL, "mine.dgl"),
+        (WRITE_STORE, "stores/mine-2"),
+        (OWN_MODEL, "runs/own-model/summary.json"),
+        (LINKS, "runs/links/summary.json"),
+    ],
+    ids=["dgl", "store", "model", "links"],
+)
 def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None:
     run(program)
     assert Path(made).exists()
