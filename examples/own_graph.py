@@ -67,7 +67,7 @@ def main(epochs: int) -> None:
         model = MeanOfNeighbours(part.num_features, 32, part.num_outputs)
         with wr.Trainer(world, model, task, epochs=epochs, batch_size=64, learning_rate=0.01) as trainer:
             result = trainer.fit(name="villages")
-            villages = task.predict().argmax(1)
+            villages = trainer.predict().argmax(1)
         if world.rank == 0:
             print(f"test accuracy {result.test:.3f}; vertices 0 to 9 are said to be in {villages[:10].tolist()}")
 

@@ -19,7 +19,7 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import NeighborSampler, check_fanouts
 from windrow.training.task import Metric, Metrics
 
-__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "measure_split", "metrics_of"]
+__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "check_splits", "measure_split", "metrics_of"]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -58,6 +58,13 @@ def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:
             f"{name} has {len(fanouts)} hops but the model has {model.options.num_layers} layers: give one fanout per "
             "layer"
         )
+
+
+def check_splits(splits: Sequence[str]) -> None:
+    """Refuse names that are none of a split: RecipeError."""
+    for split in splits:
+        if split not in get_args(Split):
+            raise RecipeError(f"there is no split {split!r}: choose from {', '.join(get_args(Split))}")
 
 
 class Evaluator:
@@ -130,9 +137,7 @@ class Evaluator:
         Raises:
             RecipeError: there is no such split.
         """
-        for split in splits:
-            if split not in get_args(Split):
-                raise RecipeError(f"there is no split {split!r}: choose from {', '.join(get_args(Split))}")
+        check_splits(splits)
         wanted = {split: ids for split in splits if len(ids := self._graph.split_ids(split))}
         whole = self.infer() if self._options.method == "exact" else None
         start, _ = self._graph.own_range

@@ -15,7 +15,7 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, metrics_of
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, metrics_of
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
@@ -176,13 +176,16 @@ class GraphTask(Task[LoadedMinibatch]):
             arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
         return setup.model(*arguments)
 
-    def predict(self) -> Tensor:
-        """Outputs of the model for all vertices, in the user's order. Collective.
+    def predict(self, split: str | None = None) -> Tensor:
+        """Outputs for all vertices by the user's id, or for those of a split in its order. Collective.
 
-        Returns:
-            float32 [N, outputs] on the CPU of every rank. ``windrow predict`` writes them without holding them all.
+        ``windrow predict`` writes them without holding them all.
         """
-        return gather_predictions(self._setup.world, self.graph, self.evaluator.infer())
+        everything = gather_predictions(self._setup.world, self.graph, self.evaluator.infer())
+        if split is None:
+            return everything
+        check_splits([split])
+        return everything[self.graph.original_ids[self.graph.split_ids(split)]]
 
     def traffic(self) -> Traffic:
         """Rows of features that this rank exchanged."""

@@ -18,6 +18,7 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
+import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
@@ -276,6 +277,7 @@ class ClickTask(RecommendationTask):
         if not isinstance(options, TrainingOptions):
             raise RecipeError("a log is trained on with recsys.TrainingOptions, which say how it is read")
         reader = partial(BatchReader, self._log, rank=setup.world.rank, size=setup.world.size, lanes=options.lanes)
+        self._reader = reader
         source = reader(
             "train",
             batch_size=options.batch_size,
@@ -292,3 +294,24 @@ class ClickTask(RecommendationTask):
         evaluator = ClickEvaluator(setup.world, setup.model, measured, metrics=self._metrics, device=setup.device)
         self._use(source, evaluator)
         super().start(setup)
+
+    @torch.no_grad()
+    def predict(self, split: str | None = None) -> Tensor:
+        """Outputs for the samples of a split, in the order of the log; None: of the test split. Collective."""
+        split = split or "test"
+        if split not in self._log.splits:
+            raise RecipeError(f"there is no split {split!r}: choose from {', '.join(self._log.splits)}")
+        world = self._setup.world
+        self._model.eval()
+        outputs: list[Tensor] = []
+        numbers: list[Tensor] = []
+        source = self._reader(split, batch_size=self._evaluation_batch_size, shuffle="none")
+        with source.batches(0) as batches:
+            moved = (batch.to(self._setup.device) for batch in batches)
+            for batch, lookup in pipelined(moved, self._model.start):
+                outputs.append(self._model.finish(batch, lookup).float().cpu())
+                numbers.append(batch.row_ids)
+        everything, order = (
+            torch.cat(world.all_gather(torch.cat(own), stage="predictions")) for own in (outputs, numbers)
+        )
+        return everything[order.argsort()]

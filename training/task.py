@@ -154,6 +154,20 @@ class Task(ABC, Generic[Minibatch]):
             For each of these splits that has samples, values by name.
         """
 
+    def predict(self, split: str | None = None) -> Tensor:
+        """Compute outputs. Collective.
+
+        Args:
+            split: which samples or vertices. None: all vertices of a graph, the test split of a log.
+
+        Returns:
+            float32 [n, ...] on the CPU of every rank, in the user's order.
+
+        Raises:
+            RecipeError: there is no such split, or the task has no order of its own.
+        """
+        raise RecipeError(f"{type(self).__name__} cannot tell in which order to predict {split or 'anything'}")
+
     @abstractmethod
     def traffic(self) -> Traffic:
         """Rows that this rank exchanged since the meter of its world was reset."""

@@ -327,6 +327,10 @@ class Trainer:
         """
         return self.task.evaluate(splits or ("validation", "test"))
 
+    def predict(self, split: str | None = None) -> Tensor:
+        """Compute outputs: see `Task.predict`. Collective."""
+        return self.task.predict(split)
+
     def fit(
         self,
         *,

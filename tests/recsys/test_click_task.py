@@ -70,6 +70,22 @@ def test_a_model_of_ones_own_learns_the_same_on_any_world(spmd: Any, log: recsys
         assert measured["test"]["area"] == pytest.approx(figures["test"]["area"], abs=0.02)
 
 
+def test_predictions_stand_in_the_order_of_the_log(spmd: Any, log: recsys.LogStore) -> None:
+    def body(world: World) -> tuple[Tensor, float]:
+        task = recsys.ClickTask(log, metrics={"area": area}, evaluation_batch_size=32)
+        with wr.Trainer(world, OwnNet(world), task, epochs=1, batch_size=48, lanes=4) as trainer:
+            trainer.train_epoch(0)
+            return trainer.predict("validation"), trainer.evaluate("validation")["validation"]["area"]
+
+    expected, figure = body(Loopback.single())
+    reader = recsys.BatchReader(log, "validation", rank=0, size=1, batch_size=10_000, lanes=1, shuffle="none")
+    with reader.batches(0) as batches:
+        labels = next(batches).labels
+    assert area(expected, labels) == pytest.approx(figure)
+    for found, _ in spmd(body):
+        torch.testing.assert_close(found, expected, rtol=1e-4, atol=1e-5)
+
+
 def test_steps_are_accumulated_and_run_under_autocast(log: recsys.LogStore) -> None:
     exact, _ = train(Loopback.single(), log)
     rounded, _ = train(Loopback.single(), log, autocast="bf16")
@@ -118,3 +134,5 @@ def test_what_would_not_be_honoured_is_refused(log: recsys.LogStore) -> None:
             trainer.train_epoch(0)
         with pytest.raises(RecipeError, match="'train' is not measured on"):
             trainer.evaluate("train")
+        with pytest.raises(RecipeError, match="there is no split 'tset'"):
+            trainer.predict("tset")

@@ -91,7 +91,9 @@ def test_a_model_and_a_loss_of_ones_own_do_not_depend_on_the_world(spmd: Any, lo
     def body(world: World) -> tuple[list[float], dict[str, Any], Tensor]:
         with make_trainer(world, loss=loss, metrics={"mine": accuracy}, fanouts=(-1, -1)) as trainer:
             losses = [trainer.train_epoch(epoch) for epoch in range(3)]
-            return losses, trainer.evaluate(), trainer.task.predict()
+            chosen = trainer.task.graph.original_ids[trainer.task.graph.test_ids]  # type: ignore[attr-defined]
+            assert torch.equal(trainer.predict("test"), trainer.predict()[chosen])
+            return losses, trainer.evaluate(), trainer.predict()
 
     expected, figures, scores = body(Loopback.single())
     assert expected[-1] < 0.9 * expected[0]
@@ -278,8 +280,10 @@ def test_what_cannot_be_honoured_is_refused(options: dict[str, Any], message: st
 
 
 def test_a_split_that_is_not_there_is_refused() -> None:
-    with pytest.raises(RecipeError, match="there is no split 'tset': choose from train, validation, test"):
-        make_trainer(Loopback.single()).evaluate("tset")
+    trainer = make_trainer(Loopback.single())
+    for ask in (trainer.evaluate, trainer.predict):
+        with pytest.raises(RecipeError, match="there is no split 'tset': choose from train, validation, test"):
+            ask("tset")
 
 
 @pytest.mark.parametrize("found", [torch.zeros(2), torch.zeros(3, 2), 1.0], ids=str)
