@@ -71,6 +71,37 @@ def make_graph() -> gnn.Graph:
     return community_graph(240, CLASSES, seed=1, average_degree=8, num_features=FEATURES)
 
 
+@pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])
+def test_losses_are_those_of_a_plain_loop_of_pytorch_geometric(ranks: int) -> None:
+    pytest.importorskip("torch_geometric")
+    graph = make_graph()
+    assert graph.features is not None
+    assert graph.labels is not None
+    edge_index = torch.stack([graph.indices.long(), torch.arange(240).repeat_interleave(graph.indptr.diff())])
+    with torch.random.fork_rng():
+        plain, ours = weights_of(PyGNet()), weights_of(PyGNet())
+    optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01, weight_decay=0.01)
+    with wr.connect() as world:
+        assert world.size == ranks
+        task = gnn.NodeTask(gnn.partition(graph, world, PartitionOptions(method="random")), (-1, -1))
+        options = {"epochs": 7, "batch_size": 40, "learning_rate": 0.01, "weight_decay": 0.01}
+        with wr.Trainer(world, ours, task, **options) as trainer:
+            for number in range(20):
+                epoch, step = divmod(number, trainer.steps_per_epoch)
+                own = task.graph.original_ids[task.seeds(epoch, step).seeds]
+                seeds = torch.cat(world.all_gather(own, stage="seeds"))
+                x = graph.features
+                for conv in plain.convs:  # type: ignore[union-attr]
+                    x = conv(x.relu(), edge_index)
+                loss = nn.functional.cross_entropy(x[seeds], graph.labels[seeds])
+                optimizer.zero_grad()
+                loss.backward()
+                optimizer.step()
+                total = torch.tensor(trainer.train_step(epoch, step), dtype=torch.float64)
+                world.all_reduce(total, stage="loss")
+                assert float(total) / len(seeds) == pytest.approx(loss.item(), rel=1e-5)
+
+
 def test_a_graph_of_pytorch_geometric() -> None:
     data = pytest.importorskip("torch_geometric.data").Data
     graph = make_graph()
