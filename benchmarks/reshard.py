@@ -21,7 +21,6 @@ from windrow.comm.connect import connect
 from windrow.launch.benchmark_result import Aim, Findings, Table
 from windrow.launch.recommendation_job import click_parts
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
-from windrow.recsys.tables.shard_files import ShardReader
 from windrow.training.checkpoint import (
     Checkpoint,
     load_latest,
@@ -30,6 +29,7 @@ from windrow.training.checkpoint import (
     save_together,
     tables_folder,
 )
+from windrow.training.shard_files import ShardReader
 
 RECIPE = Path(__file__).parent.parent / "examples" / "open_bandit.toml"
 EPOCHS = 6

@@ -14,12 +14,12 @@ MAY_IMPORT = {
     "comm": {"comm"},
     "partition": {"comm", "partition"},
     "caching": {"comm", "caching"},
-    "training": {"comm", "training"},
+    "training": {"comm", "partition", "training"},
     "gnn": {"comm", "partition", "caching", "training", "gnn"},
     "recsys": {"comm", "partition", "caching", "training", "recsys"},
     "launch": {"comm", "partition", "caching", "training", "gnn", "recsys", "launch"},
 }
-"""comm <- partition, caching, training <- gnn, recsys <- launch; gnn and recsys never import each other."""
+"""comm <- partition, caching <- training <- gnn, recsys <- launch; gnn and recsys never import each other."""
 
 LIGHT_LIBRARIES = {"numpy", "torch"}
 """Libraries that a module may import when it is imported."""

@@ -30,17 +30,15 @@ import shutil
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Literal
+from typing import Any, Literal
 
 import torch
 
 from windrow.comm.errors import StoreError
 from windrow.comm.world import World
 from windrow.partition.atomic_writes import PARTIAL_PATTERN, write_atomically
+from windrow.training.shard_files import ShardReader, StoredTables, check_shard_files, write_shard_file
 from windrow.training.terminal import byte_size
-
-if TYPE_CHECKING:
-    from windrow.recsys.tables.table import TableBatch
 
 __all__ = [
     "FORMAT_VERSION",
@@ -409,7 +407,7 @@ def save_together(
     folder: Path,
     header: CheckpointHeader,
     state: Mapping[str, Any],
-    tables: "Sequence[TableBatch] | None",
+    tables: Sequence[StoredTables] | None,
     *,
     keep: int,
 ) -> None:
@@ -466,7 +464,7 @@ def load_together(world: World, folder: Path, check: Callable[[CheckpointHeader]
         damaged[checkpoint.path] = "; ".join(found)
 
 
-def restore_tables(checkpoint: Checkpoint, tables: "Iterable[TableBatch]") -> None:
+def restore_tables(checkpoint: Checkpoint, tables: Iterable[StoredTables]) -> None:
     """Fill this rank's pieces of the tables, under whatever plan they were written; nobody else has to be present.
 
     Args:
@@ -476,8 +474,6 @@ def restore_tables(checkpoint: Checkpoint, tables: "Iterable[TableBatch]") -> No
     Raises:
         StoreError: a table or its optimiser state is not all there.
     """
-    from windrow.recsys.tables.shard_files import ShardReader
-
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
             batch.load_state(
@@ -486,15 +482,13 @@ def restore_tables(checkpoint: Checkpoint, tables: "Iterable[TableBatch]") -> No
             )
 
 
-def _write_shards(world: World, folder: Path, tables: "Sequence[TableBatch]") -> dict[str, str]:
+def _write_shards(world: World, folder: Path, tables: Sequence[StoredTables]) -> dict[str, str]:
     """Write this rank's file; the checksums of all ranks' files by name. Collective."""
     written: dict[str, str] = {}
     failure = ""
     own = [part for batch in tables for part in batch.state() if world.rank == 0 or not part.replicated]
     name = f"rank-{world.rank:05}.safetensors"
     if own:
-        from windrow.recsys.tables.shard_files import write_shard_file
-
         try:
             written[name] = write_shard_file(folder / name, own)
         except (OSError, StoreError) as error:
@@ -526,8 +520,6 @@ def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:
     files = checkpoint.header.table_files
     if not files:
         return []
-    from windrow.recsys.tables.shard_files import check_shard_files
-
     mine = {name: files[name] for name in sorted(files)[world.rank :: world.size]}
     message = ""
     try:

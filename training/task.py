@@ -4,7 +4,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
-from typing import TYPE_CHECKING, Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
+from typing import Any, ClassVar, Generic, Literal, TypeAlias, TypeVar
 
 import torch
 from torch import Tensor, nn
@@ -14,9 +14,7 @@ from windrow.comm.meter import Stopwatch, Traffic
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.training.schedule import ScheduleOptions
-
-if TYPE_CHECKING:
-    from windrow.recsys.tables.table import TableBatch
+from windrow.training.shard_files import StoredTables
 
 __all__ = ["Loss", "Metric", "Metrics", "Setup", "Task", "TrainingOptions", "summed_loss"]
 
@@ -202,7 +200,7 @@ class Task(ABC, Generic[Minibatch]):
         """What the user is told before the first epoch."""
         return ()
 
-    def local_tables(self) -> "Sequence[TableBatch] | None":
+    def local_tables(self) -> Sequence[StoredTables] | None:
         """What this rank stores of embedding tables, to read its state and to load it; None where there are none."""
         return None
 

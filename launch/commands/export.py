@@ -49,9 +49,9 @@ def run(arguments: argparse.Namespace) -> int:
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import sequence_tables
     from windrow.recsys.tables.import_export import export_safetensors, export_torchrec
-    from windrow.recsys.tables.shard_files import ShardReader, check_shard_files
     from windrow.training.checkpoint import load_best, load_latest, tables_folder
     from windrow.training.run_folder import open_run_folder
+    from windrow.training.shard_files import ShardReader, check_shard_files
     from windrow.training.terminal import byte_size
 
     if arguments.out.is_dir():

@@ -27,7 +27,7 @@ import numpy.typing as npt
 
 from windrow.partition.tables.plan import Plan, Range, Shard
 from windrow.recsys.tables.options import TableConfig, features_of
-from windrow.recsys.tables.table import LocalTable
+from windrow.training.shard_files import LocalTable
 
 __all__ = ["Band", "IndexMap", "Layout", "Lookup", "LookupBatch", "OwnerLayout", "Request", "make_layout"]
 

@@ -27,7 +27,8 @@ from torch.nn.functional import embedding, embedding_bag
 from torch.optim import SGD, Adagrad, Adam, Optimizer
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import TableBatch
+from windrow.training.shard_files import LocalTable
 
 __all__ = ["DenseGradientTableBatch"]
 

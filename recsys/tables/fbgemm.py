@@ -16,7 +16,8 @@ from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice
 from torch import Tensor
 
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import TableBatch
+from windrow.training.shard_files import LocalTable
 
 __all__ = ["FBGEMMTableBatch"]
 

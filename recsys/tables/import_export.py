@@ -12,7 +12,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError
 from windrow.comm.numpy_files import map_array
 from windrow.partition.atomic_writes import open_atomically
-from windrow.recsys.tables.shard_files import ShardReader, write_safetensors
+from windrow.training.shard_files import ShardReader, write_safetensors
 
 __all__ = ["export_safetensors", "export_torchrec", "load_pretrained"]
 

@@ -7,7 +7,8 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import TableBatch
+from windrow.training.shard_files import LocalTable
 
 __all__ = ["make_table_batch"]
 

@@ -3,65 +3,15 @@
 import hashlib
 from abc import ABC, abstractmethod
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass
-from typing import Literal
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from windrow.comm.random import Stream, stream_key
+from windrow.training.shard_files import LocalTable, StateAxis, StateTensor
 
-__all__ = ["LocalTable", "StateAxis", "StateTensor", "TableBatch"]
-
-StateAxis = Literal["rows", "columns"]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class LocalTable:
-    """The rectangle of one embedding table that this rank stores: a shard, or the whole table."""
-
-    name: str
-    """Name of the table."""
-    rows: tuple[int, int]
-    """[start, stop) of its rows in the whole table; may be empty."""
-    columns: tuple[int, int]
-    """[start, stop) of its columns in the whole table."""
-
-    @property
-    def num_rows(self) -> int:
-        """Rows stored."""
-        return self.rows[1] - self.rows[0]
-
-    @property
-    def dim(self) -> int:
-        """Columns stored."""
-        return self.columns[1] - self.columns[0]
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class StateTensor:
-    """One named tensor of what a rank stores, and how it is cut where several ranks hold parts of it.
-
-    Checkpoints, resharding, export and pretrained rows know nothing of a table but these::
-
-        name             axes                   shape              the part of another rectangle
-        weight           ("rows", "columns")    [rows, columns]    its cells
-        sum_of_squares   ("rows",)              [rows]             its rows: a mean over the piece's columns
-        step             ()                     any                the same in every piece, never cut
-    """
-
-    piece: LocalTable
-    """Which rectangle of which table it belongs to; what several tables share has a name of its own and
-    rows = columns = (0, 1)."""
-    name: str
-    """What it holds: letters, digits and underscores."""
-    tensor: Tensor
-    """The values; may be a view into the storage, so it is read before the next step, and never written."""
-    axes: tuple[StateAxis, ...]
-    """What its axes run over, as drawn above."""
-    replicated: bool
-    """Whether every rank holds the same copy."""
+__all__ = ["TableBatch"]
 
 
 class TableBatch(nn.Module, ABC):

@@ -21,10 +21,10 @@ from windrow.comm.errors import StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
 from windrow.launch.recipe import Recipe, make_recipe
-from windrow.recsys.tables import shard_files
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import TableBatch
+from windrow.training import checkpoint as checkpoints
 from windrow.training.checkpoint import (
     CheckpointHeader,
     WhichCheckpoint,
@@ -42,6 +42,7 @@ from windrow.training.checkpoint import (
     tables_folder,
     write_checkpoint,
 )
+from windrow.training.shard_files import LocalTable
 
 RECIPE = {"seed": 0, "model": {"hidden": 8, "kind": "gcn"}, "training": {"epochs": 3}}
 
@@ -378,7 +379,7 @@ def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     save_shards(tmp_path, 1)
-    real = shard_files.write_shard_file
+    real = checkpoints.write_shard_file
 
     def full(path: Path, members: Any) -> str:
         if path.name == "rank-00001.safetensors":
@@ -386,7 +387,7 @@ def test_a_rank_that_cannot_write_fails_all_of_them_and_loses_nothing(
         return real(path, members)
 
     with monkeypatch.context() as patch:
-        patch.setattr(shard_files, "write_shard_file", full)
+        patch.setattr(checkpoints, "write_shard_file", full)
         said = save_shards(tmp_path, 2)
     assert len(set(said)) == 1
     assert "rank 1: No space left on device. Earlier checkpoints are intact" in said[0]

@@ -10,10 +10,9 @@ from safetensors.torch import load_file
 from windrow.comm.errors import StoreError
 from windrow.launch.cli import build_parser
 from windrow.launch.recommendation_recipe import RecommendationRecipe
-from windrow.recsys.tables.shard_files import write_shard_file
-from windrow.recsys.tables.table import LocalTable, StateTensor
 from windrow.training.checkpoint import CheckpointHeader, begin_checkpoint, save_checkpoint, tables_folder
 from windrow.training.run_folder import create_run_folder
+from windrow.training.shard_files import LocalTable, StateTensor, write_shard_file
 
 
 def save(run: Path, epoch: int, *, best: bool, with_tables: bool = True) -> Path:

@@ -13,7 +13,7 @@ from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
 from windrow.recsys.tables.options import TableOptions, TableOverrides
-from windrow.recsys.tables.shard_files import ShardReader, write_shard_file
+from windrow.training.shard_files import ShardReader, write_shard_file
 
 
 def test_without_a_plan_tables_go_round(small):

@@ -13,8 +13,7 @@ from safetensors.torch import load_file, save_file
 from windrow.comm.errors import DataError, StoreError
 from windrow.recsys.tables import import_export as export
 from windrow.recsys.tables.import_export import export_safetensors, export_torchrec, load_pretrained
-from windrow.recsys.tables.shard_files import ShardReader, write_shard_file
-from windrow.recsys.tables.table import LocalTable, StateTensor
+from windrow.training.shard_files import LocalTable, ShardReader, StateTensor, write_shard_file
 
 TABLES = {"item": torch.arange(50.0).reshape(10, 5).sqrt(), "user": torch.arange(12.0).reshape(3, 4).pow(0.3)}
 

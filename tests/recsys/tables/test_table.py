@@ -15,8 +15,9 @@ from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.fbgemm import FBGEMMTableBatch
 from windrow.recsys.tables.make import make_table_batch
 from windrow.recsys.tables.options import TableOptions, TableOverrides
-from windrow.recsys.tables.table import LocalTable, TableBatch
+from windrow.recsys.tables.table import TableBatch
 from windrow.recsys.tables.table_kernels import fill_uniform
+from windrow.training.shard_files import LocalTable
 
 MEMBERS = (
     LocalTable(name="a", rows=(0, 30), columns=(0, 8)),

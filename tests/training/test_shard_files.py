@@ -13,8 +13,14 @@ from safetensors import safe_open
 from safetensors.torch import load_file
 
 from windrow.comm.errors import StoreError
-from windrow.recsys.tables.shard_files import ShardReader, check_shard_files, write_safetensors, write_shard_file
-from windrow.recsys.tables.table import LocalTable, StateTensor
+from windrow.training.shard_files import (
+    LocalTable,
+    ShardReader,
+    StateTensor,
+    check_shard_files,
+    write_safetensors,
+    write_shard_file,
+)
 
 MEMBER = LocalTable(name="item/id", rows=(5, 8), columns=(4, 8))
 EMPTY = LocalTable(name="user", rows=(3, 3), columns=(0, 8))

@@ -22,19 +22,87 @@ import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextlib import ExitStack
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from math import prod
 from pathlib import Path
-from typing import Any, Self, TypeAlias
+from typing import Any, Literal, Protocol, Self, TypeAlias
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import open_atomically
-from windrow.recsys.tables.table import LocalTable, StateAxis, StateTensor
 
-__all__ = ["ShardReader", "check_shard_files", "write_safetensors", "write_shard_file"]
+__all__ = [
+    "LocalTable",
+    "ShardReader",
+    "StateAxis",
+    "StateTensor",
+    "StoredTables",
+    "check_shard_files",
+    "write_safetensors",
+    "write_shard_file",
+]
+
+StateAxis = Literal["rows", "columns"]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LocalTable:
+    """The rectangle of one embedding table that this rank stores: a shard, or the whole table."""
+
+    name: str
+    """Name of the table."""
+    rows: tuple[int, int]
+    """[start, stop) of its rows in the whole table; may be empty."""
+    columns: tuple[int, int]
+    """[start, stop) of its columns in the whole table."""
+
+    @property
+    def num_rows(self) -> int:
+        """Rows stored."""
+        return self.rows[1] - self.rows[0]
+
+    @property
+    def dim(self) -> int:
+        """Columns stored."""
+        return self.columns[1] - self.columns[0]
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class StateTensor:
+    """One named tensor of what a rank stores, and how it is cut where several ranks hold parts of it.
+
+    Checkpoints, resharding, export and pretrained rows know nothing of a table but these::
+
+        name             axes                   shape              the part of another rectangle
+        weight           ("rows", "columns")    [rows, columns]    its cells
+        sum_of_squares   ("rows",)              [rows]             its rows: a mean over the piece's columns
+        step             ()                     any                the same in every piece, never cut
+    """
+
+    piece: LocalTable
+    """Which rectangle of which table it belongs to; what several tables share has a name of its own and
+    rows = columns = (0, 1)."""
+    name: str
+    """What it holds: letters, digits and underscores."""
+    tensor: Tensor
+    """The values; may be a view into the storage, so it is read before the next step, and never written."""
+    axes: tuple[StateAxis, ...]
+    """What its axes run over, as drawn above."""
+    replicated: bool
+    """Whether every rank holds the same copy."""
+
+
+class StoredTables(Protocol):
+    """Tables of one rank, as checkpoints see them: `windrow.recsys.tables.table.TableBatch`."""
+
+    def state(self) -> Sequence[StateTensor]:
+        """Everything that is stored, by name."""
+
+    def load_state(self, tensors: Iterable[StateTensor]) -> None:
+        """Overwrite all of it."""
+
 
 _FORMAT = {"format": "windrow.tables", "format_version": "1"}
 """What the header of every file says."""
