@@ -67,10 +67,13 @@ if sys.argv[1] == "keep":
     assert keep_freed_memory()
 def faults():
     return resource.getrusage(resource.RUSAGE_SELF).ru_minflt
-torch.ones(9 << 20)
+def take(times):
+    for _ in range(times):
+        torch.ones(9 << 20)
+# Aligned memory comes out of a larger free piece, and it takes a few of them, side by side, to make one.
+take(20)
 before = faults()
-for _ in range(6):
-    torch.ones(9 << 20)
+take(6)
 print(faults() - before)
 """
 
