@@ -24,7 +24,7 @@ from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
 from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.batches.sampling import NegativeSampler
-from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored
+from windrow.recsys.evaluation import METRICS_OF, ClickEvaluator, check_split_can_be_scored
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
@@ -38,6 +38,7 @@ from windrow.recsys.task import RecommendationTask
 __all__ = ["RecommendationParts", "click_parts", "recommendation", "two_tower_parts"]
 
 CLICK_FIGURES = {"test auc": "test auc", "test normalised entropy": "test NE"}
+REAL_FIGURES = {"test rmse": "test rmse", "test mae": "test mae"}
 SPEED = {"samples per second": "samples/s"}
 
 
@@ -62,7 +63,8 @@ def recommendation(
         quality = {f"test {metric.replace('recall', 'ndcg')}": "test ndcg"}
     else:
         shown = f"test {metric.replace('_', ' ')}"
-        quality = {name: header for name, header in CLICK_FIGURES.items() if name != shown}
+        figures = REAL_FIGURES if metric in METRICS_OF["real"] else CLICK_FIGURES
+        quality = {name: header for name, header in figures.items() if name != shown}
     task = RecommendationTask(
         parts.source, parts.evaluator, fingerprint=parts.fingerprint, shown_figures=quality | SPEED
     )
@@ -98,7 +100,8 @@ def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device
     check_store(recipe, store)
     for split in ("validation", "test"):
         if split in store.splits and (entry := store.split(split)).rows:
-            check_split_can_be_scored(split, entry.rows, entry.positives)
+            for positives in entry.positives:
+                check_split_can_be_scored(split, entry.rows, positives)
     recommender = _click_recommender(world, recipe, store, device)
     reader = partial(
         BatchReader,
@@ -124,7 +127,14 @@ def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device
         if split in store.splits and store.split(split).rows
     }
     evaluator = ClickEvaluator(
-        world, recommender, measured, metric=recipe.evaluation.metric, auc=recipe.evaluation.auc, device=device
+        world,
+        recommender,
+        measured,
+        metric=recipe.evaluation.metric,
+        auc=recipe.evaluation.auc,
+        labels=store.labels,
+        label_kind=store.manifest.label_kind,
+        device=device,
     )
     return RecommendationParts(
         fingerprint=store.fingerprint, recommender=recommender, source=source, evaluator=evaluator
@@ -241,7 +251,9 @@ def _click_recommender(
         )
     model = build_model(
         recipe.model,
-        num_dense=len(store.dense),
+        num_dense=store.num_dense,
+        num_labels=len(store.labels),
+        label_kind=store.manifest.label_kind,
         pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
         sequence_dims={name: table.embedding_dim for table in sequence_tables for name in table.feature_names},
         seed=recipe.run.seed,

@@ -55,7 +55,7 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
     # What else is to be deduplicated does not concern the store.
     order = {"shard": recipe.deduplication.shard, "cluster": recipe.deduplication.cluster}
     for section, settings, before in (
-        ("log", plain_settings(recipe.log), {}),
+        ("log", plain_settings(recipe.log), {"label_kind": "binary", "sample_weight": ""}),
         ("split", plain_settings(recipe.split), {}),
         ("deduplication", order, {"shard": False, "cluster": False}),  # Older stores do not say.
     ):

@@ -19,7 +19,6 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
@@ -28,6 +27,8 @@ from windrow.partition.tables.plan import table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator
+from windrow.recsys.log.options import LabelKind
+from windrow.recsys.models.click_models import label_loss
 from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
 from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training import task as training
@@ -99,13 +100,15 @@ class RecommendationTask(Task[Started]):
         source: this rank's minibatches.
         evaluator: of the same model; None: nothing is measured.
         loss: ``loss(output, labels)`` of the samples of a rank, their mean or one value for each. None: that of the
-            `Recommender`'s model; binary cross entropy of logits for other modules.
+            `Recommender`'s model; `label_loss` for other modules. Where samples have weights, one value for each.
         fingerprint: digest of the user's data.
         shown_figures: see `Task`.
     """
 
     data: ClassVar[Literal["graph", "log"]] = "log"
     default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
+
+    _label_kind: LabelKind = "binary"
 
     def __init__(
         self,
@@ -167,11 +170,11 @@ class RecommendationTask(Task[Started]):
         output = self._model.finish(batch, lookup, context)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
-                return summed_loss(self._loss, output, batch.labels)
+                return summed_loss(self._loss, output, batch.labels, batch.weights)
             if isinstance(self._model, Recommender):
                 found: Tensor = self._model.model.loss_sum(output, batch)
                 return found
-            return F.binary_cross_entropy_with_logits(output.reshape(len(batch.labels)), batch.labels, reduction="sum")
+            return label_loss(output, batch.labels, batch.weights, kind=self._label_kind)
 
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
@@ -246,14 +249,14 @@ class RecommendationTask(Task[Started]):
 
 
 class ClickTask(RecommendationTask):
-    """Labels of the samples of a prepared log.
+    """Labels of the samples of a prepared log, one or several, binary or real.
 
     Args:
         log: prepared, see `windrow.recsys.log.store.LogStore`.
         loss: as of `RecommendationTask`.
         metrics: ``metric(output, labels)`` of all samples of a split, by name; the first one, higher being better,
-            chooses the best epoch. None: those of clicks, see `windrow.recsys.evaluation`, for models that give one
-            logit for each sample.
+            chooses the best epoch. None: see `windrow.recsys.evaluation`, for models that give one output for each
+            label.
         evaluation_batch_size: samples of a step of evaluation, over all ranks.
     """
 
@@ -269,6 +272,7 @@ class ClickTask(RecommendationTask):
         self._metrics = metrics
         self._evaluation_batch_size = evaluation_batch_size
         self._loss = loss
+        self._label_kind = log.manifest.label_kind
         self.fingerprint = log.fingerprint
 
     def start(self, setup: Setup) -> None:
@@ -291,7 +295,15 @@ class ClickTask(RecommendationTask):
             for split in ("validation", "test")
             if split in self._log.splits and self._log.split(split).rows
         }
-        evaluator = ClickEvaluator(setup.world, setup.model, measured, metrics=self._metrics, device=setup.device)
+        evaluator = ClickEvaluator(
+            setup.world,
+            setup.model,
+            measured,
+            metrics=self._metrics,
+            labels=self._log.labels,
+            label_kind=self._log.manifest.label_kind,
+            device=setup.device,
+        )
         self._use(source, evaluator)
         super().start(setup)
 

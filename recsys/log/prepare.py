@@ -41,6 +41,7 @@ from windrow.recsys.log.store import (
     LABEL_COLUMN,
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
+    SAMPLE_WEIGHT_COLUMN,
     SESSION_COLUMN,
     TIME_COLUMN,
     VOCABULARIES,
@@ -135,11 +136,12 @@ def prepare_log(
                 shard_rows = staged.sort_by_session(_split_code(cuts), shard=shard, cluster=cluster, times=times)
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
             vocabularies = _write_vocabularies(folder, staged, log, training, report)
-            dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
+            standard = log.dense if log.dense_transform == "standard" else ()
+            moments = staged.moments([f"dense.{name}" for name in standard], training)
             mapper = SampleMapper(
                 log,
                 {name: Vocabulary.of(_read_values(path)) for name, path in vocabularies.items()},
-                staged.moments(dense, training),
+                dict(zip(standard, moments.values(), strict=True)),
             )
             with contextlib.ExitStack() as stack:
                 writers = {
@@ -161,7 +163,11 @@ def prepare_log(
                 _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
         report("checksums", 0.0)
         entries: dict[str, SplitEntry] = {
-            name: SplitEntry(rows=sum(file.rows for file in files), positives=mapper.positives[name], files=files)
+            name: SplitEntry(
+                rows=sum(file.rows for file in files),
+                positives=tuple(map(int, mapper.positives.get(name, ()))),
+                files=files,
+            )
             for name, writer in writers.items()
             if (files := writer.files())
         }
@@ -260,7 +266,7 @@ class SampleMapper:
     Attributes:
         counts: of what was mapped so far, for each feature and split what `COUNTED` names.
         dense_missing: missing values of each dense column.
-        positives: samples of label 1 by split.
+        positives: by split, [L] samples of label 1 of each binary label.
     """
 
     def __init__(
@@ -268,10 +274,10 @@ class SampleMapper:
     ) -> None:
         self._log = log
         self._vocabularies = dict(vocabularies)
-        self._moments = dict(moments)
+        self.moments = dict(moments)
         self.counts: dict[str, dict[str, dict[str, int]]] = {name: {} for name in log.features}
         self.dense_missing = dict.fromkeys(log.dense, 0)
-        self.positives: dict[str, int] = {}
+        self.positives: dict[str, npt.NDArray[np.int64]] = {}
 
     def table_rows(self, feature: str) -> int:
         """Rows of the table that a feature's ids belong to."""
@@ -294,10 +300,16 @@ class SampleMapper:
         import pyarrow as pa
 
         staged = dict(zip(rows.schema.names, rows.columns, strict=True))
-        label = staged["label"]
-        positives = int(np.count_nonzero(label.to_numpy()))
-        self.positives[split] = self.positives.get(split, 0) + positives
-        columns: dict[str, Any] = {LABEL_COLUMN: label}
+        labels = np.column_stack([staged[f"label.{name}"].to_numpy() for name in self._log.labels])
+        if self._log.label_kind == "binary":
+            self.positives[split] = self.positives.get(split, 0) + np.count_nonzero(labels, axis=0)
+        num_labels = labels.shape[1]
+        flat = pa.array(labels.reshape(-1))
+        columns: dict[str, Any] = {
+            LABEL_COLUMN: flat if num_labels == 1 else pa.FixedSizeListArray.from_arrays(flat, num_labels)
+        }
+        if self._log.sample_weight:
+            columns[SAMPLE_WEIGHT_COLUMN] = staged["weight"]
         if self._log.dense:
             columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
         for name, options in self._log.features.items():
@@ -318,7 +330,7 @@ class SampleMapper:
             column = staged[f"dense.{name}"]
             missing = column.is_null().to_numpy(zero_copy_only=False)
             values = column.fill_null(0).to_numpy()
-            moments = self._moments.get(f"dense.{name}", (0.0, 1.0))
+            moments = self.moments.get(name, (0.0, 1.0))
             transformed = _transform_dense(values, self._log.dense_transform, moments)
             matrix[:, place] = np.where(missing, 0, transformed)
             self.dense_missing[name] += column.null_count
@@ -466,6 +478,10 @@ def _write_manifest(
     LogManifest(
         windrow_version=version("windrow"),
         dense=log.dense,
+        labels=log.labels,
+        label_kind=log.label_kind,
+        has_sample_weight=bool(log.sample_weight),
+        moments=mapper.moments,
         dense_missing=mapper.dense_missing,
         has_time=bool(log.time),
         has_session=bool(log.session),

@@ -7,7 +7,8 @@
 
 Columns of the samples::
 
-    label             float32                  0 or 1
+    label             float32                  0 or 1, or a real number; fixed_size_list<float> of several labels
+    sample_weight     float32                  weight of the sample; not there where there are none
     dense             fixed_size_list<float>   the dense values, transformed; not there where there are none
     NAME              int64                    id of a feature with one value per sample
     NAME              list<int64>              ids of a multi-hot feature
@@ -20,14 +21,17 @@ Columns of the samples::
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+import numpy as np
+
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum, read_document, write_document
 from windrow.recsys.batches.arrow_columns import leave_out_repeats
+from windrow.recsys.log.options import LabelKind
 from windrow.recsys.log.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
@@ -40,6 +44,7 @@ __all__ = [
     "LABEL_COLUMN",
     "MANIFEST_NAME",
     "ROW_GROUP_ROWS",
+    "SAMPLE_WEIGHT_COLUMN",
     "SESSION_COLUMN",
     "TIME_COLUMN",
     "VOCABULARIES",
@@ -115,8 +120,8 @@ class SplitEntry:
 
     rows: int
     """Samples."""
-    positives: int
-    """Samples of label 1."""
+    positives: tuple[int, ...]
+    """Samples of label 1, of each binary label; empty where labels are real numbers."""
     files: tuple[StoreFile, ...]
     """Files, whose samples follow one another."""
 
@@ -129,6 +134,12 @@ class LogManifest:
     """Version of windrow that wrote it."""
     dense: tuple[str, ...]
     """Names of the dense values, in the order of the column ``dense``."""
+    labels: tuple[str, ...] = ("label",)
+    """Names of the labels."""
+    label_kind: LabelKind = "binary"
+    """What they are."""
+    has_sample_weight: bool = False
+    """Whether there is a column ``sample_weight``."""
     dense_missing: Mapping[str, int]
     """Missing values of each, over all splits."""
     has_time: bool
@@ -141,6 +152,8 @@ class LogManifest:
     """Splits by name; those without samples are left out."""
     vocabularies: tuple[StoreFile, ...]
     """Files of the vocabularies, one for each table that has one."""
+    moments: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Mean and deviation by which dense columns were made standard."""
     origin: Mapping[str, Any]
     """The settings that it was made with."""
     fingerprint: str
@@ -163,14 +176,21 @@ class LogManifest:
         try:
             features = tuple(FeatureEntry(**entry) for entry in document.pop("features"))
             splits = {
-                name: SplitEntry(**{**entry, "files": _files(entry["files"])})
+                name: SplitEntry(
+                    rows=entry["rows"],
+                    # One number in stores from before there were several labels.
+                    positives=tuple(np.atleast_1d(entry["positives"]).tolist()),
+                    files=_files(entry["files"]),
+                )
                 for name, entry in document.pop("splits").items()
             }
             vocabularies = _files(document.pop("vocabularies"))
-            dense = tuple(document.pop("dense"))
+            for name in ("dense", "labels"):
+                document[name] = tuple(document.get(name, ("label",)))
+            document["moments"] = {name: tuple(pair) for name, pair in document.get("moments", {}).items()}
             if document.get("order", "log") not in get_args(SampleOrder):
                 raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
-            return cls(features=features, splits=splits, vocabularies=vocabularies, dense=dense, **document)
+            return cls(features=features, splits=splits, vocabularies=vocabularies, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error
 
@@ -198,6 +218,7 @@ def _files(entries: Any) -> tuple[StoreFile, ...]:
 
 
 LABEL_COLUMN = "label"
+SAMPLE_WEIGHT_COLUMN = "sample_weight"
 DENSE_COLUMN = "dense"
 TIME_COLUMN = "time"
 SESSION_COLUMN = "session"
@@ -214,17 +235,17 @@ class LogSplit:
     """train, validation or test."""
     rows: int
     """Samples."""
-    positives: int
-    """Samples of label 1."""
+    positives: tuple[int, ...]
+    """Samples of label 1, of each binary label; empty where labels are real numbers."""
     files: tuple[Path, ...]
     """Parquet files, whose samples follow one another."""
     file_rows: tuple[int, ...]
     """Samples of each file."""
 
     @property
-    def base_rate(self) -> float:
-        """Share of samples of label 1; 0 where there are none."""
-        return self.positives / self.rows if self.rows else 0.0
+    def base_rates(self) -> tuple[float, ...]:
+        """Share of samples of label 1, of each binary label; 0 where there are no samples."""
+        return tuple(count / self.rows if self.rows else 0.0 for count in self.positives)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +280,16 @@ class LogStore:
     def dense(self) -> tuple[str, ...]:
         """Names of the dense values."""
         return self.manifest.dense
+
+    @property
+    def num_dense(self) -> int:
+        """Number of dense values."""
+        return len(self.manifest.dense)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.manifest.labels
 
     @property
     def features(self) -> tuple[FeatureEntry, ...]:
