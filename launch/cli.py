@@ -11,6 +11,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch.commands import (
     cluster,
     cluster_log,
+    evaluate,
     explain,
     export,
     generate_log,
@@ -73,6 +74,7 @@ def build_parser() -> argparse.ArgumentParser:
         explain,
         train,
         predict,
+        evaluate,
         export,
         cluster,
         network,

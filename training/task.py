@@ -103,6 +103,8 @@ class Task(ABC, Generic[Minibatch]):
     bucket_bytes: ClassVar[int] = 4 << 20
     """Of gradients that are summed together: large enough that latency does not show, small enough that the first sum
     starts early."""
+    ancestors: Sequence[str] = ()
+    """Fingerprints of data that these data continue: weights learnt from them can be started from."""
     metric: str
     """What chooses the best epoch: a key of the values that `evaluate` gives for a split."""
     higher_is_better: bool = True

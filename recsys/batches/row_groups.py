@@ -108,7 +108,7 @@ class ColumnChoice:
 
     def columns(self) -> list[str]:
         """Columns of the store that are read."""
-        names = [LABEL_COLUMN] + [SAMPLE_WEIGHT_COLUMN] * self.sample_weights
+        names = [LABEL_COLUMN] * bool(self.num_labels) + [SAMPLE_WEIGHT_COLUMN] * self.sample_weights
         names += [DENSE_COLUMN] * (self.num_dense > 0) + [SESSION_COLUMN] * self.sessions
         for feature in self.features:
             names += [feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted
@@ -249,6 +249,8 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
     """
     if choice.num_labels == 1:
         labels = one_chunk(table, LABEL_COLUMN).to_numpy()
+    elif choice.num_labels == 0:
+        labels = np.zeros((table.num_rows, 0), np.float32)
     else:
         labels = one_chunk(table, LABEL_COLUMN).flatten().to_numpy().reshape(-1, choice.num_labels)
     if choice.num_dense:

@@ -119,7 +119,8 @@ class LogOptions:
     """parquet; csv: text with a header, tabs in .tsv files, .gz or plain; criteo: the 40 columns of Criteo's
     advertising logs; libfm: "label index:value ..."; interactions: which user took which item."""
     label: str | tuple[str, ...] = "label"
-    """Column of labels; a list of columns for several labels, one output each."""
+    """Column of labels; a list of columns for several labels, one output each. An empty list: none, for samples that
+    are only predicted."""
     label_kind: LabelKind = "binary"
     """binary: 0 and 1, learnt by cross entropy; real: any numbers, learnt by squared error."""
     sample_weight: str = ""
@@ -134,6 +135,10 @@ class LogOptions:
     """Column of session ids: integers or text. Empty for none."""
     optional: tuple[str, ...] = ()
     """Columns that some files lack; their values count as missing there."""
+    vocabularies_from: Path | None = None
+    """A store that was prepared from earlier samples. Values that its vocabularies know keep their rows, new ones come
+    after them, and dense columns are made standard as they were there: so that what was learnt on it can be started
+    from, see `init_from`."""
     features: Mapping[str, FeatureOptions] = field(default_factory=dict)
     """The sparse features by name, in the order in which models see them."""
 
@@ -154,8 +159,8 @@ class LogOptions:
             )
         if len(set(self.dense)) != len(self.dense):
             raise RecipeError(f"dense = {list(self.dense)} names a column twice")
-        if not self.labels or len(set(self.labels)) != len(self.labels):
-            raise RecipeError(f"label = {list(self.labels)}: expected one column, or several different ones")
+        if len(set(self.labels)) != len(self.labels):
+            raise RecipeError(f"label = {list(self.labels)} names a column twice")
         inputs = {*self.dense, *(self.column_of(name) for name in self.features)}
         for column in (*self.labels, self.sample_weight):
             if column and column in inputs:
@@ -173,7 +178,7 @@ class LogOptions:
 
     @property
     def labels(self) -> tuple[str, ...]:
-        """Columns of labels, at least one."""
+        """Columns of labels."""
         return (self.label,) if isinstance(self.label, str) else self.label
 
     def column_of(self, feature: str) -> str:

@@ -367,7 +367,14 @@ class StagedLog:
         }
 
     def write_vocabulary(
-        self, path: Path, columns: Sequence[tuple[str, bool]], chosen: str, *, min_count: int, max_rows: int | None
+        self,
+        path: Path,
+        columns: Sequence[tuple[str, bool]],
+        chosen: str,
+        *,
+        min_count: int,
+        max_rows: int | None,
+        base: Path | None = None,
     ) -> None:
         """Count the values of a table and write them in the order of their rows.
 
@@ -377,6 +384,7 @@ class StagedLog:
             chosen: condition on the rows that count, in SQL.
             min_count: rarer values are left out.
             max_rows: rows that the table may have; None for any number.
+            base: a vocabulary of earlier samples, whose values come first, in its order and however rare they are now.
         """
         scan = _scan(self.file)
         parts = " UNION ALL ".join(
@@ -385,11 +393,17 @@ class StagedLog:
             for column, is_list in columns
         )
         limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
+        counted = f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value"
+        values = f"SELECT value, count FROM ({counted}) WHERE count >= {min_count} ORDER BY count DESC, value"
+        if base is not None:
+            values = (
+                f"SELECT value, coalesce(count, 0) AS count FROM ({counted}) FULL JOIN "
+                f"(SELECT id, value FROM {_scan(base)}) USING (value) WHERE id IS NOT NULL OR count >= {min_count} "
+                "ORDER BY id NULLS LAST, count DESC, value"
+            )
         self._database.execute(
-            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ("
-            f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value "
-            f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {sql_text(path)} "
-            "(FORMAT parquet, COMPRESSION zstd)"
+            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ({values} {limit})) "
+            f"TO {sql_text(path)} (FORMAT parquet, COMPRESSION zstd)"
         )
 
     def _reorder(self, order: str) -> None:

@@ -31,11 +31,13 @@ import numpy as np
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum, read_document, write_document
 from windrow.recsys.batches.arrow_columns import leave_out_repeats
-from windrow.recsys.log.options import LabelKind
+from windrow.recsys.log.options import FeatureOptions, LabelKind, LogOptions
 from windrow.recsys.log.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from windrow.recsys.tables.options import EmbeddingBagConfig
 
 __all__ = [
     "CURE",
@@ -158,6 +160,8 @@ class LogManifest:
     """The settings that it was made with."""
     fingerprint: str
     """SHA-256 over the mapped samples and their vocabularies: equal only for equal data and mapping."""
+    ancestors: tuple[str, ...] = ()
+    """Fingerprints of the stores whose vocabularies it continues, the latest first."""
     order: SampleOrder = "log"
     """In which order the samples of a split are; manifests written before there was a choice do not say."""
 
@@ -185,8 +189,8 @@ class LogManifest:
                 for name, entry in document.pop("splits").items()
             }
             vocabularies = _files(document.pop("vocabularies"))
-            for name in ("dense", "labels"):
-                document[name] = tuple(document.get(name, ("label",)))
+            for name, default in (("dense", ()), ("labels", ("label",)), ("ancestors", ())):
+                document[name] = tuple(document.get(name, default))
             document["moments"] = {name: tuple(pair) for name, pair in document.get("moments", {}).items()}
             if document.get("order", "log") not in get_args(SampleOrder):
                 raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
@@ -344,10 +348,51 @@ class LogStore:
         """
         from pyarrow import parquet
 
-        file = self.path / VOCABULARIES / f"{table}.parquet"
-        if not file.is_file():
+        if table not in self.vocabulary_tables:
             raise StoreError(f'{self.path} has no vocabulary of {table!r}: only tables of ids = "vocabulary" do')
-        return parquet.read_table(file)
+        return parquet.read_table(self.vocabulary_file(table))
+
+    @property
+    def vocabulary_tables(self) -> tuple[str, ...]:
+        """Tables that have a vocabulary."""
+        return tuple(Path(file.name).stem for file in self.manifest.vocabularies)
+
+    def vocabulary_file(self, table: str) -> Path:
+        """Where the vocabulary of a table is; see `vocabulary`."""
+        return self.path / VOCABULARIES / f"{table}.parquet"
+
+    def log_options(self, paths: tuple[Path, ...]) -> LogOptions:
+        """The rules by which its samples were mapped, for other files of the same kind.
+
+        Raises:
+            StoreError: they are those of another version.
+        """
+        try:
+            rules = dict(self.manifest.origin["log"])
+            features = {name: FeatureOptions(**options) for name, options in rules.pop("features").items()}
+            label = rules.pop("label")
+            for name in ("dense", "optional"):
+                rules[name] = tuple(rules[name])
+            rules |= {"paths": paths, "vocabularies_from": None}
+            return LogOptions(features=features, label=label if isinstance(label, str) else tuple(label), **rules)
+        except (KeyError, TypeError) as error:
+            raise StoreError(f"{self.path} was prepared by another version of windrow ({error}): {CURE}") from error
+
+    def tables(self, *, dim: int) -> "list[EmbeddingBagConfig]":
+        """Configurations of the tables of all features, to make an `EmbeddingBagCollection` of.
+
+        Args:
+            dim: columns of each.
+        """
+        from windrow.recsys.tables.options import EmbeddingBagConfig
+
+        features: dict[str, list[str]] = {}
+        for feature in self.features:
+            features.setdefault(feature.table, []).append(feature.name)
+        return [
+            EmbeddingBagConfig(name=table, num_embeddings=rows, embedding_dim=dim, feature_names=features[table])
+            for table, rows in self.table_rows().items()
+        ]
 
     def verify(self) -> None:
         """Read every file and compare its checksum.

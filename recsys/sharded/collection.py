@@ -286,7 +286,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         is_weighted: bool,
         device: torch.device | None,
         world: "World | None",
-        plan: Plan | None,
+        plan: Plan | str | None,
         groups: Sequence[Sequence[str]],
         options: TableOptions | None,
         wire: WireOptions | None,
@@ -303,7 +303,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         self.options = options or TableOptions()
         self.device = device or torch.device("cpu")
         self.specs = table_specs(tables, self.options)
-        self.plan = plan or plan_with_planner("round_robin", self.specs, self.world.size)
+        self.plan = (
+            plan if isinstance(plan, Plan) else plan_with_planner(plan or "round_robin", self.specs, self.world.size)
+        )
         check_plan(self.plan, self.specs, self.world.size)
         self.groups = tuple(tuple(group) for group in groups)
         """Features whose lists come deduplicated."""

@@ -60,7 +60,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         is_weighted: rows are multiplied by the weights of their ids; not with mean pooling.
         device: of the tables; None for the CPU.
         world: None for this process alone.
-        plan: None for whole tables, one rank after another; must agree.
+        plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
             by group; may name features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
@@ -79,7 +79,7 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         device: torch.device | None = None,
         *,
         world: "World | None" = None,
-        plan: Plan | None = None,
+        plan: Plan | str | None = None,
         groups: Sequence[Sequence[str]] = (),
         optimizer: TableOptions | None = None,
         wire: WireOptions | None = None,

@@ -39,7 +39,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         tables: `EmbeddingConfig`, ours or TorchRec's, all of one dim; must agree.
         device: of the tables; None for the CPU.
         world: None for this process alone.
-        plan: None for whole tables, one rank after another; must agree.
+        plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
             by group; may name features of other collections, too. Must agree.
         optimizer: how tables are stored and learn; must agree. None: row-wise Adagrad, fp32.
@@ -57,7 +57,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         device: torch.device | None = None,
         *,
         world: "World | None" = None,
-        plan: Plan | None = None,
+        plan: Plan | str | None = None,
         groups: Sequence[Sequence[str]] = (),
         optimizer: TableOptions | None = None,
         wire: WireOptions | None = None,

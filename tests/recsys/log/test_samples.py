@@ -99,7 +99,7 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     weights = [None if values is None else [float(place) for place in range(len(values))] for values in lists]
     return pa.RecordBatch.from_pydict(
         {
-            "label": pa.array(labels, pa.float32()),
+            "label.label": pa.array(labels, pa.float32()),
             "time": pa.array([7] * len(rows)),
             "dense.x": pa.array([pair[0] for pair in dense], pa.float32()),
             "dense.y": pa.array([pair[1] for pair in dense], pa.float32()),
