@@ -210,8 +210,12 @@ class RecommendationTask(Task[Started]):
 
     def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What is outside of tables."""
-        prefixes = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables))
-        return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+        state: dict[str, Tensor] = {}
+        # Module by module: the state_dict of the whole model would bring all tables together on every rank.
+        for name, module in model.named_modules(remove_duplicate=False):
+            if not isinstance(module, ShardedTables):
+                module._save_to_state_dict(state, f"{name}." if name else "", keep_vars=False)  # noqa: SLF001
+        return state
 
     def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Restore what `dense_state` gave."""

@@ -8,8 +8,9 @@ several samples of a deduplicated group have counts once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Mapping, Sequence
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
@@ -24,6 +25,7 @@ from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
+from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, rectangle
 from windrow.recsys.tables.make import make_table_batch
 from windrow.recsys.tables.options import (
     TableConfig,
@@ -34,6 +36,7 @@ from windrow.recsys.tables.options import (
     features_of,
 )
 from windrow.recsys.tables.table import TableBatch
+from windrow.training.shard_files import StateTensor
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
@@ -136,7 +139,7 @@ class InFlightLookup(Generic[Result]):
         return self._tables.receive(self._transfer, self._replicated, self._samples)
 
 
-class RankTables(nn.Module):
+class RankTables:
     """What one rank holds, in batches.
 
     Pooled, of tables that the same groups of features look into; unpooled rows of one batch have one length, so there
@@ -163,7 +166,6 @@ class RankTables(nn.Module):
         replicated: bool,
         seed: int,
     ) -> None:
-        super().__init__()
         self.batches: list[TableBatch] = []
         self._groups: list[list[int]] = []
         self._owner = owner
@@ -184,7 +186,6 @@ class RankTables(nn.Module):
             own_rate = options.of(batch.members[0].name).learning_rate
             self._rate_factors.append(own_rate / options.learning_rate)
             self._groups.append(chosen)
-        self.registered = nn.ModuleList(self.batches)
 
     def pooled(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
         """Look bags up.
@@ -260,6 +261,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     The loss is divided by the samples of all ranks: gradients are summed over ranks.
 
+    `state_dict` and `load_state_dict`, of this module or of one that contains it, know whole tables under TorchRec's
+    names, such as ``embedding_bags.NAME.weight`` [rows, dim] float32. Both are collective: every rank calls them, and
+    gets, or hands over, every table whole. The dictionary has copies of the values, in the memory of the CPU, and no
+    state of optimisers: checkpoints of the trainer have both, and no rank holds a whole table for them.
+
     Args:
         tables: configurations, ours or TorchRec's; must agree.
         pooled: bags of rows become one vector, or rows are returned one by one.
@@ -277,6 +283,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
+
+    tables_attribute: ClassVar[str]
+    """What TorchRec calls the modules of the tables, whose names keys of `state_dict` begin with."""
 
     def __init__(
         self,
@@ -342,6 +351,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             replicated=True,
             seed=seed,
         )
+        for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
+            self.register_parameter(f"piece_{number}", parameter)
 
     @abstractmethod
     def start_counts(
@@ -398,11 +409,60 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def replicated_parameters(self) -> list[nn.Parameter]:
         """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`."""
-        return list(self._replicated.parameters())
+        return [parameter for batch in self._replicated.batches for parameter in batch.parameters()]
 
     def local_tables(self) -> list[TableBatch]:
         """What this rank stores, replicated tables last; checkpoints and export read and write their state."""
         return [*self._sharded.batches, *self._replicated.batches]
+
+    def whole_tables(self) -> "WholeTables":
+        """Tables as this rank stores them, where it stores them whole."""
+        return WholeTables(self.specs, self._weights())
+
+    def _weights(self) -> dict[str, list[StateTensor]]:
+        """What this rank stores of each table's values."""
+        found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.specs}
+        for batch in self.local_tables():
+            for part in batch.state():
+                if part.name == "weight":
+                    found[part.piece.name].append(part)
+        return found
+
+    def _keys(self, prefix: str) -> dict[str, TableSpec]:
+        return {f"{prefix}{self.tables_attribute}.{spec.name}.weight": spec for spec in self.specs}
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
+        del keep_vars
+        weights = self._weights()
+        for key, spec in self._keys(prefix).items():
+            destination[key] = gather_table(
+                self.world, self.plan, spec, weights[spec.name], stage=f"{self.stage}: whole"
+            )
+
+    def _load_from_state_dict(  # noqa: PLR0917  # PyTorch's signature
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,  # noqa: FBT001
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        del local_metadata
+        keys, weights = self._keys(prefix), self._weights()
+        for key, spec in keys.items():
+            if key not in state_dict:
+                missing_keys.append(key)
+                continue
+            given: Tensor = state_dict[key]
+            if tuple(given.shape) == (spec.rows, spec.dim):
+                for found in weights[spec.name]:
+                    found.tensor.copy_(given[rectangle(found.piece)])
+            else:
+                error_msgs.append(f"size mismatch for {key}: {list(given.shape)} is given for {[spec.rows, spec.dim]}")
+        if strict:
+            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in keys]
 
     def step(self) -> None:
         """Learn where the backward pass did not: replicated tables, and all under adam."""

@@ -35,6 +35,7 @@ from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
+from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
 
 if TYPE_CHECKING:
@@ -71,6 +72,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
+
+    tables_attribute = "embedding_bags"
 
     def __init__(
         self,
@@ -171,6 +174,11 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
+
+    @property
+    def embedding_bags(self) -> WholeTables:
+        """Tables that this rank stores whole: ``embedding_bags["item"].weight``."""
+        return self.whole_tables()
 
     def is_weighted(self) -> bool:
         """Whether ids have weights."""

@@ -22,6 +22,7 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
+from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions
 
 if TYPE_CHECKING:
@@ -50,6 +51,8 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
+
+    tables_attribute = "embeddings"
 
     def __init__(
         self,
@@ -126,6 +129,11 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
+
+    @property
+    def embeddings(self) -> WholeTables:
+        """Tables that this rank stores whole: ``embeddings["item"].weight``."""
+        return self.whole_tables()
 
     def send(
         self,
