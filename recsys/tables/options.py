@@ -57,7 +57,7 @@ class EmbeddingConfig:
     num_embeddings: int
     """Rows."""
     embedding_dim: int
-    """Columns, a multiple of 4."""
+    """Columns. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     name: str
     """Unique in its collection."""
     feature_names: list[str] = field(default_factory=list)
@@ -92,7 +92,7 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
         pooled: whether they are for pooled embeddings.
 
     Raises:
-        RecipeError: no table; a name twice; no row; columns that are no multiple of 4; a feature twice in one table;
+        RecipeError: no table; a name twice; no row; no column; a feature twice in one table;
             a pooling or a TorchRec option that is not understood.
     """
     if not tables:
@@ -103,8 +103,8 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
     for table in tables:
         if table.num_embeddings < 1:
             raise RecipeError(f"table {table.name!r}: num_embeddings = {table.num_embeddings}: at least 1")
-        if table.embedding_dim < 4 or table.embedding_dim % 4:
-            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: must be a multiple of 4")
+        if table.embedding_dim < 1:
+            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: at least 1")
         if len(set(features_of(table))) != len(features_of(table)):
             raise RecipeError(f"table {table.name!r}: a feature twice in feature_names {table.feature_names}")
         if pooled and pooling_of(table) not in {"SUM", "MEAN"}:
@@ -174,9 +174,6 @@ Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
 Form = Literal["dense"]
 
-_DIM_MULTIPLE = 4
-"""FBGEMM's kernels work on groups of four columns."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableOverrides:
@@ -211,7 +208,7 @@ class TableOptions:
     """
 
     dim: int = 64
-    """Columns of every table: a multiple of 4."""
+    """Columns of every table. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     optimizer: Optimizer = "rowwise_adagrad"
     """rowwise_adagrad: Adagrad with one accumulator per row, 4 bytes; adagrad: one per value; sgd: none; adam: two
     per value, moves every row in every step, and needs memory for a gradient of each table as well."""
@@ -248,8 +245,8 @@ class TableOptions:
                 raise RecipeError(
                     f'tables.{name} = "{getattr(self, name)}": expected one of {", ".join(get_args(kind))}'
                 )
-        if self.dim < _DIM_MULTIPLE or self.dim % _DIM_MULTIPLE:
-            raise RecipeError(f"tables.dim = {self.dim}: must be a multiple of {_DIM_MULTIPLE}, for example 64")
+        if self.dim < 1:
+            raise RecipeError(f"tables.dim = {self.dim}: must be at least 1, for example 64")
         for name in ("learning_rate", "eps", "initial_scale"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -281,7 +278,7 @@ class TableOptions:
 
     def of_one_batch(self, table: str) -> "TableOptions":
         """What tables have in common that one call can look up; equal for those that can."""
-        return replace(self.of(table), dim=_DIM_MULTIPLE, initial_scale=None, pretrained={})
+        return replace(self.of(table), dim=1, initial_scale=None, pretrained={})
 
     def only(self, tables: Iterable[str]) -> "TableOptions":
         """The same without what is said of other tables than these."""

@@ -19,11 +19,10 @@ from windrow.recsys.tables.options import (
 @pytest.mark.parametrize(
     ("values", "said"),
     [
-        ({"dim": 6}, "tables.dim = 6: must be a multiple of 4"),
-        ({"dim": 0}, "tables.dim = 0"),
+        ({"dim": 0}, "tables.dim = 0: must be at least 1"),
         ({"optimizer": "lamb"}, 'tables.optimizer = "lamb": expected one of rowwise_adagrad'),
         ({"form": "robe"}, 'tables.form = "robe": expected one of dense'),
-        ({"per_table": {"a": TableOverrides(dim=6)}}, "table 'a': tables.dim = 6: must be"),
+        ({"per_table": {"a": TableOverrides(dim=-6)}}, "table 'a': tables.dim = -6: must be"),
         ({"precision": "fp8"}, 'tables.precision = "fp8": expected one of fp32, fp16'),
         ({"learning_rate": 0.0}, "tables.learning_rate = 0.0: must be above 0"),
         ({"learning_rate": float("nan")}, "tables.learning_rate = nan"),
@@ -100,7 +99,7 @@ def test_torchrec_options_that_mean_something_else_here_are_refused(field, value
         ([], "at least one table"),
         ([table(), table()], "2 tables are named 'a'"),
         ([table(rows=0)], "num_embeddings = 0"),
-        ([table(dim=6)], "embedding_dim = 6: must be a multiple of 4"),
+        ([table(dim=0)], "embedding_dim = 0: at least 1"),
         ([table(features=["x", "x"])], "a feature twice"),
     ],
 )
