@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
@@ -25,8 +26,8 @@ from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
-from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, rectangle
-from windrow.recsys.tables.make import make_table_batch
+from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, write_table
+from windrow.recsys.tables.make import first_values, make_table_batch
 from windrow.recsys.tables.options import (
     TableConfig,
     TableOptions,
@@ -34,9 +35,10 @@ from windrow.recsys.tables.options import (
     check_names,
     embedding_names,
     features_of,
+    init_fn_of,
 )
 from windrow.recsys.tables.table import TableBatch
-from windrow.training.shard_files import StateTensor
+from windrow.training.shard_files import LocalTable, StateTensor
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
@@ -170,7 +172,7 @@ class RankTables:
         self._groups: list[list[int]] = []
         self._owner = owner
         self._rate_factors: list[float] = []
-        for chosen in _groups(owner, options, pooled=pooled):
+        for chosen in [] if device.type == "meta" else _groups(owner, options, pooled=pooled):
             numbers = sorted({owner.lookups[number].member for number in chosen})
             batch = make_table_batch(
                 options,
@@ -270,7 +272,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         tables: configurations, ours or TorchRec's; must agree.
         pooled: bags of rows become one vector, or rows are returned one by one.
         is_weighted: whether ids have weights.
-        device: of the tables; None for the CPU.
+        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
+            rows to look up.
         world: None for this process alone.
         plan: None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
@@ -310,7 +313,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         _check_groups(groups)
         self.world = Loopback.single() if world is None else world
         self.options = options or TableOptions()
-        self.device = device or torch.device("cpu")
+        self.device = device or torch.get_default_device()
         self.specs = table_specs(tables, self.options)
         self.plan = plan or plan_with_planner("round_robin", self.specs, self.world.size)
         check_plan(self.plan, self.specs, self.world.size)
@@ -353,6 +356,49 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         )
         for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
             self.register_parameter(f"piece_{number}", parameter)
+        if not self.is_meta:
+            self._call_init_fns(seed)
+
+    def _call_init_fns(self, seed: int) -> None:
+        weights = self._weights()
+        for table in self._tables:
+            init_fn = init_fn_of(table)
+            if init_fn is not None and weights[table.name]:
+                shape = (table.num_embeddings, table.embedding_dim)
+                write_table(weights[table.name], first_values(init_fn, table.name, shape, seed=seed))
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether there are names and shapes only, on the meta device."""
+        return self.device.type == "meta"
+
+    def check_lookup(self, features: "KeyedJaggedTensor") -> None:
+        """Refuse what cannot be looked up.
+
+        Raises:
+            RecipeError: this collection is on the meta device, or torch.fx traces it.
+        """
+        if self.is_meta:
+            raise RecipeError(
+                f"this {type(self).__name__} is on the meta device, so it has no rows to look up: make it again on "
+                "another device"
+            )
+        if isinstance(features, Proxy):
+            raise RecipeError(
+                f"torch.fx cannot trace {type(self).__name__}: how much its ranks exchange depends on the ids. Let the "
+                "tracer take it for a leaf (is_leaf_module; leaf_modules of torchrec.fx)"
+            )
+
+    def __prepare_scriptable__(self) -> None:
+        """Refuse `torch.jit.script`, which asks here first.
+
+        Raises:
+            RecipeError: always.
+        """
+        raise RecipeError(
+            f"{type(self).__name__} cannot be scripted, since Python exchanges the messages of its ranks: script the "
+            "dense part, or load state_dict() into TorchRec's class, which can be"
+        )
 
     @abstractmethod
     def start_counts(
@@ -421,6 +467,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def _weights(self) -> dict[str, list[StateTensor]]:
         """What this rank stores of each table's values."""
+        if self.is_meta:
+            return {spec.name: [_without_values(spec)] for spec in self.specs}
         found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.specs}
         for batch in self.local_tables():
             for part in batch.state():
@@ -433,10 +481,11 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
         del keep_vars
-        weights = self._weights()
+        weights, stage = self._weights(), f"{self.stage}: whole tables"
         for key, spec in self._keys(prefix).items():
-            destination[key] = gather_table(
-                self.world, self.plan, spec, weights[spec.name], stage=f"{self.stage}: whole"
+            pieces = weights[spec.name]
+            destination[key] = (
+                pieces[0].tensor if self.is_meta else gather_table(self.world, self.plan, spec, pieces, stage=stage)
             )
 
     def _load_from_state_dict(  # noqa: PLR0917  # PyTorch's signature
@@ -450,6 +499,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         error_msgs: list[str],
     ) -> None:
         del local_metadata
+        if self.is_meta:
+            error_msgs.append(f"{type(self).__name__} is on the meta device, which holds no values: make it on another")
+            return
         keys, weights = self._keys(prefix), self._weights()
         for key, spec in keys.items():
             if key not in state_dict:
@@ -457,8 +509,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
                 continue
             given: Tensor = state_dict[key]
             if tuple(given.shape) == (spec.rows, spec.dim):
-                for found in weights[spec.name]:
-                    found.tensor.copy_(given[rectangle(found.piece)])
+                write_table(weights[spec.name], given)
             else:
                 error_msgs.append(f"size mismatch for {key}: {list(given.shape)} is given for {[spec.rows, spec.dim]}")
         if strict:
@@ -495,6 +546,12 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """What this rank looks up in its copies of replicated tables."""
         messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
         return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
+
+
+def _without_values(spec: TableSpec) -> StateTensor:
+    whole = LocalTable(name=spec.name, rows=(0, spec.rows), columns=(0, spec.dim))
+    tensor = torch.empty(spec.rows, spec.dim, device="meta")
+    return StateTensor(piece=whole, name="weight", tensor=tensor, axes=("rows", "columns"), replicated=False)
 
 
 def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:

@@ -59,7 +59,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     Args:
         tables: `EmbeddingBagConfig`, ours or TorchRec's; must agree.
         is_weighted: rows are multiplied by the weights of their ids; not with mean pooling.
-        device: of the tables; None for the CPU.
+        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
+            rows to look up.
         world: None for this process alone.
         plan: None for whole tables, one rank after another; must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
@@ -138,16 +139,20 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
         Returns:
             [samples, sum of dims] float32, keys `embedding_names`; zeros for a sample without ids. Where gradients
-            are recorded every rank runs one backward pass through it.
+            are recorded every rank runs one backward pass through it. On the meta device only its shape is right.
 
         Raises:
             DataError: ids, lengths, weights or inverses are not lawful.
             DeadlineError: a rank did not come in time.
+            RecipeError: torch.fx traces it.
         """
         from windrow.recsys.torchrec_adapter import KeyedTensor
 
-        rows = self.lookup_of(features, deduplicated).finish()
-        pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
+        if self.is_meta:
+            pooled = torch.empty(features.stride(), sum(self.embedding_dims), device=self.device)
+        else:
+            rows = self.lookup_of(features, deduplicated).finish()
+            pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
         return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
 
     def start_counts(
@@ -165,7 +170,9 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
         Raises:
             DataError: ids, lengths, weights or inverses are not lawful.
+            RecipeError: see `check_lookup`.
         """
+        self.check_lookup(features)
         samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
         if self._is_direct:
             return _DirectBags(self, features, samples)

@@ -14,7 +14,7 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["WholeTable", "WholeTables", "gather_table", "rectangle"]
+__all__ = ["WholeTable", "WholeTables", "gather_table", "write_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,7 +80,7 @@ def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[S
     """
     whole = torch.empty(spec.rows, spec.dim, device="cpu")
     for found in pieces:
-        whole[rectangle(found.piece)] = found.tensor.cpu().float()
+        whole[_rectangle(found.piece)] = found.tensor.cpu().float()
     if world.size == 1:
         return whole
     rows_at_once = max(_VALUES_AT_ONCE // spec.dim, 1)
@@ -98,7 +98,13 @@ def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[S
     return whole
 
 
-def rectangle(piece: LocalTable) -> tuple[slice, slice]:
+def write_table(pieces: Sequence[StateTensor], whole: Tensor) -> None:
+    """Copy a whole table [rows, dim] to where this rank stores its pieces; values are converted."""
+    for found in pieces:
+        found.tensor.copy_(whole[_rectangle(found.piece)])
+
+
+def _rectangle(piece: LocalTable) -> tuple[slice, slice]:
     """Where a piece is in its table."""
     return slice(*piece.rows), slice(*piece.columns)
 

@@ -5,13 +5,15 @@ Names and meaning of configs are TorchRec's, so code moves over by its imports.
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
 from enum import Enum, unique
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import torch
+from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 
@@ -29,6 +31,7 @@ __all__ = [
     "check_names",
     "embedding_names",
     "features_of",
+    "init_fn_of",
     "pooling_of",
 ]
 
@@ -62,6 +65,10 @@ class EmbeddingConfig:
     """Unique in its collection."""
     feature_names: list[str] = field(default_factory=list)
     """Features whose ids are row numbers of this table; none given: one, of the table's own name."""
+    init_fn: Callable[[Tensor], Any] | None = None
+    """Writes the first values into the table, a parameter [rows, dim] float32 on the CPU, in place of uniform ones.
+    Every rank that stores a part of the table calls it once, with PyTorch's CPU generator seeded alike, and keeps its
+    part: values do not depend on the plan, but the whole table is in memory for a moment."""
 
     def __post_init__(self) -> None:
         self.feature_names = self.feature_names or [self.name]
@@ -76,8 +83,6 @@ class EmbeddingBagConfig(EmbeddingConfig):
 
 
 _UNSUPPORTED: dict[str, tuple[object, str]] = {
-    "weight_init_max": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
-    "weight_init_min": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
     "need_pos": (False, "give the positions' weights as weights of the ids"),
     "use_virtual_table": (False, "hash the ids into a table of fixed size"),
 }
@@ -115,6 +120,18 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
 def features_of(table: TableConfig) -> list[str]:
     """The features of a table: its own name where it names none."""
     return list(table.feature_names) or [table.name]
+
+
+def init_fn_of(table: TableConfig) -> Callable[[Tensor], Any] | None:
+    """What writes a table's first values; None for the usual ones, which each rank makes for its own rows.
+
+    TorchRec's configurations name a function for these as well, which is not called.
+    """
+    found: Callable[[Tensor], Any] | None = getattr(table, "init_fn", None)
+    usual = (1 / table.num_embeddings) ** 0.5
+    if isinstance(found, partial) and found.func is nn.init.uniform_ and not found.args:
+        return None if found.keywords == {"a": -usual, "b": usual} else found
+    return found
 
 
 def pooling_of(table: Any) -> str:

@@ -1,6 +1,7 @@
 """What a user says of tables: options with their ranges, overrides for one table, configurations."""
 
 import pytest
+import torch
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.tables.options import (
@@ -12,6 +13,7 @@ from windrow.recsys.tables.options import (
     check_configs,
     embedding_names,
     features_of,
+    init_fn_of,
     pooling_of,
 )
 
@@ -78,9 +80,19 @@ def test_torchrec_objects_are_understood():
     assert pooling_of(EmbeddingConfig(name="b", num_embeddings=1, embedding_dim=4)) == "SUM"
 
 
+def test_first_values_that_torchrec_would_make_are_made_here_but_for_the_usual_ones():
+    from torchrec.modules import embedding_configs as theirs
+
+    def chosen(**options):
+        return init_fn_of(theirs.EmbeddingBagConfig(name="a", num_embeddings=7, embedding_dim=3, **options))
+
+    assert chosen() is None is init_fn_of(table())
+    assert chosen(init_fn=torch.nn.init.ones_) is torch.nn.init.ones_
+    assert chosen(weight_init_min=2.0, weight_init_max=3.0).keywords == {"a": 2.0, "b": 3.0}
+
+
 @pytest.mark.parametrize(
-    ("field", "value", "message"),
-    [("weight_init_max", 0.1, "initial_scale"), ("need_pos", True, "weights"), ("data_type", "FP16", "precision")],
+    ("field", "value", "message"), [("need_pos", True, "weights"), ("data_type", "FP16", "precision")]
 )
 def test_torchrec_options_that_mean_something_else_here_are_refused(field, value, message):
     from torchrec.modules import embedding_configs as theirs
