@@ -26,8 +26,9 @@ from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
-from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, write_table
-from windrow.recsys.tables.make import first_values, make_table_batch
+from windrow.recsys.sharded.rank_tables import RankTables
+from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
+from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import (
     TableConfig,
     TableOptions,
@@ -38,7 +39,7 @@ from windrow.recsys.tables.options import (
     init_fn_of,
 )
 from windrow.recsys.tables.table import TableBatch
-from windrow.training.shard_files import LocalTable, StateTensor
+from windrow.training.shard_files import StateTensor
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
@@ -46,7 +47,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["InFlightLookup", "RankTables", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
+__all__ = ["InFlightLookup", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
 
 Result = TypeVar("Result")
 
@@ -139,116 +140,6 @@ class InFlightLookup(Generic[Result]):
         self.start_lookup()
         assert self._transfer is not None
         return self._tables.receive(self._transfer, self._replicated, self._samples)
-
-
-class RankTables:
-    """What one rank holds, in batches.
-
-    Pooled, of tables that the same groups of features look into; unpooled rows of one batch have one length, so there
-    is a batch for each length. Tables of one batch have the same `TableOptions.of_one_batch`.
-
-    Args:
-        owner: members and lookups; there may be none.
-        options: how they are stored and learn.
-        rows: rows of each whole table, by name.
-        pooled: sum the rows of a bag, or return each row.
-        device: of the tables.
-        replicated: whether every rank holds the same.
-        seed: of the first values.
-    """
-
-    def __init__(
-        self,
-        owner: OwnerLayout,
-        options: TableOptions,
-        *,
-        rows: dict[str, int],
-        pooled: bool,
-        device: torch.device,
-        replicated: bool,
-        seed: int,
-    ) -> None:
-        self.batches: list[TableBatch] = []
-        self._groups: list[list[int]] = []
-        self._owner = owner
-        self._rate_factors: list[float] = []
-        for chosen in [] if device.type == "meta" else _groups(owner, options, pooled=pooled):
-            numbers = sorted({owner.lookups[number].member for number in chosen})
-            batch = make_table_batch(
-                options,
-                tuple(owner.members[number] for number in numbers),
-                tuple(numbers.index(owner.lookups[number].member) for number in chosen),
-                table_rows=rows,
-                pooled=pooled,
-                replicated=replicated,
-                device=device,
-                seed=seed,
-            )
-            self.batches.append(batch)
-            own_rate = options.of(batch.members[0].name).learning_rate
-            self._rate_factors.append(own_rate / options.learning_rate)
-            self._groups.append(chosen)
-
-    def pooled(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
-        """Look bags up.
-
-        Args:
-            wanted: for each batch of the owner's layout.
-
-        Returns:
-            For each [bags of all ranks, columns] float32 sums. A backward pass may always be run through them.
-        """
-        return [
-            self._pooled(tables, batch.columns[1] - batch.columns[0], of_batch)
-            for tables, batch, of_batch in zip(self.batches, self._owner.batches, wanted, strict=True)
-        ]
-
-    def _pooled(self, tables: TableBatch, width: int, wanted: LookupInput) -> Tensor:
-        if not sum(wanted.num_bags):
-            return torch.zeros(0, width, device=wanted.values.device, requires_grad=torch.is_grad_enabled())
-        pooled: Tensor = tables(wanted.values, wanted.offsets, wanted.weights)
-        return pooled
-
-    def rows(self, wanted: LookupInput) -> list[Tensor]:
-        """Look rows up.
-
-        Returns:
-            For each lookup [its ids of all ranks, dim] float32, rank by rank; those without ids have no graph.
-        """
-        if len(self.batches) == 1:
-            (batch,) = self.batches
-            return _look_up_rows(batch, wanted)
-        found: dict[int, Tensor] = {}
-        for batch, chosen in zip(self.batches, self._groups, strict=True):
-            found.update(zip(chosen, _look_up_rows(batch, wanted.select(chosen)), strict=True))
-        return [found[number] for number in range(len(self._owner.lookups))]
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Learn at this rate, or where a table has its own, at one changed by the same factor."""
-        for batch, factor in zip(self.batches, self._rate_factors, strict=True):
-            batch.set_learning_rate(learning_rate * factor)
-
-
-def _groups(owner: OwnerLayout, options: TableOptions, *, pooled: bool) -> list[list[int]]:
-    """Lookups that one batch of tables can do."""
-    if pooled:
-        return [list(range(*batch.lookups)) for batch in owner.batches]
-    found: list[tuple[int, TableOptions, list[int]]] = []
-    for number, lookup in sorted(enumerate(owner.lookups), key=lambda entry: entry[1].dim):
-        kind = options.of_one_batch(owner.members[lookup.member].name)
-        same = [chosen for dim, other, chosen in found if (dim, other) == (lookup.dim, kind)]
-        if same:
-            same[0].append(number)
-        else:
-            found.append((lookup.dim, kind, [number]))
-    return [chosen for _, _, chosen in found]
-
-
-def _look_up_rows(batch: TableBatch, wanted: LookupInput) -> list[Tensor]:
-    counts = wanted.counts.sum(axis=0).tolist()
-    if not sum(counts):
-        return [torch.empty(0, batch.output_dim, device=wanted.values.device) for _ in counts]
-    return list(batch.rows(wanted.values, wanted.offsets).split(counts))
 
 
 class ShardedTables(nn.Module, ABC, Generic[Result]):
@@ -356,16 +247,24 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         )
         for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
             self.register_parameter(f"piece_{number}", parameter)
-        if not self.is_meta:
-            self._call_init_fns(seed)
+        self._rows, self._seed = rows, seed
+        self._call_init_fns()
 
-    def _call_init_fns(self, seed: int) -> None:
-        weights = self._weights()
+    def reset_parameters(self) -> None:
+        """Write the first values again; what optimisers keep becomes zero."""
+        for batch in self.local_tables():
+            for found in batch.state():
+                found.tensor.zero_()
+            initialise(batch, self.options, self._rows, seed=self._seed)
+        self._call_init_fns()
+
+    def _call_init_fns(self) -> None:
+        weights = {} if self.is_meta else self._weights()
         for table in self._tables:
             init_fn = init_fn_of(table)
-            if init_fn is not None and weights[table.name]:
+            if init_fn is not None and (pieces := weights.get(table.name)):
                 shape = (table.num_embeddings, table.embedding_dim)
-                write_table(weights[table.name], first_values(init_fn, table.name, shape, seed=seed))
+                write_table(pieces, first_values(init_fn, table.name, shape, seed=self._seed))
 
     @property
     def is_meta(self) -> bool:
@@ -468,7 +367,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     def _weights(self) -> dict[str, list[StateTensor]]:
         """What this rank stores of each table's values."""
         if self.is_meta:
-            return {spec.name: [_without_values(spec)] for spec in self.specs}
+            return {spec.name: [without_values(spec)] for spec in self.specs}
         found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.specs}
         for batch in self.local_tables():
             for part in batch.state():
@@ -481,7 +380,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
         del keep_vars
-        weights, stage = self._weights(), f"{self.stage}: whole tables"
+        weights, stage = self._weights(), f"{self.stage}: state_dict, which every rank calls"
         for key, spec in self._keys(prefix).items():
             pieces = weights[spec.name]
             destination[key] = (
@@ -546,12 +445,6 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """What this rank looks up in its copies of replicated tables."""
         messages = pack(samples, [self.layout.replicated], self.layout.replicated_index, self.form)
         return [wanted.to(self.device) for wanted in unpack(messages, self.layout.replicated, self.form)]
-
-
-def _without_values(spec: TableSpec) -> StateTensor:
-    whole = LocalTable(name=spec.name, rows=(0, spec.rows), columns=(0, spec.dim))
-    tensor = torch.empty(spec.rows, spec.dim, device="meta")
-    return StateTensor(piece=whole, name="weight", tensor=tensor, axes=("rows", "columns"), replicated=False)
 
 
 def table_specs(tables: Sequence[TableConfig], options: TableOptions) -> list[TableSpec]:

@@ -14,7 +14,7 @@ from windrow.training.shard_files import LocalTable, StateTensor
 if TYPE_CHECKING:
     from windrow.comm.world import World
 
-__all__ = ["WholeTable", "WholeTables", "gather_table", "write_table"]
+__all__ = ["WholeTable", "WholeTables", "gather_table", "without_values", "write_table"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -96,6 +96,13 @@ def gather_table(world: "World", plan: Plan, spec: TableSpec, pieces: Sequence[S
                 target.copy_(values[first : first + target.numel()].view(target.shape))
                 first += target.numel()
     return whole
+
+
+def without_values(spec: TableSpec) -> StateTensor:
+    """The weights of a whole table on the meta device."""
+    whole = LocalTable(name=spec.name, rows=(0, spec.rows), columns=(0, spec.dim))
+    tensor = torch.empty(spec.rows, spec.dim, device="meta")
+    return StateTensor(piece=whole, name="weight", tensor=tensor, axes=("rows", "columns"), replicated=False)
 
 
 def write_table(pieces: Sequence[StateTensor], whole: Tensor) -> None:

@@ -13,7 +13,7 @@ from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch, table_key
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["first_values", "make_table_batch"]
+__all__ = ["first_values", "initialise", "make_table_batch"]
 
 _GENERATOR_IN_USE = threading.Lock()
 """Ranks that are threads share PyTorch's generator."""
@@ -64,14 +64,17 @@ def make_table_batch(
                 'rank), which need fp32: take precision = "fp32", or have the plan shard these tables'
             )
         batch = DenseGradientTableBatch(members, lookups, own, pooled=pooled, replicated=replicated, device=device)
-    batch.initialise(
-        seed=seed,
-        scales=[
-            options.of(member.name).initial_scale or float(max(table_rows[member.name], 1) ** -0.5)
-            for member in members
-        ],
-    )
+    initialise(batch, options, table_rows, seed=seed)
     return batch
+
+
+def initialise(batch: TableBatch, options: TableOptions, table_rows: Mapping[str, int], *, seed: int) -> None:
+    """Write the first values of `make_table_batch`, whose arguments these are."""
+    scales = [
+        options.of(member.name).initial_scale or float(max(table_rows[member.name], 1) ** -0.5)
+        for member in batch.members
+    ]
+    batch.initialise(seed=seed, scales=scales)
 
 
 def first_values(init_fn: Callable[[Tensor], Any], name: str, shape: tuple[int, int], *, seed: int) -> Tensor:

@@ -125,9 +125,12 @@ def test_init_fn_writes_into_the_whole_table_once(library):
 
     bags = library.EmbeddingBagCollection(bag_tables(library, init_fn=count_up))
     assert shapes == [(6, 4)]
-    weight = bags.embedding_bags["extra"].weight.detach()
-    assert torch.equal(weight[1:], torch.arange(20.0).view(5, 4))
-    assert bags.embedding_bags["goods"].weight.abs().max() <= 5**-0.5
+    goods, extra = (bags.embedding_bags[name].weight.detach() for name in ("goods", "extra"))
+    for weight in (goods, extra):
+        weight.fill_(2)
+    bags.reset_parameters()
+    assert torch.equal(extra[1:], torch.arange(20.0).view(5, 4))
+    assert goods.abs().max() <= 5**-0.5
     rows = library.EmbeddingCollection([
         library.EmbeddingConfig(name="a", num_embeddings=3, embedding_dim=2, init_fn=nn.init.ones_)
     ])  # fmt: skip
