@@ -12,7 +12,7 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from functools import partial
 from itertools import islice
@@ -29,7 +29,6 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator
 from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
-from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
@@ -210,12 +209,10 @@ class RecommendationTask(Task[Started]):
 
     def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What is outside of tables."""
-        state: dict[str, Tensor] = {}
-        # Module by module: the state_dict of the whole model would bring all tables together on every rank.
-        for name, module in model.named_modules(remove_duplicate=False):
-            if not isinstance(module, ShardedTables):
-                module._save_to_state_dict(state, f"{name}." if name else "", keep_vars=False)  # noqa: SLF001
-        return state
+        with ExitStack() as stack:
+            for collection in collections_of(model):
+                stack.enter_context(collection.left_out_of_state_dict())
+            return dict(model.state_dict())
 
     def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Restore what `dense_state` gave."""

@@ -8,7 +8,8 @@ several samples of a deduplicated group have counts once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from itertools import chain
 from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
@@ -248,6 +249,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
             self.register_parameter(f"piece_{number}", parameter)
         self._rows, self._seed = rows, seed
+        self._left_out = False
         self._call_init_fns()
 
     def reset_parameters(self) -> None:
@@ -378,8 +380,19 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
     def _keys(self, prefix: str) -> dict[str, TableSpec]:
         return {f"{prefix}{self.tables_attribute}.{spec.name}.weight": spec for spec in self.specs}
 
+    @contextmanager
+    def left_out_of_state_dict(self) -> Iterator[None]:
+        """While the ``with`` block runs, `state_dict` has none of these tables, and is not collective."""
+        self._left_out = True
+        try:
+            yield
+        finally:
+            self._left_out = False
+
     def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
         del keep_vars
+        if self._left_out:
+            return
         weights, stage = self._weights(), f"{self.stage}: state_dict, which every rank calls"
         for key, spec in self._keys(prefix).items():
             pieces = weights[spec.name]

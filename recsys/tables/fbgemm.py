@@ -42,7 +42,7 @@ _OPTIMIZERS = {
 
 
 class FBGEMMTableBatch(TableBatch):
-    """Members in one flat FBGEMM storage, fp32 or fp16, updated by ``backward()`` itself.
+    """Members in flat FBGEMM storage, fp32 or fp16, updated by ``backward()`` itself.
 
     Results are always float32, and so are the accumulators. fp16 values are rounded to nearest, on GPUs too, where
     FBGEMM can round stochastically: its draws would come from a global generator, and a resumed run would differ.
@@ -68,12 +68,12 @@ class FBGEMMTableBatch(TableBatch):
         device = device or torch.device("cpu")
         # One call has one learning rate, so neighbours with equal factors share one: all, unless dims are no multiples.
         self._calls: list[_Call] = []
-        for factor, found in groupby(range(len(members)), lambda number: _gradient_factor(members[number], options)):
+        first = 0
+        for factor, found in groupby(members, lambda member: _gradient_factor(member, options)):
             chosen = list(found)
-            of_call = [lookup - chosen[0] for lookup in lookups if lookup in chosen]
-            self._calls.append(
-                _Call([members[number] for number in chosen], of_call, options, factor, pooled=pooled, device=device)
-            )
+            own_lookups = [lookup - first for lookup in lookups if 0 <= lookup - first < len(chosen)]
+            self._calls.append(_Call(chosen, own_lookups, options, factor, pooled=pooled, device=device))
+            first += len(chosen)
         self._weights = [weight for call in self._calls for weight in call.weights]
         self._squares = [squares for call in self._calls for squares in call.squares]
 
