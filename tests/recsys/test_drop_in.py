@@ -170,6 +170,13 @@ def test_load_state_dict_says_what_does_not_fit(library):
     with pytest.raises(RuntimeError, match=r"size mismatch for tables\.embedding_bags\.extra\.weight"):
         whole.load_state_dict(given | {extra: torch.ones(5, 4)}, strict=False)
 
+    def rename(module, state_dict, prefix, *_):
+        state_dict[f"{prefix}embedding_bags.extra.weight"] = state_dict.pop(f"{prefix}embedding_bags.other.weight")
+
+    whole["tables"].register_load_state_dict_pre_hook(rename)
+    whole.load_state_dict({goods: torch.zeros(5, 3), "tables.embedding_bags.other.weight": torch.ones(6, 4)})
+    assert torch.equal(whole["tables"].embedding_bags["extra"].weight, torch.ones(6, 4))
+
 
 # ------------------------------------------------------------------------------------- between the two, and on ranks
 
