@@ -131,9 +131,7 @@ def test_init_fn_writes_into_the_whole_table_once(library):
     bags.reset_parameters()
     assert torch.equal(extra[1:], torch.arange(20.0).view(5, 4))
     assert goods.abs().max() <= 5**-0.5
-    rows = library.EmbeddingCollection([
-        library.EmbeddingConfig(name="a", num_embeddings=3, embedding_dim=2, init_fn=nn.init.ones_)
-    ])  # fmt: skip
+    rows = library.EmbeddingCollection([library.EmbeddingConfig(3, 2, "a", init_fn=nn.init.ones_)])
     assert torch.equal(rows.embeddings["a"].weight, torch.ones(3, 2))
 
 
