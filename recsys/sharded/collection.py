@@ -421,7 +421,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        del local_metadata
+        for hook in self._load_state_dict_pre_hooks.values():
+            hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         if self.is_meta:
             error_msgs.append(f"{type(self).__name__} is on the meta device, which holds no values: make it on another")
             return
