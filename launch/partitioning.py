@@ -115,7 +115,7 @@ def graph_to_store(
     """Partition a graph in memory and write the store that training opens; else as `partition_to_store`.
 
     Args:
-        graph: for example from `windrow.gnn.readers.graph_from_pyg`.
+        graph: for example from `windrow.gnn.readers.from_pyg`.
         store: folder to write; appears whole or not at all.
         options: how to split it.
         sampler: the minibatches that vertices are ordered for inside their part; None for the defaults of a recipe.

@@ -12,13 +12,13 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
 
-__all__ = ["MASKS", "graph_from_dgl", "graph_from_pyg", "read_dgl", "to_dgl"]
+__all__ = ["MASKS", "from_dgl", "from_pyg", "read_dgl", "to_dgl"]
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 """Names of the splits among the vertex data of DGL's and PyG's graphs."""
 
 
-def graph_from_dgl(
+def from_dgl(
     graph: Any,
     *,
     symmetrise: bool = False,
@@ -79,7 +79,7 @@ def read_dgl(options: GraphOptions) -> Graph:
         raise DataError(f"{options.path}: DGL cannot read it ({error}); write it with dgl.save_graphs.") from error
     if len(graphs) != 1:
         raise DataError(f"{options.path}: holds {len(graphs)} graphs; save the one to be read by itself.")
-    return graph_from_dgl(
+    return from_dgl(
         graphs[0],
         symmetrise=options.symmetrise,
         self_loops=options.self_loops,
@@ -108,7 +108,7 @@ def to_dgl(graph: Graph) -> Any:
     return converted
 
 
-def graph_from_pyg(
+def from_pyg(
     data: Any,
     *,
     split: int = 0,
