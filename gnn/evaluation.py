@@ -16,7 +16,7 @@ from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, eval
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
-from windrow.gnn.sampler import NeighborSampler, check_fanouts
+from windrow.gnn.sampler import check_fanouts
 from windrow.training.task import Metric, Metrics
 
 __all__ = ["EvaluationOptions", "Evaluator", "check_layers", "check_splits", "measure_split", "metrics_of"]
@@ -112,14 +112,7 @@ class Evaluator:
         self._model = model
         self._options = options
         self._metrics = metrics
-        self._sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            options.fanouts or fanouts,
-            seed=seed,
-            original_ids=graph.original_ids,
-            source_degrees=getattr(model, "needs_source_degrees", False),
-        )
+        self._sampler = graph.sampler(options.fanouts or fanouts, model, seed=seed)
         self._pipeline = pipeline or PipelineOptions()
         self._store = store
 

@@ -31,7 +31,7 @@ from windrow.comm.rows import group_by_owner, near_equal_split
 from windrow.comm.transfer import chunk_bounds
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
-from windrow.gnn.message_passing import Block
+from windrow.gnn.message_passing import Block, weighted_degrees
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
@@ -81,7 +81,8 @@ def infer_exactly(
     Cost: per layer, one pass over the edges of this part and one fetch per chunk of its distinct sources.
     """
     start, stop = graph.own_range
-    degrees = graph.indptr.diff()
+    edge_weight = graph.edge_weight_for(model)
+    degrees = graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
     device = next(model.parameters()).device
     hidden = model.embed(graph.features.to(device, torch.float32))
     wire = Wire(world, stage="inference", dtype=hidden.dtype, device=hidden.device)
@@ -90,7 +91,7 @@ def infer_exactly(
         # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
         for first in range(0, _largest_part(graph), chunk_vertices):
             last = min(start + first + chunk_vertices, stop)
-            block, sources = _chunk(graph, degrees, min(start + first, stop), last)
+            block, sources = _chunk(graph, degrees, edge_weight, min(start + first, stop), last)
             rows = fetch_rows(wire, graph.offsets, hidden, sources)
             chunks.append(model.layer_forward(layer, block.to(device), rows))
             if after_chunk is not None:
@@ -103,10 +104,13 @@ def _largest_part(graph: PartitionedGraph) -> int:
     return max(stop - start for start, stop in pairwise(graph.offsets))
 
 
-def _chunk(graph: PartitionedGraph, degrees: Tensor, start: int, stop: int) -> tuple[Block, Tensor]:
+def _chunk(
+    graph: PartitionedGraph, degrees: Tensor, edge_weight: Tensor | None, start: int, stop: int
+) -> tuple[Block, Tensor]:
     """The block of all in-edges of the vertices start..stop - 1, and the ids of its sources."""
     indptr = graph.indptr[start : stop + 1]
-    neighbours = graph.indices[int(indptr[0]) : int(indptr[-1])].long()
+    edges = slice(int(indptr[0]), int(indptr[-1]))
+    neighbours = graph.indices[edges].long()
     destinations = torch.arange(start, stop)
     is_destination = (neighbours >= start) & (neighbours < stop)
     others, positions = neighbours[~is_destination].unique(return_inverse=True)
@@ -120,6 +124,7 @@ def _chunk(graph: PartitionedGraph, degrees: Tensor, start: int, stop: int) -> t
         indptr=indptr - indptr[0],
         indices=indices,
         source_degrees=degrees[sources],
+        edge_weight=None if edge_weight is None else edge_weight[edges],
     )
     return block, sources
 

@@ -13,12 +13,13 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.wire import CodecName, make_codec
 from windrow.comm.world import World
-from windrow.gnn.graph import Graph, Task
+from windrow.gnn.graph import EDGE_ARRAYS, Graph, Task
+from windrow.gnn.sampler import NeighborSampler
 from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
 from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
@@ -63,6 +64,10 @@ class PartitionedGraph:
     """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
     order: VertexOrder | None = None
     """What the order of vertices inside parts was made for; None for the user's order."""
+    edge_weight: Tensor | None = None
+    """float32 [E], whole, in the order of `indices`; None: the graph has none."""
+    edge_attr: Tensor | None = None
+    """float32 [E, D], whole, in the order of `indices`; None: the graph has none."""
 
     @staticmethod
     def from_graph(
@@ -92,7 +97,7 @@ class PartitionedGraph:
             num_classes=graph.num_classes,
             fingerprint=graph.fingerprint(),
             order=order,
-            **{name: getattr(relabelled, name) for name in SHARED_ARRAYS},
+            **{name: getattr(relabelled, name) for name in (*SHARED_ARRAYS, *EDGE_ARRAYS)},
         )
 
     @staticmethod
@@ -119,7 +124,8 @@ class PartitionedGraph:
         missing = sorted({"features", "labels"} - stored)
         if missing:
             raise DataError(f"the graph in {path} has no {' and no '.join(missing)}: training needs both")
-        shared = {name: _mapped(store.shared(name)) for name in SHARED_ARRAYS}
+        present = [name for name in EDGE_ARRAYS if name in stored]
+        shared = {name: _mapped(store.shared(name)) for name in (*SHARED_ARRAYS, *present)}
         features = store.sharded("features", rank)
         return PartitionedGraph(
             book=store.book,
@@ -142,6 +148,39 @@ class PartitionedGraph:
         codec = make_codec(storage)
         codec.check(self.features)
         return replace(self, features=codec.encode(self.features))
+
+    def edge_weight_for(self, model: nn.Module) -> Tensor | None:
+        """The edge weights that a model gets: all models but a `GNN` that was not asked to use them.
+
+        Raises:
+            RecipeError: it was asked to, but the graph has none.
+            DataError: it was asked to, and one is negative.
+        """
+        wanted: bool | None = getattr(model, "needs_edge_weights", None)
+        if not wanted:
+            return self.edge_weight if wanted is None else None
+        if self.edge_weight is None:
+            raise RecipeError(
+                "model.edge_weights = true, but the graph has no edge weights: read them with the graph, or leave out "
+                "the option"
+            )
+        if bool((self.edge_weight < 0).any()):
+            raise DataError("an edge weight is negative: model.edge_weights = true divides by their sums; change them")
+        return self.edge_weight
+
+    def sampler(self, fanouts: Sequence[int], model: nn.Module, *, seed: int) -> NeighborSampler:
+        """What samples this graph for a model, with what is known of the edges where the model uses it."""
+        return NeighborSampler(
+            self.indptr,
+            self.indices,
+            fanouts,
+            seed=seed,
+            original_ids=self.original_ids,
+            source_degrees=getattr(model, "needs_source_degrees", False),
+            edge_weight=self.edge_weight_for(model),
+            # A `GNN` has no use for them.
+            edge_attr=None if hasattr(model, "needs_edge_weights") else self.edge_attr,
+        )
 
     @property
     def num_vertices(self) -> int:

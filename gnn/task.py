@@ -20,7 +20,7 @@ from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
-from windrow.gnn.sampler import NeighborSampler, SamplerOptions
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
@@ -129,14 +129,7 @@ class GraphTask(Task[LoadedMinibatch]):
         )
         kept = 0 if cached_ids is None else len(cached_ids)
         self._cached_rows = world.all_gather_object(kept, stage="size of caches")
-        sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            self._fanouts,
-            seed=setup.seed,
-            original_ids=graph.original_ids,
-            source_degrees=getattr(model, "needs_source_degrees", False),
-        )
+        sampler = graph.sampler(self._fanouts, model, seed=setup.seed)
         self._pipeline = MinibatchPipeline(
             world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
         )

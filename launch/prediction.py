@@ -46,7 +46,6 @@ from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
-from windrow.gnn.sampler import NeighborSampler
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.partition.atomic_writes import open_atomically
@@ -251,14 +250,7 @@ class _Predictor:
 
     def _infer_sampled(self) -> Tensor:
         graph, batch_size = self._graph, self._recipe.evaluation.batch_size
-        sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            self._fanouts,
-            seed=self._recipe.run.seed,
-            original_ids=graph.original_ids,
-            source_degrees=self._model.needs_source_degrees,
-        )
+        sampler = graph.sampler(self._fanouts, self._model, seed=self._recipe.run.seed)
         cached_ids = choose_inference_cache(
             self._world, graph, self._ids, self._recipe.cache, fanouts=self._fanouts, batch_size=batch_size
         )

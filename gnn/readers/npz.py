@@ -5,6 +5,8 @@ Arrays, by any of the names; only the edges are required::
     edges                                   [E, 2] source, destination
     node_features | x | x_indptr x_indices x_data x_shape (sparse, CSR)
     node_labels   | y                       [N] classes (-1 unknown) or [N, C] of 0 and 1
+    edge_weight                             [E]
+    edge_attr     | edge_features           [E, D], or [E] for one feature
     train_mask | train_masks                boolean [N] or [splits, N]
     train | train_idx | train_ids           vertex ids
     val... | valid... | validation..., test...   likewise
@@ -36,6 +38,7 @@ SPLITS = {"train": ("train",), "validation": ("val", "valid", "validation"), "te
 SPLIT_ENDINGS = ("", "_mask", "_masks", "_idx", "_ids")
 KNOWN = (
     *("edges", "node_features", "x", "x_indptr", "x_indices", "x_data", "x_shape", "node_labels", "y"),
+    *("edge_weight", "edge_attr", "edge_features"),
     *(name + ending for names in SPLITS.values() for name in names for ending in SPLIT_ENDINGS),
 )
 LIKE_KNOWN = 0.6
@@ -61,6 +64,8 @@ def read_npz(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         split=_split(options, arrays, num_vertices),
+        edge_weight=arrays.get("edge_weight"),
+        edge_attr=_first_of(arrays, "edge_attr", "edge_features"),
         describe_edge=lambda edge: f"{options.path}, row {edge} of edges",
         **options.assembly,
     )
