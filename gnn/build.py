@@ -145,7 +145,7 @@ def _check_repeated_rows(
     repeats = np.flatnonzero(~is_first)
     for rows in edge_rows:
         differ = rows[numbers[repeats]] != rows[numbers[repeats - 1]]
-        differing = np.flatnonzero(differ.reshape(len(repeats), -1).any(1))
+        differing = np.flatnonzero(differ.any(tuple(range(1, differ.ndim))))
         if differing.size:
             one, other = sorted(numbers[repeats[differing[0]] + np.array([-1, 0])].tolist())
             raise DataError(

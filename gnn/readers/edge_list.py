@@ -230,10 +230,8 @@ def _read_edges(
 
 def _edge_rows(batches: Sequence[Mapping[str, Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
     """[E, names]."""
-    columns = [
-        np.concatenate([np.empty(0, np.float32), *(batch[name].to_numpy() for batch in batches)]) for name in names
-    ]
-    return np.stack(columns, 1) if columns else np.empty((0, 0), np.float32)
+    rows = [np.stack([batch[name].to_numpy() for name in names], 1) for batch in batches if names]
+    return np.concatenate([np.empty((0, len(names)), np.float32), *rows])
 
 
 def _edge_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, str]:

@@ -19,7 +19,12 @@ pytestmark = pytest.mark.filterwarnings("ignore::DeprecationWarning:dgl.*", "ign
 
 @pytest.fixture
 def graph():
-    return community_graph(50, 3, seed=2)
+    return with_data_of_edges(community_graph(50, 3, seed=2))
+
+
+def with_data_of_edges(graph):
+    attributes = torch.rand(graph.num_edges, 2, generator=torch.Generator().manual_seed(1))
+    return replace(graph, edge_weight=attributes[:, 0].contiguous(), edge_attr=attributes)
 
 
 @pytest.mark.parametrize("dtype", [torch.int32, torch.int64])
@@ -48,7 +53,7 @@ def test_repeated_edges_of_dgl_stay_and_labels_without_masks_get_a_random_split(
 def test_a_file_that_dgl_saved(dgl, graph, tmp_path):
     path = str(tmp_path / "graph.dgl")
     dgl.save_graphs(path, [to_dgl(graph)])
-    assert read_dgl(GraphOptions(path=path)).fingerprint() == graph.fingerprint()
+    assert read_dgl(GraphOptions(path=path, symmetrise=False)).fingerprint() == graph.fingerprint()
     dgl.save_graphs(path, [to_dgl(graph)] * 2)
     with pytest.raises(DataError, match="holds 2 graphs; save the one to be read by itself"):
         read_dgl(GraphOptions(path=path))
@@ -80,12 +85,13 @@ def as_data(data_class, graph):
     edge_index = torch.stack([graph.indices.long(), vertices.repeat_interleave(graph.in_degrees)])
     splits = zip(MASKS, (graph.train_ids, graph.validation_ids, graph.test_ids), strict=True)
     masks = {name: torch.isin(vertices, ids) for name, ids in splits}
-    return data_class(edge_index=edge_index, x=graph.features, y=graph.labels, **masks)
+    edges = {"edge_weight": graph.edge_weight, "edge_attr": graph.edge_attr}
+    return data_class(edge_index=edge_index, x=graph.features, y=graph.labels, **edges, **masks)
 
 
 @pytest.mark.parametrize("task", ["single-label", "multi-label"])
 def test_the_same_graph_comes_out_of_pyg(data_class, task):
-    graph = community_graph(40, 3, seed=1, task=task)
+    graph = with_data_of_edges(community_graph(40, 3, seed=1, task=task))
     assert from_pyg(as_data(data_class, graph)).fingerprint() == graph.fingerprint()
 
 

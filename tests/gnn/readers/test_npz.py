@@ -78,6 +78,14 @@ def test_lists_of_ids_by_their_usual_names(tmp_path, names):
     assert [ids.tolist() for ids in (graph.train_ids, graph.validation_ids, graph.test_ids)] == [[3, 1], [2], [0]]
 
 
+@pytest.mark.parametrize("name", ["edge_attr", "edge_features"])
+def test_data_of_edges(tmp_path, name):
+    options = save(tmp_path, edges=EDGES, edge_weight=np.array([1, 2, 3]), **{name: np.array([[1, 4], [2, 5], [3, 6]])})
+    graph = read_npz(options)
+    assert (graph.indices.tolist(), graph.edge_weight.tolist()) == ([1, 3, 0, 2, 1, 0], [1, 3, 1, 2, 2, 3])
+    assert graph.edge_attr[:, 1].tolist() == [4, 6, 4, 5, 5, 6]
+
+
 def test_arrays_without_a_meaning_are_named(tmp_path):
     with pytest.warns(UserWarning, match=r"graph.npz: arrays \['year'\] have no meaning here and are passed over"):
         read_npz(save(tmp_path, edges=EDGES, year=np.arange(4)))
