@@ -180,6 +180,11 @@ class GraphTask(Task[LoadedMinibatch]):
         check_splits([split])
         return everything[self.graph.original_ids[self.graph.split_ids(split)]]
 
+    def opening_lines(self) -> Sequence[str]:
+        """What the model does not use of the graph."""
+        unused = self.graph.edge_weight is not None and self.graph.edge_weight_for(self._setup.model) is None
+        return ("the graph has edge weights, which the model does not use (model.edge_weights)",) if unused else ()
+
     def traffic(self) -> Traffic:
         """Rows of features that this rank exchanged."""
         assert self._setup.world.meter is not None
@@ -308,15 +313,16 @@ class NodeTask(GraphTask):
         return self.evaluator.evaluate(splits)
 
     def opening_lines(self) -> Sequence[str]:
-        """What is kept of other ranks, where there are any."""
+        """What the model does not use, and what is kept of other ranks, where there are any."""
+        lines = super().opening_lines()
         if self._choice is None or self._setup.world.size == 1:
-            return ()
+            return lines
         kept = max(self._cached_rows)
         size = byte_size(kept * self._copy_bytes)
         line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
         if self._expected_rows:
             line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
-        return (line,)
+        return (*lines, line)
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse another number of ranks where minibatches depend on it: order "local"."""
