@@ -171,7 +171,7 @@ def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
     for split in ("validation", "test"):
         ids = graph.split_ids(split)
         if len(ids) > 0:
-            check_labels_can_be_scored(name, graph.task, graph.labels[ids])
+            check_labels_can_be_scored(name, graph.task, graph.labels_of(ids))
     return {name: partial(evaluate_predictions, name, graph.task)}
 
 
@@ -188,6 +188,7 @@ def measure_split(
     """
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
     all_outputs = torch.cat(world.all_gather(own_outputs, stage="evaluation logits"))
-    values = {name: float(metric(all_outputs, graph.labels[all_ids])) for name, metric in metrics.items()}
+    labels = graph.labels_of(all_ids)
+    values = {name: float(metric(all_outputs, labels)) for name, metric in metrics.items()}
     # Machines may differ in the last bit, and ranks must agree on when to stop.
     return world.broadcast_object(values, root=0, stage="evaluation")

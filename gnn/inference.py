@@ -196,6 +196,7 @@ def infer_sampled(
     steps = sampled_steps(graph, ids, batch_size)
     if steps == 0:
         return outputs
+    row_shape: torch.Size | None = None
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
     pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
@@ -205,13 +206,16 @@ def infer_sampled(
         for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
             if first < last:
                 found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
-                if first == 0:
+                if row_shape is None:
                     # A model of the user's may have other outputs than there are labels.
-                    outputs = outputs.new_empty((len(own), *found.shape[1:]))
+                    row_shape = found.shape[1:]
+                    outputs = outputs.new_empty((len(own), *row_shape))
                 outputs[first:last] = found
             if after_step is not None:
                 after_step()
-    return outputs
+    # A rank without a vertex has seen no output.
+    shapes = world.all_gather_object(row_shape, stage="shape of outputs")
+    return outputs.reshape(len(own), *next(shape for shape in shapes if shape is not None))
 
 
 PREDICTIONS_STAGE = "predictions"

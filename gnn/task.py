@@ -224,6 +224,7 @@ class NodeTask(GraphTask):
 
     Raises:
         RecipeError: an option is out of range.
+        DataError: the graph has no labels.
     """
 
     def __init__(
@@ -240,6 +241,7 @@ class NodeTask(GraphTask):
         pipeline: PipelineOptions | None = None,
     ) -> None:
         super().__init__(graph, fanouts, evaluation=evaluation, pipeline=pipeline)
+        graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self.samples_per_epoch = len(graph.train_ids)
         self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
         self._loss = loss
@@ -303,7 +305,7 @@ class NodeTask(GraphTask):
             return None
         with setup.stopwatch.measure("forward"):
             output = self.forward(minibatch)
-            labels = self.graph.labels[seeds].to(setup.device)
+            labels = self.graph.labels_of(seeds).to(setup.device)
             if self._loss is None:
                 return loss_sum(self.graph.task, output, labels)
             return summed_loss(self._loss, output, labels)
