@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.world import World
 from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
@@ -19,7 +19,15 @@ from windrow.gnn.pipeline import PipelineOptions
 from windrow.gnn.sampler import check_fanouts
 from windrow.training.task import Metric, Metrics
 
-__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "check_splits", "measure_split", "metrics_of"]
+__all__ = [
+    "EvaluationOptions",
+    "Evaluator",
+    "check_layers",
+    "check_splits",
+    "check_width",
+    "measure_split",
+    "metrics_of",
+]
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -57,6 +65,15 @@ def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:
         raise RecipeError(
             f"{name} has {len(fanouts)} hops but the model has {model.options.num_layers} layers: give one fanout per "
             "layer"
+        )
+
+
+def check_width(graph: PartitionedGraph, num_features: int) -> None:
+    """Refuse a graph that a model with so many inputs cannot be run on: DataError."""
+    if graph.num_features != num_features:
+        raise DataError(
+            f"the graph has {graph.num_features} features for each vertex, but the model was trained with "
+            f"{num_features}: give the same features, in the same order"
         )
 
 
@@ -142,11 +159,20 @@ class Evaluator:
         return values
 
     @torch.no_grad()
-    def infer(self, ids: Tensor | None = None) -> Tensor:
-        """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective."""
+    def infer(self, ids: Tensor | None = None, *, hidden: bool = False) -> Tensor:
+        """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective.
+
+        Raises:
+            RecipeError: `hidden` rows are wanted, see `infer_exactly`, of a model that is not run layer by layer.
+        """
         self._model.eval()
         if isinstance(self._model, GNN) and self._options.method == "exact":
-            return infer_exactly(self._world, self._graph, self._model)
+            return infer_exactly(self._world, self._graph, self._model, hidden=hidden)
+        if hidden:
+            raise RecipeError(
+                "hidden vectors are those of a GNN that is evaluated exactly, layer by layer: let a model of your own "
+                'return them as outputs, and leave out evaluation.method = "sampled"'
+            )
         if self._store is None:
             self._store = CachedStore(self._world, self._graph.offsets, self._graph.features, stage="evaluation")
         return infer_sampled(

@@ -25,6 +25,7 @@ import torch
 from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
+from windrow.comm.errors import RecipeError
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.meter import Stopwatch
 from windrow.comm.rows import group_by_owner, near_equal_split
@@ -52,9 +53,11 @@ CHUNK_VERTICES = 1 << 16
 """Vertices whose layer output is computed at a time: bounds the memory for their sources' rows."""
 
 
-def exact_chunks(graph: PartitionedGraph, model: GNN, *, chunk_vertices: int = CHUNK_VERTICES) -> int:
+def exact_chunks(
+    graph: PartitionedGraph, model: GNN, *, hidden: bool = False, chunk_vertices: int = CHUNK_VERTICES
+) -> int:
     """How many chunks `infer_exactly` goes through, over all layers, with the same arguments."""
-    return model.options.num_layers * -(-_largest_part(graph) // chunk_vertices)
+    return _num_layers(model, hidden=hidden) * -(-_largest_part(graph) // chunk_vertices)
 
 
 @torch.no_grad()
@@ -63,6 +66,7 @@ def infer_exactly(
     graph: PartitionedGraph,
     model: GNN,
     *,
+    hidden: bool = False,
     chunk_vertices: int = CHUNK_VERTICES,
     after_chunk: Callable[[], None] | None = None,
 ) -> Tensor:
@@ -72,11 +76,15 @@ def infer_exactly(
         world: all ranks call this with the same weights and chunk size.
         graph: this rank's view.
         model: on any device; the rows of this part and of one chunk's sources are there at a time.
+        hidden: stop at the last hidden rows, those that outputs are made of.
         chunk_vertices: vertices computed at a time.
         after_chunk: called after each, to show progress.
 
     Returns:
-        [rows of this part, outputs] in the order of the partition.
+        [rows of this part, outputs], or [rows of this part, hidden], in the order of the partition.
+
+    Raises:
+        RecipeError: a model of one layer has no hidden rows.
 
     Cost: per layer, one pass over the edges of this part and one fetch per chunk of its distinct sources.
     """
@@ -84,20 +92,28 @@ def infer_exactly(
     edge_weight = graph.edge_weight_for(model)
     degrees = graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
     device = next(model.parameters()).device
-    hidden = model.embed(graph.features.to(device, torch.float32))
-    wire = Wire(world, stage="inference", dtype=hidden.dtype, device=hidden.device)
-    for layer in range(model.options.num_layers):
+    rows = model.embed(graph.features.to(device, torch.float32))
+    wire = Wire(world, stage="inference", dtype=rows.dtype, device=rows.device)
+    for layer in range(_num_layers(model, hidden=hidden)):
         chunks = []
         # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
         for first in range(0, _largest_part(graph), chunk_vertices):
             last = min(start + first + chunk_vertices, stop)
             block, sources = _chunk(graph, degrees, edge_weight, min(start + first, stop), last)
-            rows = fetch_rows(wire, graph.offsets, hidden, sources)
-            chunks.append(model.layer_forward(layer, block.to(device), rows))
+            of_sources = fetch_rows(wire, graph.offsets, rows, sources)
+            chunks.append(model.layer_forward(layer, block.to(device), of_sources))
             if after_chunk is not None:
                 after_chunk()
-        hidden = torch.cat(chunks)
-    return model.readout(hidden)
+        rows = torch.cat(chunks)
+    return rows if hidden else model.readout(rows)
+
+
+def _num_layers(model: GNN, *, hidden: bool) -> int:
+    if not hidden:
+        return model.options.num_layers
+    if model.num_hidden_layers == 0:
+        raise RecipeError("model.num_layers = 1: a model of one layer has no hidden vectors")
+    return model.num_hidden_layers
 
 
 def _largest_part(graph: PartitionedGraph) -> int:

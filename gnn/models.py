@@ -141,6 +141,11 @@ class GNN(nn.Module):
         """Whether blocks must have `Block.edge_weight`; otherwise they must not."""
         return self.options.edge_weights
 
+    @property
+    def num_hidden_layers(self) -> int:
+        """How often `layer_forward` is called for the rows that the last layer or linear map makes outputs of."""
+        return self.options.num_layers - (0 if self.options.residual else 1)
+
     def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
         """Compute the outputs of the last block's destinations.
 

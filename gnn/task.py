@@ -15,7 +15,7 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, metrics_of
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
@@ -169,16 +169,44 @@ class GraphTask(Task[LoadedMinibatch]):
             arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
         return setup.model(*arguments)
 
-    def predict(self, split: str | None = None) -> Tensor:
+    def predict(
+        self, split: str | None = None, *, graph: PartitionedGraph | None = None, hidden: bool = False
+    ) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective.
 
         ``windrow predict`` writes them without holding them all.
+
+        Args:
+            split: whose vertices.
+            graph: this rank's view of another graph, for example of this one with vertices that came later; None: of
+                the one that is learnt from.
+            hidden: give the last hidden vector of each vertex instead, that which the outputs of a `GNN` are made of.
+
+        Raises:
+            DataError: the other graph has another number of features.
+            RecipeError: there is no such split, or the model has no hidden vectors.
         """
-        everything = gather_predictions(self._setup.world, self.graph, self.evaluator.infer())
+        evaluator = self.evaluator if graph is None else self._evaluator_of(graph)
+        graph = graph or self.graph
+        everything = gather_predictions(self._setup.world, graph, evaluator.infer(hidden=hidden))
         if split is None:
             return everything
         check_splits([split])
-        return everything[self.graph.original_ids[self.graph.split_ids(split)]]
+        return everything[graph.original_ids[graph.split_ids(split)]]
+
+    def _evaluator_of(self, graph: PartitionedGraph) -> Evaluator:
+        """What infers on another graph."""
+        check_width(graph, self.graph.num_features)
+        return Evaluator(
+            self._setup.world,
+            graph,
+            self._setup.model,
+            {},
+            self._evaluation,
+            fanouts=self._fanouts,
+            seed=self._setup.seed,
+            pipeline=self._pipeline_options,
+        )
 
     def opening_lines(self) -> Sequence[str]:
         """What the model does not use of the graph."""
