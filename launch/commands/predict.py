@@ -19,6 +19,8 @@ examples:
   mpirun -n 2 windrow predict runs/tolokers-1 --split test --out test.parquet
   mpirun -n 2 windrow predict runs/tolokers-1 --method sampled --fanouts 20,20
   mpirun -n 4 windrow predict runs/tolokers-1 --set store=$PWD/stores/tolokers-4
+  mpirun -n 2 windrow predict runs/tolokers-1 --graph newer.npz --out newer.parquet
+  mpirun -n 2 windrow predict runs/tolokers-1 --hidden
 """
 
 SPLITS = ("train", "validation", "test")
@@ -67,6 +69,20 @@ def add_parser(commands: Commands) -> None:
         dest="splits",
         help="predict these vertices only; may be repeated; all by default",
     )
+    parser.add_argument(
+        "--graph",
+        type=Path,
+        metavar="FILE",
+        help="predict the vertices of another graph, with the same features: its file, read as the recipe says, by "
+        "every process; for a large one partition it, and give --store",
+    )
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help="the same: its store")
+    parser.add_argument(
+        "--hidden",
+        action="store_true",
+        help="write the last hidden vector of every vertex instead, as a NumPy array, row v for vertex v: hidden.npy "
+        "in the run folder by default; [tables.pretrained] of a recommendation recipe reads it",
+    )
     add_overrides(parser, example="evaluation.batch_size=8192")
 
 
@@ -90,11 +106,14 @@ def run(arguments: argparse.Namespace) -> int:
             )
         splits = tuple(dict.fromkeys(arguments.splits or ()))
         options = PredictionOptions(
-            out=arguments.out or folder.predictions_file,
+            out=arguments.out or (folder.hidden_file if arguments.hidden else folder.predictions_file),
             checkpoint=arguments.checkpoint,
             method=arguments.method,
             fanouts=arguments.fanouts,
             splits=() if "all" in splits else splits,
+            graph=arguments.graph,
+            store=arguments.store,
+            hidden=arguments.hidden,
         )
     result = predict(recipe, folder, options)
     if launched_rank() == 0:
