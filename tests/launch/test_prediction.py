@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -30,10 +31,12 @@ from windrow.launch import prediction
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
-from windrow.launch.training import train
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.training import make_trainer, train
 from windrow.partition import atomic_writes as atomic_file
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
+from windrow.recsys.log.prepare import prepare_log
 from windrow.training import journal
 from windrow.training.checkpoint import load_best, load_latest
 from windrow.training.journal import read_records
@@ -249,6 +252,32 @@ def test_hidden_vectors(prepared: Path, tmp_path: Path) -> None:
         with torch.no_grad():
             logits = model.layer_forward(1, Block.whole(graph.indptr, graph.indices), found)
         torch.testing.assert_close(logits, expected_logits(recipe, run, graph), rtol=1e-4, atol=1e-4)
+
+
+def test_hidden_vectors_are_the_first_rows_of_an_embedding_table(
+    prepared: Path, tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    vectors = tmp_path / "hidden.npy"
+    predicted(make(prepared), prepared / "run", vectors, hidden=True)
+    clicks = [f"{number % 2},{number % NUM_VERTICES},{number % 7}" for number in range(400)]
+    (tmp_path / "log.csv").write_text("\n".join(["click,item,day", *clicks]) + "\n")
+    recipe = click_recipe(
+        tmp_path,
+        log={
+            "dense": [],
+            "features": {"item": {"ids": "rows", "rows": NUM_VERTICES}, "day": {"ids": "rows", "rows": 7}},
+        },
+        tables={"dim": 8, "pretrained": {"item": str(vectors)}},
+        model={"top": [8]},
+    )
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        tables = trainer.task.local_tables()
+        assert tables is not None
+        parts = [part for table in tables for part in table.state()]
+        (rows,) = [part.tensor for part in parts if (part.piece.name, part.name) == ("item", "weight")]
+        assert torch.equal(rows, torch.from_numpy(np.load(vectors)))
+        assert trainer.train_epoch(0) > 0
 
 
 def test_ids_of_a_vertex_file_come_along(prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
