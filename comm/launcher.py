@@ -1,6 +1,6 @@
 """What the launcher says about this process, where the ranks of a torch.distributed job meet, and how a process ends.
 
-No communication library is imported here, nor PyTorch.
+No communication library is imported with this module, nor PyTorch.
 """
 
 import os
@@ -11,7 +11,9 @@ from dataclasses import dataclass
 from typing import NoReturn
 
 __all__ = [
+    "DEFAULT_DEADLINE_S",
     "Rendezvous",
+    "abort_job",
     "exit_now",
     "free_port",
     "launched_by_torchrun",
@@ -19,6 +21,9 @@ __all__ = [
     "launched_rank",
     "launched_size",
 ]
+
+DEFAULT_DEADLINE_S = 600.0
+"""Seconds that a wait may take: longer than any honest stage, short enough that a hung job ends by itself."""
 
 RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI's mpirun
@@ -69,6 +74,20 @@ def exit_now(code: int) -> NoReturn:
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def abort_job(code: int) -> NoReturn:
+    """End every rank with a status, through MPI_Abort; joins the job first where this rank has not.
+
+    Whoever calls it has said why: what MPI itself would print about it is left out.
+    """
+    from mpi4py import MPI
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    MPI.COMM_WORLD.Abort(code)
+    raise SystemExit(code)
 
 
 @dataclass(frozen=True, kw_only=True)

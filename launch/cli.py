@@ -1,12 +1,13 @@
 """The ``windrow`` command."""
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Never
 
-from windrow.comm.errors import WindrowError
+from windrow.comm.errors import RecipeError, WindrowError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands import (
     cluster,
@@ -42,6 +43,24 @@ examples:
   windrow report runs/tolokers-1
   windrow train --help
 """
+COMMANDS = (
+    partition,
+    cluster_log,
+    prepare,
+    generate_log,
+    groups,
+    plan,
+    explain,
+    train,
+    predict,
+    export,
+    cluster,
+    network,
+    report,
+)
+"""In the order in which the help shows them."""
+COMMAND_NAMES = [command.__name__.rpartition(".")[2].replace("_", "-") for command in COMMANDS]
+
 WRONG_USE = 2
 INTERRUPTED = 130
 
@@ -63,23 +82,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        partition,
-        cluster_log,
-        prepare,
-        generate_log,
-        groups,
-        plan,
-        explain,
-        train,
-        predict,
-        export,
-        cluster,
-        network,
-        report,
-    ):
+    for command in COMMANDS:
         command.add_parser(commands)
     return parser
+
+
+def _refuse_unknown_command(name: str) -> None:
+    if name not in COMMAND_NAMES and not name.startswith("-"):
+        nearest = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
+        meant = f"Did you mean {nearest[0]!r}? " if nearest else ""
+        raise RecipeError(f"no command {name!r}. {meant}Commands: {', '.join(COMMAND_NAMES)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -91,8 +103,11 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 2 after an error that the user can cure, which rank 0 prints in one line.
     """
-    arguments = build_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
     try:
+        if argv:
+            _refuse_unknown_command(argv[0])
+        arguments = build_parser().parse_args(argv)
         status: int = arguments.run(arguments)
     except WindrowError as error:
         if launched_rank() == 0:

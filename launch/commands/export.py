@@ -5,6 +5,7 @@ from pathlib import Path
 
 from windrow.comm.errors import StoreError
 from windrow.launch.commands.arguments import Commands, add_checkpoint, refuse_several_processes, subcommand, writing
+from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_parser", "run"]
 
@@ -46,17 +47,16 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow export")
+    if arguments.out.is_dir():
+        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
+    run_folder = open_run_folder(arguments.run_folder)
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import sequence_tables
     from windrow.recsys.tables.import_export import export_safetensors, export_torchrec
     from windrow.training.checkpoint import load_best, load_latest, tables_folder
-    from windrow.training.run_folder import open_run_folder
     from windrow.training.shard_files import ShardReader, check_shard_files
     from windrow.training.terminal import byte_size
 
-    if arguments.out.is_dir():
-        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
-    run_folder = open_run_folder(arguments.run_folder)
     folder = run_folder.checkpoint_folder
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
     files = checkpoint.header.table_files

@@ -5,6 +5,7 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, writing
+from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_parser", "run"]
 
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_several_processes("windrow plan")
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import check_store, log_table_specs, plan_tables
     from windrow.partition.tables.plan_file import describe_plan, write_plan

@@ -99,8 +99,6 @@ def test_decisive_settings_leave_out_places_and_machines() -> None:
 
 def test_a_section_of_data_is_needed() -> None:
     values = {"name": "x", "store": "s"}
-    with pytest.raises(RecipeError, match=r"section \[log\].*windrow prepare prepares its log"):
-        make_recipe(values | {"log": {}}, source="r.toml", base=Path("/base"))
     with pytest.raises(RecipeError, match="needs the section 'graph'"):
         make_recipe(values, source="r.toml", base=Path("/base"))
     with pytest.raises(RecipeError, match="needs the section 'log'"):
@@ -130,6 +128,21 @@ def test_neither_and_both_are_refused(tmp_path: Path, sections: dict[str, object
     write_toml(tmp_path / "r.toml", {"store": "s", **sections})
     with pytest.raises(RecipeError, match=words):
         load_any_recipe(tmp_path / "r.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "load", "words"),
+    [
+        ("log", load_recipe, r"section \[log\].*windrow prepare prepares its log"),
+        ("graph", load_recommendation_recipe, r"section \[graph\].*windrow partition prepares it"),
+    ],
+)
+def test_the_other_kind_is_refused_with_what_it_is_for(
+    tmp_path: Path, section: str, load: Callable[[Path], object], words: str
+) -> None:
+    write_toml(tmp_path / "r.toml", {"store": "s", section: {}})
+    with pytest.raises(RecipeError, match=words):
+        load(tmp_path / "r.toml")
 
 
 INTERACTIONS = {"log": {"paths": ["g.npz"], "format": "interactions"}, "model": {"kind": "two_tower"}}
