@@ -8,6 +8,7 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 __all__ = [
@@ -20,6 +21,7 @@ __all__ = [
     "launched_local_rank",
     "launched_rank",
     "launched_size",
+    "launchers_output",
 ]
 
 DEFAULT_DEADLINE_S = 600.0
@@ -38,6 +40,9 @@ LOCAL_RANK = (
     "SLURM_LOCALID",  # srun
     "LOCAL_RANK",  # torchrun
 )
+
+LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
+"""Programs that pass on what ranks print."""
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -67,6 +72,24 @@ def _launcher(environment: Mapping[str, str]) -> tuple[str, str] | None:
 def _launched(environment: Mapping[str, str]) -> tuple[int, int]:
     names = _launcher(environment)
     return (0, 1) if names is None else (int(environment[names[0]]), int(environment[names[1]]))
+
+
+def launchers_output() -> Path | None:
+    """Where the launcher that started this process prints what the ranks print: a pipe to each rank, whatever it is.
+
+    Returns:
+        A path that can be opened; None where the launcher runs on another machine, or this is not Linux.
+    """
+    process = os.getpid()
+    while process > 1:
+        try:
+            name, _, rest = Path(f"/proc/{process}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            return None
+        if name in LAUNCHERS:
+            return Path(f"/proc/{process}/fd/1")
+        process = int(rest.split()[1])
+    return None
 
 
 def exit_now(code: int) -> NoReturn:

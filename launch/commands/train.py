@@ -101,7 +101,7 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]
     figures = [
         f"{split} {result.metric} {value:.4f}"
-        for split, value in (("validation", result.validation), ("test", result.test))
+        for split, value in (("valid", result.validation), ("test", result.test))
         if value is not None
     ]
     if figures:
