@@ -12,7 +12,7 @@ from importlib import import_module
 from importlib.util import find_spec
 from typing import TYPE_CHECKING, Literal
 
-from windrow.comm.errors import PeerFailedError, RecipeError, WindrowError
+from windrow.comm.errors import PeerFailedError, RecipeError, WindrowError, from_here
 from windrow.comm.launcher import (
     DEFAULT_DEADLINE_S,
     Rendezvous,
@@ -162,7 +162,8 @@ def _report(rank: int, size: int, error: BaseException) -> str:
     match error:
         case WindrowError():
             # What rank 0 refuses the others mostly refuse as well.
-            return f"windrow: error: {error}" if rank == 0 else f"windrow: error: rank {rank} of {size}: {error}"
+            who = "" if rank == 0 else f"rank {rank} of {size}: "
+            return f"windrow: error: {who}{from_here(str(error))}"
         case SystemExit(code=str(message)):
             return message
         case SystemExit() | KeyboardInterrupt():

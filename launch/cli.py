@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from importlib.metadata import version
 from typing import Never
 
-from windrow.comm.errors import RecipeError, WindrowError
+from windrow.comm.errors import RecipeError, WindrowError, from_here
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands import (
     cluster,
@@ -111,7 +111,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         status: int = arguments.run(arguments)
     except WindrowError as error:
         if launched_rank() == 0:
-            print(f"windrow: error: {error}", file=sys.stderr)
+            print(f"windrow: error: {from_here(str(error))}", file=sys.stderr)
         return WRONG_USE
     except KeyboardInterrupt:
         return INTERRUPTED

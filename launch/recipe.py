@@ -118,8 +118,8 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+        path: a TOML file. Relative paths in it start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``; their paths start from the current folder.
 
     Raises:
         RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range,
@@ -142,8 +142,8 @@ def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> AnyRecipe:
     """Read and check a recipe.
 
     Args:
-        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+        path: a TOML file. Relative paths in it start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``; their paths start from the current folder.
 
     Returns:
         A graph's recipe where there is a section [graph], a click log's where there is [log].

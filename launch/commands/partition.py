@@ -81,7 +81,7 @@ def _job(arguments: argparse.Namespace) -> "PartitionJob":
 def _overrides(arguments: argparse.Namespace) -> list[str]:
     """The options of the command line as ``--set`` texts, which win over ``--set`` itself; JSON quotes as TOML does."""
     given = {
-        "store": None if arguments.out is None else json.dumps(str(arguments.out.absolute()), ensure_ascii=False),
+        "store": None if arguments.out is None else json.dumps(str(arguments.out), ensure_ascii=False),
         "partition.num_parts": arguments.parts,
         "partition.method": None if arguments.method is None else json.dumps(arguments.method, ensure_ascii=False),
         "partition.seed": arguments.seed,

@@ -13,7 +13,7 @@ EXAMPLES = """\
 examples:
   windrow plan examples/open_bandit.toml --ranks 2
   windrow plan examples/open_bandit.toml --ranks 4 --out plan.toml --set plan.planner=row_wise
-  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=../plan.toml
+  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
 """
 
 

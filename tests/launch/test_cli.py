@@ -145,6 +145,7 @@ def test_ranks_refuse_once_and_mpi_says_nothing(tmp_path: Path, arguments: list[
     assert (done.returncode, done.stdout) == (2, "")
     [line] = done.stderr.splitlines()
     assert line.startswith("windrow: error: ")
+    assert str(tmp_path) not in line
 
 
 def test_it_runs_as_a_module() -> None:
