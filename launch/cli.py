@@ -12,6 +12,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch.commands import (
     cluster,
     cluster_log,
+    doctor,
     explain,
     export,
     generate_log,
@@ -41,6 +42,7 @@ examples:
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
   mpirun -n 4 windrow network
   windrow report runs/tolokers-1
+  windrow doctor
   windrow train --help
 """
 COMMANDS = (
@@ -57,6 +59,7 @@ COMMANDS = (
     cluster,
     network,
     report,
+    doctor,
 )
 """In the order in which the help shows them."""
 COMMAND_NAMES = [command.__name__.rpartition(".")[2].replace("_", "-") for command in COMMANDS]

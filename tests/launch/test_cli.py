@@ -18,6 +18,7 @@ ALONE = {
     "explain": ["r.toml"],
     "generate-log": ["a.parquet"],
     "prepare": ["r.toml"],
+    "doctor": [],
     "export": ["run", "--out", "f"],
     "groups": ["r.toml"],
     "network": ["--describe", "n.toml"],
