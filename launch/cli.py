@@ -12,6 +12,7 @@ from windrow.comm.launcher import launched_rank
 from windrow.launch.commands import (
     cluster,
     cluster_log,
+    completion,
     doctor,
     explain,
     export,
@@ -60,6 +61,7 @@ COMMANDS = (
     network,
     report,
     doctor,
+    completion,
 )
 """In the order in which the help shows them."""
 COMMAND_NAMES = [command.__name__.rpartition(".")[2].replace("_", "-") for command in COMMANDS]

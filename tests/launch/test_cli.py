@@ -18,6 +18,7 @@ ALONE = {
     "explain": ["r.toml"],
     "generate-log": ["a.parquet"],
     "prepare": ["r.toml"],
+    "completion": ["bash"],
     "doctor": [],
     "export": ["run", "--out", "f"],
     "groups": ["r.toml"],
