@@ -4,30 +4,14 @@ import argparse
 import difflib
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Never
 
 from windrow.comm.errors import RecipeError, WindrowError, from_here
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands import (
-    cluster,
-    cluster_log,
-    completion,
-    doctor,
-    explain,
-    export,
-    generate_log,
-    groups,
-    network,
-    partition,
-    plan,
-    predict,
-    prepare,
-    report,
-    train,
-)
 
-__all__ = ["build_parser", "main"]
+__all__ = ["COMMANDS", "build_parser", "main"]
 
 DESCRIPTION = "Distributed training of graph neural networks and recommendation models, launched by mpirun."
 EXAMPLES = """\
@@ -47,24 +31,10 @@ examples:
   windrow train --help
 """
 COMMANDS = (
-    partition,
-    cluster_log,
-    prepare,
-    generate_log,
-    groups,
-    plan,
-    explain,
-    train,
-    predict,
-    export,
-    cluster,
-    network,
-    report,
-    doctor,
-    completion,
+    *("partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict", "export"),
+    *("cluster", "network", "report", "doctor", "completion"),
 )
-"""In the order in which the help shows them."""
-COMMAND_NAMES = [command.__name__.rpartition(".")[2].replace("_", "-") for command in COMMANDS]
+"""In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 
 WRONG_USE = 2
 INTERRUPTED = 130
@@ -87,16 +57,16 @@ def build_parser() -> argparse.ArgumentParser:
     )
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in COMMANDS:
-        command.add_parser(commands)
+    for name in COMMANDS:
+        import_module(f"windrow.launch.commands.{name.replace('-', '_')}").add_parser(commands)
     return parser
 
 
 def _refuse_unknown_command(name: str) -> None:
-    if name not in COMMAND_NAMES and not name.startswith("-"):
-        nearest = difflib.get_close_matches(name, COMMAND_NAMES, n=1)
+    if name not in COMMANDS and not name.startswith("-"):
+        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
         meant = f"Did you mean {nearest[0]!r}? " if nearest else ""
-        raise RecipeError(f"no command {name!r}. {meant}Commands: {', '.join(COMMAND_NAMES)}")
+        raise RecipeError(f"no command {name!r}. {meant}Commands: {', '.join(COMMANDS)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:

@@ -16,9 +16,6 @@ examples:
 zsh looks into ~/.zfunc where ~/.zshrc says so: fpath+=~/.zfunc; autoload -U compinit; compinit. Start a new shell then.
 """
 
-TOML_FILES = ("recipe", "describe")
-"""Arguments that are such files."""
-
 
 def add_parser(commands: Commands) -> None:
     """Declare the subcommand."""
@@ -27,8 +24,7 @@ def add_parser(commands: Commands) -> None:
         "completion",
         run,
         help="print a script that lets a shell complete windrow's arguments",
-        description="Print a script that lets a shell complete commands, options, their choices, recipes (*.toml) and "
-        "other files.",
+        description="Print a script that lets a shell complete commands, options, their choices and recipes (*.toml).",
         epilog=EXAMPLES,
     )
     parser.add_argument("shell", choices=("bash", "zsh"), help="which shell")
@@ -44,8 +40,9 @@ def run(arguments: argparse.Namespace) -> int:
     parser = build_parser()
     for argument in _arguments(parser):
         if argument.type is Path:
-            files = shtab.glob("*.toml") if argument.dest in TOML_FILES else shtab.FILE
-            argument.complete = files  # type: ignore[attr-defined]  # what shtab looks for
+            of_toml = argument.dest in ("recipe", "describe")
+            # What shtab looks for:
+            argument.complete = shtab.glob("*.toml") if of_toml else shtab.FILE  # type: ignore[attr-defined]
     print(shtab.complete(parser, arguments.shell))
     return 0
 

@@ -33,8 +33,8 @@ def add_parser(commands: Commands) -> None:
 def run(_: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow doctor")
-    from windrow.launch.doctor import describe_findings, examine
+    from windrow.launch.doctor import CHECKS, examine
 
-    findings = examine()
-    print(describe_findings(findings))
-    return int(any(finding.essential and finding.state == "missing" for finding in findings))
+    text, works = examine(CHECKS)
+    print(text)
+    return int(not works)

@@ -106,7 +106,7 @@ def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
         "partition": (*either, "log"),
         **dict.fromkeys(("prepare", "groups", "plan --ranks 2"), (*either, "graph")),
     }
-    lines = ["--help", *(f"{name} --help" for name in cli.COMMAND_NAMES), "tarin"]
+    lines = ["--help", *(f"{name} --help" for name in cli.COMMANDS), "tarin"]
     lines += [f"{command} {tmp_path}/{name}.toml" for command, names in wrong.items() for name in names]
     lines += [f"{command} {tmp_path}" for command in ("train --resume", "report", "export --out x")]
     command = [sys.executable, "-P", "-c", EARLY]
@@ -114,7 +114,7 @@ def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
         command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
     )
     assert done.returncode == 0, done.stderr
-    assert done.stderr.count("windrow: error: ") == len(lines) - len(cli.COMMAND_NAMES) - 1
+    assert done.stderr.count("windrow: error: ") == len(lines) - len(cli.COMMANDS) - 1
 
 
 @pytest.mark.parametrize(

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from windrow.launch.cli import COMMAND_NAMES, main
+from windrow.launch.cli import COMMANDS, main
 
 ASK = """
 source ./script
@@ -20,7 +20,7 @@ printf '%s\\n' "${{COMPREPLY[@]}}"
 @pytest.mark.parametrize(
     ("words", "offered"),
     [
-        (["windrow", ""], set(COMMAND_NAMES)),
+        (["windrow", ""], set(COMMANDS)),
         (["windrow", "tr"], {"train"}),
         (["windrow", "train", "--res"], {"--resume"}),
         (["windrow", "train", "c"], {"cora.toml", "clicks"}),
