@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import StoreError, from_here
 from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
@@ -87,7 +87,7 @@ def partition_to_store(
     progress = progress or Progress()
     # Before the graph is read, which may take long.
     _check_place(job.store, overwrite=overwrite)
-    progress.write(f"reading {job.graph.path}")
+    progress.write(from_here(f"reading {job.graph.path}"))
     graph = read_graph(job.graph)
     return graph_to_store(
         graph,
@@ -177,7 +177,7 @@ def graph_to_store(
         ) from error
     progress.finish()
     progress.write(quality.table())
-    progress.write(f"wrote {store} in {duration(time.perf_counter() - start)}")
+    progress.write(from_here(f"wrote {store} in {duration(time.perf_counter() - start)}"))
     return quality
 
 

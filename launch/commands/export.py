@@ -5,6 +5,7 @@ from pathlib import Path
 
 from windrow.comm.errors import StoreError
 from windrow.launch.commands.arguments import Commands, add_checkpoint, refuse_several_processes, subcommand, writing
+from windrow.training.run_folder import RunFolder, open_run_folder
 
 __all__ = ["add_parser", "run"]
 
@@ -50,19 +51,18 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow export")
+    run_folder = open_run_folder(arguments.run_folder)
+    if arguments.format == "model":
+        return _export_model(arguments, run_folder)
+    if arguments.out.is_dir():
+        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import sequence_tables
     from windrow.recsys.tables.import_export import export_safetensors, export_torchrec
     from windrow.training.checkpoint import load_best, load_latest, tables_folder
-    from windrow.training.run_folder import open_run_folder
     from windrow.training.shard_files import ShardReader, check_shard_files
     from windrow.training.terminal import byte_size
 
-    if arguments.format == "model":
-        return _export_model(arguments)
-    if arguments.out.is_dir():
-        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
-    run_folder = open_run_folder(arguments.run_folder)
     folder = run_folder.checkpoint_folder
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
     files = checkpoint.header.table_files
@@ -82,7 +82,7 @@ def run(arguments: argparse.Namespace) -> int:
     return 0
 
 
-def _export_model(arguments: argparse.Namespace) -> int:
+def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:
     import torch
 
     from windrow.comm.loopback import Loopback
@@ -91,9 +91,7 @@ def _export_model(arguments: argparse.Namespace) -> int:
     from windrow.launch.training import make_trainer
     from windrow.recsys.log.store import LogStore
     from windrow.recsys.serving import export
-    from windrow.training.run_folder import open_run_folder
 
-    run_folder = open_run_folder(arguments.run_folder)
     recipe = load_any_recipe(run_folder.recipe_file)
     if not isinstance(recipe, RecommendationRecipe) or recipe.log.format == "interactions":
         raise StoreError(f"{run_folder.path} is no run of a model of clicks: --format model serves those alone")

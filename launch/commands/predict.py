@@ -4,9 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand
+from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
     from windrow.launch.prediction import PredictionResult
@@ -102,17 +104,15 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.prediction import PredictionOptions, predict
-    from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recipe import Recipe, load_any_recipe
-    from windrow.training.run_folder import open_run_folder
-
-    keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
+        from windrow.launch.prediction import PredictionOptions, predict
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+
+        keep_freed_memory()
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+        keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
         splits = tuple(dict.fromkeys(arguments.splits or ()))
         if not isinstance(recipe, Recipe):
             return _predict_log(arguments, recipe, folder, splits)

@@ -105,7 +105,7 @@ def test_a_served_model_says_what_the_trained_one_says(spmd: Any, log: recsys.Lo
         with wr.Trainer(world, model, recsys.ClickTask(log), epochs=1, batch_size=64, lanes=4) as trainer:
             trainer.train_epoch(0)
             recsys.export(model, log, log.path.parent / kind, overwrite=True)
-            return trainer.predict(recsys.LogStore.open(log.path.parent / "all"))  # type: ignore[arg-type]
+            return trainer.predict(log=recsys.LogStore.open(log.path.parent / "all"))
 
     expected = spmd(body)[0]
     served = recsys.load(log.path.parent / kind)
