@@ -14,13 +14,13 @@ import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import checked_dataclass
 from windrow.comm.random import mix64
 
 if TYPE_CHECKING:
@@ -239,7 +239,7 @@ def _elements(row_shape: Sequence[int]) -> int:
 Topology: TypeAlias = Literal["flat", "hierarchical", "auto"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class WireOptions:
     """Number formats between ranks; what stays on a rank is never rounded."""
 
