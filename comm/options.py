@@ -160,9 +160,10 @@ def refusal(error: ValidationError, kind: type, source: str = "") -> RecipeError
         source: file that the values came from; empty for none.
     """
     document = TypeAdapter(kind).json_schema()
-    lines = (_line(document, dict(found), source) for found in error.errors(include_url=False))
+    # A list is also too short for pydantic where its members are refused.
+    errors = [found for found in error.errors(include_url=False) if found["type"] != "too_short" or not found["input"]]
     # A union is refused once for each of its members, in equal words.
-    return RecipeError("\n".join(dict.fromkeys(lines)))
+    return RecipeError("\n".join(dict.fromkeys(_line(document, dict(found), source) for found in errors)))
 
 
 def _line(document: Schema, found: dict[str, Any], source: str) -> str:

@@ -70,9 +70,12 @@ def test_a_run_may_be_all_warm_up_but_not_shorter():
 @pytest.mark.parametrize(
     ("make", "message"),
     [
-        (lambda: ScheduleOptions(kind="cosin"), "kind = 'cosin': must be one of constant, linear, cosine"),
-        (lambda: ScheduleOptions(warmup_steps=-1), "warmup_steps = -1: must not be negative"),
-        (lambda: ScheduleOptions(final_fraction=1.5), r"final_fraction = 1\.5: must be between 0 and 1"),
+        (lambda: ScheduleOptions(kind="cosin"), "kind = 'cosin' must be one of 'constant', 'linear', 'cosine'"),
+        (lambda: ScheduleOptions(warmup_steps=-1), "warmup_steps = -1 must be an integer of at least 0"),
+        (
+            lambda: ScheduleOptions(final_fraction=1.5),
+            "final_fraction = 1.5 must be a number of at least 0 and at most 1",
+        ),
         (lambda: EarlyStopping(patience=0), "patience = 0 epochs: must be at least 1"),
     ],
 )
