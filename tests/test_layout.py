@@ -21,7 +21,7 @@ MAY_IMPORT = {
 }
 """comm <- partition, caching <- training <- gnn, recsys <- launch; gnn and recsys never import each other."""
 
-LIGHT_LIBRARIES = {"numpy", "pydantic", "torch"}
+LIGHT_LIBRARIES = {"numpy", "pydantic", "pydantic_core", "torch"}
 """Libraries that a module may import when it is imported."""
 
 KERNEL_LIBRARIES = {"llvmlite", "numba"}
