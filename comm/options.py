@@ -214,12 +214,11 @@ TYPES = {
     "boolean": "true or false",
     "string": "a string",
     "path": "a path",
-    "object": "a section",
     "null": f'"{NONE_WORD}"',
 }
 BOUNDS = {
-    "minLength": "at least {} characters",
-    "maxLength": "at most {} characters",
+    "minLength": "at least {}",
+    "maxLength": "at most {}",
     "minimum": "at least {}",
     "exclusiveMinimum": "above {}",
     "maximum": "at most {}",
@@ -260,7 +259,10 @@ def described(schema: Schema) -> str:
         words = f"a list of ({', '.join(map(described, schema['prefixItems']))})"
     elif kind == "array":
         words = f"a list{' of one or more' if schema.get('minItems') else ''}, each {described(schema['items'])}"
+    elif kind == "object":
+        words = f"a section of names, each {described(schema['additionalProperties'])}"
     else:
         words = TYPES[schema.get("format", kind)]
     between = " " if not bounds or bounds[0].startswith(("above", "below")) else " of "
-    return f"{words}{between}{' and '.join(bounds)}".rstrip()
+    unit = " characters" if kind == "string" and bounds else ""
+    return f"{words}{between}{' and '.join(bounds)}{unit}".rstrip()

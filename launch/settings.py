@@ -31,7 +31,7 @@ from windrow.comm.options import NONE_WORD, refusal, sections_field
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["parse_settings", "read_toml", "settings_to_dict", "with_overrides", "write_toml"]
+__all__ = ["parse_settings", "plain_value", "read_toml", "settings_to_dict", "with_overrides", "write_toml"]
 
 Settings = TypeVar("Settings")
 
@@ -61,20 +61,21 @@ def parse_settings(kind: type[Settings], values: Mapping[str, Any], *, source: s
 
 def settings_to_dict(settings: "DataclassInstance") -> dict[str, Any]:
     """The inverse of `parse_settings`: nested dictionaries of what TOML and JSON can hold."""
-    found = {field.name: _plain(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
+    found = {field.name: plain_value(getattr(settings, field.name)) for field in dataclasses.fields(settings)}
     if name := sections_field(type(settings)):
         for section, values in found.pop(name).items():
             found[section] = {key: value for key, value in values.items() if value != NONE_WORD}
     return found
 
 
-def _plain(value: Any) -> Any:
+def plain_value(value: Any) -> Any:
+    """A setting as what TOML and JSON can hold: lists for tuples, text for paths, "none" for None."""
     if dataclasses.is_dataclass(value) and not isinstance(value, type):
         return settings_to_dict(value)
     if isinstance(value, Mapping):
-        return {name: _plain(item) for name, item in value.items()}
+        return {name: plain_value(item) for name, item in value.items()}
     if isinstance(value, tuple):
-        return [_plain(item) for item in value]
+        return [plain_value(item) for item in value]
     return NONE_WORD if value is None else str(value) if isinstance(value, Path) else value
 
 

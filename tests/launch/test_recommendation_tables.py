@@ -100,7 +100,7 @@ def test_sections_of_single_tables(prepared: Prepared) -> None:
     for tables, said in (
         ({"usr": {"dim": 8}}, r"tables.usr: there is no such table. Did you mean 'user'\? Tables: item, user, tags"),
         ({"user": {"dmi": 8}}, r"\[tables.user\] has no key 'dmi'. Did you mean 'dim'"),
-        ({"user": {"form": "robe"}}, r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'"),
+        ({"user": {"form": "robe"}}, r"\[tables.user\] form = 'robe' must be 'dense'"),
         ({"usr": 3}, r"\[tables\] has no key 'usr'"),
         ({"user": {"dim": 6}}, r"\[tables\] table 'user': tables.dim = 6: must be a multiple of 4"),
     ):
