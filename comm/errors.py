@@ -14,6 +14,9 @@
 Every message names the offending value and the cure.
 """
 
+import difflib
+from collections.abc import Iterable
+
 __all__ = [
     "ClusterError",
     "CollectiveMismatchError",
@@ -25,6 +28,7 @@ __all__ = [
     "RecipeError",
     "StoreError",
     "WindrowError",
+    "nearest_name",
 ]
 
 
@@ -74,3 +78,10 @@ class DeadlineError(CommunicationError):
 
 class PeerFailedError(CommunicationError):
     """Another rank of this job failed, so this one cannot go on."""
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The cure of a name that is none of those known: "Did you mean 'epochs'?", or all names where none is near."""
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(names)}."

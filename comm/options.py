@@ -14,9 +14,8 @@ is converted. `dataclasses.replace`, `fields` and `asdict` work, and `replace` c
 """
 
 import dataclasses
-import difflib
 import functools
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from pathlib import Path
 from types import NoneType
 from typing import Annotated, Any, TypeAlias, TypeVar, cast, dataclass_transform, get_args
@@ -37,7 +36,7 @@ from pydantic import (
 from pydantic.dataclasses import dataclass
 from pydantic_core import ArgsKwargs, CoreSchema, core_schema
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, nearest_name
 
 __all__ = [
     "NONE_WORD",
@@ -53,7 +52,6 @@ __all__ = [
     "described",
     "refusal",
     "sections_field",
-    "unknown_name",
 ]
 
 NONE_WORD = "none"
@@ -191,19 +189,13 @@ def _of_value(document: Schema, here: Schema, path: list[Any], value: object, re
     schema = entry(document, here, path[0])
     if schema is None:
         known = [name for name, inner in here["properties"].items() if not inner.get("sections")]
-        return f"has no key {unknown_name(path[0], known, 'Its keys')}"
+        return f"has no key {path[0]!r}. {nearest_name(path[0], known)}"
     key = str(path[0])
     for part in path[1:]:
         if (inner := entry(document, schema, part)) is None:
             break
         key, schema = f"{key}[{part}]", inner
     return f"{key} = {value!r}: {refused}" if refused else f"{key} = {value!r} must be {described(schema)}"
-
-
-def unknown_name(name: str, known: Sequence[str], all_of_them: str) -> str:
-    """A name that is none of those known, for a message, with the nearest one, or all of them where none is near."""
-    nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
-    return f"{name!r}. " + (f"Did you mean {nearest[0]!r}?" if nearest else f"{all_of_them}: {', '.join(known)}.")
 
 
 # --------------------------------------------------------------------------------------------------------- JSON schemas

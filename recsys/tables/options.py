@@ -3,7 +3,6 @@
 Names and meaning of configs are TorchRec's, so code moves over by its imports.
 """
 
-import difflib
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, fields, replace
@@ -13,7 +12,7 @@ from typing import Annotated, Any, Literal, Protocol, TypeAlias
 import torch
 from pydantic import Field
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, nearest_name
 from windrow.comm.options import (
     NonNegativeFloat,
     PathOption,
@@ -157,14 +156,11 @@ def check_names(section: str, names: Iterable[str], tables: Sequence[str]) -> No
         tables: the tables there are.
 
     Raises:
-        RecipeError: says the nearest name, and all of them.
+        RecipeError: says the nearest name, or all of them.
     """
     for name in names:
         if name not in tables:
-            nearest = difflib.get_close_matches(name, tables, n=1, cutoff=0.5) or list(tables)
-            raise RecipeError(
-                f"{section}.{name}: there is no such table. Did you mean {nearest[0]!r}? Tables: {', '.join(tables)}"
-            )
+            raise RecipeError(f"{section}.{name}: there is no such table. {nearest_name(name, tables)}")
 
 
 def _check_unsupported(table: TableConfig) -> None:

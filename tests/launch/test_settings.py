@@ -90,7 +90,7 @@ def test_values_arrive_with_their_types() -> None:
     [
         ({"model": {"kind": "gcn", "hiden": 3}}, "[model] has no key 'hiden'. Did you mean 'hidden'?"),
         ({"modle": {}, "model": {"kind": "gcn"}}, "has no key 'modle'. Did you mean 'model'?"),
-        ({"model": {"kind": "gcn", "zz": 3}}, "[model] has no key 'zz'. Its keys: kind, hidden, dropout, residual."),
+        ({"model": {"kind": "gcn", "zz": 3}}, "[model] has no key 'zz'. There are: kind, hidden, dropout, residual."),
         ({}, "needs the section 'model'"),
         ({"model": {}}, "[model] needs a value for 'kind'"),
         ({"model": 3}, "[model] must be a section with keys of its own, got 3"),
@@ -128,7 +128,7 @@ def test_values_arrive_with_their_types() -> None:
         ),
         ({"features": {}, "tables": {"age": {"rows": "x"}}}, "[tables.age] rows = 'x' must be an integer"),
         ({"features": {}, "tables": {"dmi": 3}}, "[tables] has no key 'dmi'. Did you mean 'dim'?"),
-        ({"features": {}, "tables": {"xyz": 3}}, "[tables] has no key 'xyz'. Its keys: dim."),
+        ({"features": {}, "tables": {"xyz": 3}}, "[tables] has no key 'xyz'. There are: dim."),
     ],
 )
 def test_bad_values_are_refused_with_place_and_cure(values: dict[str, Any], message: str) -> None:
