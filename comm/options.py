@@ -57,7 +57,7 @@ __all__ = [
 NONE_WORD = "none"
 """What stands for None in a file: TOML has no null."""
 
-Schema: TypeAlias = Mapping[str, Any]
+_Schema: TypeAlias = Mapping[str, Any]
 """JSON schema of a class of options, or of a part of it."""
 
 Options = TypeVar("Options")
@@ -120,20 +120,14 @@ def _understood(kind: Any, given: object) -> object:
     if not isinstance(values, Mapping):
         return values
     fields = kind.__pydantic_fields__
+    optional = {name for name, field in fields.items() if NoneType in get_args(field.annotation)}
     found = {
-        name: None
-        if value == NONE_WORD and name in fields and _allows_none(fields[name].annotation)
-        else _tuples(value)
-        for name, value in values.items()
+        name: None if name in optional and value == NONE_WORD else _tuples(value) for name, value in values.items()
     }
     if (sections := sections_field(kind)) and sections not in found:
         named = {name: value for name, value in found.items() if name not in fields and isinstance(value, Mapping)}
         found = {name: value for name, value in found.items() if name not in named} | {sections: named}
     return found
-
-
-def _allows_none(annotation: object) -> bool:
-    return NoneType in get_args(annotation)
 
 
 def _tuples(value: object) -> object:
@@ -164,11 +158,11 @@ def refusal(error: ValidationError, kind: type, source: str = "") -> RecipeError
     return RecipeError("\n".join(dict.fromkeys(_line(document, dict(found), source) for found in errors)))
 
 
-def _line(document: Schema, found: dict[str, Any], source: str) -> str:
+def _line(document: _Schema, found: dict[str, Any], source: str) -> str:
     is_missing = found["type"].startswith("missing")
     path = list(found["loc"][:-1] if is_missing else found["loc"])
     section, here = [], document
-    while path and (inner := entry(document, here, path[0])) and inner.get("type") == "object":
+    while path and (inner := _entry(document, here, path[0])) and inner.get("type") == "object":
         name, here = path.pop(0), inner
         section += [] if inner.get("sections") else [str(name)]
     value = list(found["input"]) if isinstance(found["input"], tuple) else found["input"]
@@ -177,7 +171,7 @@ def _line(document: Schema, found: dict[str, Any], source: str) -> str:
         message = _of_value(document, here, path, value, refused)
     elif is_missing:
         name = found["loc"][-1]
-        is_table = (entry(document, here, name) or {}).get("type") == "object"
+        is_table = (_entry(document, here, name) or {}).get("type") == "object"
         message = f"needs {'the section' if is_table else 'a value for'} {name!r}"
     else:
         message = str(refused or f"must be a section with keys of its own, got {value!r}")
@@ -185,14 +179,14 @@ def _line(document: Schema, found: dict[str, Any], source: str) -> str:
     return f"{source}: {place}{message}" if source else place + message
 
 
-def _of_value(document: Schema, here: Schema, path: list[Any], value: object, refused: Exception | None) -> str:
-    schema = entry(document, here, path[0])
+def _of_value(document: _Schema, here: _Schema, path: list[Any], value: object, refused: Exception | None) -> str:
+    schema = _entry(document, here, path[0])
     if schema is None:
         known = [name for name, inner in here["properties"].items() if not inner.get("sections")]
         return f"has no key {path[0]!r}. {nearest_name(path[0], known)}"
     key = str(path[0])
     for part in path[1:]:
-        if (inner := entry(document, schema, part)) is None:
+        if (inner := _entry(document, schema, part)) is None:
             break
         key, schema = f"{key}[{part}]", inner
     return f"{key} = {value!r}: {refused}" if refused else f"{key} = {value!r} must be {described(schema)}"
@@ -200,7 +194,7 @@ def _of_value(document: Schema, here: Schema, path: list[Any], value: object, re
 
 # --------------------------------------------------------------------------------------------------------- JSON schemas
 
-TYPES = {
+_WORDS = {
     "integer": "an integer",
     "number": "a number",
     "boolean": "true or false",
@@ -208,7 +202,7 @@ TYPES = {
     "path": "a path",
     "null": f'"{NONE_WORD}"',
 }
-BOUNDS = {
+_BOUNDS = {
     "minLength": "at least {}",
     "maxLength": "at most {}",
     "minimum": "at least {}",
@@ -219,16 +213,16 @@ BOUNDS = {
 }
 
 
-def entry(document: Schema, schema: Schema, part: str | int) -> Schema | None:
+def _entry(document: _Schema, schema: _Schema, part: str | int) -> _Schema | None:
     """The schema of a key of a table, or of an element of a list; None where there is no such part."""
     if isinstance(part, int):
         inside = schema["prefixItems"][part] if "prefixItems" in schema else schema.get("items")
     else:
         inside = schema.get("properties", {}).get(part) or schema.get("additionalProperties")
-    return resolved(document, inside) if inside else None
+    return _resolved(document, inside) if inside else None
 
 
-def resolved(document: Schema, schema: Schema) -> Schema:
+def _resolved(document: _Schema, schema: _Schema) -> _Schema:
     """What a reference names, and of alternatives the one that has parts."""
     if "$ref" in schema:
         schema = document["$defs"][schema["$ref"].rpartition("/")[2]]
@@ -236,9 +230,9 @@ def resolved(document: Schema, schema: Schema) -> Schema:
     return with_parts[0] if with_parts else schema
 
 
-def described(schema: Schema) -> str:
+def described(schema: _Schema) -> str:
     """What a value may be, in words: "an integer of at least 1"."""
-    kind, bounds = schema.get("type"), [text.format(schema[name]) for name, text in BOUNDS.items() if name in schema]
+    kind, bounds = schema.get("type"), [text.format(schema[name]) for name, text in _BOUNDS.items() if name in schema]
     if kind == "integer" and schema.get("exclusiveMinimum") == 0:
         bounds[0] = "at least 1"
     if "anyOf" in schema:
@@ -254,7 +248,7 @@ def described(schema: Schema) -> str:
     elif kind == "object":
         words = f"a section of names, each {described(schema['additionalProperties'])}"
     else:
-        words = TYPES[schema.get("format", kind)]
+        words = _WORDS[schema.get("format", kind)]
     between = " " if not bounds or bounds[0].startswith(("above", "below")) else " of "
     unit = " characters" if kind == "string" and bounds else ""
     return f"{words}{between}{' and '.join(bounds)}{unit}".rstrip()

@@ -202,8 +202,3 @@ def _make_layer(
             )
         case "gin":
             return GINLayer(in_features, out_features, generator=generator)
-
-
-def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise RecipeError(f"model.{name} = {value!r} is unknown: choose one of {', '.join(choices)}")

@@ -183,7 +183,8 @@ class NeighborSampler:
         """
         if not fanouts:
             raise RecipeError("fanouts = []: give one for each hop, from the seeds outwards")
-        check_fanouts("fanouts", fanouts)
+        if any(fanout < 1 and fanout != -1 for fanout in fanouts):
+            raise RecipeError(f"fanouts = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
         _check_array("indptr", indptr, (torch.int64,))
         _check_array("indices", indices, (torch.int32, torch.int64))
         self.num_vertices = indptr.shape[0] - 1
@@ -346,12 +347,6 @@ def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
     larger[:used] = array[:used]
     return larger
-
-
-def check_fanouts(name: str, fanouts: Sequence[int]) -> None:
-    """Refuse fanouts, of an option called `name`, that are neither positive nor -1: RecipeError."""
-    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
-        raise RecipeError(f"{name} = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:
