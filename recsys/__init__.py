@@ -7,11 +7,14 @@ made, not before.
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
+from windrow.recsys.log.options import FeatureOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare, prepare_rows
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
+from windrow.recsys.serving import ServedModel, export, load
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
@@ -28,15 +31,22 @@ __all__ = [
     "EmbeddingBagConfig",
     "EmbeddingCollection",
     "EmbeddingConfig",
+    "FeatureOptions",
+    "LogSplitOptions",
     "LogStore",
     "ModelOptions",
     "PoolingType",
     "RecommendationEvaluationOptions",
     "RecommendationTask",
     "Recommender",
+    "ServedModel",
     "TableOptions",
     "TableOverrides",
     "TrainingOptions",
     "build_model",
+    "export",
+    "load",
+    "prepare",
+    "prepare_rows",
     "table_specs",
 ]

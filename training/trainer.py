@@ -12,7 +12,6 @@ is that of model, optimiser and tables, and its position (epoch, step). For mode
 
 import contextlib
 import dataclasses
-import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -21,14 +20,24 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
+from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
-from windrow.training.checkpoint import CheckpointHeader, check_fits, load_together, restore_tables, save_together
+from windrow.training.checkpoint import (
+    Checkpoint,
+    CheckpointHeader,
+    WhichCheckpoint,
+    check_fits,
+    has_best_checkpoint,
+    load_together,
+    restore_tables,
+    save_together,
+)
 from windrow.training.dropout import seeded_generator, takes_dropout
 from windrow.training.epoch_cost import (
     EpochCost,
@@ -52,31 +61,23 @@ __all__ = ["FitOptions", "Trainer"]
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class FitOptions:
     """When to measure, stop and save."""
 
-    evaluate_every: int = 1
+    evaluate_every: PositiveInt = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
-    patience: int = 0
+    patience: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
-    checkpoint_every_epochs: int = 1
+    checkpoint_every_epochs: PositiveInt = 1
     """Epochs between two checkpoints; the last epoch always has one, and so has the best."""
-    checkpoint_every_steps: int = 0
+    checkpoint_every_steps: NonNegativeInt = 0
     """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: PositiveInt = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        least = {"evaluate_every": 1, "patience": 0, "checkpoint_every_epochs": 1, "checkpoint_every_steps": 0}
-        for name, value in {**least, "keep_checkpoints": 1}.items():
-            if getattr(self, name) < value:
-                raise RecipeError(f"{name} = {getattr(self, name)}: must be at least {value}")
+    init_from: PathOption | None = None
+    """Folder of another run, whose best weights a new run starts from (the last ones, where it was never measured).
+    Tables start with its rows and their optimiser state; rows and tables that it lacks, with first values."""
 
 
 class Trainer:
@@ -134,7 +135,7 @@ class Trainer:
         self.world = world
         self.model = model
         self.task = task
-        self.options = _changed(options or task.default_options, changes)
+        self.options = dataclasses.replace(options or task.default_options, **changes)
         self.seed = seed
         self.stopwatch = Stopwatch()
         self.should_stop = False
@@ -364,7 +365,11 @@ class Trainer:
             DataError: the loss became NaN or infinite.
         """
         described = dict(settings) if settings is not None else self._described()
-        run = _Run(self, _changed(fit or FitOptions(), changes), dict(decisive) if decisive is not None else described)
+        run = _Run(
+            self,
+            dataclasses.replace(fit or FitOptions(), **changes),
+            dict(decisive) if decisive is not None else described,
+        )
         folder = None if run_folder is None else Path(run_folder)
         if resume and folder is None:
             raise RecipeError("resume needs the folder of the run: give run_folder")
@@ -374,9 +379,51 @@ class Trainer:
         if resume:
             assert folder is not None
             run.restore(folder)
+        else:
+            run.begin()
         # No rank makes a run folder until every rank has found its part of the data right.
         self.world.barrier(stage="ready")
         return run.finish(folder, resumed=bool(resume), name=name, settings=described, trace=trace)
+
+    def load_weights(
+        self, run_folder: Path | str, checkpoint: WhichCheckpoint = "best", *, grown: bool = False
+    ) -> Checkpoint:
+        """Take over weights and tables of another run, on any number of ranks. Collective.
+
+        Args:
+            run_folder: of that run.
+            checkpoint: of its best epoch, or its last one.
+            grown: whether tables may have more rows than there, see `restore_tables`.
+
+        Returns:
+            What was read, the same on every rank.
+
+        Raises:
+            StoreError: there is no such checkpoint, it is damaged, of another model, or of a log whose ids mean other
+                rows.
+        """
+        world, task = self.world, self.task
+        folder = RunFolder(Path(run_folder))
+        if world.rank == 0:
+            open_run_folder(folder.path)
+
+        def check(header: CheckpointHeader) -> None:
+            if task.data == "log" and header.data_fingerprint not in (task.fingerprint, *task.ancestors):
+                raise StoreError(
+                    f"{folder.path} was trained on another log, whose ids name other rows: prepare the log with "
+                    "vocabularies_from = the store of that run, or name its own store"
+                )
+
+        found = load_together(world, folder.checkpoint_folder, check, checkpoint)
+        weights, mine = found.state["trainer"]["model"], task.dense_state(self.model)
+        # In one alone, or of other shapes.
+        differing = sorted({name for name, _ in _shapes(weights).items() ^ _shapes(mine).items()})
+        if differing:
+            raise StoreError(f"{found.path} holds another model: {', '.join(differing)} differ in name or shape")
+        task.load_dense_state(self.model, weights)
+        if (tables := task.local_tables()) is not None:
+            restore_tables(found, tables, grown=grown)
+        return found
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method of every callback."""
@@ -427,6 +474,19 @@ class _Run:
                 print(f"windrow: skipped a damaged checkpoint: {message}")
             step = f" and {self._first_step} steps" if self._first_step else ""
             print(f"windrow: resuming after epoch {self._finished}{step} from {checkpoint.path}")
+
+    def begin(self) -> None:
+        """Start from the weights of another run, where that is asked for. Collective."""
+        source = self._options.init_from
+        if source is None:
+            return
+        has_best = self._world.rank == 0 and has_best_checkpoint(RunFolder(Path(source)).checkpoint_folder)
+        which: WhichCheckpoint = (
+            "best" if self._world.broadcast_object(has_best, root=0, stage="checkpoint") else "latest"
+        )
+        found = self._trainer.load_weights(source, which, grown=True)
+        if self._world.rank == 0:
+            print(f"windrow: starting from the weights of {found.path}, after epoch {found.header.epoch}")
 
     def finish(
         self, folder: Path | None, *, resumed: bool, name: str, settings: Mapping[str, Any], trace: bool
@@ -597,14 +657,8 @@ def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> di
     }
 
 
-def _changed(options: Any, changes: Mapping[str, Any]) -> Any:
-    """Options with some fields changed: RecipeError for a name that is none of theirs."""
-    known = [field.name for field in dataclasses.fields(options)]
-    for name in changes:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise RecipeError(f"there is no option {name!r}; did you mean {nearest!r}? There are {', '.join(known)}")
-    return dataclasses.replace(options, **changes)
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items()}
 
 
 def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOptions:

@@ -1,7 +1,8 @@
 """The staged log: columns that are needed, conforming, in one Parquet file, and what is asked of it as a whole.
 
     split                      code of the split, where that is known already
-    label, time, session       float32, int64, int64
+    label.NAME, weight         float32
+    time, session              int64
     dense.NAME                 float32, null where missing
     id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
 
@@ -26,13 +27,16 @@ from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_has
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "staged_columns", "text_types"]
+__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "conformed", "staged_columns", "text_types"]
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
 
 SPLIT_KEY = "split key"
-TEXT_TYPES: Mapping[ColumnKind, TextType] = {"label": "float64", "number": "float64", "row": "int64"}
+TEXT_TYPES: Mapping[ColumnKind, TextType] = {
+    **dict.fromkeys(("label", "real", "weight", "number"), "float64"),
+    "row": "int64",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +57,10 @@ class StagedColumn:
 
 def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
     """List what is needed of a log, whose split may need a column too."""
-    found = [StagedColumn(name="label", column=log.label, kind="label")]
+    label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
+    found = [StagedColumn(name=f"label.{name}", column=name, kind=label_kind) for name in log.labels]
+    if log.sample_weight:
+        found.append(StagedColumn(name="weight", column=log.sample_weight, kind="weight"))
     if log.time:
         found.append(StagedColumn(name="time", column=log.time, kind="time"))
     if log.session:
@@ -91,6 +98,42 @@ def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
     return types
 
 
+def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -> tuple[Column, Any]:
+    """A column of a block, and what it is needed as.
+
+    Args:
+        block: rows of a log.
+        use: which column, and what as.
+        label: the virtual column ``file`` in all rows.
+        log: which columns may be absent.
+
+    Raises:
+        DataError: the column is absent, or a value does not fit.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    position = block.batch.schema.get_field_index(use.column)
+    if position >= 0:
+        array = block.batch.column(position)
+    elif use.column == FILE_COLUMN:
+        array = pa.array([label] * block.batch.num_rows)
+    elif use.column in log.optional:
+        array = pa.nulls(block.batch.num_rows)
+    else:
+        raise DataError(
+            f"{block.where(0)}: there is no column {use.column!r}; the columns are {', '.join(block.columns_in_file)}. "
+            "Correct the name, or list it under optional if only some files have it"
+        )
+    if use.kind == "label" and log.format == "libfm":
+        array = compute.if_else(compute.equal(array, -1), 0, array)
+    column = Column(array, use.column, block, use.separator)
+    conforming = conform(column, use.kind)
+    if use.rows is not None:
+        _check_rows(column, conforming, use.rows)
+    return column, conforming
+
+
 class StagingWriter:
     """Writes the staged file, block by block. A context manager.
 
@@ -108,7 +151,7 @@ class StagingWriter:
     def __init__(self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions) -> None:
         self._path = path
         self._columns = columns
-        self._optional = frozenset(log.optional)
+        self._log = log
         self._split = split
         self._writer: Any = None
         self._latest: int | None = None
@@ -158,27 +201,9 @@ class StagingWriter:
         self.rows += len(rows)
 
     def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
-        import pyarrow as pa
-
-        position = block.batch.schema.get_field_index(use.column)
-        if position >= 0:
-            array = block.batch.column(position)
-        elif use.column == FILE_COLUMN:
-            array = pa.array([label] * block.batch.num_rows)
-        elif use.column in self._optional:
-            array = pa.nulls(block.batch.num_rows)
-        else:
-            raise DataError(
-                f"{block.where(0)}: there is no column {use.column!r}; the columns are "
-                f"{', '.join(block.columns_in_file)}. Correct the name, or list it under optional if only some "
-                "files have it"
-            )
-        column = Column(array, use.column, block, use.separator)
-        conforming = conform(column, use.kind)
+        column, conforming = conformed(block, use, label, self._log)
         if use.kind in ("time", "key"):
             self._watch_kind(use, column)
-        if use.rows is not None:
-            _check_rows(column, conforming, use.rows)
         return conforming
 
     def _write_alike(self, batch: Any, block: RawBlock) -> None:
@@ -356,7 +381,14 @@ class StagedLog:
         }
 
     def write_vocabulary(
-        self, path: Path, columns: Sequence[tuple[str, bool]], chosen: str, *, min_count: int, max_rows: int | None
+        self,
+        path: Path,
+        columns: Sequence[tuple[str, bool]],
+        chosen: str,
+        *,
+        min_count: int,
+        max_rows: int | None,
+        base: Path | None = None,
     ) -> None:
         """Count the values of a table and write them in the order of their rows.
 
@@ -366,6 +398,7 @@ class StagedLog:
             chosen: condition on the rows that count, in SQL.
             min_count: rarer values are left out.
             max_rows: rows that the table may have; None for any number.
+            base: a vocabulary of earlier samples, whose values come first, in its order and however rare they are now.
         """
         scan = _scan(self.file)
         parts = " UNION ALL ".join(
@@ -374,11 +407,17 @@ class StagedLog:
             for column, is_list in columns
         )
         limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
+        counted = f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value"
+        values = f"SELECT value, count FROM ({counted}) WHERE count >= {min_count} ORDER BY count DESC, value"
+        if base is not None:
+            values = (
+                f"SELECT value, coalesce(count, 0) AS count FROM ({counted}) FULL JOIN "
+                f"(SELECT id, value FROM {_scan(base)}) USING (value) WHERE id IS NOT NULL OR count >= {min_count} "
+                "ORDER BY id NULLS LAST, count DESC, value"
+            )
         self._database.execute(
-            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ("
-            f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value "
-            f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {sql_text(path)} "
-            "(FORMAT parquet, COMPRESSION zstd)"
+            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ({values} {limit})) "
+            f"TO {sql_text(path)} (FORMAT parquet, COMPRESSION zstd)"
         )
 
     def _reorder(self, order: str) -> None:
