@@ -66,21 +66,18 @@ def recipe_of(folder: Path, variant: str, seed: int) -> RecommendationRecipe:
 def work(task: Mapping[str, Any]) -> object:
     """Train one variant from one seed; the test AUC after each epoch."""
     from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recommendation_job import click_parts
-    from windrow.recsys.task import RecommendationTask
+    from windrow.launch.recommendation_job import recommendation
     from windrow.training.trainer import Trainer
 
     keep_freed_memory()
     keep_shapes(RECOMMENDATION_SHAPES)
     world = Loopback.single()
     recipe = recipe_of(Path(task["folder"]), task["variant"], task["seed"])
-    parts = click_parts(world, recipe, torch.device("cpu"))
-    trainer = Trainer(world, parts.recommender, RecommendationTask(parts.source), recipe.training, seed=task["seed"])
+    trainer = Trainer(world, *recommendation(world, recipe, torch.device("cpu")), recipe.training, seed=task["seed"])
     found = []
     for epoch in range(task["epochs"]):
         trainer.train_epoch(epoch)
-        parts.recommender.eval()
-        found.append(parts.evaluator.evaluate()["test"]["auc"])
+        found.append(trainer.evaluate("test")["test"]["auc"])
     trainer.close()
     return found
 

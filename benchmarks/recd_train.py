@@ -27,7 +27,7 @@ from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.launch.recommendation_job import click_parts
+from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.launch.recommendation_tables import log_transforms
 from windrow.partition.tables.plan import Cost
@@ -39,7 +39,6 @@ from windrow.recsys.log.synthetic.generate import generate_log, recipe_groups, s
 from windrow.recsys.log.synthetic.options import recd
 from windrow.recsys.recommender import collections_of
 from windrow.recsys.sharded.traffic import FeatureLoad, expected_traffic
-from windrow.recsys.task import RecommendationTask
 from windrow.training.trainer import Trainer
 
 HOSTS = 4
@@ -128,8 +127,7 @@ class Epochs:
 
     def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
         self.world = world
-        parts = click_parts(world, recipe, torch.device("cpu"))
-        self.trainer = Trainer(world, parts.recommender, RecommendationTask(parts.source), recipe.training, seed=SEED)
+        self.trainer = Trainer(world, *recommendation(world, recipe, torch.device("cpu")), recipe.training, seed=SEED)
         self.epoch = 0
         self.loss = 0.0
         self.moved: dict[str, float] = {}

@@ -19,7 +19,7 @@ from benchmarks.harness.program import Program, run_benchmark
 from benchmarks.harness.workers import mpirun, run_command
 from windrow.comm.connect import connect
 from windrow.launch.benchmark_result import Aim, Findings, Table
-from windrow.launch.recommendation_job import click_parts
+from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import load_recommendation_recipe
 from windrow.training.checkpoint import (
     Checkpoint,
@@ -55,9 +55,9 @@ def work(task: Mapping[str, Any]) -> None:
     recipe = load_recommendation_recipe(RECIPE, settings)
     torch.set_num_threads(1)
     with connect("mpi", deadline_s=120) as world:
-        parts = click_parts(world, recipe, torch.device("cpu"))
+        recommender, _ = recommendation(world, recipe, torch.device("cpu"))
         checkpoint = load_together(world, Path(task["checkpoints"]), lambda _: None)
-        tables = parts.recommender.local_tables()
+        tables = recommender.local_tables()
         restore_tables(checkpoint, tables)
         save_together(world, Path(task["into"]), checkpoint.header, checkpoint.state, tables, keep=1)
 

@@ -25,12 +25,11 @@ from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.launch.benchmark_result import Aim, Findings, Table, comparison_from_json, comparison_to_json
 from windrow.launch.rank_process import RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-from windrow.launch.recommendation_job import click_parts
+from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.synthetic.generate import generate_log, session_log_recipe
 from windrow.recsys.log.synthetic.options import recd
-from windrow.recsys.task import RecommendationTask
 from windrow.training.trainer import Trainer
 
 HOSTS, RATE = 4, "1gbit"
@@ -78,15 +77,8 @@ class Run:
     def __init__(self, world: World, recipe: RecommendationRecipe) -> None:
         self._world = world
         self._epoch = 0
-        self._parts = click_parts(world, recipe, torch.device("cpu"))
-        self._trainer = Trainer(
-            world,
-            self._parts.recommender,
-            RecommendationTask(self._parts.source),
-            recipe.training,
-            wire=recipe.wire,
-            seed=recipe.run.seed,
-        )
+        model, task = recommendation(world, recipe, torch.device("cpu"))
+        self._trainer = Trainer(world, model, task, recipe.training, wire=recipe.wire, seed=recipe.run.seed)
         self.samples = self._trainer.task.samples_per_epoch
         self.num_bytes = 0.0
 
@@ -101,9 +93,8 @@ class Run:
 
     def finish(self) -> tuple[float, float]:
         """Test AUC, and bytes of vectors and their gradients in an epoch, over all ranks."""
+        auc = self._trainer.evaluate("test")["test"]["auc"]
         self._trainer.close()
-        self._parts.recommender.eval()
-        auc: float = self._parts.evaluator.evaluate()["test"]["auc"]
         moved = torch.tensor(self.num_bytes, dtype=torch.float64)
         return auc, float(self._world.all_reduce(moved, stage="figures"))
 

@@ -249,8 +249,8 @@ def log_summary(store: LogStore) -> list[str]:
         {
             "split": name,
             "samples": f"{entry.rows:,}",
-            "positives": f"{entry.positives:,}",
-            "base rate": f"{store.split(name).base_rate:.4f}",
+            "positives": ", ".join(f"{count:,}" for count in entry.positives),
+            "base rate": ", ".join(f"{rate:.4f}" for rate in store.split(name).base_rates),
             "files": len(entry.files),
         }
         for name, entry in manifest.splits.items()

@@ -50,6 +50,9 @@ class RunOptions:
     """Epochs between two checkpoints; the last epoch always has one."""
     checkpoint_every_steps: int = 0
     """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
+    init_from: Path | None = None
+    """Folder of another run, whose best weights a new run starts from: for a log that continues the vocabularies of
+    that run's (log.vocabularies_from), tables start with its rows too."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
     tensorboard: bool = True

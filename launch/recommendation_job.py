@@ -1,8 +1,5 @@
 """A recommendation model by recipe: its tables, model, minibatches and evaluation."""
 
-from dataclasses import dataclass
-from functools import partial
-
 import torch
 
 from windrow.comm.errors import RecipeError
@@ -20,24 +17,26 @@ from windrow.launch.recommendation_tables import (
 )
 from windrow.partition.tables.planners import make_plan
 from windrow.recsys.batches.batch import Batch
-from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.batches.interaction_reader import InteractionReader, Neighbourhoods
 from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.batches.sampling import NegativeSampler
-from windrow.recsys.evaluation import ClickEvaluator, check_split_can_be_scored
+from windrow.recsys.evaluation import METRICS_OF
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.retrieval import RetrievalVectors, TwoTower, two_tower_tables
 from windrow.recsys.ranking_evaluation import RankingEvaluator
-from windrow.recsys.recommender import BatchSource, Recommender
+from windrow.recsys.recommender import Recommender
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
-from windrow.recsys.task import RecommendationTask
+from windrow.recsys.task import ClickTask, RecommendationTask
 
-__all__ = ["RecommendationParts", "click_parts", "recommendation", "two_tower_parts"]
+__all__ = ["recommendation"]
 
-CLICK_FIGURES = {"test auc": "test auc", "test normalised entropy": "test NE"}
+FIGURES = {
+    "binary": {"test auc": "test auc", "test normalised entropy": "test NE"},
+    "real": {"test rmse": "test rmse", "test mae": "test mae"},
+}
 SPEED = {"samples per second": "samples/s"}
 
 
@@ -54,94 +53,29 @@ def recommendation(
     Raises:
         WindrowError: the data, the plan or the recipe does not fit.
     """
-    is_ranking = recipe.model.kind == "two_tower"
-    parts = (two_tower_parts if is_ranking else click_parts)(world, recipe, device)
-    metric = parts.evaluator.metric
-    # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
-    if is_ranking:
-        quality = {f"test {metric.replace('recall', 'ndcg')}": "test ndcg"}
-    else:
-        shown = f"test {metric.replace('_', ' ')}"
-        quality = {name: header for name, header in CLICK_FIGURES.items() if name != shown}
-    task = RecommendationTask(
-        parts.source, parts.evaluator, fingerprint=parts.fingerprint, shown_figures=quality | SPEED
-    )
-    return parts.recommender, task
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class RecommendationParts:
-    """Everything that belongs to one kind of recommendation model, on one rank."""
-
-    fingerprint: str
-    """Digest of the user's data."""
-    recommender: Recommender
-    """Tables and model."""
-    source: BatchSource
-    """Training minibatches."""
-    evaluator: ClickEvaluator | RankingEvaluator
-    """Measures the recommender."""
-
-
-def click_parts(world: World, recipe: RecommendationRecipe, device: torch.device) -> RecommendationParts:
-    """A model of clicks on a prepared log. Collective.
-
-    Args:
-        world: the ranks.
-        recipe: the same on all of them.
-        device: where tables and model are.
-
-    Raises:
-        WindrowError: store, plan and recipe do not fit.
-    """
+    if recipe.model.kind == "two_tower":
+        return _two_tower(world, recipe, device)
     store = LogStore.open(recipe.store)
     check_store(recipe, store)
-    for split in ("validation", "test"):
-        if split in store.splits and (entry := store.split(split)).rows:
-            check_split_can_be_scored(split, entry.rows, entry.positives)
-    recommender = _click_recommender(world, recipe, store, device)
-    reader = partial(
-        BatchReader,
+    # Quality beside the metric (entropy: against the base rate's, 1.0), and speed.
+    kind = store.manifest.label_kind
+    metric = METRICS_OF[kind][0] if recipe.evaluation.metric == "auto" else recipe.evaluation.metric
+    shown = f"test {metric.replace('_', ' ')}"
+    figures = {name: header for name, header in FIGURES[kind].items() if name != shown}
+    task = ClickTask(
         store,
-        rank=world.rank,
-        size=world.size,
-        lanes=recipe.training.lanes,
-        groups=recipe.deduplication.read_groups(),
-        transforms=log_transforms(recipe, store),
-        transform_once=recipe.deduplication.transform,
+        evaluation=recipe.evaluation,
+        deduplication=recipe.deduplication,
+        transforms=recipe.transforms,
+        shown_figures=figures | SPEED,
     )
-    source = reader(
-        "train",
-        batch_size=recipe.training.batch_size,
-        shuffle=recipe.training.shuffle,
-        shuffle_rows=recipe.training.shuffle_rows,
-        seed=recipe.run.seed,
-        memory_bytes=recipe.training.reader_memory_bytes,
-    )
-    measured: dict[str, BatchSource] = {
-        split: reader(split, batch_size=recipe.evaluation.batch_size, shuffle="none")
-        for split in ("validation", "test")
-        if split in store.splits and store.split(split).rows
-    }
-    evaluator = ClickEvaluator(
-        world, recommender, measured, metric=recipe.evaluation.metric, auc=recipe.evaluation.auc, device=device
-    )
-    return RecommendationParts(
-        fingerprint=store.fingerprint, recommender=recommender, source=source, evaluator=evaluator
-    )
+    return _click_recommender(world, recipe, store, device), task
 
 
-def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.device) -> RecommendationParts:
-    """A two-tower model on a file of interactions, which every rank reads whole. Collective.
-
-    Args:
-        world: the ranks.
-        recipe: the same on all of them.
-        device: where tables and model are.
-
-    Raises:
-        WindrowError: data, plan and recipe do not fit.
-    """
+def _two_tower(
+    world: World, recipe: RecommendationRecipe, device: torch.device
+) -> tuple[Recommender, RecommendationTask]:
+    """A two-tower model on a file of interactions, which every rank reads whole. Collective."""
     options, seed = recipe.interactions, recipe.run.seed
     interactions = read_interactions(
         recipe.log.paths[0],
@@ -193,9 +127,11 @@ def two_tower_parts(world: World, recipe: RecommendationRecipe, device: torch.de
         batch_size=recipe.evaluation.batch_size,
         device=device,
     )
-    return RecommendationParts(
-        fingerprint=interactions.fingerprint(), recommender=recommender, source=source, evaluator=evaluator
+    ndcg = evaluator.metric.replace("recall", "ndcg")
+    task = RecommendationTask(
+        source, evaluator, fingerprint=interactions.fingerprint(), shown_figures={f"test {ndcg}": "test ndcg"} | SPEED
     )
+    return recommender, task
 
 
 def _tower_dim(recipe: RecommendationRecipe) -> int:
@@ -241,7 +177,9 @@ def _click_recommender(
         )
     model = build_model(
         recipe.model,
-        num_dense=len(store.dense),
+        num_dense=store.num_dense,
+        num_labels=len(store.labels),
+        label_kind=store.manifest.label_kind,
         pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
         sequence_dims={name: table.embedding_dim for table in sequence_tables for name in table.feature_names},
         seed=recipe.run.seed,

@@ -55,13 +55,13 @@ def check_store(recipe: RecommendationRecipe, store: LogStore) -> None:
     # What else is to be deduplicated does not concern the store.
     order = {"shard": recipe.deduplication.shard, "cluster": recipe.deduplication.cluster}
     for section, settings, before in (
-        ("log", plain_settings(recipe.log), {}),
+        ("log", plain_settings(recipe.log), {"label_kind": "binary", "sample_weight": "", "vocabularies_from": None}),
         ("split", plain_settings(recipe.split), {}),
         ("deduplication", order, {"shard": False, "cluster": False}),  # Older stores do not say.
     ):
         prepared = before | store.manifest.origin.get(section, {})
         for key, value in settings.items():
-            if not key.endswith("paths") and value != prepared.get(key):
+            if not key.endswith(("paths", "_from")) and value != prepared.get(key):
                 raise StoreError(
                     f"{store.path} was prepared with {key} = {prepared.get(key)}, but the recipe has {value}: run "
                     "windrow prepare again, or name another store"

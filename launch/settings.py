@@ -40,8 +40,8 @@ NONE_WORD = "none"
 """What stands for None in a file."""
 
 PATHS = re.compile(
-    r"store|run\.folder|graph\.path|graph\.edge_list\.vertex_file|log\.paths|split\.(validation|test)_paths|plan\.file|"
-    r"tables\.pretrained\..+"
+    r"store|run\.(folder|init_from)|graph\.path|graph\.edge_list\.vertex_file|log\.(paths|vocabularies_from)|"
+    r"split\.(validation|test)_paths|plan\.file|tables\.pretrained\..+"
 )
 """Settings of a recipe that are paths."""
 

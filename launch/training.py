@@ -50,6 +50,7 @@ def train(
                 checkpoint_every_epochs=recipe.run.checkpoint_every_epochs,
                 checkpoint_every_steps=recipe.run.checkpoint_every_steps,
                 keep_checkpoints=recipe.run.keep_checkpoints,
+                init_from=recipe.run.init_from,
             ),
             name=recipe.name,
             settings=recipe.settings(),

@@ -7,6 +7,8 @@ made, not before.
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
 from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions
+from windrow.recsys.log.options import FeatureOptions, LogSplitOptions
+from windrow.recsys.log.prepare import prepare, prepare_rows
 from windrow.recsys.log.store import LogStore
 from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
@@ -28,6 +30,8 @@ __all__ = [
     "EmbeddingBagConfig",
     "EmbeddingCollection",
     "EmbeddingConfig",
+    "FeatureOptions",
+    "LogSplitOptions",
     "LogStore",
     "ModelOptions",
     "PoolingType",
@@ -38,5 +42,7 @@ __all__ = [
     "TableOverrides",
     "TrainingOptions",
     "build_model",
+    "prepare",
+    "prepare_rows",
     "table_specs",
 ]

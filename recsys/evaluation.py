@@ -1,4 +1,4 @@
-"""Measure a recommender's predicted click probabilities on validation and test samples, all ranks together.
+"""Measure what a recommender predicts on validation and test samples, all ranks together: clicks or real numbers.
 
 log_loss             mean of -log of the probability given to what happened, in nats       lower is better
 normalised_entropy   log_loss / (-p log p - (1 - p) log(1 - p)), p the share of clicks     below 1: better than
@@ -6,6 +6,11 @@ normalised_entropy   log_loss / (-p log p - (1 - p) log(1 - p)), p the share of 
 calibration          sum of predicted probabilities / number of clicks                     1 is right on average
 auc                  share of pairs (a click, another sample) in which the click has the   higher is better,
                      larger logit, a tie counting one half                                 0.5 is chance
+
+rmse, mae            of real labels: root of the mean squared error, mean absolute error   lower is better
+r2                   1 - mean squared error / variance of the label                        higher is better
+
+Several labels are measured each for itself, as "NAME.auc"; "auc" is the mean over labels then.
 
 The exact AUC takes a sort that is spread over the ranks, as the samples are. The streaming one takes two histograms:
 any number of samples in 1 MiB, with a bound of its own error::
@@ -20,7 +25,7 @@ share of pairs that met in a bin, which the histograms tell.
 """
 
 import math
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Literal
 
@@ -30,13 +35,16 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.world import World
+from windrow.recsys.log.options import LabelKind
 from windrow.recsys.recommender import BatchSource, pipelined, prefetched
 from windrow.training.task import Metrics
 
 __all__ = [
+    "METRICS_OF",
     "ClickEvaluator",
     "ClickMetric",
     "ClickMetrics",
+    "RealMetrics",
     "RecommendationEvaluationOptions",
     "auc_of_histogram",
     "check_split_can_be_scored",
@@ -44,16 +52,25 @@ __all__ = [
     "histogram_of",
 ]
 
-ClickMetric = Literal["auc", "normalised_entropy", "log_loss"]
-"""What the best epoch may be chosen by."""
+ClickMetric = Literal["auto", "auc", "normalised_entropy", "log_loss", "rmse", "mae", "r2"]
+"""What the best epoch may be chosen by; auto: auc for binary labels, rmse for real ones."""
+
+METRICS_OF: Mapping[LabelKind, tuple[str, ...]] = {
+    "binary": ("auc", "normalised_entropy", "log_loss"),
+    "real": ("rmse", "mae", "r2"),
+}
+"""Metrics that each kind of label has; the first one is chosen where none is."""
+
+HIGHER_IS_BETTER = ("auc", "r2")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class RecommendationEvaluationOptions:
     """How and when a recommender is measured."""
 
-    metric: ClickMetric = "auc"
-    """What chooses the best epoch of a click model; the others are reported too. Two towers are chosen by recall."""
+    metric: ClickMetric = "auto"
+    """What chooses the best epoch; auto: auc, or rmse where labels are real. The others are reported too. Two towers
+    are chosen by recall."""
     batch_size: int = 16384
     """Samples per step, over all ranks; for two towers, users."""
     auc: Literal["exact", "histogram"] = "exact"
@@ -86,6 +103,8 @@ class ClickEvaluator:
         metric, auc: see `RecommendationEvaluationOptions`.
         metrics: of one's own instead, by name; the first is the metric, higher being better. Every rank holds all
             outputs and labels of a split then.
+        labels: their names, in the order of the model's outputs.
+        label_kind: what they are.
         device: where the model is.
     """
 
@@ -95,12 +114,19 @@ class ClickEvaluator:
         model: nn.Module,
         sources: Mapping[str, BatchSource],
         *,
-        metric: ClickMetric = "auc",
+        metric: ClickMetric = "auto",
         auc: Literal["exact", "histogram"] = "exact",
         metrics: Metrics | None = None,
+        labels: Sequence[str] = ("label",),
+        label_kind: LabelKind = "binary",
         device: torch.device | None = None,
     ) -> None:
-        self.metric: str = next(iter(metrics)) if metrics else metric
+        known = METRICS_OF[label_kind]
+        if metric not in ("auto", *known):
+            raise RecipeError(f"metric = {metric!r} is none of {label_kind} labels: choose from {', '.join(known)}")
+        self.metric: str = next(iter(metrics)) if metrics else known[0] if metric == "auto" else metric
+        self._labels = tuple(labels)
+        self._label_kind = label_kind
         self._world = world
         self._model = prefetched(model)
         self._metrics = metrics
@@ -111,15 +137,15 @@ class ClickEvaluator:
     @property
     def higher_is_better(self) -> bool:
         """Whether a larger value of `metric` is the better one."""
-        return self._metrics is not None or self.metric == "auc"
+        return self._metrics is not None or self.metric in HIGHER_IS_BETTER
 
     @torch.no_grad()
     def evaluate(self) -> dict[str, dict[str, float]]:
         """Measure. Collective.
 
         Returns:
-            For each split, what `ClickMetrics.compute` or the metrics of one's own give, the same on every rank. The
-            model is left in evaluation mode.
+            For each split, what `ClickMetrics.compute`, `RealMetrics.compute` or the metrics of one's own give, the
+            same on every rank. The model is left in evaluation mode.
 
         Raises:
             DataError: a prediction is NaN or infinite.
@@ -128,7 +154,12 @@ class ClickEvaluator:
         return {split: self._measure(split, source) for split, source in self._sources.items()}
 
     def _measure(self, split: str, source: BatchSource) -> dict[str, float]:
-        clicks = ClickMetrics(split, auc=self._auc)
+        of_labels = [
+            ClickMetrics(self._name(split, label), auc=self._auc)
+            if self._label_kind == "binary"
+            else RealMetrics(self._name(split, label))
+            for label in self._labels
+        ]
         outputs: list[Tensor] = []
         labels: list[Tensor] = []
         with source.batches(0) as batches:
@@ -136,14 +167,76 @@ class ClickEvaluator:
             for batch, lookup in pipelined(moved, self._model.start):
                 output = self._model.finish(batch, lookup)
                 if self._metrics is None:
-                    clicks.update(output, batch.labels)
+                    columns = (values.reshape(-1, len(of_labels)).unbind(1) for values in (output, batch.labels))
+                    for collected, predicted, actual in zip(of_labels, *columns, strict=True):
+                        collected.update(predicted, actual)
                 else:
                     outputs.append(output.float().cpu())
                     labels.append(batch.labels.cpu())
         if self._metrics is None:
-            return clicks.compute(self._world)
+            found = [collected.compute(self._world) for collected in of_labels]
+            if len(found) == 1:
+                return found[0]
+            of_each = {
+                f"{label}.{name}": value
+                for label, values in zip(self._labels, found, strict=True)
+                for name, value in values.items()
+            }
+            return {name: sum(values[name] for values in found) / len(found) for name in found[0]} | of_each
         everyone = [torch.cat(self._world.all_gather(torch.cat(own), stage="evaluation")) for own in (outputs, labels)]
         return {name: float(metric(*everyone)) for name, metric in self._metrics.items()}
+
+    def _name(self, split: str, label: str) -> str:
+        """Of what is measured, for messages."""
+        return split if len(self._labels) == 1 else f"{label} of {split}"
+
+
+class RealMetrics:
+    """Collects predictions of real labels, batch by batch, and measures those of all ranks together.
+
+    Args:
+        split: name of what is measured, for messages.
+    """
+
+    def __init__(self, split: str = "the split") -> None:
+        self._split = split
+        # Samples, predictions that are not finite, squared and absolute errors, labels and their squares.
+        self._sums = torch.zeros(6, dtype=torch.float64)
+
+    def update(self, predictions: Tensor, labels: Tensor) -> None:
+        """Take in a batch, [B] each, on one device; no communication."""
+        finite = predictions.isfinite()
+        labels = labels.double()
+        errors = torch.where(finite, predictions.detach().double() - labels, 0)
+        lost = (~finite).sum().double()
+        found = [errors.square().sum(), errors.abs().sum(), labels.sum(), labels.square().sum()]
+        self._sums += torch.stack([lost.new_tensor(len(labels)), lost, *found]).cpu()
+
+    def compute(self, world: World) -> dict[str, float]:
+        """Measure the samples of all ranks: rmse, mae and r2, the same on every rank. Collective.
+
+        Raises:
+            DataError: on every rank: a prediction was NaN or infinite, or there are no samples.
+        """
+        count, lost, squared, absolute, total, squares = world.all_reduce(self._sums.clone(), stage="errors").tolist()
+        _check_finite(self._split, int(lost), int(count))
+        if not count:
+            raise DataError(f"no samples to measure {self._split} on: give the split some, in [split], or leave it out")
+        variance = squares / count - (total / count) ** 2
+        mean_squared = squared / count
+        return {
+            "rmse": math.sqrt(mean_squared),
+            "mae": absolute / count,
+            "r2": 1 - mean_squared / variance if variance > 0 else float("nan"),
+        }
+
+
+def _check_finite(split: str, num_lost: int, num_samples: int) -> None:
+    if num_lost:
+        raise DataError(
+            f"{num_lost} of {num_samples} predictions for {split} are NaN or infinite: the training diverged; lower "
+            "the learning rate of the model or of the tables"
+        )
 
 
 def check_split_can_be_scored(split: str, num_samples: int, num_clicks: int) -> None:
@@ -222,11 +315,7 @@ class ClickMetrics:
         sums = world.all_reduce(self._sums.clone(), stage="click sums")
         num_samples, num_clicks, num_lost = counts.tolist()
         loss, predicted = sums.tolist()
-        if num_lost:
-            raise DataError(
-                f"{num_lost} of {num_samples} predictions for {self._split} are NaN or infinite: the training "
-                "diverged; lower the learning rate of the model or of the tables"
-            )
+        _check_finite(self._split, num_lost, num_samples)
         check_split_can_be_scored(self._split, num_samples, num_clicks)
         log_loss, share = loss / num_samples, num_clicks / num_samples
         entropy = -sum(p * math.log(p) for p in (share, 1 - share))

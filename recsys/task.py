@@ -12,14 +12,12 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
-from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
 import torch
-import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
@@ -27,9 +25,12 @@ from windrow.comm.meter import Traffic
 from windrow.partition.tables.plan import table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
-from windrow.recsys.evaluation import ClickEvaluator
+from windrow.recsys.batches.deduplication.options import DeduplicationOptions
+from windrow.recsys.batches.transforms import TransformOptions, Transforms
+from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOptions, check_split_can_be_scored
+from windrow.recsys.log.options import LabelKind
+from windrow.recsys.models.click_models import label_loss
 from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
-from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
@@ -99,13 +100,15 @@ class RecommendationTask(Task[Started]):
         source: this rank's minibatches.
         evaluator: of the same model; None: nothing is measured.
         loss: ``loss(output, labels)`` of the samples of a rank, their mean or one value for each. None: that of the
-            `Recommender`'s model; binary cross entropy of logits for other modules.
+            `Recommender`'s model; `label_loss` for other modules. Where samples have weights, one value for each.
         fingerprint: digest of the user's data.
         shown_figures: see `Task`.
     """
 
     data: ClassVar[Literal["graph", "log"]] = "log"
     default_options: ClassVar[training.TrainingOptions] = TrainingOptions()
+
+    _label_kind: LabelKind = "binary"
 
     def __init__(
         self,
@@ -167,11 +170,11 @@ class RecommendationTask(Task[Started]):
         output = self._model.finish(batch, lookup, context)
         with setup.stopwatch.measure("forward"):
             if self._loss is not None:
-                return summed_loss(self._loss, output, batch.labels)
+                return summed_loss(self._loss, output, batch.labels, batch.weights)
             if isinstance(self._model, Recommender):
                 found: Tensor = self._model.model.loss_sum(output, batch)
                 return found
-            return F.binary_cross_entropy_with_logits(output.reshape(len(batch.labels)), batch.labels, reduction="sum")
+            return label_loss(output, batch.labels, batch.weights, kind=self._label_kind)
 
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure. Collective."""
@@ -210,8 +213,10 @@ class RecommendationTask(Task[Started]):
 
     def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What is outside of tables."""
-        prefixes = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables))
-        return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+        with ExitStack() as stack:
+            for collection in collections_of(model):
+                stack.enter_context(collection.left_out_of_state_dict())
+            return dict(model.state_dict())
 
     def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Restore what `dense_state` gave."""
@@ -246,15 +251,21 @@ class RecommendationTask(Task[Started]):
 
 
 class ClickTask(RecommendationTask):
-    """Labels of the samples of a prepared log.
+    """Labels of the samples of a prepared log, one or several, binary or real.
 
     Args:
         log: prepared, see `windrow.recsys.log.store.LogStore`.
         loss: as of `RecommendationTask`.
         metrics: ``metric(output, labels)`` of all samples of a split, by name; the first one, higher being better,
-            chooses the best epoch. None: those of clicks, see `windrow.recsys.evaluation`, for models that give one
-            logit for each sample.
-        evaluation_batch_size: samples of a step of evaluation, over all ranks.
+            chooses the best epoch. None: see `windrow.recsys.evaluation`, for models that give one output for each
+            label.
+        evaluation: how much is measured at a time, and by which of the product's own metrics the best epoch is chosen.
+        deduplication: which features repeat from sample to sample; the model's tables were made for the same groups.
+        transforms: what is done to the ids of some features, by name, while the log is read.
+        shown_figures: see `Task`.
+
+    Raises:
+        DataError: the log has no labels, or those of a split are all the same.
     """
 
     def __init__(
@@ -263,22 +274,30 @@ class ClickTask(RecommendationTask):
         *,
         loss: Loss | None = None,
         metrics: Metrics | None = None,
-        evaluation_batch_size: int = 16384,
+        evaluation: RecommendationEvaluationOptions | None = None,
+        deduplication: DeduplicationOptions | None = None,
+        transforms: Mapping[str, TransformOptions] | None = None,
+        shown_figures: Mapping[str, str] | None = None,
     ) -> None:
         self._log = log
         self._metrics = metrics
-        self._evaluation_batch_size = evaluation_batch_size
+        self._evaluation = evaluation or RecommendationEvaluationOptions()
+        self._deduplication = deduplication or DeduplicationOptions()
+        self._transforms = transforms or {}
         self._loss = loss
-        self.fingerprint = log.fingerprint
+        self._label_kind = log.manifest.label_kind
+        self.shown_figures = shown_figures or {}
+        self.fingerprint, self.ancestors = log.fingerprint, log.manifest.ancestors
+        self._check_labels(log)
 
     def start(self, setup: Setup) -> None:
         """Open the training split, and those to measure on."""
         options = setup.options
         if not isinstance(options, TrainingOptions):
             raise RecipeError("a log is trained on with recsys.TrainingOptions, which say how it is read")
-        reader = partial(BatchReader, self._log, rank=setup.world.rank, size=setup.world.size, lanes=options.lanes)
-        self._reader = reader
-        source = reader(
+        self._setup = setup
+        source = self._reader(
+            self._log,
             "train",
             batch_size=options.batch_size,
             shuffle=options.shuffle,
@@ -286,26 +305,39 @@ class ClickTask(RecommendationTask):
             seed=setup.seed,
             memory_bytes=options.reader_memory_bytes,
         )
-        measured: dict[str, BatchSource] = {
-            split: reader(split, batch_size=self._evaluation_batch_size, shuffle="none")
-            for split in ("validation", "test")
-            if split in self._log.splits and self._log.split(split).rows
-        }
-        evaluator = ClickEvaluator(setup.world, setup.model, measured, metrics=self._metrics, device=setup.device)
-        self._use(source, evaluator)
+        self._use(source, self._evaluator_of(self._log))
         super().start(setup)
 
+    def evaluate_on(self, log: "LogStore") -> dict[str, dict[str, float]]:
+        """Measure on another log, prepared by the same rules. Collective.
+
+        Raises:
+            DataError: it has no labels, or other features.
+        """
+        self._check_alike(log)
+        self._check_labels(log)
+        found = self._evaluator_of(log).evaluate()
+        return self._setup.world.broadcast_object(found, root=0, stage="evaluation")
+
     @torch.no_grad()
-    def predict(self, split: str | None = None) -> Tensor:
-        """Outputs for the samples of a split, in the order of the log; None: of the test split. Collective."""
-        split = split or "test"
-        if split not in self._log.splits:
-            raise RecipeError(f"there is no split {split!r}: choose from {', '.join(self._log.splits)}")
+    def predict(self, split: "str | LogStore | None" = None) -> Tensor:
+        """Outputs for samples, in the order of their log. Collective.
+
+        Args:
+            split: of the log; None: test. Or another log, prepared by `windrow.recsys.log.prepare.prepare_rows`.
+
+        Returns:
+            [n], or [n, L] of several labels, float32 on the CPU of every rank: logits of binary labels.
+        """
+        log, name = (self._log, split or "test") if isinstance(split, str | None) else (split, "test")
+        self._check_alike(log)
+        if name not in log.splits:
+            raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")
         world = self._setup.world
         self._model.eval()
         outputs: list[Tensor] = []
         numbers: list[Tensor] = []
-        source = self._reader(split, batch_size=self._evaluation_batch_size, shuffle="none")
+        source = self._reader(log, name, batch_size=self._evaluation.batch_size, shuffle="none")
         with source.batches(0) as batches:
             moved = (batch.to(self._setup.device) for batch in batches)
             for batch, lookup in pipelined(moved, self._model.start):
@@ -315,3 +347,57 @@ class ClickTask(RecommendationTask):
             torch.cat(world.all_gather(torch.cat(own), stage="predictions")) for own in (outputs, numbers)
         )
         return everything[order.argsort()]
+
+    def _evaluator_of(self, log: "LogStore") -> ClickEvaluator:
+        sources: dict[str, BatchSource] = {
+            split: self._reader(log, split, batch_size=self._evaluation.batch_size, shuffle="none")
+            for split in ("validation", "test")
+            if split in log.splits and log.split(split).rows
+        }
+        return ClickEvaluator(
+            self._setup.world,
+            self._setup.model,
+            sources,
+            metric=self._evaluation.metric,
+            auc=self._evaluation.auc,
+            metrics=self._metrics,
+            labels=self._log.labels,
+            label_kind=self._label_kind,
+            device=self._setup.device,
+        )
+
+    def _reader(self, log: "LogStore", split: str, **options: Any) -> BatchReader:
+        world, training = self._setup.world, self._setup.options
+        assert isinstance(training, TrainingOptions)
+        return BatchReader(
+            log,
+            split,
+            rank=world.rank,
+            size=world.size,
+            lanes=training.lanes,
+            groups=self._deduplication.read_groups(),
+            transforms=Transforms(self._transforms, log.features, log.dense) if self._transforms else None,
+            transform_once=self._deduplication.transform,
+            **options,
+        )
+
+    def _check_alike(self, log: "LogStore") -> None:
+        """Refuse a log that was not mapped as the one that is trained on."""
+        for what, mine, other in (
+            ("features", *([(feature.name, feature.rows) for feature in one.features] for one in (self._log, log))),
+            ("dense columns", self._log.dense, log.dense),
+        ):
+            if mine != other:
+                raise DataError(
+                    f"{log.path} has other {what} than {self._log.path}, which the model learns from: prepare its "
+                    "samples by recsys.prepare_rows, or windrow predict --log"
+                )
+
+    def _check_labels(self, log: "LogStore") -> None:
+        if not log.labels:
+            raise DataError(f"{log.path} has no labels: the files that it was prepared from lack their columns")
+        for split in ("validation", "test"):
+            if split in log.splits and self._metrics is None:
+                entry = log.split(split)
+                for positives in entry.positives:
+                    check_split_can_be_scored(split, entry.rows, positives)

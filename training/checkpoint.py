@@ -37,7 +37,7 @@ import torch
 from windrow.comm.errors import StoreError
 from windrow.comm.world import World
 from windrow.partition.atomic_writes import PARTIAL_PATTERN, write_atomically
-from windrow.training.shard_files import ShardReader, StoredTables, check_shard_files, write_shard_file
+from windrow.training.shard_files import ShardReader, StateTensor, StoredTables, check_shard_files, write_shard_file
 from windrow.training.terminal import byte_size
 
 __all__ = [
@@ -48,6 +48,7 @@ __all__ = [
     "begin_checkpoint",
     "check_fits",
     "check_world_size",
+    "has_best_checkpoint",
     "load_best",
     "load_latest",
     "load_together",
@@ -66,6 +67,10 @@ MAGIC = b"windrow-checkpoint\n"
 LONGEST_HEADER_BYTES = 1 << 22
 OUTSIDE_HEADER_CLASS = frozenset({"format_version", "payload_bytes", "sha256"})
 NO_SPACE = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
+
+
+WhichCheckpoint = Literal["best", "latest"]
+"""That of the best epoch on the validation split, or the last one that is intact."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -358,6 +363,11 @@ def _position(path: Path) -> list[int]:
     return [int(digits) for digits in re.findall(r"\d+", path.name)]
 
 
+def has_best_checkpoint(folder: Path) -> bool:
+    """Whether a checkpoint is marked as the best."""
+    return _best(folder) is not None
+
+
 def _best(folder: Path) -> Path | None:
     for path in _newest_first(folder):
         try:
@@ -435,8 +445,10 @@ def save_together(
         save_checkpoint(folder, header, state, keep=keep)
 
 
-def load_together(world: World, folder: Path, check: Callable[[CheckpointHeader], None]) -> Checkpoint:
-    """Find the latest checkpoint that is intact, table shards included. Collective.
+def load_together(
+    world: World, folder: Path, check: Callable[[CheckpointHeader], None], which: WhichCheckpoint = "latest"
+) -> Checkpoint:
+    """Find a checkpoint that is intact, table shards included. Collective.
 
     Each file is read and checked by one rank: the ranks share them out.
 
@@ -444,6 +456,7 @@ def load_together(world: World, folder: Path, check: Callable[[CheckpointHeader]
         world: any number of ranks.
         folder: of the checkpoints; only rank 0 looks there where there are no tables.
         check: raises where a checkpoint does not fit; rank 0 calls it.
+        which: the latest that is intact, or the best.
 
     Returns:
         The same on every rank; what it says about tables is read by `restore_tables`.
@@ -455,31 +468,46 @@ def load_together(world: World, folder: Path, check: Callable[[CheckpointHeader]
     while True:
         checkpoint: Checkpoint | None = None
         if world.rank == 0:
-            checkpoint = load_latest(folder, damaged_tables=damaged)
+            checkpoint = load_latest(folder, damaged_tables=damaged) if which == "latest" else load_best(folder)
             check(checkpoint.header)
         checkpoint = world.broadcast_object(checkpoint, root=0, stage=STAGE)
         found = _find_damage(world, checkpoint)
         if not found:
             return checkpoint
         damaged[checkpoint.path] = "; ".join(found)
+        if which == "best":
+            raise StoreError(damaged[checkpoint.path])
 
 
-def restore_tables(checkpoint: Checkpoint, tables: Iterable[StoredTables]) -> None:
+def restore_tables(checkpoint: Checkpoint, tables: Iterable[StoredTables], *, grown: bool = False) -> None:
     """Fill this rank's pieces of the tables, under whatever plan they were written; nobody else has to be present.
 
     Args:
         checkpoint: from `load_together`.
         tables: what this rank holds; every value and every optimiser state is overwritten.
+        grown: whether tables may have more rows than in the checkpoint, and there may be others, or another optimiser:
+            what the checkpoint does not have stays as it is.
 
     Raises:
         StoreError: a table or its optimiser state is not all there.
     """
     with ShardReader(tables_folder(checkpoint.path), checkpoint.header.table_files) as reader:
         for batch in tables:
-            batch.load_state(
-                replace(part, tensor=reader.read(part.piece.name, part.piece.rows, part.piece.columns, part.name))
-                for part in batch.state()
-            )
+            batch.load_state([_stored(reader, part, grown=grown) for part in batch.state()])
+
+
+def _stored(reader: ShardReader, part: StateTensor, *, grown: bool) -> StateTensor:
+    """A tensor with the values that the files have of it."""
+    piece = part.piece
+    start, stop = piece.rows
+    if grown:
+        if piece.name not in reader.tables or part.name not in reader.contents(piece.name):
+            return part
+        stop = max(start, min(stop, reader.shape(piece.name)[0]))
+    found = reader.read(piece.name, (start, stop), piece.columns, part.name)
+    if "rows" in part.axes and stop < piece.rows[1]:
+        found = torch.cat([found, part.tensor[stop - start :].to(found)])
+    return replace(part, tensor=found)
 
 
 def _write_shards(world: World, folder: Path, tables: Sequence[StoredTables]) -> dict[str, str]:
@@ -527,10 +555,6 @@ def _find_damage(world: World, checkpoint: Checkpoint) -> list[str]:
     except StoreError as error:
         message = str(error)
     return [one for one in world.all_gather_object(message, stage=STAGE) if one]
-
-
-WhichCheckpoint = Literal["best", "latest"]
-"""That of the best epoch on the validation split, or the last one that is intact."""
 
 
 def load_weights(

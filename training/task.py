@@ -103,6 +103,8 @@ class Task(ABC, Generic[Minibatch]):
     bucket_bytes: ClassVar[int] = 4 << 20
     """Of gradients that are summed together: large enough that latency does not show, small enough that the first sum
     starts early."""
+    ancestors: Sequence[str] = ()
+    """Fingerprints of data that these data continue: weights learnt from them can be started from."""
     metric: str
     """What chooses the best epoch: a key of the values that `evaluate` gives for a split."""
     higher_is_better: bool = True
@@ -215,11 +217,11 @@ class Task(ABC, Generic[Minibatch]):
         """Let go of threads and files."""
 
 
-def summed_loss(loss: Loss, output: Any, labels: Tensor) -> Tensor:
-    """The sum over rows of a user's loss.
+def summed_loss(loss: Loss, output: Any, labels: Tensor, weights: Tensor | None = None) -> Tensor:
+    """The sum over rows of a user's loss, each row's multiplied by its weight, where there are weights [n].
 
     Raises:
-        RecipeError: it returns neither a scalar nor a value for each row.
+        RecipeError: it returns neither a scalar nor a value for each row; or a scalar, where rows have weights.
     """
     found: Any = loss(output, labels)
     if not isinstance(found, Tensor) or found.dim() > 1 or (found.dim() == 1 and len(found) != len(labels)):
@@ -227,4 +229,8 @@ def summed_loss(loss: Loss, output: Any, labels: Tensor) -> Tensor:
         raise RecipeError(
             f"the loss has {shape} for {len(labels)} rows: return their mean (a scalar tensor), or one value for each"
         )
-    return found * len(labels) if found.dim() == 0 else found.sum()
+    if weights is None:
+        return found * len(labels) if found.dim() == 0 else found.sum()
+    if found.dim() == 0:
+        raise RecipeError("the loss is a mean over rows, but rows have weights: return one value for each row")
+    return found @ weights

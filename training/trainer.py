@@ -21,14 +21,23 @@ from typing import Any, Literal, Self
 import torch
 from torch import Tensor, nn
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.training.callbacks import Callback
-from windrow.training.checkpoint import CheckpointHeader, check_fits, load_together, restore_tables, save_together
+from windrow.training.checkpoint import (
+    Checkpoint,
+    CheckpointHeader,
+    WhichCheckpoint,
+    check_fits,
+    has_best_checkpoint,
+    load_together,
+    restore_tables,
+    save_together,
+)
 from windrow.training.dropout import seeded_generator, takes_dropout
 from windrow.training.epoch_cost import (
     EpochCost,
@@ -66,6 +75,9 @@ class FitOptions:
     """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
     keep_checkpoints: int = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
+    init_from: Path | str | None = None
+    """Folder of another run, whose best weights a new run starts from (the last ones, where it was never measured).
+    Tables start with its rows and their optimiser state; rows and tables that it lacks, with first values."""
 
     def __post_init__(self) -> None:
         """Check the ranges.
@@ -374,9 +386,51 @@ class Trainer:
         if resume:
             assert folder is not None
             run.restore(folder)
+        else:
+            run.begin()
         # No rank makes a run folder until every rank has found its part of the data right.
         self.world.barrier(stage="ready")
         return run.finish(folder, resumed=bool(resume), name=name, settings=described, trace=trace)
+
+    def load_weights(
+        self, run_folder: Path | str, checkpoint: WhichCheckpoint = "best", *, grown: bool = False
+    ) -> Checkpoint:
+        """Take over weights and tables of another run, on any number of ranks. Collective.
+
+        Args:
+            run_folder: of that run.
+            checkpoint: of its best epoch, or its last one.
+            grown: whether tables may have more rows than there, see `restore_tables`.
+
+        Returns:
+            What was read, the same on every rank.
+
+        Raises:
+            StoreError: there is no such checkpoint, it is damaged, of another model, or of a log whose ids mean other
+                rows.
+        """
+        world, task = self.world, self.task
+        folder = RunFolder(Path(run_folder))
+        if world.rank == 0:
+            open_run_folder(folder.path)
+
+        def check(header: CheckpointHeader) -> None:
+            if task.data == "log" and header.data_fingerprint not in (task.fingerprint, *task.ancestors):
+                raise StoreError(
+                    f"{folder.path} was trained on another log, whose ids name other rows: prepare the log with "
+                    "vocabularies_from = the store of that run, or name its own store"
+                )
+
+        found = load_together(world, folder.checkpoint_folder, check, checkpoint)
+        weights, mine = found.state["trainer"]["model"], task.dense_state(self.model)
+        # In one alone, or of other shapes.
+        differing = sorted({name for name, _ in _shapes(weights).items() ^ _shapes(mine).items()})
+        if differing:
+            raise StoreError(f"{found.path} holds another model: {', '.join(differing)} differ in name or shape")
+        task.load_dense_state(self.model, weights)
+        if (tables := task.local_tables()) is not None:
+            restore_tables(found, tables, grown=grown)
+        return found
 
     def call(self, method: str, *arguments: Any) -> None:
         """Call a method of every callback."""
@@ -427,6 +481,19 @@ class _Run:
                 print(f"windrow: skipped a damaged checkpoint: {message}")
             step = f" and {self._first_step} steps" if self._first_step else ""
             print(f"windrow: resuming after epoch {self._finished}{step} from {checkpoint.path}")
+
+    def begin(self) -> None:
+        """Start from the weights of another run, where that is asked for. Collective."""
+        source = self._options.init_from
+        if source is None:
+            return
+        has_best = self._world.rank == 0 and has_best_checkpoint(RunFolder(Path(source)).checkpoint_folder)
+        which: WhichCheckpoint = (
+            "best" if self._world.broadcast_object(has_best, root=0, stage="checkpoint") else "latest"
+        )
+        found = self._trainer.load_weights(source, which, grown=True)
+        if self._world.rank == 0:
+            print(f"windrow: starting from the weights of {found.path}, after epoch {found.header.epoch}")
 
     def finish(
         self, folder: Path | None, *, resumed: bool, name: str, settings: Mapping[str, Any], trace: bool
@@ -595,6 +662,10 @@ def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> di
         for name, value in figures.items()
         if name != metric
     }
+
+
+def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
+    return {name: tuple(value.shape) for name, value in state.items()}
 
 
 def _changed(options: Any, changes: Mapping[str, Any]) -> Any:

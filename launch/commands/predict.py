@@ -1,4 +1,4 @@
-"""``windrow predict``: what a trained model says about the vertices of its graph, as a Parquet file."""
+"""``windrow predict``: what a trained model says about vertices of a graph or samples of a log, as a Parquet file."""
 
 import argparse
 from pathlib import Path
@@ -10,6 +10,8 @@ from windrow.launch.commands.arguments import Commands, add_checkpoint, add_over
 
 if TYPE_CHECKING:
     from windrow.launch.prediction import PredictionResult
+    from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.training.run_folder import RunFolder
 
 __all__ = ["add_parser", "run", "summary_lines"]
 
@@ -19,6 +21,7 @@ examples:
   mpirun -n 2 windrow predict runs/tolokers-1 --split test --out test.parquet
   mpirun -n 2 windrow predict runs/tolokers-1 --method sampled --fanouts 20,20
   mpirun -n 4 windrow predict runs/tolokers-1 --set store=$PWD/stores/tolokers-4
+  mpirun -n 2 windrow predict runs/open_bandit-1 --log today.csv --out scores.parquet
 """
 
 SPLITS = ("train", "validation", "test")
@@ -30,11 +33,13 @@ def add_parser(commands: Commands) -> None:
         commands,
         "predict",
         run,
-        help="predict the vertices of a graph with the model of a run",
-        description="Predict with the model of a run on a graph and write one Parquet file, a row for each vertex in "
+        help="predict vertices of a graph or samples of a log with the model of a run",
+        description="Predict with the model of a run and write one Parquet file. On a graph: a row for each vertex in "
         "your order. Columns: vertex, and its id where your files have names; prediction (class) and its probability, "
         "or for a binary task the probability of class 1, or for a multi-label task the probabilities of all classes. "
-        "Start one process for each part of the store, as for windrow train.",
+        "Start one process for each part of the store, as for windrow train. On a log: a row for each sample of the "
+        "test split, or of files that came after training, in their order. Columns: row, and for each label its "
+        "probability or value.",
         epilog=EXAMPLES,
     )
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
@@ -65,7 +70,16 @@ def add_parser(commands: Commands) -> None:
         choices=("all", *SPLITS),
         default=None,
         dest="splits",
-        help="predict these vertices only; may be repeated; all by default",
+        help="predict these vertices only; may be repeated; all by default. Of a log: these samples, test by default",
+    )
+    parser.add_argument(
+        "--log",
+        type=Path,
+        action="append",
+        default=[],
+        dest="files",
+        metavar="FILE",
+        help="predict the samples of these files instead, of the run's own log format; labels may be absent",
     )
     add_overrides(parser, example="evaluation.batch_size=8192")
 
@@ -83,12 +97,11 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
-        if not isinstance(recipe, Recipe):
-            raise RecipeError(
-                f"{folder.path} is the run of a recommendation model, and windrow predict knows graphs only. Its "
-                "figures on the test split are in summary.json; windrow export writes its embedding tables to one file"
-            )
         splits = tuple(dict.fromkeys(arguments.splits or ()))
+        if not isinstance(recipe, Recipe):
+            return _predict_log(arguments, recipe, folder, splits)
+        if arguments.files:
+            raise RecipeError(f"{folder.path} is the run of a graph: --log is for models of clicks")
         options = PredictionOptions(
             out=arguments.out or folder.predictions_file,
             checkpoint=arguments.checkpoint,
@@ -99,6 +112,30 @@ def run(arguments: argparse.Namespace) -> int:
     result = predict(recipe, folder, options)
     if launched_rank() == 0:
         print("\n".join(summary_lines(result)), flush=True)
+    return 0
+
+
+def _predict_log(
+    arguments: argparse.Namespace, recipe: "RecommendationRecipe", folder: "RunFolder", splits: tuple[str, ...]
+) -> int:
+    from windrow.launch.log_prediction import predict_log
+    from windrow.training.terminal import byte_size
+
+    if len(splits) > 1 or "all" in splits or (splits and arguments.files):
+        raise RecipeError("samples of one --split are predicted, or those of --log: give one of both")
+    if arguments.method != "exact" or arguments.fanouts:
+        raise RecipeError("--method and --fanouts are for graphs: leave them out")
+    result = predict_log(
+        recipe,
+        folder,
+        out=arguments.out or folder.predictions_file,
+        checkpoint=arguments.checkpoint,
+        split=splits[0] if splits else "test",
+        files=arguments.files,
+    )
+    if launched_rank() == 0:
+        size = byte_size(result.out.stat().st_size)
+        print(f"predicted {result.num_samples} samples after epoch {result.epoch}\n{result.out}: {size}", flush=True)
     return 0
 
 

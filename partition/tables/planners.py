@@ -51,11 +51,11 @@ def register_planner(name: str, planner: Planner) -> None:
 class PlanOptions:
     """How embedding tables are spread over the ranks."""
 
-    planner: str = "greedy_size"
-    """round_robin, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank that
-    has least of size, dim, lookups x dim, or size x lookups x dim. row_wise, column_wise: every table is cut into
-    one piece for each rank. replicated: every rank holds everything. Or one of your own, by the name it was registered
-    under or as "package.module:function"."""
+    planner: str = "greedy"
+    """round_robin, greedy, greedy_*: whole tables, to one rank after another, or the costliest first, each to the rank
+    that has least of size (greedy is greedy_size), dim, lookups x dim, or size x lookups x dim. row_wise, column_wise:
+    every table is cut into one piece for each rank. replicated: every rank holds everything. Or one of your own, by
+    the name it was registered under or as "package.module:function"."""
     file: Path | None = None
     """A plan written by hand or by ``windrow plan``; then no planner is asked."""
     rank_memory_bytes: int = 0
@@ -226,6 +226,7 @@ def _column_pieces(spec: TableSpec, parts: int) -> list[tuple[Range, Range]]:
 
 PLANNERS |= {
     "round_robin": partial(_place, None),
+    "greedy": partial(_place, lambda cost: cost.memory_bytes),
     "greedy_size": partial(_place, lambda cost: cost.memory_bytes),
     "greedy_dim": partial(_place, lambda cost: cost.forward_bytes),
     "greedy_lookups": partial(_place, lambda cost: cost.lookup_bytes),

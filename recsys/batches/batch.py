@@ -6,7 +6,7 @@ here, one private check per law.
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from typing import TYPE_CHECKING
 
@@ -36,11 +36,12 @@ class Batch:
             history     [4, 1]     []         [9]           lengths 1 1 1 2 0 1    features first, samples second
 
             Ids are int64 row numbers of the feature's table, weights float32 or None.
-        labels: [B] float32, 0 or 1.
+        labels: [B] float32, 0 or 1, or any real numbers; [B, L] where a sample has several labels.
         row_ids: [B] int64 numbers of the samples in their split: what randomness is keyed by.
         deduplicated: groups of features whose lists are held once each; these features are not in `sparse`.
         windows: features of `sparse` whose ids there are packed: a sample's list is its window into all of them, see
             `windrow.recsys.batches.jagged`. For `EmbeddingCollection` only.
+        weights: [B] float32, what the loss of each sample is multiplied by; None: 1.
     """
 
     dense: Tensor
@@ -49,6 +50,7 @@ class Batch:
     row_ids: Tensor
     deduplicated: tuple[InverseKeyedJaggedTensor, ...] = ()
     windows: Mapping[str, Windows[Tensor]] = field(default_factory=dict)
+    weights: Tensor | None = None
 
     @property
     def num_samples(self) -> int:
@@ -84,7 +86,7 @@ class Batch:
             weights,
             num_samples=self.sparse.stride(),
         )
-        return Batch(self.dense, sparse, self.labels, self.row_ids, windows=self.windows)
+        return replace(self, sparse=sparse, deduplicated=())
 
     def to(self, device: torch.device) -> "Batch":
         """This batch on a device; itself where it is there already."""
@@ -99,6 +101,7 @@ class Batch:
             self.row_ids,
             tuple(group.to(device, non_blocking=non_blocking) for group in self.deduplicated),
             {name: lists.to(device, non_blocking=non_blocking) for name, lists in self.windows.items()},
+            None if self.weights is None else self.weights.to(device, non_blocking=non_blocking),
         )
 
 

@@ -271,7 +271,9 @@ class BatchReader:
             )
         choice = ColumnChoice(
             features=store.features,
-            num_dense=len(store.dense),
+            num_dense=store.num_dense,
+            num_labels=len(store.labels),
+            sample_weights=store.manifest.has_sample_weight,
             groups=tuple(tuple(group) for group in groups),
             transforms=transforms,
             transform_once=transform_once,
@@ -284,7 +286,7 @@ class BatchReader:
         self._lanes = Lanes(of_split.rows, batch_size, lanes)
         self._mine = self._lanes.of_rank(rank, size)
         self._groups = RowGroups(of_split, choice, memory_bytes=memory_bytes)
-        self._none = no_samples(choice.plain, choice.num_dense, num_groups=len(choice.groups))
+        self._none = no_samples(choice)
         self._shuffle = shuffle
         self._window_rows = ROW_GROUP_ROWS if shuffle == "none" else shuffle_rows
         self._window_seed = None if shuffle == "none" else seed

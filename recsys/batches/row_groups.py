@@ -30,6 +30,7 @@ from windrow.recsys.log.store import (
     CURE,
     DENSE_COLUMN,
     LABEL_COLUMN,
+    SAMPLE_WEIGHT_COLUMN,
     SESSION_COLUMN,
     WEIGHTS_SUFFIX,
     FeatureEntry,
@@ -55,11 +56,13 @@ FEW_RUNS = 0.5
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class ColumnChoice:
-    """What is read of each sample beside its label, and what is done to it.
+    """What is read of each sample, and what is done to it.
 
     Attributes:
         features: of the store, all of them.
         num_dense: dense values of a sample.
+        num_labels: labels of a sample.
+        sample_weights: read weights of samples.
         groups: names of features that are held as distinct lists; may be none.
         transforms: what is done to ids; its features are those that come out. None: those of the store, unaltered.
         transform_once: transform distinct lists of a group alone; without, all lists before they are compared.
@@ -68,6 +71,8 @@ class ColumnChoice:
 
     features: tuple[FeatureEntry, ...]
     num_dense: int
+    num_labels: int = 1
+    sample_weights: bool = False
     groups: tuple[tuple[str, ...], ...] = ()
     transforms: Transforms | None = None
     transform_once: bool = True
@@ -103,7 +108,8 @@ class ColumnChoice:
 
     def columns(self) -> list[str]:
         """Columns of the store that are read."""
-        names = [LABEL_COLUMN] + [DENSE_COLUMN] * (self.num_dense > 0) + [SESSION_COLUMN] * self.sessions
+        names = [LABEL_COLUMN] * bool(self.num_labels) + [SAMPLE_WEIGHT_COLUMN] * self.sample_weights
+        names += [DENSE_COLUMN] * (self.num_dense > 0) + [SESSION_COLUMN] * self.sessions
         for feature in self.features:
             names += [feature.name] + [feature.name + WEIGHTS_SUFFIX] * feature.weighted
         return names
@@ -207,7 +213,8 @@ class RowGroup:
     """Consecutive samples, in the memory that Arrow decoded them to.
 
     Attributes:
-        labels: [n] float32.
+        labels: [n] float32; [n, L] of several labels.
+        weights: [n] float32 of the samples; None where they have none.
         dense: [n, D] float32.
         single: [n] int64 for each feature of one id per sample that is in no group, in the order of features.
         lists: each multi-hot feature that is in no group, in the order of features.
@@ -216,6 +223,7 @@ class RowGroup:
     """
 
     labels: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32] | None
     dense: npt.NDArray[np.float32]
     single: tuple[npt.NDArray[np.int64], ...]
     lists: tuple[Lists, ...]
@@ -225,7 +233,8 @@ class RowGroup:
     @property
     def num_bytes(self) -> int:
         """Of all."""
-        arrays = (self.labels, self.dense, *self.single, *(() if self.sessions is None else (self.sessions,)))
+        optional = [array for array in (self.weights, self.sessions) if array is not None]
+        arrays = (self.labels, self.dense, *self.single, *optional)
         of_arrays: int = sum(array.nbytes for array in arrays)
         return of_arrays + sum(lists.num_bytes for lists in self.lists) + self.groups.num_bytes
 
@@ -238,7 +247,12 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
     Raises:
         ValueError: lists and their weights have different lengths, or a row group begins with a null.
     """
-    labels = one_chunk(table, LABEL_COLUMN).to_numpy()
+    if choice.num_labels == 1:
+        labels = one_chunk(table, LABEL_COLUMN).to_numpy()
+    elif choice.num_labels == 0:
+        labels = np.zeros((table.num_rows, 0), np.float32)
+    else:
+        labels = one_chunk(table, LABEL_COLUMN).flatten().to_numpy().reshape(-1, choice.num_labels)
     if choice.num_dense:
         dense = one_chunk(table, DENSE_COLUMN).flatten().to_numpy().reshape(len(labels), choice.num_dense)
     else:
@@ -246,6 +260,7 @@ def decoded(table: Any, choice: ColumnChoice) -> RowGroup:
     columns = _Columns(table, dense, choice)
     return RowGroup(
         labels=labels,
+        weights=one_chunk(table, SAMPLE_WEIGHT_COLUMN).to_numpy() if choice.sample_weights else None,
         dense=dense,
         single=tuple(columns.ids(feature.name) for feature in choice.plain if not feature.multi_hot),
         lists=tuple(columns.lists(feature.name) for feature in choice.plain if feature.multi_hot),

@@ -16,12 +16,13 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 import torch
+from torch import Tensor
 
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
 from windrow.recsys.batches.jagged import Jagged, keyed
-from windrow.recsys.batches.row_groups import RowGroup, SharedGroups
+from windrow.recsys.batches.row_groups import ColumnChoice, RowGroup, SharedGroups
 from windrow.recsys.batches.windows_kernels import (
     FIELDS,
     GROUP_FIELDS,
@@ -187,7 +188,8 @@ class WindowColumns:
 
     Attributes:
         rows: [n] int64, their numbers in the split.
-        labels: [n] float32.
+        labels: [n] float32; [n, L] of several labels.
+        weights: [n] float32 of the samples; None where they have none.
         dense: [n, D] float32.
         single: [features of one id per sample, n] int64.
         lists: each multi-hot feature.
@@ -196,6 +198,7 @@ class WindowColumns:
 
     rows: npt.NDArray[np.int64]
     labels: npt.NDArray[np.float32]
+    weights: npt.NDArray[np.float32] | None
     dense: npt.NDArray[np.float32]
     single: npt.NDArray[np.int64]
     lists: tuple[Lists, ...]
@@ -228,8 +231,12 @@ def read_window(
     single = np.empty((len(groups[0][0].single), num_rows), np.int64)
     for index, ids in enumerate(single):
         _take([group.single[index][start:stop] for group, start, stop in groups], order, ids)
-    labels = np.empty(num_rows, np.float32)
+    labels = np.empty((num_rows, *groups[0][0].labels.shape[1:]), np.float32)
     _take([group.labels[start:stop] for group, start, stop in groups], order, labels)
+    weights = None
+    if given := [group.weights[start:stop] for group, start, stop in groups if group.weights is not None]:
+        weights = np.empty(num_rows, np.float32)
+        _take(given, order, weights)
     dense = np.empty((num_rows, groups[0][0].dense.shape[1]), np.float32)
     _take([group.dense[start:stop] for group, start, stop in groups], order, dense)
     rows = np.arange(num_rows) if order is None else order
@@ -238,7 +245,7 @@ def read_window(
         for index in range(len(groups[0][0].lists))
     ]
     shared = read_window_groups([(group.groups, start, stop) for group, start, stop in groups], order)
-    return WindowColumns(rows + first_row, labels, dense, single, tuple(lists), shared)
+    return WindowColumns(rows + first_row, labels, weights, dense, single, tuple(lists), shared)
 
 
 def sessions_of(groups: Sequence[tuple[RowGroup, int, int]]) -> npt.NDArray[np.int64]:
@@ -248,8 +255,9 @@ def sessions_of(groups: Sequence[tuple[RowGroup, int, int]]) -> npt.NDArray[np.i
     return _one(parts)
 
 
-def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: int = 0) -> Piece:
-    """What a batch of no samples is made of: of features that are in no group, dense values and groups."""
+def no_samples(choice: ColumnChoice) -> Piece:
+    """What a batch of no samples is made of."""
+    features = choice.plain
     none = np.zeros(0, np.float32)
     lists: tuple[Lists, ...] = tuple(
         Jagged(np.zeros(0, np.int64), np.zeros(1, np.int64), none if feature.weighted else None)
@@ -258,11 +266,12 @@ def no_samples(features: Sequence[FeatureEntry], num_dense: int, *, num_groups: 
     )
     columns = WindowColumns(
         rows=np.zeros(0, np.int64),
-        labels=none,
-        dense=np.zeros((0, num_dense), np.float32),
+        labels=none if choice.num_labels == 1 else np.zeros((0, choice.num_labels), np.float32),
+        weights=none if choice.sample_weights else None,
+        dense=np.zeros((0, choice.num_dense), np.float32),
         single=np.zeros((len(features) - len(lists), 0), np.int64),
         lists=lists,
-        groups=WindowGroups((), np.zeros((num_groups, 0), np.int64)),
+        groups=WindowGroups((), np.zeros((len(choice.groups), 0), np.int64)),
     )
     return Piece(columns, 0, 0)
 
@@ -287,12 +296,15 @@ def batch_of_pieces(pieces: Sequence[Piece], features: Sequence[FeatureEntry], g
         None if weights is None else torch.from_numpy(weights),
         num_samples=single.shape[1],
     )
-    dense, labels, rows = (
-        torch.from_numpy(np.concatenate([getattr(piece.window, name)[piece.start : piece.stop] for piece in pieces]))
-        for name in ("dense", "labels", "rows")
-    )
+    dense, labels, rows = (_joined(pieces, name) for name in ("dense", "labels", "rows"))
+    sample_weights = None if pieces[0].window.weights is None else _joined(pieces, "weights")
     held_once = groups.batch([(piece.window.groups, piece.start, piece.stop) for piece in pieces])
-    return Batch(dense, sparse, labels, rows, held_once)
+    return Batch(dense, sparse, labels, rows, held_once, weights=sample_weights)
+
+
+def _joined(pieces: Sequence[Piece], name: str) -> Tensor:
+    columns = (getattr(piece.window, name)[piece.start : piece.stop] for piece in pieces)
+    return torch.from_numpy(np.concatenate(list(columns)))
 
 
 def _mixed(

@@ -1,6 +1,8 @@
 """Columns of any type turned into the few types that a prepared log is made of; all that does not fit is refused.
 
 label     number or truth value     -> float32, 0 or 1
+real      number, or text of one    -> float32, finite
+weight    number, or text of one    -> float32, finite, 0 or more
 number    number, or text of one    -> float32; nothing or NaN: null
 id        whole number or text      -> int64 or string; nothing or empty text: null
 ids       list, or text with marks  -> list of int64 or string; nothing: null
@@ -23,7 +25,7 @@ from windrow.recsys.log.vocabulary import hash_values
 
 __all__ = ["Column", "ColumnKind", "conform", "list_lengths", "row_of"]
 
-ColumnKind = Literal["label", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
+ColumnKind = Literal["label", "real", "weight", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
 
 
@@ -75,7 +77,9 @@ def conform(column: Column, kind: ColumnKind) -> Any:
     if kind in ("ids", "rows", "weights"):
         inner = {"ids": "", "rows": "int64", "weights": "float32"}[kind]
         return _list(column, inner)
-    return {"label": _label, "number": _number, "time": _time, "key": _key}[kind](column)
+    return {"label": _label, "real": _real, "weight": _weight, "number": _number, "time": _time, "key": _key}[kind](
+        column
+    )
 
 
 def _label(column: Column) -> Any:
@@ -86,6 +90,20 @@ def _label(column: Column) -> Any:
     column.refuse_first(numbers.is_null(), "is empty ({}), expected 0 or 1: leave such rows out, or fill them in")
     wrong = compute.and_(compute.not_equal(numbers, pa.scalar(0, pa.float32())), compute.not_equal(numbers, 1))
     column.refuse_first(wrong, "is {}, expected 0 or 1: name the right column as label, or turn it into 0 and 1")
+    return numbers
+
+
+def _real(column: Column) -> Any:
+    numbers = _number(column)
+    column.refuse_first(numbers.is_null(), "is empty ({}), expected a number: leave such rows out, or fill them in")
+    return numbers
+
+
+def _weight(column: Column) -> Any:
+    from pyarrow import compute
+
+    numbers = _real(column)
+    column.refuse_first(compute.less(numbers, 0), "is {}, expected a weight of 0 or more")
     return numbers
 
 

@@ -23,6 +23,7 @@ __all__ = [
     "DenseTransform",
     "FeatureOptions",
     "IdRule",
+    "LabelKind",
     "LogFormat",
     "LogOptions",
     "LogSplitOptions",
@@ -39,13 +40,16 @@ IdRule = Literal["vocabulary", "hash", "rows"]
 LogFormat = Literal["parquet", "csv", "criteo", "libfm", "interactions"]
 """How a log is stored on disk."""
 
+LabelKind = Literal["binary", "real"]
+"""What labels are: 0 or 1; or any finite number."""
+
 DenseTransform = Literal["none", "log1p", "standard"]
 """What is done to dense values: nothing; log(1 + max(x, 0)); mean 0 and deviation 1 over the training split."""
 
 FIRST_VOCABULARY_ROW = 2
 """Rows 0 and 1 of a table with a vocabulary are for missing and for unseen values."""
 
-RESERVED_NAMES = ("label", "dense", "time", "session")
+RESERVED_NAMES = ("label", "sample_weight", "dense", "time", "session")
 """Columns of a prepared log that are no features."""
 
 SMALLEST_HASHED_TABLE = 2
@@ -114,8 +118,13 @@ class LogOptions:
     format: LogFormat
     """parquet; csv: text with a header, tabs in .tsv files, .gz or plain; criteo: the 40 columns of Criteo's
     advertising logs; libfm: "label index:value ..."; interactions: which user took which item."""
-    label: str = "label"
-    """Column of 0 and 1."""
+    label: str | tuple[str, ...] = "label"
+    """Column of labels; a list of columns for several labels, one output each. An empty list: none, for samples that
+    are only predicted."""
+    label_kind: LabelKind = "binary"
+    """binary: 0 and 1, learnt by cross entropy; real: any numbers, learnt by squared error."""
+    sample_weight: str = ""
+    """Column of weights, 0 or more, that a sample's loss is multiplied by; empty for none. Metrics are unweighted."""
     dense: tuple[str, ...] = ()
     """Columns of dense values, in the order in which models see them."""
     dense_transform: DenseTransform = "none"
@@ -126,6 +135,10 @@ class LogOptions:
     """Column of session ids: integers or text. Empty for none."""
     optional: tuple[str, ...] = ()
     """Columns that some files lack; their values count as missing there."""
+    vocabularies_from: Path | None = None
+    """A store that was prepared from earlier samples. Values that its vocabularies know keep their rows, new ones come
+    after them, and dense columns are made standard as they were there: so that what was learnt on it can be started
+    from, see `init_from`."""
     features: Mapping[str, FeatureOptions] = field(default_factory=dict)
     """The sparse features by name, in the order in which models see them."""
 
@@ -146,8 +159,13 @@ class LogOptions:
             )
         if len(set(self.dense)) != len(self.dense):
             raise RecipeError(f"dense = {list(self.dense)} names a column twice")
-        if self.label in self.dense or any(self.column_of(name) == self.label for name in self.features):
-            raise RecipeError(f"the label, column {self.label!r}, is also an input: leave it out there")
+        if len(set(self.labels)) != len(self.labels):
+            raise RecipeError(f"label = {list(self.labels)} names a column twice")
+        inputs = {*self.dense, *(self.column_of(name) for name in self.features)}
+        for column in (*self.labels, self.sample_weight):
+            if column and column in inputs:
+                what = "sample_weight" if column == self.sample_weight else "label"
+                raise RecipeError(f"the {what}, column {column!r}, is also an input: leave it out there")
         _check_names(self)
         for name, options in self.features.items():
             first = next(other for other in self.features if self.table_of(other) == self.table_of(name))
@@ -157,6 +175,11 @@ class LogOptions:
                     f"features {first!r} and {name!r} share table {self.table_of(name)!r}, but differ in ids, rows "
                     f"or min_count: {_rule(shared)} and {_rule(options)}; give both the same, or a table each"
                 )
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Columns of labels."""
+        return (self.label,) if isinstance(self.label, str) else self.label
 
     def column_of(self, feature: str) -> str:
         """The column that a feature is read from."""

@@ -6,12 +6,14 @@ files -> readers -> staged log (conforming columns, one Parquet file)
                       v
                     samples of train, validation, test -> store
 
-There is one vocabulary for each table, which features may share.
+There is one vocabulary for each table, which features may share. `prepare_rows` maps samples that came later by the
+vocabularies of a store; a log may also continue them, see `LogOptions.vocabularies_from`.
 """
 
 import contextlib
 import shutil
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from importlib.metadata import version
 from pathlib import Path
 from typing import Any
@@ -35,12 +37,13 @@ from windrow.recsys.log.options import (
     split_by_time,
 )
 from windrow.recsys.log.readers import read_log
-from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
+from windrow.recsys.log.staging import StagedLog, StagingWriter, staged_columns, text_types
 from windrow.recsys.log.store import (
     DENSE_COLUMN,
     LABEL_COLUMN,
     MANIFEST_NAME,
     ROW_GROUP_ROWS,
+    SAMPLE_WEIGHT_COLUMN,
     SESSION_COLUMN,
     TIME_COLUMN,
     VOCABULARIES,
@@ -58,7 +61,7 @@ from windrow.recsys.log.store import (
 )
 from windrow.recsys.log.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary, hashed_rows
 
-__all__ = ["Progress", "SampleMapper", "prepare_log"]
+__all__ = ["Progress", "SampleMapper", "prepare", "prepare_log", "prepare_rows"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
@@ -104,22 +107,20 @@ def prepare_log(
     Memory: some blocks of rows, what DuckDB may hold (2 GB), and the vocabularies. Disk: the store twice over while
     it is written, three times while its rows are sorted.
     """
-    if split.by == "time" and not log.time:
-        raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
-    if (shard or cluster) and not log.session:
-        raise RecipeError(
-            f"[deduplication] {'shard' if shard else 'cluster'} = true needs the column of sessions: set session in "
-            "[log]"
-        )
-    if log.format == "interactions":
-        raise RecipeError('[log] format = "interactions" needs no preparation: training reads such files as they are')
+    _check_sections(log, split, needs_sessions="shard" if shard else "cluster" if cluster else "")
     check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
     report = progress or (lambda *_: None)
-    columns = staged_columns(log, split)
+    base = None
+    if log.vocabularies_from is not None:
+        base = LogStore.open(log.vocabularies_from)
+        _check_base(base, log)
+    groups = [resolve_files(log.paths)]
+    if split.by == "files":
+        groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
     with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
-        rows, in_order = _stage(work / "staged.parquet", columns, log, split, report)
+        rows, in_order = _stage(work / "staged.parquet", groups, log, split, report)
         with StagedLog(work / "staged.parquet", work) as staged:
             by_session = shard or cluster
             if split.by == "time" and not in_order and not by_session:
@@ -134,37 +135,26 @@ def prepare_log(
                 times = bool(log.time) if cluster else cuts is not None
                 shard_rows = staged.sort_by_session(_split_code(cuts), shard=shard, cluster=cluster, times=times)
             training = "split = 0" if cuts is None else f"time < {cuts[0]}"
-            vocabularies = _write_vocabularies(folder, staged, log, training, report)
-            dense = [f"dense.{name}" for name in log.dense] if log.dense_transform == "standard" else []
-            mapper = SampleMapper(
-                log,
-                {name: Vocabulary.of(_read_values(path)) for name, path in vocabularies.items()},
-                staged.moments(dense, training),
-            )
-            with contextlib.ExitStack() as stack:
-                writers = {
-                    name: stack.enter_context(
-                        SplitWriter(
-                            folder,
-                            name,
-                            shard_rows=shard_rows.get(code, ()),
-                            clustered=cluster,
-                            repeats=[
-                                (feature, feature + WEIGHTS_SUFFIX if options.weights else "")
-                                for feature, options in log.features.items()
-                                if leave_out_repeats
-                            ],
-                        )
-                    )
-                    for code, name in enumerate(SPLITS)
-                }
-                _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
+            vocabularies = _write_vocabularies(folder, staged, log, training, base, report)
+            standard = log.dense if log.dense_transform == "standard" else ()
+            if base is None:
+                found = staged.moments([f"dense.{name}" for name in standard], training)
+                moments = dict(zip(standard, found.values(), strict=True))
+            else:
+                moments = dict(base.manifest.moments)
+            mapper = SampleMapper(log, _read_vocabularies(vocabularies), moments)
+            repeats = [
+                (feature, feature + WEIGHTS_SUFFIX if options.weights else "")
+                for feature, options in log.features.items()
+                if leave_out_repeats
+            ]
+            writers = {
+                name: SplitWriter(folder, name, shard_rows=shard_rows.get(code, ()), clustered=cluster, repeats=repeats)
+                for code, name in enumerate(SPLITS)
+            }
+            _map_rows(staged.file, mapper, cuts, writers, lambda done: report("mapping", done / rows))
         report("checksums", 0.0)
-        entries: dict[str, SplitEntry] = {
-            name: SplitEntry(rows=sum(file.rows for file in files), positives=mapper.positives[name], files=files)
-            for name, writer in writers.items()
-            if (files := writer.files())
-        }
+        entries = _split_entries(writers, mapper)
         _check_splits(entries, split)
         shutil.rmtree(work)
         order: SampleOrder = "sessions" if cluster else "session shards" if shard else "log"
@@ -174,9 +164,164 @@ def prepare_log(
             "deduplication": {"shard": shard, "cluster": cluster},
         }
         _write_manifest(
-            folder, log, mapper, entries, vocabularies, origin=origin, order=order, repeats_left_out=leave_out_repeats
+            folder,
+            log,
+            mapper,
+            entries,
+            vocabularies,
+            origin=origin,
+            order=order,
+            ancestors=() if base is None else (base.fingerprint, *base.manifest.ancestors),
+            repeats_left_out=leave_out_repeats,
         )
     return LogStore.open(store)
+
+
+def prepare_rows(
+    store: Path, paths: Sequence[Path], like: LogStore, *, overwrite: bool = False, progress: Progress | None = None
+) -> LogStore:
+    """Map samples that came later, labelled or not, as the samples of another store were: to predict or to measure.
+
+    Args:
+        store: folder to write; appears whole or not at all.
+        paths: files or patterns, of the format and with the columns that `like` was prepared from; labels, weights,
+            times and sessions may be absent.
+        like: gives rules, vocabularies and moments.
+        overwrite: replace an existing store.
+        progress: told how far it is.
+
+    Returns:
+        The store, opened: all samples are its test split, in their order.
+
+    Raises:
+        StoreError: as of `prepare_log`; or `like` is from before stores kept their rules.
+        DataError: a column is missing or a value does not fit; the message names file, row and cure.
+    """
+    check_replaceable(store, overwrite=overwrite, what="prepared log", marker=MANIFEST_NAME)
+    report = progress or (lambda *_: None)
+    log = like.log_options(tuple(paths))
+    files = resolve_files(log.paths)
+    known = _columns_of(log, files[0])
+    log = replace(
+        log,
+        label=log.labels if set(log.labels) <= known else (),
+        sample_weight=log.sample_weight if log.sample_weight in known else "",
+        time="",
+        session="",
+    )
+    with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
+        work = folder / "work"
+        work.mkdir()
+        staged = work / "staged.parquet"
+        rows, _ = _stage(staged, [[], [], files], log, LogSplitOptions(by="files"), report)
+        vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
+        mapper = SampleMapper(log, _read_vocabularies(vocabularies), like.manifest.moments)
+        writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
+        _map_rows(staged, mapper, None, writers, lambda done: report("mapping", done / rows))
+        entries = _split_entries(writers, mapper)
+        shutil.rmtree(work)
+        _write_manifest(folder, log, mapper, entries, {}, origin={**like.manifest.origin, "log": plain_settings(log)})
+    return LogStore.open(store)
+
+
+def prepare(
+    paths: Path | str | Sequence[Path | str],
+    store: Path | str | None = None,
+    *,
+    label: str | Sequence[str] = "label",
+    dense: Sequence[str] = (),
+    features: Sequence[str] | Mapping[str, FeatureOptions],
+    split: LogSplitOptions | None = None,
+    overwrite: bool = False,
+    progress: Progress | None = None,
+    **options: Any,
+) -> LogStore:
+    """`prepare_log`, with what files tell by themselves left out. One process does this, before ranks train.
+
+    Args:
+        paths: files, or patterns with * and ?.
+        store: folder to write; None: ``stores/NAME`` after the first file.
+        label: column, or several.
+        dense: columns of dense values.
+        features: columns of ids, single or lists (in Parquet), each with a vocabulary of its own; or the options of
+            each feature by name.
+        split: which samples train, validate and test; None: 80, 10 and 10 percent at random.
+        overwrite: replace an existing store.
+        progress: told how far it is.
+        options: other fields of `windrow.recsys.log.options.LogOptions`, such as ``label_kind``, ``sample_weight``,
+            ``dense_transform``, ``time``, or ``format`` where the name of the file does not tell it.
+
+    Returns:
+        The store, opened.
+
+    Raises:
+        WindrowError: as `prepare_log`.
+    """
+    given = (paths,) if isinstance(paths, Path | str) else paths
+    files = resolve_files(tuple(Path(path).absolute() for path in given))
+    log_format = options.pop("format", "parquet" if files[0].suffix in (".parquet", ".pq") else "csv")
+    if not isinstance(features, Mapping):
+        lists = _list_columns(files[0]) if log_format == "parquet" else frozenset()
+        features = {column: FeatureOptions(multi_hot=column in lists) for column in features}
+    log = LogOptions(
+        paths=tuple(files),
+        format=log_format,
+        label=label if isinstance(label, str) else tuple(label),
+        dense=tuple(dense),
+        features=features,
+        **options,
+    )
+    folder = Path("stores", files[0].name.split(".")[0]) if store is None else Path(store)
+    return prepare_log(folder.absolute(), log, split or LogSplitOptions(), overwrite=overwrite, progress=progress)
+
+
+def _list_columns(path: Path) -> frozenset[str]:
+    from pyarrow import parquet, types
+
+    tests = (types.is_list, types.is_large_list, types.is_fixed_size_list)
+    return frozenset(field.name for field in parquet.read_schema(path) if any(test(field.type) for test in tests))
+
+
+def _columns_of(log: LogOptions, file: Path) -> set[str]:
+    """Columns of a file of samples."""
+    features = replace(log, label=(), sample_weight="", time="", session="")
+    blocks = read_log(log.format, [file], text_types(staged_columns(features, LogSplitOptions())))
+    return set(next(iter(blocks)).columns_in_file)
+
+
+def _check_base(base: LogStore, log: LogOptions) -> None:
+    """Refuse to continue a store whose ids or dense values mean something else."""
+    before = base.log_options(log.paths)
+    if (before.dense, before.dense_transform) != (log.dense, log.dense_transform):
+        raise RecipeError(
+            f"vocabularies_from = {base.path} has dense = {list(before.dense)} with dense_transform = "
+            f'"{before.dense_transform}": the log that continues it needs the same'
+        )
+    for table, features in log.tables().items():
+        if table not in before.tables():
+            continue
+        mine, other = log.features[features[0]], before.features[before.tables()[table][0]]
+        if mine.ids != other.ids or (mine.ids != "vocabulary" and mine.rows != other.rows):
+            raise RecipeError(
+                f'vocabularies_from = {base.path} has table {table!r} with ids = "{other.ids}" and rows = '
+                f'{other.rows}, but the log has "{mine.ids}" and {mine.rows}: give it the same'
+            )
+        known = base.table_rows()[table]
+        if mine.rows is not None and mine.rows < known:
+            raise RecipeError(
+                f"rows = {mine.rows} of table {table!r}: vocabularies_from = {base.path} has {known} already: raise it"
+            )
+
+
+def _check_sections(log: LogOptions, split: LogSplitOptions, *, needs_sessions: str) -> None:
+    if split.by == "time" and not log.time:
+        raise RecipeError('[split] by = "time" needs the column of times: set time in [log]')
+    if needs_sessions and not log.session:
+        raise RecipeError(f"[deduplication] {needs_sessions} = true needs the column of sessions: set session in [log]")
+    if not log.labels:
+        raise RecipeError("label is empty: name the column that is to be learnt")
+    if log.format == "interactions":
+        raise RecipeError('[log] format = "interactions" needs no preparation: training reads such files as they are')
 
 
 @contextlib.contextmanager
@@ -196,12 +341,10 @@ def _failures_explained(store: Path) -> Iterator[None]:
 
 
 def _stage(
-    path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions, report: Progress
+    path: Path, groups: Sequence[Sequence[Path]], log: LogOptions, split: LogSplitOptions, report: Progress
 ) -> tuple[int, bool]:
-    """Read the log and write the staged file; how many rows, and whether they are in order of time."""
-    groups = [resolve_files(log.paths)]
-    if split.by == "files":
-        groups += [resolve_files(split.validation_paths), resolve_files(split.test_paths)]
+    """Read the files of each split and write the staged file; how many rows, and whether they are in order of time."""
+    columns = staged_columns(log, split)
     everything = [file for group in groups for file in group]
     if twice := repeated_files(everything):
         raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
@@ -260,7 +403,7 @@ class SampleMapper:
     Attributes:
         counts: of what was mapped so far, for each feature and split what `COUNTED` names.
         dense_missing: missing values of each dense column.
-        positives: samples of label 1 by split.
+        positives: by split, [L] samples of label 1 of each binary label.
     """
 
     def __init__(
@@ -268,10 +411,10 @@ class SampleMapper:
     ) -> None:
         self._log = log
         self._vocabularies = dict(vocabularies)
-        self._moments = dict(moments)
+        self.moments = dict(moments)
         self.counts: dict[str, dict[str, dict[str, int]]] = {name: {} for name in log.features}
         self.dense_missing = dict.fromkeys(log.dense, 0)
-        self.positives: dict[str, int] = {}
+        self.positives: dict[str, npt.NDArray[np.int64]] = {}
 
     def table_rows(self, feature: str) -> int:
         """Rows of the table that a feature's ids belong to."""
@@ -294,10 +437,16 @@ class SampleMapper:
         import pyarrow as pa
 
         staged = dict(zip(rows.schema.names, rows.columns, strict=True))
-        label = staged["label"]
-        positives = int(np.count_nonzero(label.to_numpy()))
-        self.positives[split] = self.positives.get(split, 0) + positives
-        columns: dict[str, Any] = {LABEL_COLUMN: label}
+        columns: dict[str, Any] = {}
+        if self._log.labels:
+            labels = np.column_stack([staged[f"label.{name}"].to_numpy() for name in self._log.labels])
+            if self._log.label_kind == "binary":
+                self.positives[split] = self.positives.get(split, 0) + np.count_nonzero(labels, axis=0)
+            num_labels = labels.shape[1]
+            flat = pa.array(labels.reshape(-1))
+            columns[LABEL_COLUMN] = flat if num_labels == 1 else pa.FixedSizeListArray.from_arrays(flat, num_labels)
+        if self._log.sample_weight:
+            columns[SAMPLE_WEIGHT_COLUMN] = staged["weight"]
         if self._log.dense:
             columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
         for name, options in self._log.features.items():
@@ -318,7 +467,7 @@ class SampleMapper:
             column = staged[f"dense.{name}"]
             missing = column.is_null().to_numpy(zero_copy_only=False)
             values = column.fill_null(0).to_numpy()
-            moments = self._moments.get(f"dense.{name}", (0.0, 1.0))
+            moments = self.moments.get(name, (0.0, 1.0))
             transformed = _transform_dense(values, self._log.dense_transform, moments)
             matrix[:, place] = np.where(missing, 0, transformed)
             self.dense_missing[name] += column.null_count
@@ -406,19 +555,34 @@ def _map_rows(
     from pyarrow import parquet
 
     done = 0
-    with parquet.ParquetFile(staged) as file:
+    with contextlib.ExitStack() as stack:
+        file = stack.enter_context(parquet.ParquetFile(staged))
+        for writer in writers.values():
+            stack.enter_context(writer)
         for batch in prefetch(file.iter_batches(ROW_GROUP_ROWS)):
             if cuts is None:
                 codes = batch.column("split").to_numpy()
             else:
                 codes = split_by_time(batch.column("time").to_numpy(), cuts)
-            for code, (name, writer) in enumerate(writers.items()):
-                chosen = codes == code
+            for name, writer in writers.items():
+                chosen = codes == SPLITS.index(name)
                 if chosen.any():
                     rows = batch if chosen.all() else batch.filter(pa.array(chosen))
                     writer.write(mapper.map(rows, name))
             done += batch.num_rows
             report(done)
+
+
+def _split_entries(writers: Mapping[SplitName, SplitWriter], mapper: SampleMapper) -> dict[str, SplitEntry]:
+    return {
+        name: SplitEntry(
+            rows=sum(file.rows for file in files),
+            positives=tuple(map(int, mapper.positives.get(name, ()))),
+            files=files,
+        )
+        for name, writer in writers.items()
+        if (files := writer.files())
+    }
 
 
 def _check_splits(entries: Mapping[str, SplitEntry], split: LogSplitOptions) -> None:
@@ -441,8 +605,9 @@ def _write_manifest(
     vocabularies: dict[str, Path],
     *,
     origin: Mapping[str, Any],
-    order: SampleOrder,
-    repeats_left_out: bool,
+    order: SampleOrder = "log",
+    ancestors: tuple[str, ...] = (),
+    repeats_left_out: bool = False,
 ) -> None:
     from pyarrow import parquet
 
@@ -466,6 +631,10 @@ def _write_manifest(
     LogManifest(
         windrow_version=version("windrow"),
         dense=log.dense,
+        labels=log.labels,
+        label_kind=log.label_kind,
+        has_sample_weight=bool(log.sample_weight),
+        moments=mapper.moments,
         dense_missing=mapper.dense_missing,
         has_time=bool(log.time),
         has_session=bool(log.session),
@@ -474,12 +643,13 @@ def _write_manifest(
         vocabularies=described,
         origin=origin,
         order=order,
+        ancestors=ancestors,
         fingerprint=combined_fingerprint(files),
     ).write(folder / MANIFEST_NAME)
 
 
 def _write_vocabularies(
-    folder: Path, staged: StagedLog, log: LogOptions, training: str, report: Progress
+    folder: Path, staged: StagedLog, log: LogOptions, training: str, base: LogStore | None, report: Progress
 ) -> dict[str, Path]:
     """Write the vocabulary of each table that has one; the file of each."""
     tables = {
@@ -491,7 +661,8 @@ def _write_vocabularies(
     for place, (table, features) in enumerate(tables.items()):
         report(f"counting {table}", place / len(tables))
         written[table] = folder / VOCABULARIES / f"{table}.parquet"
-        _check_one_type(staged.file, table, features)
+        before = base.vocabulary_file(table) if base is not None and table in base.vocabulary_tables else None
+        _check_one_type(staged.file, table, features, before)
         rule = log.features[features[0]]
         staged.write_vocabulary(
             written[table],
@@ -499,22 +670,30 @@ def _write_vocabularies(
             training,
             min_count=rule.min_count,
             max_rows=rule.rows,
+            base=before,
         )
     return written
 
 
-def _check_one_type(staged: Path, table: str, features: tuple[str, ...]) -> None:
-    """Features that share a vocabulary have to have values of one type."""
+def _check_one_type(staged: Path, table: str, features: tuple[str, ...], before: Path | None) -> None:
+    """Features that share a vocabulary, and one that it continues, have to have values of one type."""
     from pyarrow import parquet, types
 
     schema = parquet.read_schema(staged)
     kinds = [schema.field(f"id.{name}").type for name in features]
-    found = {str(kind.value_type if types.is_list(kind) else kind) for kind in kinds}
+    kinds = [kind.value_type if types.is_list(kind) else kind for kind in kinds]
+    if before is not None:
+        kinds.append(parquet.read_schema(before).field("value").type)
+    found = set(map(str, kinds))
     if len(found) > 1:
         raise DataError(
             f"features {', '.join(features)} share table {table!r}, but hold {' and '.join(sorted(found))}: give their "
             "columns one type, or the features a table each"
         )
+
+
+def _read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
+    return {table: Vocabulary.of(_read_values(path)) for table, path in files.items()}
 
 
 def _read_values(path: Path) -> Any:

@@ -7,7 +7,7 @@ Criteo's advertising logs, of the Kaggle contest and of the terabyte, are lines 
 libfm's and libsvm's layout is a label and pairs, as in ``-1 204:1 4798:1 5041:0.5``. As columns, two views of the same
 line::
 
-    label   0                                 -1 counts as 0
+    label   0                                 as it stands; where 0 and 1 are expected, -1 is taken for 0 later
     field_0 204, field_1 4798, field_2 5041   indices by position, where every line has as many pairs
     ids     [204, 4798, 5041]                 all indices as one list, and
     values  [1.0, 1.0, 0.5]                   what stands behind the colons
@@ -178,7 +178,6 @@ def _read_libfm(files: Sequence[Path], columns: Mapping[str, TextType]) -> Itera
                 f"{block.file}, line {block.first_line + line}: not understood near {text!r}; expected a label "
                 "and pairs index:value with blanks between them"
             )
-        labels[labels == -1] = 0
         found = {"label": pa.array(labels)} | (_libfm_fields(block, offsets, ids) if by_position else {})
         found |= {IDS_COLUMN: _lists(offsets, ids), VALUES_COLUMN: _lists(offsets, weights)}
         wanted = {name: array for name, array in found.items() if name in columns}

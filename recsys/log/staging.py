@@ -1,7 +1,8 @@
 """The staged log: columns that are needed, conforming, in one Parquet file, and what is asked of it as a whole.
 
     split                      code of the split, where that is known already
-    label, time, session       float32, int64, int64
+    label.NAME, weight         float32
+    time, session              int64
     dense.NAME                 float32, null where missing
     id.NAME, weights.NAME      int64 or string, or lists of these; lists of float32
 
@@ -32,7 +33,10 @@ FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
 
 SPLIT_KEY = "split key"
-TEXT_TYPES: Mapping[ColumnKind, TextType] = {"label": "float64", "number": "float64", "row": "int64"}
+TEXT_TYPES: Mapping[ColumnKind, TextType] = {
+    **dict.fromkeys(("label", "real", "weight", "number"), "float64"),
+    "row": "int64",
+}
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -53,7 +57,10 @@ class StagedColumn:
 
 def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
     """List what is needed of a log, whose split may need a column too."""
-    found = [StagedColumn(name="label", column=log.label, kind="label")]
+    label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
+    found = [StagedColumn(name=f"label.{name}", column=name, kind=label_kind) for name in log.labels]
+    if log.sample_weight:
+        found.append(StagedColumn(name="weight", column=log.sample_weight, kind="weight"))
     if log.time:
         found.append(StagedColumn(name="time", column=log.time, kind="time"))
     if log.session:
@@ -109,6 +116,7 @@ class StagingWriter:
         self._path = path
         self._columns = columns
         self._optional = frozenset(log.optional)
+        self._signed_labels = log.format == "libfm"  # -1 and 1 there.
         self._split = split
         self._writer: Any = None
         self._latest: int | None = None
@@ -159,6 +167,7 @@ class StagingWriter:
 
     def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
         import pyarrow as pa
+        from pyarrow import compute
 
         position = block.batch.schema.get_field_index(use.column)
         if position >= 0:
@@ -173,6 +182,8 @@ class StagingWriter:
                 f"{', '.join(block.columns_in_file)}. Correct the name, or list it under optional if only some "
                 "files have it"
             )
+        if use.kind == "label" and self._signed_labels:
+            array = compute.if_else(compute.equal(array, -1), 0, array)
         column = Column(array, use.column, block, use.separator)
         conforming = conform(column, use.kind)
         if use.kind in ("time", "key"):
@@ -356,7 +367,14 @@ class StagedLog:
         }
 
     def write_vocabulary(
-        self, path: Path, columns: Sequence[tuple[str, bool]], chosen: str, *, min_count: int, max_rows: int | None
+        self,
+        path: Path,
+        columns: Sequence[tuple[str, bool]],
+        chosen: str,
+        *,
+        min_count: int,
+        max_rows: int | None,
+        base: Path | None = None,
     ) -> None:
         """Count the values of a table and write them in the order of their rows.
 
@@ -366,6 +384,7 @@ class StagedLog:
             chosen: condition on the rows that count, in SQL.
             min_count: rarer values are left out.
             max_rows: rows that the table may have; None for any number.
+            base: a vocabulary of earlier samples, whose values come first, in its order and however rare they are now.
         """
         scan = _scan(self.file)
         parts = " UNION ALL ".join(
@@ -374,11 +393,17 @@ class StagedLog:
             for column, is_list in columns
         )
         limit = "" if max_rows is None else f"LIMIT {max_rows - FIRST_VALUE_ROW}"
+        counted = f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value"
+        values = f"SELECT value, count FROM ({counted}) WHERE count >= {min_count} ORDER BY count DESC, value"
+        if base is not None:
+            values = (
+                f"SELECT value, coalesce(count, 0) AS count FROM ({counted}) FULL JOIN "
+                f"(SELECT id, value FROM {_scan(base)}) USING (value) WHERE id IS NOT NULL OR count >= {min_count} "
+                "ORDER BY id NULLS LAST, count DESC, value"
+            )
         self._database.execute(
-            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ("
-            f"SELECT value, count(*) AS count FROM ({parts}) WHERE value IS NOT NULL GROUP BY value "
-            f"HAVING count >= {min_count} ORDER BY count DESC, value {limit})) TO {sql_text(path)} "
-            "(FORMAT parquet, COMPRESSION zstd)"
+            f"COPY (SELECT row_number() OVER () - 1 + {FIRST_VALUE_ROW} AS id, value, count FROM ({values} {limit})) "
+            f"TO {sql_text(path)} (FORMAT parquet, COMPRESSION zstd)"
         )
 
     def _reorder(self, order: str) -> None:

@@ -7,7 +7,8 @@
 
 Columns of the samples::
 
-    label             float32                  0 or 1
+    label             float32                  0 or 1, or a real number; fixed_size_list<float> of several labels
+    sample_weight     float32                  weight of the sample; not there where there are none
     dense             fixed_size_list<float>   the dense values, transformed; not there where there are none
     NAME              int64                    id of a feature with one value per sample
     NAME              list<int64>              ids of a multi-hot feature
@@ -20,18 +21,23 @@ Columns of the samples::
 import hashlib
 import json
 from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from itertools import repeat
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Literal, Self, get_args
 
+import numpy as np
+
 from windrow.comm.errors import StoreError
 from windrow.partition.manifest import checksum, read_document, write_document
 from windrow.recsys.batches.arrow_columns import leave_out_repeats
+from windrow.recsys.log.options import FeatureOptions, LabelKind, LogOptions
 from windrow.recsys.log.shard_writer import ShardWriter
 
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
+
+    from windrow.recsys.tables.options import EmbeddingBagConfig
 
 __all__ = [
     "CURE",
@@ -40,6 +46,7 @@ __all__ = [
     "LABEL_COLUMN",
     "MANIFEST_NAME",
     "ROW_GROUP_ROWS",
+    "SAMPLE_WEIGHT_COLUMN",
     "SESSION_COLUMN",
     "TIME_COLUMN",
     "VOCABULARIES",
@@ -115,8 +122,8 @@ class SplitEntry:
 
     rows: int
     """Samples."""
-    positives: int
-    """Samples of label 1."""
+    positives: tuple[int, ...]
+    """Samples of label 1, of each binary label; empty where labels are real numbers."""
     files: tuple[StoreFile, ...]
     """Files, whose samples follow one another."""
 
@@ -129,6 +136,12 @@ class LogManifest:
     """Version of windrow that wrote it."""
     dense: tuple[str, ...]
     """Names of the dense values, in the order of the column ``dense``."""
+    labels: tuple[str, ...] = ("label",)
+    """Names of the labels."""
+    label_kind: LabelKind = "binary"
+    """What they are."""
+    has_sample_weight: bool = False
+    """Whether there is a column ``sample_weight``."""
     dense_missing: Mapping[str, int]
     """Missing values of each, over all splits."""
     has_time: bool
@@ -141,10 +154,14 @@ class LogManifest:
     """Splits by name; those without samples are left out."""
     vocabularies: tuple[StoreFile, ...]
     """Files of the vocabularies, one for each table that has one."""
+    moments: Mapping[str, tuple[float, float]] = field(default_factory=dict)
+    """Mean and deviation by which dense columns were made standard."""
     origin: Mapping[str, Any]
     """The settings that it was made with."""
     fingerprint: str
     """SHA-256 over the mapped samples and their vocabularies: equal only for equal data and mapping."""
+    ancestors: tuple[str, ...] = ()
+    """Fingerprints of the stores whose vocabularies it continues, the latest first."""
     order: SampleOrder = "log"
     """In which order the samples of a split are; manifests written before there was a choice do not say."""
 
@@ -163,14 +180,21 @@ class LogManifest:
         try:
             features = tuple(FeatureEntry(**entry) for entry in document.pop("features"))
             splits = {
-                name: SplitEntry(**{**entry, "files": _files(entry["files"])})
+                name: SplitEntry(
+                    rows=entry["rows"],
+                    # One number in stores from before there were several labels.
+                    positives=tuple(np.atleast_1d(entry["positives"]).tolist()),
+                    files=_files(entry["files"]),
+                )
                 for name, entry in document.pop("splits").items()
             }
             vocabularies = _files(document.pop("vocabularies"))
-            dense = tuple(document.pop("dense"))
+            for name, default in (("dense", ()), ("labels", ("label",)), ("ancestors", ())):
+                document[name] = tuple(document.get(name, default))
+            document["moments"] = {name: tuple(pair) for name, pair in document.get("moments", {}).items()}
             if document.get("order", "log") not in get_args(SampleOrder):
                 raise StoreError(f"{path} has samples in order {document['order']!r}, which is unknown: {CURE}")
-            return cls(features=features, splits=splits, vocabularies=vocabularies, dense=dense, **document)
+            return cls(features=features, splits=splits, vocabularies=vocabularies, **document)
         except (AttributeError, KeyError, TypeError) as error:
             raise StoreError(f"{path} lacks a field or has one too many ({error}): {CURE}") from error
 
@@ -198,6 +222,7 @@ def _files(entries: Any) -> tuple[StoreFile, ...]:
 
 
 LABEL_COLUMN = "label"
+SAMPLE_WEIGHT_COLUMN = "sample_weight"
 DENSE_COLUMN = "dense"
 TIME_COLUMN = "time"
 SESSION_COLUMN = "session"
@@ -214,17 +239,17 @@ class LogSplit:
     """train, validation or test."""
     rows: int
     """Samples."""
-    positives: int
-    """Samples of label 1."""
+    positives: tuple[int, ...]
+    """Samples of label 1, of each binary label; empty where labels are real numbers."""
     files: tuple[Path, ...]
     """Parquet files, whose samples follow one another."""
     file_rows: tuple[int, ...]
     """Samples of each file."""
 
     @property
-    def base_rate(self) -> float:
-        """Share of samples of label 1; 0 where there are none."""
-        return self.positives / self.rows if self.rows else 0.0
+    def base_rates(self) -> tuple[float, ...]:
+        """Share of samples of label 1, of each binary label; 0 where there are no samples."""
+        return tuple(count / self.rows if self.rows else 0.0 for count in self.positives)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -259,6 +284,16 @@ class LogStore:
     def dense(self) -> tuple[str, ...]:
         """Names of the dense values."""
         return self.manifest.dense
+
+    @property
+    def num_dense(self) -> int:
+        """Number of dense values."""
+        return len(self.manifest.dense)
+
+    @property
+    def labels(self) -> tuple[str, ...]:
+        """Names of the labels."""
+        return self.manifest.labels
 
     @property
     def features(self) -> tuple[FeatureEntry, ...]:
@@ -313,10 +348,51 @@ class LogStore:
         """
         from pyarrow import parquet
 
-        file = self.path / VOCABULARIES / f"{table}.parquet"
-        if not file.is_file():
+        if table not in self.vocabulary_tables:
             raise StoreError(f'{self.path} has no vocabulary of {table!r}: only tables of ids = "vocabulary" do')
-        return parquet.read_table(file)
+        return parquet.read_table(self.vocabulary_file(table))
+
+    @property
+    def vocabulary_tables(self) -> tuple[str, ...]:
+        """Tables that have a vocabulary."""
+        return tuple(Path(file.name).stem for file in self.manifest.vocabularies)
+
+    def vocabulary_file(self, table: str) -> Path:
+        """Where the vocabulary of a table is; see `vocabulary`."""
+        return self.path / VOCABULARIES / f"{table}.parquet"
+
+    def log_options(self, paths: tuple[Path, ...]) -> LogOptions:
+        """The rules by which its samples were mapped, for other files of the same kind.
+
+        Raises:
+            StoreError: they are those of another version.
+        """
+        try:
+            rules = dict(self.manifest.origin["log"])
+            features = {name: FeatureOptions(**options) for name, options in rules.pop("features").items()}
+            label = rules.pop("label")
+            for name in ("dense", "optional"):
+                rules[name] = tuple(rules[name])
+            rules |= {"paths": paths, "vocabularies_from": None}
+            return LogOptions(features=features, label=label if isinstance(label, str) else tuple(label), **rules)
+        except (KeyError, TypeError) as error:
+            raise StoreError(f"{self.path} was prepared by another version of windrow ({error}): {CURE}") from error
+
+    def tables(self, *, dim: int) -> "list[EmbeddingBagConfig]":
+        """Configurations of the tables of all features, to make an `EmbeddingBagCollection` of.
+
+        Args:
+            dim: columns of each.
+        """
+        from windrow.recsys.tables.options import EmbeddingBagConfig
+
+        features: dict[str, list[str]] = {}
+        for feature in self.features:
+            features.setdefault(feature.table, []).append(feature.name)
+        return [
+            EmbeddingBagConfig(name=table, num_embeddings=rows, embedding_dim=dim, feature_names=features[table])
+            for table, rows in self.table_rows().items()
+        ]
 
     def verify(self) -> None:
         """Read every file and compare its checksum.

@@ -7,6 +7,7 @@ import torch
 from windrow.comm.errors import RecipeError
 from windrow.comm.random import Stream, stream_key
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
+from windrow.recsys.log.options import LabelKind
 from windrow.recsys.models.attention import AttentionPooling
 from windrow.recsys.models.click_models import DCN, DLRM, ClickModel
 from windrow.recsys.models.options import ModelOptions
@@ -22,6 +23,8 @@ def build_model(
     num_dense: int,
     pooled_dims: Mapping[str, int],
     sequence_dims: Mapping[str, int] | None = None,
+    num_labels: int = 1,
+    label_kind: LabelKind = "binary",
     seed: int,
     deduplication: DeduplicationOptions | None = None,
 ) -> ClickModel:
@@ -32,6 +35,8 @@ def build_model(
         num_dense: dense columns of the log.
         pooled_dims: pooled feature -> columns of its embedding, in the order in which they come.
         sequence_dims: sequence feature -> columns of its items' embeddings; None for no such features.
+        num_labels: labels of a sample: outputs of the model.
+        label_kind: what they are.
         seed: the run's seed.
         deduplication: whether work is shared by samples that share rows, and how lists are expanded; it changes
             neither weights nor, but for rounding, results. None: all of it is on.
@@ -56,13 +61,25 @@ def build_model(
     generator = torch.Generator().manual_seed(stream_key(seed, Stream.INITIALISE) & (2**63 - 1))
     dims = {**pooled_dims, **sequence_dims}
     kind = DLRM if options.kind == "dlrm" else DCN
-    model: ClickModel = kind(options, num_dense=num_dense, pooled_dims=dims, generator=generator)
+    model: ClickModel = kind(options, num_dense=num_dense, pooled_dims=dims, num_labels=num_labels, generator=generator)
     if options.feature_mlp:
         model = FeatureMLPModel(
             model, dims, hidden=options.feature_mlp, deduplication=deduplication, generator=generator
         )
-    if not options.sequences:
-        return model
+    if options.sequences:
+        model = _with_sequences(model, options, pooled_dims, sequence_dims, deduplication, generator)
+    model.label_kind = label_kind
+    return model
+
+
+def _with_sequences(
+    model: ClickModel,
+    options: ModelOptions,
+    pooled_dims: Mapping[str, int],
+    sequence_dims: Mapping[str, int],
+    deduplication: DeduplicationOptions | None,
+    generator: torch.Generator,
+) -> SequenceModel:
     if options.sequence_query is not None:
         _check_query(options.sequence_query, pooled_dims, sequence_dims)
     towers = {

@@ -19,26 +19,57 @@ from torch.autograd.function import once_differentiable
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.embeddings import Embeddings
+from windrow.recsys.log.options import LabelKind
 from windrow.recsys.models.interaction_kernels import multiply_pairs, multiply_pairs_backward
 from windrow.recsys.models.options import ModelOptions
 from windrow.training.dense import make_linear
 from windrow.training.dropout import DropoutContext
 
-__all__ = ["DCN", "DLRM", "MLP", "ClickModel"]
+__all__ = ["DCN", "DLRM", "MLP", "ClickModel", "label_loss"]
+
+
+def label_loss(outputs: Tensor, labels: Tensor, weights: Tensor | None = None, *, kind: LabelKind = "binary") -> Tensor:
+    """The sum over samples of the losses of all their labels.
+
+    Args:
+        outputs: as many as labels, one for each: logits of binary labels, predictions of real ones.
+        labels: [B], or [B, L] of several labels.
+        weights: [B], what each sample's loss is multiplied by; None: 1.
+        kind: binary: binary cross entropy; real: squared error.
+
+    Returns:
+        Scalar, differentiable in `outputs`; 0 for no samples.
+
+    Raises:
+        RecipeError: there are not as many outputs as labels.
+    """
+    if outputs.numel() != labels.numel() or len(outputs) != len(labels):
+        raise RecipeError(
+            f"the model gives outputs of shape {list(outputs.shape)} for labels of shape {list(labels.shape)}: give "
+            "one for each label, or a loss of your own"
+        )
+    outputs = outputs.reshape(labels.shape)
+    reduction = "sum" if weights is None else "none"
+    loss = F.binary_cross_entropy_with_logits if kind == "binary" else F.mse_loss
+    found = loss(outputs, labels, reduction=reduction)
+    return found if weights is None else (found.flatten(1).sum(1) if found.dim() > 1 else found) @ weights
 
 
 class ClickModel(nn.Module, ABC):
-    """From dense values and embeddings to one logit for each sample; tables live elsewhere, see `Recommender`.
+    """From dense values and embeddings to a logit for each label of a sample; tables are elsewhere, see `Recommender`.
 
     The two halves let the dense work run while embeddings are on the wire::
 
         dense [B, D] --begin--> begun --+
                                         +--finish--> logits [B]
-        embeddings of B samples --------+
+        embeddings of B samples --------+                        [B, L] where samples have several labels
 
     Both work sample by sample, so that logits do not depend on who else is in the batch, and both take a batch
     without samples, whose backward pass gives gradients of zero.
     """
+
+    label_kind: LabelKind = "binary"
+    """What it learns: real labels are predicted as they are, without a sigmoid."""
 
     @abstractmethod
     def begin(self, dense: Tensor) -> Tensor:
@@ -62,7 +93,7 @@ class ClickModel(nn.Module, ABC):
             context: what dropout's choices depend on, with the B numbers of the samples; None: nothing is dropped.
 
         Returns:
-            [B]; sigmoid makes them probabilities of a click.
+            [B], [B, L] for several labels; sigmoid makes them probabilities of a click.
         """
 
     def forward(self, dense: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
@@ -70,16 +101,16 @@ class ClickModel(nn.Module, ABC):
         return self.finish(self.begin(dense), embeddings, context)
 
     def loss_sum(self, logits: Tensor, batch: Batch) -> Tensor:
-        """Add up the binary cross entropy over this rank's samples; ranks' sums add up.
+        """Add up `label_loss` over this rank's samples; ranks' sums add up.
 
         Args:
-            logits: [B], from `finish`.
+            logits: from `finish`.
             batch: with the labels.
 
         Returns:
             Scalar, differentiable in `logits`, to be divided by the global batch size; 0 for no samples.
         """
-        return F.binary_cross_entropy_with_logits(logits, batch.labels, reduction="sum")
+        return label_loss(logits, batch.labels, batch.weights, kind=self.label_kind)
 
 
 class MLP(nn.Module):
@@ -122,6 +153,7 @@ class DLRM(ClickModel):
         options: `bottom`, `top`, `embeddings_in_top` and `dropout` are read.
         num_dense: D.
         pooled_dims: feature -> columns, in the order of the pooled embeddings; all equal.
+        num_labels: L, outputs of a sample.
         generator: where the weights come from; it moves on.
 
     Raises:
@@ -129,7 +161,13 @@ class DLRM(ClickModel):
     """
 
     def __init__(
-        self, options: ModelOptions, *, num_dense: int, pooled_dims: Mapping[str, int], generator: torch.Generator
+        self,
+        options: ModelOptions,
+        *,
+        num_dense: int,
+        pooled_dims: Mapping[str, int],
+        num_labels: int = 1,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         self._dim = _common_dim(pooled_dims)
@@ -145,7 +183,7 @@ class DLRM(ClickModel):
                 "multiply: set model.embeddings_in_top = true or name more features"
             )
         self.top = MLP([width, *options.top], dropout=options.dropout, generator=generator)
-        self.logit = make_linear(self.top.out_features, 1, generator=generator)
+        self.logit = make_linear(self.top.out_features, num_labels, generator=generator)
 
     def begin(self, dense: Tensor) -> Tensor:
         """Run the bottom MLP: [B, D] -> [B, d]; [B, 0] where there are no dense columns."""
@@ -163,7 +201,12 @@ class DLRM(ClickModel):
         kept = vectors if self._embeddings_in_top else begun
         hidden = self.top(torch.cat([kept, dots], 1), context)
         logits: Tensor = self.logit(hidden)
-        return logits.view(rows)
+        return _of_labels(logits)
+
+
+def _of_labels(logits: Tensor) -> Tensor:
+    """[B, L] -> [B] where there is one label."""
+    return logits.squeeze(1) if logits.shape[1] == 1 else logits
 
 
 def _common_dim(pooled_dims: Mapping[str, int]) -> int:
@@ -256,6 +299,7 @@ class DCN(ClickModel):
         options: `structure`, `cross_layers`, `low_rank`, `deep` and `dropout` are read.
         num_dense: D.
         pooled_dims: feature -> columns, in the order of the pooled embeddings.
+        num_labels: L, outputs of a sample.
         generator: where the weights come from; it moves on.
 
     Raises:
@@ -263,7 +307,13 @@ class DCN(ClickModel):
     """
 
     def __init__(
-        self, options: ModelOptions, *, num_dense: int, pooled_dims: Mapping[str, int], generator: torch.Generator
+        self,
+        options: ModelOptions,
+        *,
+        num_dense: int,
+        pooled_dims: Mapping[str, int],
+        num_labels: int = 1,
+        generator: torch.Generator,
     ) -> None:
         super().__init__()
         width = num_dense + sum(pooled_dims.values())
@@ -273,7 +323,7 @@ class DCN(ClickModel):
         self.cross = CrossNetwork(width, options.cross_layers, low_rank=options.low_rank, generator=generator)
         self.deep = MLP([width, *options.deep], dropout=options.dropout, generator=generator)
         last = self.deep.out_features + (width if self._is_parallel else 0)
-        self.logit = make_linear(last, 1, generator=generator)
+        self.logit = make_linear(last, num_labels, generator=generator)
 
     def begin(self, dense: Tensor) -> Tensor:
         """Give the dense values back: all work needs the embeddings."""
@@ -287,7 +337,7 @@ class DCN(ClickModel):
         deep = self.deep(x0 if self._is_parallel else crossed, context)
         hidden = torch.cat([crossed, deep], 1) if self._is_parallel else deep
         logits: Tensor = self.logit(hidden)
-        return logits.view(len(pooled))
+        return _of_labels(logits)
 
 
 class CrossNetwork(nn.Module):

@@ -14,9 +14,9 @@ from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_rank
 from windrow.comm.loopback import Loopback
 from windrow.comm.random import hash_ids
-from windrow.launch.recommendation_job import click_parts
+from windrow.launch.recommendation_job import recommendation
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.launch.training import train
+from windrow.launch.training import make_trainer, train
 from windrow.recsys.log.prepare import prepare_log
 from windrow.recsys.log.store import LogStore
 from windrow.training.checkpoint import load_best, load_latest, tables_folder
@@ -230,10 +230,10 @@ def test_sequences_have_tables_of_their_own(tmp_path: Path, click_recipe: Callab
         model={"top": [8], "sequences": ["past"], "sequence_query": "item"},
     )
     prepare_log(recipe.store, recipe.log, recipe.split)
-    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
-    stored = [(piece.name, piece.num_rows) for table in parts.recommender.local_tables() for piece in table.members]
-    assert stored == [("item", 50), ("item_sequence", 50)]
-    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        parts = [part.piece for table in trainer.task.local_tables() or () for part in table.state()]
+        assert {(piece.name, piece.num_rows) for piece in parts} == {("item", 50), ("item_sequence", 50)}
+        assert set(trainer.evaluate()) == {"validation", "test"}
 
 
 def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]) -> None:
@@ -246,8 +246,8 @@ def test_tables_of_different_dims(tmp_path: Path, click_recipe: Callable[..., Re
     recipe = click_recipe(tmp_path, log={"dense": [], "features": features}, tables=tables, model={"top": [8]})
     prepare_log(recipe.store, recipe.log, recipe.split)
     with pytest.raises(RecipeError, match="'item' has 8 columns and 'user' 4: give their tables the same dim"):
-        click_parts(Loopback.single(), recipe, torch.device("cpu"))
+        recommendation(Loopback.single(), recipe, torch.device("cpu"))
     settings = recipe.settings() | {"model": {"kind": "dcn", "deep": [8]}}
     recipe = make_recommendation_recipe(settings, source="r.toml", base=tmp_path)
-    parts = click_parts(Loopback.single(), recipe, torch.device("cpu"))
-    assert set(parts.evaluator.evaluate()) == {"validation", "test"}
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        assert set(trainer.evaluate()) == {"validation", "test"}

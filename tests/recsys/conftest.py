@@ -73,7 +73,7 @@ def write_log(
         has_time=False,
         has_session="session" in columns,
         features=features,
-        splits={"train": SplitEntry(rows=len(table), positives=0, files=tuple(files))},
+        splits={"train": SplitEntry(rows=len(table), positives=(0,), files=tuple(files))},
         vocabularies=(),
         origin={},
         fingerprint="",

@@ -54,7 +54,10 @@ def log(tmp_path_factory: pytest.TempPathFactory, prepare_clicks: Callable[[Path
 
 def train(world: World, log: recsys.LogStore, **options: Any) -> tuple[list[float], dict[str, dict[str, float]]]:
     task = recsys.ClickTask(
-        log, loss=nn.functional.binary_cross_entropy_with_logits, metrics={"area": area}, evaluation_batch_size=100
+        log,
+        loss=nn.functional.binary_cross_entropy_with_logits,
+        metrics={"area": area},
+        evaluation=recsys.RecommendationEvaluationOptions(batch_size=100),
     )
     settings = {"epochs": 4, "batch_size": 48, "learning_rate": 0.01, "lanes": 4} | options
     with wr.Trainer(world, OwnNet(world), task, **settings) as trainer:
@@ -72,7 +75,9 @@ def test_a_model_of_ones_own_learns_the_same_on_any_world(spmd: Any, log: recsys
 
 def test_predictions_stand_in_the_order_of_the_log(spmd: Any, log: recsys.LogStore) -> None:
     def body(world: World) -> tuple[Tensor, float]:
-        task = recsys.ClickTask(log, metrics={"area": area}, evaluation_batch_size=32)
+        task = recsys.ClickTask(
+            log, metrics={"area": area}, evaluation=recsys.RecommendationEvaluationOptions(batch_size=32)
+        )
         with wr.Trainer(world, OwnNet(world), task, epochs=1, batch_size=48, lanes=4) as trainer:
             trainer.train_epoch(0)
             return trainer.predict("validation"), trainer.evaluate("validation")["validation"]["area"]

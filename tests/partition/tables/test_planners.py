@@ -152,7 +152,7 @@ def test_ones_own_planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
 @pytest.mark.parametrize(
     ("changes", "message"),
     [
-        ({"planner": "best"}, 'planner = "best": expected one of round_robin, greedy_size'),
+        ({"planner": "best"}, 'planner = "best": expected one of round_robin, greedy, greedy_size'),
         ({"planner": "no_module:f"}, ":f\": No module named 'no_module': name a function"),
         ({"planner": "math:best"}, "module 'math' has no attribute 'best'"),
         ({"rank_memory_bytes": -1}, "rank_memory_bytes = -1: expected 0 or more"),

@@ -78,7 +78,7 @@ def test_a_log_split_by_time(tmp_path_factory: pytest.TempPathFactory, files: li
             for label, time, word, file in rows
         ]
         assert store.split(name).rows == len(rows)
-        assert store.split(name).positives == sum(row[0] for row in rows)
+        assert store.split(name).positives == (sum(row[0] for row in rows),)
         assert store.features[0].counts[name]["missing"] == sum(not row[2] for row in rows)
     assert store.splits == ("train", "test")
     assert store.table_rows() == {"word": 2 + len(rows_of), "file": 2 + len(names_of)}

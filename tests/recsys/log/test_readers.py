@@ -115,7 +115,7 @@ def test_libfm_rows_are_those_of_frappe(shared_data: Path, monkeypatch: pytest.M
             label, *pairs = line.split()
             ids = [int(pair.split(":")[0]) for pair in pairs]
             values = [float(pair.split(":")[1]) for pair in pairs]
-            row = {"label": float(max(int(label), 0)), "field_0": ids[0], "field_9": ids[9]}
+            row = {"label": float(label), "field_0": ids[0], "field_9": ids[9]}
             expected.append(row | {"ids": ids, "values": values})
     assert rows_of("libfm", path, ["label", "field_0", "field_9", "ids", "values"]) == expected
 
@@ -125,7 +125,7 @@ def test_libfm_lists_of_any_length(tmp_path: Path) -> None:
     path.write_text("1 3:0.5 7:-2\n0\n-1 5:1e-1 \r\n")
     (block,) = blocks_of("libfm", path, ["label", "ids", "values"])
     assert block.batch.to_pydict() == {
-        "label": [1.0, 0.0, 0.0],
+        "label": [1.0, 0.0, -1.0],
         "ids": [[3, 7], [], [5]],
         "values": [[0.5, -2.0], [], [pytest.approx(0.1)]],
     }

@@ -84,7 +84,7 @@ def test_samples_and_counts(batches: list[list[tuple[Any, ...]]]) -> None:
             "ids": sum(map(len, lists)),
         },
     }
-    assert mapper.positives == {"train": sum(row[0] == 1 for row in rows)}
+    assert mapper.positives == {"train": [sum(row[0] == 1 for row in rows)]}
     assert mapper.dense_missing == {
         name: [row[1][place] for row in rows].count(None) for place, name in enumerate("xy")
     }
@@ -99,7 +99,7 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
     weights = [None if values is None else [float(place) for place in range(len(values))] for values in lists]
     return pa.RecordBatch.from_pydict(
         {
-            "label": pa.array(labels, pa.float32()),
+            "label.label": pa.array(labels, pa.float32()),
             "time": pa.array([7] * len(rows)),
             "dense.x": pa.array([pair[0] for pair in dense], pa.float32()),
             "dense.y": pa.array([pair[1] for pair in dense], pa.float32()),
@@ -115,8 +115,8 @@ def staged(rows: list[tuple[Any, ...]]) -> pa.RecordBatch:
 @pytest.mark.parametrize(("transform", "expected"), [("none", [-2.0, 0.0, 3.0]), ("standard", [-1.5, -0.5, 1.0])])
 def test_other_transforms(transform: Any, expected: list[float]) -> None:
     log = LogOptions(paths=(Path("a"),), format="csv", dense=("x",), dense_transform=transform)
-    columns = {"label": [0.0] * 4, "dense.x": [-2.0, 0.0, 3.0, None]}
+    columns = {"label.label": [0.0] * 4, "dense.x": [-2.0, 0.0, 3.0, None]}
     rows = pa.RecordBatch.from_pydict({name: pa.array(column, pa.float32()) for name, column in columns.items()})
-    found = SampleMapper(log, {}, {"dense.x": (1.0, 2.0)}).map(rows, "train")["dense"]
+    found = SampleMapper(log, {}, {"x": (1.0, 2.0)}).map(rows, "train")["dense"]
     assert found.to_pylist() == [[value] for value in [*expected, 0.0]]
     assert found.type == pa.list_(pa.float32(), 1)

@@ -59,7 +59,7 @@ def test_what_a_store_says(store: LogStore) -> None:
     assert [feature.name for feature in opened.features] == ["a", "b"]
     assert opened.table_rows() == {"a": 4, "t": 9}
     split = opened.split("train")
-    assert (split.rows, split.positives, split.base_rate) == (4, 2, 0.5)
+    assert (split.rows, split.positives, split.base_rates) == (4, (2,), (0.5,))
     assert split.files == (store.path / PART,)
     assert split.file_rows == (4,)
     assert opened.vocabulary("a").to_pylist() == [
@@ -116,7 +116,7 @@ MANIFEST = LogManifest(
             counts={"train": {"missing": 1, "unseen": 0, "truncated": 0, "ids": 6}},
         ),
     ),
-    splits={"train": SplitEntry(rows=4, positives=1, files=(FILE,))},
+    splits={"train": SplitEntry(rows=4, positives=(1,), files=(FILE,))},
     vocabularies=(WORDS,),
     origin={"log": {"format": "csv"}},
     fingerprint="ef",

@@ -1,0 +1,64 @@
+"""``windrow evaluate``: the figures of a trained model, on its own splits or on new samples."""
+
+import argparse
+from pathlib import Path
+
+from windrow.comm.connect import ending_all_ranks
+from windrow.comm.launcher import launched_rank
+from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand, write_json
+from windrow.training.run_folder import open_run_folder
+
+__all__ = ["add_parser", "run"]
+
+EXAMPLES = """\
+examples:
+  mpirun -n 2 windrow evaluate runs/tolokers-1
+  mpirun -n 2 windrow evaluate runs/open_bandit-1 --log today.csv --json figures.json
+"""
+
+
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
+        "evaluate",
+        run,
+        help="measure the model of a run",
+        description="Measure the model of a run on the splits that training measures, or a model of clicks on labelled "
+        "samples that came later. Start as many processes as you like for a log, and one for each part of a graph.",
+        epilog=EXAMPLES,
+    )
+    parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
+    parser.add_argument(
+        "--log",
+        type=Path,
+        action="append",
+        default=[],
+        dest="files",
+        metavar="FILE",
+        help="samples in the log's format",
+    )
+    parser.add_argument("--json", type=Path, metavar="FILE", help="also write the figures as JSON")
+    add_checkpoint(parser)
+    add_overrides(parser, example="evaluation.batch_size=8192")
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
+    with ending_all_ranks():
+        folder = open_run_folder(arguments.run_folder)
+        from windrow.launch.log_prediction import evaluate
+        from windrow.launch.recipe import load_any_recipe
+        from windrow.training.terminal import table
+
+        recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+    figures = evaluate(recipe, folder, checkpoint=arguments.checkpoint, files=arguments.files)
+    if launched_rank() == 0:
+        measured = [
+            {"split": split, "metric": name, "value": value}
+            for split, found in figures.items()
+            for name, value in found.items()
+        ]
+        print(table(measured), flush=True)
+        write_json(arguments.json, figures)
+    return 0

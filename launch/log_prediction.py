@@ -1,0 +1,167 @@
+"""What the model of a run says about samples of a log, by all ranks together, and what that is worth.
+
+rank 0        maps files of samples that came after training, by the rules and vocabularies of the run's store
+every rank    outputs of its share of the samples
+rank 0        writes them as Parquet, in the order of the log, whole or not at all::
+
+    row: int64    click: float    buy: float       one row per sample: of each label the probability of a 1,
+    0             0.91            0.12             or the value where labels are real numbers
+"""
+
+import contextlib
+import json
+import shutil
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import torch
+
+from windrow.comm.connect import ending_all_ranks
+from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.launcher import launched_rank
+from windrow.launch.rank_process import joined_job
+from windrow.launch.recipe import AnyRecipe
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.training import make_trainer
+from windrow.partition.atomic_writes import open_atomically
+from windrow.recsys.log.prepare import prepare_rows
+from windrow.recsys.log.store import LogStore
+from windrow.recsys.task import ClickTask
+from windrow.training.checkpoint import WhichCheckpoint
+from windrow.training.run_folder import RunFolder
+from windrow.training.terminal import StageProgress, make_progress
+
+__all__ = ["LogPrediction", "evaluate", "predict_log"]
+
+CHUNK_ROWS = 1 << 20
+"""Rows of a row group, the size that Parquet's readers are made for."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class LogPrediction:
+    """What was predicted."""
+
+    out: Path
+    """The file."""
+    num_samples: int
+    """Rows of it."""
+    epoch: int
+    """Epochs that the model had been trained for."""
+
+
+def predict_log(
+    recipe: RecommendationRecipe,
+    run_folder: RunFolder,
+    *,
+    out: Path,
+    checkpoint: WhichCheckpoint = "best",
+    split: str = "test",
+    files: Sequence[Path] = (),
+) -> LogPrediction:
+    """Write the predictions for samples. Collective: every process that the launcher started calls it.
+
+    Args:
+        recipe: of the run; must agree, as everything else.
+        run_folder: of the run.
+        out: Parquet file to write, or to replace.
+        checkpoint: whose weights.
+        split: of the run's log.
+        files: instead: files or patterns of samples that came later, in the log's own format; labels may be absent.
+
+    Raises:
+        RecipeError: the run is of a model that does not predict labels.
+        StoreError: store or checkpoint are missing, damaged, or do not belong together; or the file cannot be written.
+        DataError: samples do not fit.
+
+    Memory: all predictions, on every rank.
+    """
+    with (
+        _new_samples(recipe, files, out) as rows,
+        joined_job(recipe.run) as (world, device),
+        make_trainer(world, recipe, device) as trainer,
+    ):
+        epoch = trainer.load_weights(run_folder.path, checkpoint).header.epoch
+        store = LogStore.open(recipe.store)
+        predicted = _click_task(trainer.task).predict(split if rows is None else LogStore.open(rows))
+        if store.manifest.label_kind == "binary":
+            predicted = predicted.sigmoid()
+        if world.rank == 0:
+            about = {"run": recipe.name, "epoch": epoch, "split": None if files else split}
+            _write(out, store.labels, predicted.reshape(len(predicted), -1), json.dumps(about))
+        world.barrier(stage="predictions")
+    return LogPrediction(out=out, num_samples=len(predicted), epoch=epoch)
+
+
+def evaluate(
+    recipe: AnyRecipe, run_folder: RunFolder, *, checkpoint: WhichCheckpoint = "best", files: Sequence[Path] = ()
+) -> dict[str, dict[str, float]]:
+    """Measure the model of a run as training does. Collective: every process that the launcher started calls it.
+
+    Args:
+        recipe: of the run, on a graph or on a log; must agree, as everything else.
+        run_folder: of the run.
+        checkpoint: whose weights.
+        files: of labelled samples that came later, for a log; none: the splits that training measures.
+
+    Returns:
+        For each split its figures by name; those of `files` as "test". The same on every rank.
+
+    Raises:
+        WindrowError: as of `predict_log`, and where samples have no labels.
+    """
+    with (
+        _new_samples(recipe, files, run_folder.path / "evaluated") as rows,
+        joined_job(recipe.run) as (world, device),
+        make_trainer(world, recipe, device) as trainer,
+    ):
+        trainer.load_weights(run_folder.path, checkpoint)
+        if rows is None:
+            return trainer.evaluate()
+        return _click_task(trainer.task).evaluate_on(LogStore.open(rows))
+
+
+def _click_task(task: object) -> ClickTask:
+    if not isinstance(task, ClickTask):
+        raise RecipeError("the run recommends items and does not predict labels: see windrow recommend")
+    return task
+
+
+@contextlib.contextmanager
+def _new_samples(recipe: AnyRecipe, files: Sequence[Path], beside: Path) -> Iterator[Path | None]:
+    """Map samples to a store beside a file, by rank 0, which the others wait for; None without files."""
+    if not files:
+        yield None
+        return
+    folder = beside.absolute().with_name(f".{beside.name}.samples")
+    is_first = launched_rank() == 0
+    with ending_all_ranks():
+        if not isinstance(recipe, RecommendationRecipe) or recipe.log.format == "interactions":
+            raise RecipeError("--log is for the run of a model of clicks: leave it out")
+        if is_first:
+            with make_progress(rank=0) as progress:
+                like = LogStore.open(recipe.store)
+                report = StageProgress(progress).report
+                prepare_rows(folder, [file.absolute() for file in files], like, overwrite=True, progress=report)
+                progress.finish()
+    try:
+        yield folder
+    finally:
+        if is_first:
+            shutil.rmtree(folder, ignore_errors=True)
+
+
+def _write(path: Path, labels: Sequence[str], values: torch.Tensor, about: str) -> None:
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    kinds = [pa.field("row", pa.int64()), *(pa.field(label, pa.float32()) for label in labels)]
+    schema = pa.schema(kinds, metadata={"windrow": about})
+    try:
+        with open_atomically(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+            for start in range(0, len(values), CHUNK_ROWS):
+                chunk = values[start : start + CHUNK_ROWS].numpy()
+                columns = [pa.array(range(start, start + len(chunk))), *(pa.array(column) for column in chunk.T)]
+                writer.write_table(pa.Table.from_arrays(columns, schema=schema))
+    except OSError as error:
+        raise StoreError(f"cannot write {path}: {error.strerror or error}. Choose another --out.") from error

@@ -1,0 +1,89 @@
+"""windrow predict and windrow evaluate on a log: samples of its splits, and files that came later."""
+
+import json
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from pyarrow import csv, parquet
+
+from windrow.comm.launcher import launched_rank
+from windrow.launch.cli import main
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.settings import write_toml
+from windrow.recsys.log.prepare import prepare_log
+from windrow.recsys.log.store import LogStore
+
+
+@pytest.fixture(scope="module")
+def run_folder(tmp_path_factory: pytest.TempPathFactory, click_recipe: Callable[..., RecommendationRecipe]) -> Path:
+    """A run of one process on a small log, which lies beside it."""
+    folder = tmp_path_factory.mktemp("run")
+    rows = [f"{int(number % 3 == 0)},{number % 7 / 7},{number % 30}" for number in range(400)]
+    (folder / "log.csv").write_text("\n".join(["click,x,item", *rows]) + "\n")
+    features = {"item": {"ids": "vocabulary"}}
+    recipe = click_recipe(folder, log={"dense": ["x"], "features": features}, model={"top": [8]})
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    write_toml(folder / "log.toml", recipe.settings())
+    assert main(["train", str(folder / "log.toml"), "--run-folder", str(folder / "run")]) == 0
+    return folder / "run"
+
+
+def test_samples_of_a_split_and_the_same_ones_as_a_file(run_folder: Path, tmp_path: Path) -> None:
+    folder = run_folder.parent
+    assert main(["predict", str(run_folder)]) == 0
+    of_split = parquet.read_table(run_folder / "predictions.parquet")
+    assert of_split.column_names == ["row", "click"]
+    store = LogStore.open(folder / "clicks")
+    assert of_split["row"].to_pylist() == list(range(store.split("test").rows))
+    # Samples without a label, in the order of the file.
+    rows = csv.read_csv(folder / "log.csv")
+    csv.write_csv(rows.drop_columns("click"), tmp_path / "new.csv")
+    out = tmp_path / "scores.parquet"
+    assert main(["predict", str(run_folder), "--log", str(tmp_path / "new.csv"), "--out", str(out)]) == 0
+    scores = parquet.read_table(out)
+    assert scores.num_rows == rows.num_rows
+    assert set(of_split["click"].to_pylist()) <= set(scores["click"].to_pylist())
+    clicked = torch.tensor(rows["click"].to_pylist()) > 0
+    predicted = torch.tensor(scores["click"].to_pylist())
+    assert predicted[clicked].mean() > predicted[~clicked].mean()
+    assert [path.name for path in tmp_path.iterdir() if path.name.startswith(".")] == []
+
+
+def test_figures_of_the_run_and_of_later_samples(run_folder: Path, tmp_path: Path) -> None:
+    assert main(["evaluate", str(run_folder), "--json", str(tmp_path / "figures.json")]) == 0
+    figures = json.loads((tmp_path / "figures.json").read_text())
+    summary = json.loads((run_folder / "summary.json").read_text())
+    assert figures["test"]["auc"] == pytest.approx(summary["test"])
+    log = run_folder.parent / "log.csv"
+    assert main(["evaluate", str(run_folder), "--log", str(log), "--json", str(tmp_path / "later.json")]) == 0
+    later = json.loads((tmp_path / "later.json").read_text())
+    assert set(later) == {"test"}
+    assert 0.5 < later["test"]["auc"] <= 1
+
+
+def test_refusals_name_the_cure(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    (tmp_path / "bare.csv").write_text("x,item\n0.5,3\n")
+    for arguments, words in (
+        (["evaluate", str(run_folder), "--log", str(tmp_path / "bare.csv")], "has no labels"),
+        (["predict", str(run_folder), "--log", "a.csv", "--split", "test"], "give one of both"),
+        (["predict", str(run_folder), "--split", "train", "--fanouts", "2"], "are for graphs"),
+        (["predict", str(run_folder), "--log", str(tmp_path / "none.csv")], "none.csv"),
+    ):
+        assert main(arguments) == 2
+        assert words in capsys.readouterr().err
+
+
+@pytest.mark.parallel(2)
+def test_two_ranks_score_as_one_does(run_folder: Path, tmp_path: Path) -> None:
+    from mpi4py import MPI
+
+    shared = Path(MPI.COMM_WORLD.bcast(str(run_folder.parent)))
+    log, out = shared / "log.csv", shared / f"scores-{MPI.COMM_WORLD.size}.parquet"
+    assert main(["predict", str(shared / "run"), "--log", str(log), "--out", str(out)]) == 0
+    MPI.COMM_WORLD.barrier()
+    if launched_rank() == 0:
+        shutil.copy(out, tmp_path / "scores.parquet")
+        assert parquet.read_table(tmp_path / "scores.parquet").num_rows == 400
