@@ -320,16 +320,17 @@ class ClickTask(RecommendationTask):
         return self._setup.world.broadcast_object(found, root=0, stage="evaluation")
 
     @torch.no_grad()
-    def predict(self, split: "str | LogStore | None" = None) -> Tensor:
+    def predict(self, split: str | None = None, *, log: "LogStore | None" = None) -> Tensor:
         """Outputs for samples, in the order of their log. Collective.
 
         Args:
-            split: of the log; None: test. Or another log, prepared by `windrow.recsys.log.prepare.prepare_rows`.
+            split: None: test.
+            log: another log than that of the task, prepared by `windrow.recsys.log.prepare.prepare_rows`.
 
         Returns:
             [n], or [n, L] of several labels, float32 on the CPU of every rank: logits of binary labels.
         """
-        log, name = (self._log, split or "test") if isinstance(split, str | None) else (split, "test")
+        log, name = log or self._log, split or "test"
         self._check_alike(log)
         if name not in log.splits:
             raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")

@@ -48,10 +48,13 @@ def run(arguments: argparse.Namespace) -> int:
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
         from windrow.launch.log_prediction import evaluate
-        from windrow.launch.recipe import load_any_recipe
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
         from windrow.training.terminal import table
 
+        keep_freed_memory()
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
     figures = evaluate(recipe, folder, checkpoint=arguments.checkpoint, files=arguments.files)
     if launched_rank() == 0:
         measured = [

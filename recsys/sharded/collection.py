@@ -368,6 +368,15 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         """Tables as this rank stores them, where it stores them whole."""
         return WholeTables(self.specs, self._weights())
 
+    def whole_table(self, name: str) -> Tensor:
+        """Bring one table together: [rows, dim] float32 on the CPU of every rank. Collective.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        (spec,) = (spec for spec in self.specs if spec.name == name)
+        return gather_table(self.world, self.plan, spec, self._weights()[name], stage=f"{self.stage}: whole tables")
+
     def _weights(self) -> dict[str, list[StateTensor]]:
         """What this rank stores of each table's values."""
         if self.is_meta:
@@ -412,7 +421,8 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         unexpected_keys: list[str],
         error_msgs: list[str],
     ) -> None:
-        del local_metadata
+        for hook in self._load_state_dict_pre_hooks.values():
+            hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
         if self.is_meta:
             error_msgs.append(f"{type(self).__name__} is on the meta device, which holds no values: make it on another")
             return

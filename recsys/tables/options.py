@@ -6,7 +6,7 @@ Names and meaning of configs are TorchRec's, so code moves over by its imports.
 import difflib
 from collections import Counter
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import Enum, unique
 from functools import partial
 from pathlib import Path
@@ -53,7 +53,7 @@ class TableConfig(Protocol):
     feature_names: list[str]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class EmbeddingConfig:
     """One embedding table whose rows are returned one by one."""
 
@@ -63,6 +63,7 @@ class EmbeddingConfig:
     """Columns. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     name: str
     """Unique in its collection."""
+    _: KW_ONLY
     feature_names: list[str] = field(default_factory=list)
     """Features whose ids are row numbers of this table; none given: one, of the table's own name."""
     init_fn: Callable[[Tensor], Any] | None = None

@@ -65,7 +65,7 @@ def test_the_archive_becomes_a_store(recipes: Path) -> None:
 
 
 def test_tables_become_a_store(recipes: Path) -> None:
-    Path("friends.csv").write_text("from,to\nanna,bert\nbert,carl\ncarl,dora\n")
+    Path("friends.csv").write_text("from,to,strength\nanna,bert,1\nbert,carl,2\ncarl,dora,.5\n")
     Path("people.csv").write_text(
         "id,age,income,group,split\nbert,3,1.5,1,train\nanna,7,.2,0,train\ncarl,5,1,1,validation\ndora,1,2,0,test\n"
     )

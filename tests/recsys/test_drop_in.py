@@ -131,9 +131,7 @@ def test_init_fn_writes_into_the_whole_table_once(library):
     bags.reset_parameters()
     assert torch.equal(extra[1:], torch.arange(20.0).view(5, 4))
     assert goods.abs().max() <= 5**-0.5
-    rows = library.EmbeddingCollection([
-        library.EmbeddingConfig(name="a", num_embeddings=3, embedding_dim=2, init_fn=nn.init.ones_)
-    ])  # fmt: skip
+    rows = library.EmbeddingCollection([library.EmbeddingConfig(3, 2, "a", init_fn=nn.init.ones_)])
     assert torch.equal(rows.embeddings["a"].weight, torch.ones(3, 2))
 
 
@@ -169,6 +167,13 @@ def test_load_state_dict_says_what_does_not_fit(library):
     assert torch.equal(whole["tables"].embedding_bags["goods"].weight, torch.ones(5, 3))
     with pytest.raises(RuntimeError, match=r"size mismatch for tables\.embedding_bags\.extra\.weight"):
         whole.load_state_dict(given | {extra: torch.ones(5, 4)}, strict=False)
+
+    def rename(module, state_dict, prefix, *_):
+        state_dict[f"{prefix}embedding_bags.extra.weight"] = state_dict.pop(f"{prefix}embedding_bags.other.weight")
+
+    whole["tables"].register_load_state_dict_pre_hook(rename)
+    whole.load_state_dict({goods: torch.zeros(5, 3), "tables.embedding_bags.other.weight": torch.ones(6, 4)})
+    assert torch.equal(whole["tables"].embedding_bags["extra"].weight, torch.ones(6, 4))
 
 
 # ------------------------------------------------------------------------------------- between the two, and on ranks
