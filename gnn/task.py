@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -14,6 +13,7 @@ from windrow.caching.cached_store import CachedStore
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
+from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
 from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
 from windrow.gnn.graph import Task as Labels
@@ -30,12 +30,12 @@ from windrow.training.terminal import byte_size
 __all__ = ["GraphTask", "NodeTask", "TrainingOptions", "loss_sum"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TrainingOptions(training.TrainingOptions):
     """How the weights are learnt, with defaults for graphs."""
 
-    epochs: int = 50
-    learning_rate: float = 0.003
+    epochs: PositiveInt = 50
+    learning_rate: PositiveFloat = 0.003
 
 
 def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
