@@ -32,8 +32,8 @@ from windrow.training.checkpoint import (
     Checkpoint,
     CheckpointHeader,
     WhichCheckpoint,
+    best_checkpoint,
     check_fits,
-    has_best_checkpoint,
     load_together,
     restore_tables,
     save_together,
@@ -364,11 +364,9 @@ class Trainer:
             StoreError: the folder is in use or cannot be written; the checkpoint is damaged, or of another run.
             DataError: the loss became NaN or infinite.
         """
-        described = dict(settings) if settings is not None else self._described()
+        described = {"seed": self.seed, "training": dataclasses.asdict(self.options)} if settings is None else settings
         run = _Run(
-            self,
-            dataclasses.replace(fit or FitOptions(), **changes),
-            dict(decisive) if decisive is not None else described,
+            self, dataclasses.replace(fit or FitOptions(), **changes), described if decisive is None else decisive
         )
         folder = None if run_folder is None else Path(run_folder)
         if resume and folder is None:
@@ -430,9 +428,6 @@ class Trainer:
         for callback in self._callbacks:
             getattr(callback, method)(self, *arguments)
 
-    def _described(self) -> dict[str, Any]:
-        return {"seed": self.seed, "training": dataclasses.asdict(self.options)}
-
 
 class _Run:
     """One call of `Trainer.fit` on one rank, and how far it is."""
@@ -480,10 +475,10 @@ class _Run:
         source = self._options.init_from
         if source is None:
             return
-        has_best = self._world.rank == 0 and has_best_checkpoint(RunFolder(Path(source)).checkpoint_folder)
-        which: WhichCheckpoint = (
-            "best" if self._world.broadcast_object(has_best, root=0, stage="checkpoint") else "latest"
-        )
+        which: WhichCheckpoint = "latest"
+        if self._world.rank == 0 and best_checkpoint(RunFolder(Path(source)).checkpoint_folder) is not None:
+            which = "best"
+        which = self._world.broadcast_object(which, root=0, stage="checkpoint")
         found = self._trainer.load_weights(source, which, grown=True)
         if self._world.rank == 0:
             print(f"windrow: starting from the weights of {found.path}, after epoch {found.header.epoch}")
@@ -599,7 +594,12 @@ class _Run:
             validation=values.get("validation", {}).get(metric),
             test=values.get("test", {}).get(metric),
             figures={
-                **_named_figures(values, metric),
+                **{
+                    f"{split} {name.replace('_', ' ')}": value
+                    for split, found in values.items()
+                    for name, value in found.items()
+                    if name != metric
+                },
                 "samples per second": task.samples_per_epoch / training_seconds,
                 **{name: share for name, share in shares.items() if share is not None},
             },
@@ -645,16 +645,6 @@ class _Run:
     def _check(self, header: CheckpointHeader) -> None:
         check_fits(header, recipe=self._decisive, data_fingerprint=self._task.fingerprint, data=self._task.data)
         self._task.check_world_size(header.world_size)
-
-
-def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> dict[str, float]:
-    """What an evaluation found beside the metric: "test log loss" and the like."""
-    return {
-        f"{split} {name.replace('_', ' ')}": value
-        for split, figures in values.items()
-        for name, value in figures.items()
-        if name != metric
-    }
 
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
