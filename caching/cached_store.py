@@ -179,7 +179,7 @@ class CachedStore:
             )
         self.device = rows.device if device is None else torch.device(device)
         self.local = LocalRows.split(rows, self.device, device_share)
-        copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype) or torch.float32)
+        copies = rows.new_empty((len(wanted), *rows.shape[1:]), dtype=codec.wire_dtype(rows.dtype))
         wire = Wire(world, stage=f"{stage}: cache", codec=codec, dtype=rows.dtype, device=rows.device)
         self.cached = fetch_rows(wire, self.offsets, rows, wanted, out=copies).to(self.device)
         """[c, ...] the copies, by slot, in the number format of the wire: whatever they are converted to, they equal

@@ -151,19 +151,13 @@ class Route:
         )
 
     def start(
-        self,
-        sources: Sequence[Tensor | RowSource],
-        *,
-        into: Sequence[Tensor] = (),
-        key: int = 0,
-        differentiable: bool = False,
+        self, sources: Sequence[Tensor | RowSource], *, into: Sequence[Tensor] = (), differentiable: bool = False
     ) -> "Transfer":
         """Post the messages. Collective; does not wait.
 
         Args:
             sources: matrices of the wire's dtype; must not change until `Transfer.finish`.
             into: the targets, if they are there already: what can be received in place is.
-            key: what the randomness of a codec is keyed by, such as a hash of (seed, epoch, step).
             differentiable: whether the backward pass goes through it: then sources are tensors, and every rank runs
                 one backward pass through each transfer, in the same order.
 
@@ -171,7 +165,7 @@ class Route:
             The transfer; finish it.
         """
         self.wire.wake()
-        transfer = Transfer(self, key)
+        transfer = Transfer(self)
         if differentiable and torch.is_grad_enabled():
             # Nothing that is differentiated need go out: a rank may hold no table.
             anchor = torch.empty(0, requires_grad=True)
@@ -213,13 +207,12 @@ class Route:
 class Transfer:
     """One use of a route; made by `Route.start`."""
 
-    def __init__(self, route: Route, key: int) -> None:
+    def __init__(self, route: Route) -> None:
         self.token: Tensor | None = None
         """Node of the autograd graph between sending and receiving; None where nothing is differentiated."""
         self._route = route
         self._wire = route.wire
         self._rank = route.wire.world.rank
-        self._key = key
         self._sources: Sequence[Tensor | RowSource] = ()
         self._source_shapes: list[torch.Size] = []
         self._own_landed = False
@@ -235,7 +228,7 @@ class Transfer:
             block = route.outgoing[peer][number]
             _copy(sources[block.matrix], block, packed)
         received = Messages(self._wire, codec, route.arriving, route.receivable(into, codec) if into else None)
-        self._post(sent, received, self._key, stage=self._wire.rows_stage)
+        self._post(sent, received, stage=self._wire.rows_stage)
 
     def land_own(self, targets: Sequence[Tensor]) -> None:
         """Land what this rank has for itself before `finish`, while messages travel, where nothing is added."""
@@ -267,7 +260,8 @@ class Transfer:
 
     def land(self, targets: Sequence[Tensor], local: Sequence[Tensor]) -> None:
         """Wait for the messages and land them, rank by rank, so that sums do not depend on timing."""
-        received = self._received_after_wait()
+        self._pending.wait()
+        received = self._received
         for peer, landings in enumerate(self._route.landings):
             if peer == self._wire.world.size:
                 _land_directly(self._route.outgoing[peer], landings, local, targets)
@@ -303,7 +297,7 @@ class Transfer:
                     move_columns(_view(found, landing.target), packed, landing.runs, back=True)
         in_place = None if route.shared else route.as_they_stand(self._gradients, codec)
         received = Messages(wire, codec, self._block_shapes, in_place)
-        self._post(sent, received, ~self._key, stage="gradients")
+        self._post(sent, received, stage="gradients")
         # While they travel:
         if route.shared:
             self._own_gradients = gradients  # Added later, in rank order.
@@ -323,8 +317,8 @@ class Transfer:
         Raises:
             DeadlineError: a rank did not come in time.
         """
-        route = self._route
-        received = self._received_after_wait()
+        route, received = self._route, self._received
+        self._pending.wait()
         for peer, blocks in enumerate(route.outgoing[: self._wire.world.size]):
             if peer == self._rank:
                 if route.shared:
@@ -337,8 +331,7 @@ class Transfer:
         self._wire.give_after_backward(self._gradient_buffer)
         return self._gradients
 
-    def _post(self, sent: Messages, received: Messages, key: int, *, stage: str) -> None:
-        sent.encode(key)
+    def _post(self, sent: Messages, received: Messages, *, stage: str) -> None:
         self._sent, self._received = sent, received
         self._pending: Pending[None] = self._wire.world.start_exchange(
             sent.wholes,
@@ -347,11 +340,6 @@ class Transfer:
             gives_way=self._wire.gives_way,
             num_rows=(sent.num_rows, received.num_rows),
         )
-
-    def _received_after_wait(self) -> Messages:
-        self._pending.wait()
-        self._received.decode()
-        return self._received
 
     def _release(self, read_by: torch.device | None = None) -> None:
         self._sent.release(None)
