@@ -121,10 +121,6 @@ class PartitionBook:
         """Bring rows, for example predictions, [N, ...] by new id, back into the user's order; a copy."""
         return rows_in_new_order[self.old_to_new]
 
-    def assignment(self) -> npt.NDArray[np.int32]:
-        """int32 [N]: the part of each of the user's vertices."""
-        return self.owner(self.old_to_new).astype(np.int32)
-
 
 ORDER_KEY = "order"
 """Where the metadata of a store has it."""
