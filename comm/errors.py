@@ -14,6 +14,8 @@
 Every message names the offending value and the cure.
 """
 
+import os
+
 __all__ = [
     "ClusterError",
     "CollectiveMismatchError",
@@ -25,6 +27,7 @@ __all__ = [
     "RecipeError",
     "StoreError",
     "WindrowError",
+    "from_here",
 ]
 
 
@@ -74,3 +77,8 @@ class DeadlineError(CommunicationError):
 
 class PeerFailedError(CommunicationError):
     """Another rank of this job failed, so this one cannot go on."""
+
+
+def from_here(text: str) -> str:
+    """A text for the screen, in which paths inside of the current folder start from there."""
+    return text.replace(os.path.join(os.getcwd(), ""), "")  # noqa: PTH109, PTH118

@@ -27,7 +27,7 @@ from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.comm.wire import Wire
 from windrow.gnn.evaluation import EvaluationOptions
-from windrow.gnn.graph import Graph
+from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.task import GraphTask
@@ -103,6 +103,7 @@ def split_links(
         graph,
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
         indices=graph.indices[torch.from_numpy(stays)],
+        **{name: rows[torch.from_numpy(stays)] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
     )
     return remaining, Links(
         train=links(~in_test & ~in_validation), validation=links(in_validation), test=links(in_test)

@@ -41,6 +41,8 @@ class ModelOptions:
     """Attention heads of `gat`; must divide `hidden`. The other kinds ignore it."""
     gcn_normalisation: Literal["both", "right", "none"] = "both"
     """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
+    edge_weights: bool = False
+    """Whether `gcn` weighs messages by the edge weights of the graph. The other kinds cannot."""
 
     def __post_init__(self) -> None:
         _require_choice("kind", self.kind, ("graphsage", "gcn", "gat", "gin"))
@@ -52,6 +54,10 @@ class ModelOptions:
                 raise RecipeError(f"model.{name} = {value}: choose at least 1")
         if not 0 <= self.dropout < 1:
             raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
+        if self.edge_weights and self.kind != "gcn":
+            raise RecipeError(
+                f'model.edge_weights = true with model.kind = "{self.kind}", which has no use for them: choose "gcn"'
+            )
         if self.kind == "gat" and self.hidden % self.heads:
             raise RecipeError(
                 f"model.hidden = {self.hidden} is no multiple of model.heads = {self.heads}: change either"
@@ -129,6 +135,16 @@ class GNN(nn.Module):
     def needs_source_degrees(self) -> bool:
         """Whether a layer divides by the degrees of sources, see `Block.source_degrees`."""
         return self.options.kind == "gcn" and self.options.gcn_normalisation == "both"
+
+    @property
+    def needs_edge_weights(self) -> bool:
+        """Whether blocks must have `Block.edge_weight`; otherwise they must not."""
+        return self.options.edge_weights
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """How often `layer_forward` is called for the rows that the last layer or linear map makes outputs of."""
+        return self.options.num_layers - (0 if self.options.residual else 1)
 
     def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
         """Compute the outputs of the last block's destinations.

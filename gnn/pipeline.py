@@ -225,9 +225,7 @@ class LoadedMinibatch:
         """All that is on the device."""
         yield from (self.rows, self.minibatch.seeds, self.minibatch.input_ids)
         for block in self.minibatch.blocks:
-            yield from (block.indptr, block.indices)
-            if block.source_degrees is not None:
-                yield block.source_degrees
+            yield from block.arrays().values()
 
 
 _Flight = tuple[_PlannedMinibatch, RowGather]

@@ -27,7 +27,7 @@ from torch import Tensor
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import CodecName
-from windrow.gnn.message_passing import Block, Minibatch
+from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
 from windrow.gnn.sampler_kernels import (
     count_edges,
     draw_neighbors,
@@ -162,6 +162,8 @@ class NeighborSampler:
         seed: int,
         original_ids: Tensor | None = None,
         source_degrees: bool = False,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         numbers: NumbersKind = "auto",
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
@@ -175,6 +177,8 @@ class NeighborSampler:
             original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
                 ids are the user's.
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
+            edge_weight: float32 [E], in the order of `indices`, for `Block.edge_weight`; None for none.
+            edge_attr: float32 [E, D], likewise, for `Block.edge_attr`.
             numbers: where local ids are looked up: the sample is the same, only memory and time are not.
 
         Raises:
@@ -202,6 +206,12 @@ class NeighborSampler:
         self._indices = indices.contiguous().numpy()
         self._original_ids = None if original_ids is None else original_ids.contiguous().numpy()
         self._source_degrees = source_degrees
+        self._edge_data = {
+            name: rows for name, rows in (("edge_weight", edge_weight), ("edge_attr", edge_attr)) if rows is not None
+        }
+        self._weighted_degrees = None
+        if source_degrees and edge_weight is not None:
+            self._weighted_degrees = weighted_degrees(indptr, edge_weight)
         self._numbers: NumbersKind = numbers
         self._largest_degree = int(np.diff(self._indptr).max(initial=0))
         if self._largest_degree > LARGEST_INT32:
@@ -238,7 +248,10 @@ class NeighborSampler:
         inputs = workspace.frontier[: workspace.found].copy()
         if self._source_degrees:
             # The sources of every block are the first of the inputs.
-            degrees = torch.from_numpy(self._indptr[inputs + 1] - self._indptr[inputs])
+            if self._weighted_degrees is None:
+                degrees = torch.from_numpy(self._indptr[inputs + 1] - self._indptr[inputs])
+            else:
+                degrees = self._weighted_degrees[torch.from_numpy(inputs)]
             blocks = [replace(block, source_degrees=degrees[: block.num_src]) for block in blocks]
         input_ids = torch.from_numpy(inputs)
         return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
@@ -261,6 +274,7 @@ class NeighborSampler:
         block_indptr = np.empty(num_dst + 1, np.int64)
         num_edges = count_edges(workspace.degrees, num_dst, fanout, block_indptr)
         block_indices = np.empty(num_edges, np.int32)
+        places = np.empty(num_edges, np.int64) if self._edge_data else None
         draw_neighbors(
             np.uint64(key),
             self._indices,
@@ -270,6 +284,7 @@ class NeighborSampler:
             block_indptr,
             workspace.taken,
             block_indices,
+            places,
         )
         workspace.reserve_frontier(num_dst + num_edges)
         workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_dst)
@@ -278,7 +293,11 @@ class NeighborSampler:
             num_dst=num_dst,
             indptr=torch.from_numpy(block_indptr),
             indices=torch.from_numpy(block_indices),
+            **({} if places is None else self._rows_of_edges(torch.from_numpy(places))),
         )
+
+    def _rows_of_edges(self, places: Tensor) -> dict[str, Tensor]:
+        return {name: rows[places] for name, rows in self._edge_data.items()}
 
     def warm_up(self) -> None:
         """Compile the loops for this graph's types, or load them from the cache, and allocate this thread's memory."""

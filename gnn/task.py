@@ -15,12 +15,12 @@ from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, metrics_of
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
-from windrow.gnn.sampler import NeighborSampler, SamplerOptions
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
@@ -129,14 +129,7 @@ class GraphTask(Task[LoadedMinibatch]):
         )
         kept = 0 if cached_ids is None else len(cached_ids)
         self._cached_rows = world.all_gather_object(kept, stage="size of caches")
-        sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            self._fanouts,
-            seed=setup.seed,
-            original_ids=graph.original_ids,
-            source_degrees=getattr(model, "needs_source_degrees", False),
-        )
+        sampler = graph.sampler(self._fanouts, model, seed=setup.seed)
         self._pipeline = MinibatchPipeline(
             world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
         )
@@ -176,16 +169,49 @@ class GraphTask(Task[LoadedMinibatch]):
             arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
         return setup.model(*arguments)
 
-    def predict(self, split: str | None = None) -> Tensor:
+    def predict(
+        self, split: str | None = None, *, graph: PartitionedGraph | None = None, hidden: bool = False
+    ) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective.
 
         ``windrow predict`` writes them without holding them all.
+
+        Args:
+            split: whose vertices.
+            graph: this rank's view of another graph, for example of this one with vertices that came later; None: of
+                the one that is learnt from.
+            hidden: give the last hidden vector of each vertex instead, that which the outputs of a `GNN` are made of.
+
+        Raises:
+            DataError: the other graph has another number of features.
+            RecipeError: there is no such split, or the model has no hidden vectors.
         """
-        everything = gather_predictions(self._setup.world, self.graph, self.evaluator.infer())
+        evaluator = self.evaluator if graph is None else self._evaluator_of(graph)
+        graph = graph or self.graph
+        everything = gather_predictions(self._setup.world, graph, evaluator.infer(hidden=hidden))
         if split is None:
             return everything
         check_splits([split])
-        return everything[self.graph.original_ids[self.graph.split_ids(split)]]
+        return everything[graph.original_ids[graph.split_ids(split)]]
+
+    def _evaluator_of(self, graph: PartitionedGraph) -> Evaluator:
+        """What infers on another graph."""
+        check_width(graph, self.graph.num_features)
+        return Evaluator(
+            self._setup.world,
+            graph,
+            self._setup.model,
+            {},
+            self._evaluation,
+            fanouts=self._fanouts,
+            seed=self._setup.seed,
+            pipeline=self._pipeline_options,
+        )
+
+    def opening_lines(self) -> Sequence[str]:
+        """What the model does not use of the graph."""
+        unused = self.graph.edge_weight is not None and self.graph.edge_weight_for(self._setup.model) is None
+        return ("the graph has edge weights, which the model does not use (model.edge_weights)",) if unused else ()
 
     def traffic(self) -> Traffic:
         """Rows of features that this rank exchanged."""
@@ -226,6 +252,7 @@ class NodeTask(GraphTask):
 
     Raises:
         RecipeError: an option is out of range.
+        DataError: the graph has no labels.
     """
 
     def __init__(
@@ -242,6 +269,7 @@ class NodeTask(GraphTask):
         pipeline: PipelineOptions | None = None,
     ) -> None:
         super().__init__(graph, fanouts, evaluation=evaluation, pipeline=pipeline)
+        graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self.samples_per_epoch = len(graph.train_ids)
         self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
         self._loss = loss
@@ -305,7 +333,7 @@ class NodeTask(GraphTask):
             return None
         with setup.stopwatch.measure("forward"):
             output = self.forward(minibatch)
-            labels = self.graph.labels[seeds].to(setup.device)
+            labels = self.graph.labels_of(seeds).to(setup.device)
             if self._loss is None:
                 return loss_sum(self.graph.task, output, labels)
             return summed_loss(self._loss, output, labels)
@@ -315,15 +343,16 @@ class NodeTask(GraphTask):
         return self.evaluator.evaluate(splits)
 
     def opening_lines(self) -> Sequence[str]:
-        """What is kept of other ranks, where there are any."""
+        """What the model does not use, and what is kept of other ranks, where there are any."""
+        lines = super().opening_lines()
         if self._choice is None or self._setup.world.size == 1:
-            return ()
+            return lines
         kept = max(self._cached_rows)
         size = byte_size(kept * self._copy_bytes)
         line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
         if self._expected_rows:
             line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
-        return (line,)
+        return (*lines, line)
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse another number of ranks where minibatches depend on it: order "local"."""

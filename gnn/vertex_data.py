@@ -35,15 +35,15 @@ Standardise = Literal["none", "standard", "rows"]
 COLUMNS_PER_CHUNK = 64
 
 
-def float_features(values: Tensor | npt.NDArray[np.generic]) -> Tensor:
-    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F].
+def float_features(values: Tensor | npt.NDArray[np.generic], name: str = "features") -> Tensor:
+    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F]; `name` is what an error calls them.
 
     Raises:
         DataError: the values are no numbers.
     """
     if not isinstance(values, Tensor):
         if values.dtype.kind not in "biuf":
-            raise DataError(f"features have dtype {values.dtype}; convert them to numbers.")
+            raise DataError(f"{name} have dtype {values.dtype}; convert them to numbers.")
         if values.dtype in (np.uint16, np.uint32, np.uint64):
             values = values.astype(np.float32)
         values = torch.from_numpy(np.ascontiguousarray(values))

@@ -11,7 +11,8 @@ from typing import Any
 from windrow.comm.errors import RecipeError
 from windrow.comm.wire import WireOptions
 from windrow.launch.rank_process import RunOptions
-from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
+from windrow.launch.recipe_file import read_recipe
+from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.partition.tables.planners import PlanOptions
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.batches.interactions import InteractionOptions
@@ -106,8 +107,7 @@ class RecommendationRecipe:
 
 def load_recommendation_recipe(path: Path, overrides: Sequence[str] = ()) -> RecommendationRecipe:
     """Read and check a recipe, as `windrow.launch.recipe.load_recipe`."""
-    values = {"name": path.stem, **read_toml(path)}
-    return make_recommendation_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
+    return make_recommendation_recipe(read_recipe(path, overrides, kind="log"), source=str(path), base=path.parent)
 
 
 def make_recommendation_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> RecommendationRecipe:

@@ -21,6 +21,7 @@ TOML has no null: the word "none" stands for it, in fields that allow None. ``--
 import copy
 import dataclasses
 import difflib
+import re
 import tomllib
 import typing
 from collections.abc import Iterable, Mapping
@@ -33,10 +34,16 @@ from windrow.comm.errors import RecipeError
 if TYPE_CHECKING:
     from _typeshed import DataclassInstance
 
-__all__ = ["NONE_WORD", "parse_settings", "read_toml", "settings_to_dict", "with_overrides", "write_toml"]
+__all__ = ["NONE_WORD", "PATHS", "parse_settings", "read_toml", "settings_to_dict", "with_overrides", "write_toml"]
 
 NONE_WORD = "none"
 """What stands for None in a file."""
+
+PATHS = re.compile(
+    r"store|run\.folder|graph\.path|graph\.edge_list\.vertex_file|log\.paths|split\.(validation|test)_paths|plan\.file|"
+    r"tables\.pretrained\..+"
+)
+"""Settings of a recipe that are paths."""
 
 Settings = TypeVar("Settings")
 
@@ -166,7 +173,7 @@ def _convert(expected: Any, value: Any, place: Place) -> tuple[bool, Any]:
     if expected is NoneType:
         return value is None or value == NONE_WORD, None
     if expected is Path:
-        return (True, place.base.absolute() / value) if isinstance(value, str | Path) else (False, None)
+        return (True, (place.base / value).resolve()) if isinstance(value, str | Path) else (False, None)
     if expected is float and type(value) is int:
         return True, float(value)
     if expected in (int, float, str, bool):
@@ -260,7 +267,8 @@ def with_overrides(values: Mapping[str, Any], assignments: Iterable[str]) -> dic
     Args:
         values: nested dictionary; not changed.
         assignments: texts such as ``training.epochs=5`` or ``sampler.fanouts=[10, 5]``. The part after the
-            first "=" is a TOML value; what is not one is taken as a string, so that quotes may be left out.
+            first "=" is a TOML value; what is not one is taken as a string, so that quotes may be left out. Relative
+            paths start from the current folder.
 
     Returns:
         A new dictionary; later assignments win.
@@ -280,8 +288,16 @@ def with_overrides(values: Mapping[str, Any], assignments: Iterable[str]) -> dic
             if not isinstance(inner, dict):
                 raise RecipeError(f"--set {assignment}: {key} is the value {inner!r}, not a section")
             table = inner
-        table[keys[-1]] = _toml_value(text.strip())
+        value = _toml_value(text.strip())
+        table[keys[-1]] = _from_here(value) if PATHS.fullmatch(".".join(keys)) else value
     return result
+
+
+def _from_here(value: Any) -> Any:
+    """Paths that were typed start from the current folder, those of a file from its own."""
+    if isinstance(value, list):
+        return [_from_here(path) for path in value]
+    return str(Path(value).absolute()) if isinstance(value, str) and value not in ("", NONE_WORD) else value
 
 
 def _toml_value(text: str) -> Any:

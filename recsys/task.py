@@ -12,7 +12,7 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
@@ -31,7 +31,6 @@ from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOp
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.models.click_models import label_loss
 from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
-from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
@@ -214,8 +213,10 @@ class RecommendationTask(Task[Started]):
 
     def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What is outside of tables."""
-        prefixes = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables))
-        return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+        with ExitStack() as stack:
+            for collection in collections_of(model):
+                stack.enter_context(collection.left_out_of_state_dict())
+            return dict(model.state_dict())
 
     def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Restore what `dense_state` gave."""
@@ -319,16 +320,17 @@ class ClickTask(RecommendationTask):
         return self._setup.world.broadcast_object(found, root=0, stage="evaluation")
 
     @torch.no_grad()
-    def predict(self, split: "str | LogStore | None" = None) -> Tensor:
+    def predict(self, split: str | None = None, *, log: "LogStore | None" = None) -> Tensor:
         """Outputs for samples, in the order of their log. Collective.
 
         Args:
-            split: of the log; None: test. Or another log, prepared by `windrow.recsys.log.prepare.prepare_rows`.
+            split: None: test.
+            log: another log than that of the task, prepared by `windrow.recsys.log.prepare.prepare_rows`.
 
         Returns:
             [n], or [n, L] of several labels, float32 on the CPU of every rank: logits of binary labels.
         """
-        log, name = (self._log, split or "test") if isinstance(split, str | None) else (split, "test")
+        log, name = log or self._log, split or "test"
         self._check_alike(log)
         if name not in log.splits:
             raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")

@@ -339,9 +339,9 @@ class Trainer:
         """
         return self.task.evaluate(splits or ("validation", "test"))
 
-    def predict(self, split: str | None = None) -> Tensor:
-        """Compute outputs: see `Task.predict`. Collective."""
-        return self.task.predict(split)
+    def predict(self, split: str | None = None, **options: Any) -> Tensor:
+        """Compute outputs: see `predict` of the task, which says what other options there are. Collective."""
+        return self.task.predict(split, **options)
 
     def fit(
         self,

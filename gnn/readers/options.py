@@ -23,6 +23,10 @@ class EdgeListOptions:
     """Column of the edges' sources; empty for the first column."""
     destination_column: str = ""
     """Column of the edges' destinations; empty for the second column."""
+    weight_column: str = ""
+    """Column of the edges' weights; empty for none."""
+    edge_feature_columns: tuple[str, ...] = ()
+    """Columns of features of edges; empty for none."""
     ids: Literal["rows", "integers", "names"] = "rows"
     """What the two columns hold: "rows" numbers 0 to N - 1; "integers" any whole numbers; "names" any text.
     The last two are numbered by `order`, or by their row in the vertex file."""

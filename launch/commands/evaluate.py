@@ -3,8 +3,10 @@
 import argparse
 from pathlib import Path
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand, write_json
+from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_parser", "run"]
 
@@ -43,15 +45,16 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.log_prediction import evaluate
-    from windrow.launch.recipe import load_any_recipe
-    from windrow.training.run_folder import open_run_folder
-    from windrow.training.terminal import table
-
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
+        from windrow.launch.log_prediction import evaluate
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+        from windrow.training.terminal import table
+
+        keep_freed_memory()
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
     figures = evaluate(recipe, folder, checkpoint=arguments.checkpoint, files=arguments.files)
     if launched_rank() == 0:
         measured = [

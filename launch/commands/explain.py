@@ -14,6 +14,7 @@ from windrow.launch.commands.arguments import (
     write_json,
     writing,
 )
+from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -89,6 +90,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow explain")
+    read_recipe(arguments.recipe, arguments.overrides)
     from windrow.launch.recipe import Recipe, load_any_recipe
 
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)

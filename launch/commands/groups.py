@@ -4,6 +4,7 @@ import argparse
 from pathlib import Path
 
 from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, write_json
+from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_parser", "run"]
 
@@ -51,6 +52,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow groups")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.explain_deduplication import describe_groups
     from windrow.launch.log_survey import groups_for, open_and_survey
     from windrow.launch.recommendation_recipe import load_recommendation_recipe

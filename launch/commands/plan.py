@@ -5,6 +5,7 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError
 from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, writing
+from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_parser", "run"]
 
@@ -12,7 +13,7 @@ EXAMPLES = """\
 examples:
   windrow plan examples/open_bandit.toml --ranks 2
   windrow plan examples/open_bandit.toml --ranks 4 --out plan.toml --set plan.planner=row_wise
-  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=../plan.toml
+  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
 """
 
 
@@ -39,6 +40,7 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_several_processes("windrow plan")
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import check_store, log_table_specs, plan_tables
     from windrow.partition.tables.plan_file import describe_plan, write_plan

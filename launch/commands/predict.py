@@ -4,9 +4,11 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand
+from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
     from windrow.launch.prediction import PredictionResult
@@ -22,6 +24,8 @@ examples:
   mpirun -n 2 windrow predict runs/tolokers-1 --method sampled --fanouts 20,20
   mpirun -n 4 windrow predict runs/tolokers-1 --set store=$PWD/stores/tolokers-4
   mpirun -n 2 windrow predict runs/open_bandit-1 --log today.csv --out scores.parquet
+  mpirun -n 2 windrow predict runs/tolokers-1 --graph newer.npz --out newer.parquet
+  mpirun -n 2 windrow predict runs/tolokers-1 --hidden
 """
 
 SPLITS = ("train", "validation", "test")
@@ -81,33 +85,48 @@ def add_parser(commands: Commands) -> None:
         metavar="FILE",
         help="predict the samples of these files instead, of the run's own log format; labels may be absent",
     )
+    parser.add_argument(
+        "--graph",
+        type=Path,
+        metavar="FILE",
+        help="predict the vertices of another graph, with the same features: its file, read as the recipe says, by "
+        "every process; for a large one partition it, and give --store",
+    )
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help="the same: its store")
+    parser.add_argument(
+        "--hidden",
+        action="store_true",
+        help="write the last hidden vector of every vertex instead, as a NumPy array, row v for vertex v: hidden.npy "
+        "in the run folder by default; [tables.pretrained] of a recommendation recipe reads it",
+    )
     add_overrides(parser, example="evaluation.batch_size=8192")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.prediction import PredictionOptions, predict
-    from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recipe import Recipe, load_any_recipe
-    from windrow.training.run_folder import open_run_folder
-
-    keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
+        from windrow.launch.prediction import PredictionOptions, predict
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+
+        keep_freed_memory()
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+        keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
         splits = tuple(dict.fromkeys(arguments.splits or ()))
         if not isinstance(recipe, Recipe):
             return _predict_log(arguments, recipe, folder, splits)
         if arguments.files:
             raise RecipeError(f"{folder.path} is the run of a graph: --log is for models of clicks")
         options = PredictionOptions(
-            out=arguments.out or folder.predictions_file,
+            out=arguments.out or (folder.hidden_file if arguments.hidden else folder.predictions_file),
             checkpoint=arguments.checkpoint,
             method=arguments.method,
             fanouts=arguments.fanouts,
             splits=() if "all" in splits else splits,
+            graph=arguments.graph,
+            store=arguments.store,
+            hidden=arguments.hidden,
         )
     result = predict(recipe, folder, options)
     if launched_rank() == 0:
@@ -123,8 +142,8 @@ def _predict_log(
 
     if len(splits) > 1 or "all" in splits or (splits and arguments.files):
         raise RecipeError("samples of one --split are predicted, or those of --log: give one of both")
-    if arguments.method != "exact" or arguments.fanouts:
-        raise RecipeError("--method and --fanouts are for graphs: leave them out")
+    if arguments.method != "exact" or arguments.fanouts or arguments.graph or arguments.store or arguments.hidden:
+        raise RecipeError("--method, --fanouts, --graph, --store and --hidden are for graphs: leave them out")
     result = predict_log(
         recipe,
         folder,

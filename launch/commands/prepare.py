@@ -4,9 +4,9 @@ import argparse
 import time
 from pathlib import Path
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand
+from windrow.launch.recipe_file import read_recipe
 
 __all__ = ["add_parser", "run"]
 
@@ -37,15 +37,13 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow prepare")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.log_survey import log_summary
-    from windrow.launch.recipe import load_any_recipe
-    from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.log.prepare import prepare_log
     from windrow.training.terminal import StageProgress, duration, make_progress
 
-    recipe = load_any_recipe(arguments.recipe, arguments.overrides)
-    if not isinstance(recipe, RecommendationRecipe):
-        raise RecipeError(f"{arguments.recipe} names a graph, which `windrow partition` prepares: run that")
+    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     started = time.perf_counter()
     with make_progress(rank=launched_rank()) as progress:
         store = prepare_log(

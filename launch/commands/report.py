@@ -5,6 +5,7 @@ from pathlib import Path
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
+from windrow.training.run_folder import open_run_folder
 
 __all__ = ["add_parser", "run"]
 
@@ -59,6 +60,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RecipeError("windrow report: nothing to show: name folders of runs, or files after --benchmarks")
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
+    for folder in arguments.runs:
+        open_run_folder(folder)
     from windrow.launch.report.benchmarks import read_results
     from windrow.launch.report.page import build_page
     from windrow.launch.report.read_run import read_runs

@@ -4,9 +4,12 @@ import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
 from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
+from windrow.launch.recipe_file import read_recipe
+from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
     from windrow.training.journal import TrainingResult
@@ -66,14 +69,15 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recipe import Recipe, load_any_recipe
-    from windrow.launch.training import train
-
-    keep_freed_memory()
     with ending_all_ranks():
-        recipe = load_any_recipe(_recipe_path(arguments), arguments.overrides)
+        path = _recipe_path(arguments)
+        read_recipe(path, arguments.overrides)
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+        from windrow.launch.training import train
+
+        keep_freed_memory()
+        recipe = load_any_recipe(path, arguments.overrides)
     keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
@@ -82,8 +86,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recipe_path(arguments: argparse.Namespace) -> Path:
-    from windrow.training.run_folder import open_run_folder
-
     if arguments.recipe is not None:
         path: Path = arguments.recipe
         return path
@@ -99,7 +101,7 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]
     figures = [
         f"{split} {result.metric} {value:.4f}"
-        for split, value in (("validation", result.validation), ("test", result.test))
+        for split, value in (("valid", result.validation), ("test", result.test))
         if value is not None
     ]
     if figures:

@@ -61,7 +61,7 @@ from windrow.recsys.log.store import (
 )
 from windrow.recsys.log.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary, hashed_rows
 
-__all__ = ["Progress", "SampleMapper", "prepare", "prepare_log", "prepare_rows"]
+__all__ = ["Progress", "SampleMapper", "prepare", "prepare_log", "prepare_rows", "read_vocabularies"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
@@ -142,7 +142,7 @@ def prepare_log(
                 moments = dict(zip(standard, found.values(), strict=True))
             else:
                 moments = dict(base.manifest.moments)
-            mapper = SampleMapper(log, _read_vocabularies(vocabularies), moments)
+            mapper = SampleMapper(log, read_vocabularies(vocabularies), moments)
             repeats = [
                 (feature, feature + WEIGHTS_SUFFIX if options.weights else "")
                 for feature, options in log.features.items()
@@ -215,7 +215,7 @@ def prepare_rows(
         staged = work / "staged.parquet"
         rows, _ = _stage(staged, [[], [], files], log, LogSplitOptions(by="files"), report)
         vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
-        mapper = SampleMapper(log, _read_vocabularies(vocabularies), like.manifest.moments)
+        mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
         _map_rows(staged, mapper, None, writers, lambda done: report("mapping", done / rows))
         entries = _split_entries(writers, mapper)
@@ -692,7 +692,8 @@ def _check_one_type(staged: Path, table: str, features: tuple[str, ...], before:
         )
 
 
-def _read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
+def read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
+    """The vocabularies of tables, from their files."""
     return {table: Vocabulary.of(_read_values(path)) for table, path in files.items()}
 
 

@@ -27,7 +27,7 @@ from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_has
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "staged_columns", "text_types"]
+__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "conformed", "staged_columns", "text_types"]
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
@@ -98,6 +98,42 @@ def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
     return types
 
 
+def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -> tuple[Column, Any]:
+    """A column of a block, and what it is needed as.
+
+    Args:
+        block: rows of a log.
+        use: which column, and what as.
+        label: the virtual column ``file`` in all rows.
+        log: which columns may be absent.
+
+    Raises:
+        DataError: the column is absent, or a value does not fit.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    position = block.batch.schema.get_field_index(use.column)
+    if position >= 0:
+        array = block.batch.column(position)
+    elif use.column == FILE_COLUMN:
+        array = pa.array([label] * block.batch.num_rows)
+    elif use.column in log.optional:
+        array = pa.nulls(block.batch.num_rows)
+    else:
+        raise DataError(
+            f"{block.where(0)}: there is no column {use.column!r}; the columns are {', '.join(block.columns_in_file)}. "
+            "Correct the name, or list it under optional if only some files have it"
+        )
+    if use.kind == "label" and log.format == "libfm":
+        array = compute.if_else(compute.equal(array, -1), 0, array)
+    column = Column(array, use.column, block, use.separator)
+    conforming = conform(column, use.kind)
+    if use.rows is not None:
+        _check_rows(column, conforming, use.rows)
+    return column, conforming
+
+
 class StagingWriter:
     """Writes the staged file, block by block. A context manager.
 
@@ -115,8 +151,7 @@ class StagingWriter:
     def __init__(self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions) -> None:
         self._path = path
         self._columns = columns
-        self._optional = frozenset(log.optional)
-        self._signed_labels = log.format == "libfm"  # -1 and 1 there.
+        self._log = log
         self._split = split
         self._writer: Any = None
         self._latest: int | None = None
@@ -166,30 +201,9 @@ class StagingWriter:
         self.rows += len(rows)
 
     def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
-        import pyarrow as pa
-        from pyarrow import compute
-
-        position = block.batch.schema.get_field_index(use.column)
-        if position >= 0:
-            array = block.batch.column(position)
-        elif use.column == FILE_COLUMN:
-            array = pa.array([label] * block.batch.num_rows)
-        elif use.column in self._optional:
-            array = pa.nulls(block.batch.num_rows)
-        else:
-            raise DataError(
-                f"{block.where(0)}: there is no column {use.column!r}; the columns are "
-                f"{', '.join(block.columns_in_file)}. Correct the name, or list it under optional if only some "
-                "files have it"
-            )
-        if use.kind == "label" and self._signed_labels:
-            array = compute.if_else(compute.equal(array, -1), 0, array)
-        column = Column(array, use.column, block, use.separator)
-        conforming = conform(column, use.kind)
+        column, conforming = conformed(block, use, label, self._log)
         if use.kind in ("time", "key"):
             self._watch_kind(use, column)
-        if use.rows is not None:
-            _check_rows(column, conforming, use.rows)
         return conforming
 
     def _write_alike(self, batch: Any, block: RawBlock) -> None:

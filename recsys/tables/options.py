@@ -5,13 +5,15 @@ Names and meaning of configs are TorchRec's, so code moves over by its imports.
 
 import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import Enum, unique
+from functools import partial
 from pathlib import Path
 from typing import Any, Literal, Protocol, get_args
 
 import torch
+from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 
@@ -29,6 +31,7 @@ __all__ = [
     "check_names",
     "embedding_names",
     "features_of",
+    "init_fn_of",
     "pooling_of",
 ]
 
@@ -50,18 +53,23 @@ class TableConfig(Protocol):
     feature_names: list[str]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class EmbeddingConfig:
     """One embedding table whose rows are returned one by one."""
 
     num_embeddings: int
     """Rows."""
     embedding_dim: int
-    """Columns, a multiple of 4."""
+    """Columns. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     name: str
     """Unique in its collection."""
+    _: KW_ONLY
     feature_names: list[str] = field(default_factory=list)
     """Features whose ids are row numbers of this table; none given: one, of the table's own name."""
+    init_fn: Callable[[Tensor], Any] | None = None
+    """Writes the first values into the table, a parameter [rows, dim] float32 on the CPU, in place of uniform ones.
+    Every rank that stores a part of the table calls it once, with PyTorch's CPU generator seeded alike, and keeps its
+    part: values do not depend on the plan, but the whole table is in memory for a moment."""
 
     def __post_init__(self) -> None:
         self.feature_names = self.feature_names or [self.name]
@@ -76,8 +84,6 @@ class EmbeddingBagConfig(EmbeddingConfig):
 
 
 _UNSUPPORTED: dict[str, tuple[object, str]] = {
-    "weight_init_max": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
-    "weight_init_min": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
     "need_pos": (False, "give the positions' weights as weights of the ids"),
     "use_virtual_table": (False, "hash the ids into a table of fixed size"),
 }
@@ -92,7 +98,7 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
         pooled: whether they are for pooled embeddings.
 
     Raises:
-        RecipeError: no table; a name twice; no row; columns that are no multiple of 4; a feature twice in one table;
+        RecipeError: no table; a name twice; no row; no column; a feature twice in one table;
             a pooling or a TorchRec option that is not understood.
     """
     if not tables:
@@ -103,8 +109,8 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
     for table in tables:
         if table.num_embeddings < 1:
             raise RecipeError(f"table {table.name!r}: num_embeddings = {table.num_embeddings}: at least 1")
-        if table.embedding_dim < 4 or table.embedding_dim % 4:
-            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: must be a multiple of 4")
+        if table.embedding_dim < 1:
+            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: at least 1")
         if len(set(features_of(table))) != len(features_of(table)):
             raise RecipeError(f"table {table.name!r}: a feature twice in feature_names {table.feature_names}")
         if pooled and pooling_of(table) not in {"SUM", "MEAN"}:
@@ -115,6 +121,18 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
 def features_of(table: TableConfig) -> list[str]:
     """The features of a table: its own name where it names none."""
     return list(table.feature_names) or [table.name]
+
+
+def init_fn_of(table: TableConfig) -> Callable[[Tensor], Any] | None:
+    """What writes a table's first values; None for the usual ones, which each rank makes for its own rows.
+
+    TorchRec's configurations name a function for these as well, which is not called.
+    """
+    found: Callable[[Tensor], Any] | None = getattr(table, "init_fn", None)
+    usual = (1 / table.num_embeddings) ** 0.5
+    if isinstance(found, partial) and found.func is nn.init.uniform_ and not found.args:
+        return None if found.keywords == {"a": -usual, "b": usual} else found
+    return found
 
 
 def pooling_of(table: Any) -> str:
@@ -174,9 +192,6 @@ Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
 Form = Literal["dense"]
 
-_DIM_MULTIPLE = 4
-"""FBGEMM's kernels work on groups of four columns."""
-
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class TableOverrides:
@@ -211,7 +226,7 @@ class TableOptions:
     """
 
     dim: int = 64
-    """Columns of every table: a multiple of 4."""
+    """Columns of every table. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     optimizer: Optimizer = "rowwise_adagrad"
     """rowwise_adagrad: Adagrad with one accumulator per row, 4 bytes; adagrad: one per value; sgd: none; adam: two
     per value, moves every row in every step, and needs memory for a gradient of each table as well."""
@@ -248,8 +263,8 @@ class TableOptions:
                 raise RecipeError(
                     f'tables.{name} = "{getattr(self, name)}": expected one of {", ".join(get_args(kind))}'
                 )
-        if self.dim < _DIM_MULTIPLE or self.dim % _DIM_MULTIPLE:
-            raise RecipeError(f"tables.dim = {self.dim}: must be a multiple of {_DIM_MULTIPLE}, for example 64")
+        if self.dim < 1:
+            raise RecipeError(f"tables.dim = {self.dim}: must be at least 1, for example 64")
         for name in ("learning_rate", "eps", "initial_scale"):
             value = getattr(self, name)
             if value is not None and not 0 < value < float("inf"):
@@ -281,7 +296,7 @@ class TableOptions:
 
     def of_one_batch(self, table: str) -> "TableOptions":
         """What tables have in common that one call can look up; equal for those that can."""
-        return replace(self.of(table), dim=_DIM_MULTIPLE, initial_scale=None, pretrained={})
+        return replace(self.of(table), dim=1, initial_scale=None, pretrained={})
 
     def only(self, tables: Iterable[str]) -> "TableOptions":
         """The same without what is said of other tables than these."""

@@ -1,5 +1,6 @@
 """windrow.gnn.link_task: links are split without a leak, and learnt the same on any world."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -54,7 +55,9 @@ def test_links_are_split_and_those_to_measure_on_leave_the_graph(directed: bool)
 
 
 def train(world: World, kind: str = "graphsage", **options: Any) -> tuple[list[float], dict[str, dict[str, float]]]:
-    graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
+    nothing = torch.empty(0, dtype=torch.int64)
+    unlabelled = replace(make_graph(), labels=None, train_ids=nothing, validation_ids=nothing, test_ids=nothing)
+    graph, links = gnn.split_links(unlabelled, validation_fraction=0.1, test_fraction=0.1)
     part = gnn.partition(graph, world, PartitionOptions(method="random"))
     task = gnn.LinkTask(part, links, (-1, -1), evaluation_negatives=50, **options)
     shape = gnn.ModelOptions(kind=kind, hidden=16, num_layers=2)  # type: ignore[arg-type]

@@ -150,6 +150,7 @@ def test_refuses_another_number_of_blocks(blocks):
         ({"heads": 0}, "model.heads = 0"),
         ({"dropout": 1.0}, r"model.dropout = 1.0"),
         ({"dropout": -0.5}, r"model.dropout = -0.5"),
+        ({"edge_weights": True}, 'model.edge_weights = true with model.kind = "graphsage"'),
         ({"kind": "gat", "hidden": 10, "heads": 4}, "model.hidden = 10 is no multiple of model.heads = 4"),
     ],
 )

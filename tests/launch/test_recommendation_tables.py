@@ -102,7 +102,7 @@ def test_sections_of_single_tables(prepared: Prepared) -> None:
         ({"user": {"dmi": 8}}, r"\[tables.user\] has no key 'dmi'. Did you mean 'dim'"),
         ({"user": {"form": "robe"}}, r"\[tables.user\] form = 'robe' has the wrong type: expected one of 'dense'"),
         ({"usr": 3}, r"\[tables\] has no key 'usr'"),
-        ({"user": {"dim": 6}}, r"\[tables\] table 'user': tables.dim = 6: must be a multiple of 4"),
+        ({"user": {"dim": 0}}, r"\[tables\] table 'user': tables.dim = 0: must be at least 1"),
     ):
         with pytest.raises(RecipeError, match=said):
             log_table_specs(recipe_of(tables=tables), store)

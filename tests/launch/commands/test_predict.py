@@ -72,6 +72,32 @@ def test_arguments_are_passed_on(run_folder: Path, tmp_path: Path, calls: list[A
     )
 
 
+def test_another_graph_and_hidden_vectors(run_folder: Path, tmp_path: Path, calls: list[Any]) -> None:
+    assert main(["predict", str(run_folder), "--hidden", "--graph", "new.npz"]) == 0
+    assert main(["predict", str(run_folder), "--store", "stores/new"]) == 0
+    assert [options for _, _, options in calls] == [
+        PredictionOptions(out=run_folder / "hidden.npy", graph=Path("new.npz"), hidden=True),
+        PredictionOptions(out=run_folder / "predictions.parquet", store=Path("stores/new")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--graph", "a.npz", "--store", "b"], "--graph a.npz with --store b: give one of them"),
+        (["--hidden", "--split", "test"], "leave out --method and --split"),
+        (["--hidden", "--method", "sampled"], "leave out --method and --split"),
+        (["--hidden", "--out", "h.parquet"], "--out h.parquet: hidden vectors are written as a NumPy array"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    run_folder: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["predict", str(run_folder), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not calls
+
+
 def test_summary(tmp_path: Path) -> None:
     out = tmp_path / "p.parquet"
     out.write_bytes(bytes(2048))
