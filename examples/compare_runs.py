@@ -14,7 +14,7 @@ from windrow.training.terminal import byte_size
 
 REFERENCES = {
     "tolokers": "0.824: GraphSAGE, mean of ten splits (Platonov et al., ICLR 2023)",
-    "clicks": "0.820: the probabilities that the clicks were drawn with, the best possible (docs/session-logs.md)",
+    "clicks": "0.82: the best possible, by the probabilities that clicks were drawn with (docs/session-logs.md)",
     "frappe": "0.967: FM, 0.984: DCN-v2, both on 3.5 times the samples (BARS, openbenchmark.github.io)",
 }
 """Recipe -> test metric to compare with, and whose it is."""
