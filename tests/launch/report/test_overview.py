@@ -77,7 +77,7 @@ def test_figures_of_each_run(run_of: RunOf) -> None:
     assert rows["training loss, last epoch"] == ["0.33333", "0.33333"]
     assert rows["time per epoch (median)"] == ["1.00 s", "1.00 s"]
     assert rows["bytes between ranks per epoch"] == ["5.9 KiB", "-"]
-    assert rows["rows found at home"] == ["14.3%", "-"]
+    assert rows["local rows"] == ["14.3%", "-"]
     assert "hit rate of the cache" not in rows
     assert rows["training time in communication"] == ["20.0%", "-"]
     assert rows["peak memory, largest rank"] == ["512 MiB", "-"]
