@@ -14,7 +14,9 @@
 Every message names the offending value and the cure.
 """
 
+import difflib
 import os
+from collections.abc import Iterable
 
 __all__ = [
     "ClusterError",
@@ -28,6 +30,7 @@ __all__ = [
     "StoreError",
     "WindrowError",
     "from_here",
+    "nearest_name",
 ]
 
 
@@ -82,3 +85,10 @@ class PeerFailedError(CommunicationError):
 def from_here(text: str) -> str:
     """A text for the screen, in which paths inside of the current folder start from there."""
     return text.replace(os.path.join(os.getcwd(), ""), "")  # noqa: PTH109, PTH118
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The cure of a name that is none of those known: "Did you mean 'epochs'?", or all names where none is near."""
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(names)}."

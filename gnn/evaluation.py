@@ -1,7 +1,6 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -10,13 +9,14 @@ from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
-from windrow.gnn.sampler import check_fanouts
+from windrow.gnn.sampler import Fanout
 from windrow.training.task import Metric, Metrics
 
 __all__ = [
@@ -30,7 +30,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class EvaluationOptions:
     """How and when a model is measured."""
 
@@ -40,23 +40,17 @@ class EvaluationOptions:
     method: Literal["exact", "sampled"] = "exact"
     """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
 
-    fanouts: tuple[int, ...] = ()
+    fanouts: tuple[Fanout, ...] = ()
     """Neighbours per hop of "sampled" evaluation, from the seeds outwards; empty: those of training."""
 
-    batch_size: int = 4096
+    batch_size: PositiveInt = 4096
     """Seeds per step of "sampled" evaluation, over all ranks."""
 
-    every_epochs: int = 1
+    every_epochs: PositiveInt = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
 
-    patience_epochs: int = 0
+    patience_epochs: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
-        check_fanouts("evaluation.fanouts", self.fanouts)
 
 
 def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:

@@ -16,15 +16,17 @@ numbers run out.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import CodecName
 from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
@@ -39,17 +41,20 @@ from windrow.gnn.sampler_kernels import (
     refill,
 )
 
-__all__ = ["NeighborSampler", "NumbersKind", "SamplerOptions", "check_fanouts"]
+__all__ = ["Fanout", "NeighborSampler", "NumbersKind", "SamplerOptions"]
+
+Fanout: TypeAlias = PositiveInt | Literal[-1]
+"""Neighbours sampled per vertex at one hop; -1 takes all."""
 
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class SamplerOptions:
     """How minibatches are made."""
 
-    fanouts: tuple[int, ...] = (15, 10, 5)
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] = (15, 10, 5)
     """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all."""
 
     order: Literal["global", "local"] = "global"
@@ -58,11 +63,6 @@ class SamplerOptions:
 
     storage: CodecName = "fp32"
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
-
-    def __post_init__(self) -> None:
-        if not self.fanouts:
-            raise RecipeError("sampler.fanouts = []: give one for each hop")
-        check_fanouts("sampler.fanouts", self.fanouts)
 
 
 HASHED_FROM_VERTICES = 1 << 26
@@ -187,7 +187,8 @@ class NeighborSampler:
         """
         if not fanouts:
             raise RecipeError("fanouts = []: give one for each hop, from the seeds outwards")
-        check_fanouts("fanouts", fanouts)
+        if any(fanout < 1 and fanout != -1 for fanout in fanouts):
+            raise RecipeError(f"fanouts = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
         _check_array("indptr", indptr, (torch.int64,))
         _check_array("indices", indices, (torch.int32, torch.int64))
         self.num_vertices = indptr.shape[0] - 1
@@ -365,12 +366,6 @@ def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
     larger[:used] = array[:used]
     return larger
-
-
-def check_fanouts(name: str, fanouts: Sequence[int]) -> None:
-    """Refuse fanouts, of an option called `name`, that are neither positive nor -1: RecipeError."""
-    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
-        raise RecipeError(f"{name} = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

@@ -3,7 +3,7 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
@@ -11,6 +11,7 @@ import numpy.typing as npt
 import torch
 
 from windrow.comm.errors import StoreError, from_here
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
 from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
@@ -37,11 +38,11 @@ __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays
 CHUNK_ROWS = 1 << 14
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class PartitionJob:
     """The part of a recipe that concerns the partition store."""
 
-    store: Path
+    store: PathOption
     """Folder to write; appears whole or not at all."""
     graph: GraphOptions
     """Which graph."""

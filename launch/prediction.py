@@ -33,6 +33,7 @@ from torch import Tensor
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
 from windrow.gnn.evaluation import check_width, measure_split, metrics_of
@@ -52,6 +53,7 @@ from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partiti
 from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
+from windrow.gnn.sampler import Fanout
 from windrow.gnn.vertex_data import SplitOptions
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
@@ -73,17 +75,17 @@ MEASURED: tuple[Split, ...] = ("validation", "test")
 """Splits that are measured where all vertices are predicted: those that training measures."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class PredictionOptions:
     """What to predict, with what, and how."""
 
-    out: Path
+    out: PathOption
     """The Parquet file to write, or to replace; the .npy file where it is for hidden vectors."""
     checkpoint: WhichCheckpoint = "best"
     """Whose weights: those of the best epoch on the validation split, or the last."""
     method: Literal["exact", "sampled"] = "exact"
     """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
-    fanouts: tuple[int, ...] = ()
+    fanouts: tuple[Fanout, ...] = ()
     """Neighbours per hop of "sampled", from the seeds outwards; empty: those of the recipe's evaluation, and where it
     has none, those of training."""
     splits: tuple[Split, ...] = ()

@@ -6,12 +6,13 @@ involved. Its sections tell its kind: [graph], or [log] for `windrow.launch.reco
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.evaluation import EvaluationOptions
@@ -31,13 +32,13 @@ __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe
 DECISIVE_SECTIONS = ("model", "sampler", "wire", "training", "evaluation")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class Recipe:
     """Every setting of a run."""
 
     name: str
     """Names the run folder; the file's name without ".toml" where it is not given."""
-    store: Path
+    store: PathOption
     """Folder of the partitioned graph: written by ``windrow partition``, read by ``windrow train``."""
     graph: GraphOptions
     """Which graph."""

@@ -4,11 +4,12 @@ Each section is a dataclass beside the component that it configures.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.launch.rank_process import RunOptions
 from windrow.launch.recipe_file import read_recipe
@@ -28,13 +29,13 @@ __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommend
 DECISIVE_SECTIONS = ("interactions", "transforms", "deduplication", "tables", "wire", "model", "training", "evaluation")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class RecommendationRecipe:
     """Every setting of a run on a click log."""
 
     name: str
     """Names the run folder; the file's name without ".toml" where it is not given."""
-    store: Path = Path()
+    store: PathOption = Path()
     """Folder of the prepared log: written by ``windrow prepare``, read by ``windrow train``. Interactions have none."""
     log: LogOptions
     """Which log, and what its columns mean."""

@@ -13,7 +13,6 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
-from dataclasses import dataclass
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Traffic
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.partition.tables.plan import table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
@@ -60,33 +60,22 @@ class ModelEvaluator(Protocol):
         """For each split that has samples, values by name. Collective."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TrainingOptions(training.TrainingOptions):
     """How the weights are learnt, with defaults for logs; and in which order samples are read."""
 
-    epochs: int = 1
-    batch_size: int = 2048
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt = 2048
     shuffle: Literal["window", "sessions", "none"] = "window"
     """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; sessions: whole sessions are,
     and their samples stay together, in order; none: in order of the log."""
-    shuffle_rows: int = 1 << 16
+    shuffle_rows: PositiveInt = 1 << 16
     """Samples of a window; one that covers a lane shuffles all of it."""
-    lanes: int = 8
+    lanes: PositiveInt = 8
     """Pieces that the log is cut into, each read by one rank: the most ranks that can train. The minibatches depend
     on it, not on the number of ranks."""
-    reader_memory_bytes: int = 1 << 30
+    reader_memory_bytes: NonNegativeInt = 1 << 30
     """Up to this many bytes a rank keeps its samples decoded in memory from one epoch to the next."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        training.TrainingOptions.__post_init__(self)
-        for name, least in (("shuffle_rows", 1), ("lanes", 1), ("reader_memory_bytes", 0)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least {least}")
 
 
 class RecommendationTask(Task[Started]):

@@ -41,8 +41,6 @@ def read_graph(options: GraphOptions) -> Graph:
     if not Path(options.path).exists():
         raise DataError(f"{options.path}: no such file or folder; correct the path.")
     form = _format_of(options)
-    if form not in READERS:
-        raise RecipeError(f"format is {form!r}; use 'auto' or one of {sorted(READERS)}.")
     try:
         graph = READERS[form][0](options)
     except DataError as error:

@@ -65,7 +65,7 @@ def test_what_differs_is_shown_and_marked(run_of: RunOf) -> None:
     assert settings.table.rows == [["training.epochs", "3", "9", "3"]]
     assert settings.table.marked == {(0, 2)}
     assert figures.table is not None
-    assert figures.table.header == ("figure", "one", "two", "three")
+    assert figures.table.header == ("metric", "one", "two", "three")
 
 
 def test_figures_of_each_run(run_of: RunOf) -> None:
