@@ -51,14 +51,23 @@ class RankAwareParser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command line; each subcommand sets ``run`` to the function that does it."""
-    parser = RankAwareParser(
-        prog="windrow", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The parser of the command line; each subcommand sets ``run`` to the function that does it.
+
+    What is said of a subcommand is the docstring of its module: its first line in the list of commands, the rest in its
+    own help, with its ``EXAMPLES``.
+    """
+    as_it_stands = argparse.RawDescriptionHelpFormatter
+    parser = RankAwareParser(prog="windrow", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=as_it_stands)
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for name in COMMANDS:
-        import_module(f"windrow.launch.commands.{name.replace('-', '_')}").add_parser(commands)
+        module = import_module(f"windrow.launch.commands.{name.replace('-', '_')}")
+        summary, _, description = (module.__doc__ or "").partition(": ")[2].partition(".\n\n")
+        inner = commands.add_parser(
+            name, help=summary, description=description, epilog=module.EXAMPLES, formatter_class=as_it_stands
+        )
+        inner.set_defaults(run=module.run)
+        module.add_arguments(inner)
     return parser
 
 

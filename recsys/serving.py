@@ -39,7 +39,7 @@ from windrow.recsys.batches.windows import GroupBatches, Piece, batch_of_pieces,
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.log.files import check_replaceable
 from windrow.recsys.log.options import LogSplitOptions
-from windrow.recsys.log.prepare import SampleMapper, read_vocabularies
+from windrow.recsys.log.prepare import SampleMapper, are_text, read_vocabularies
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.staging import conformed, staged_columns
 from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
@@ -363,6 +363,7 @@ class ServedModel:
     ) -> None:
         self._log = log
         self._rules = replace(log.log_options((log.path,)), label=(), sample_weight="", time="", session="")
+        self._columns = staged_columns(self._rules, LogSplitOptions(), are_text(log))
         vocabularies = {table: log.vocabulary_file(table) for table in log.vocabulary_tables}
         self._vocabularies = read_vocabularies(vocabularies)
         self._choice = ColumnChoice(
@@ -500,8 +501,8 @@ class ServedModel:
             first=0,
             file_share=1.0,
         )
-        uses = staged_columns(self._rules, LogSplitOptions())
-        staged = pa.RecordBatch.from_pydict({use.name: conformed(block, use, "", self._rules)[1] for use in uses})
+        columns = {use.name: conformed(block, use, "", self._rules)[1] for use in self._columns}
+        staged = pa.RecordBatch.from_pydict(columns)
         # Of its own, since it counts what it maps.
         mapper = SampleMapper(self._rules, self._vocabularies, self._log.manifest.moments)
         group = decoded(pa.Table.from_batches([mapper.map(staged, "served")]), self._choice)

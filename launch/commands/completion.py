@@ -1,12 +1,15 @@
-"""``windrow completion``: what a shell needs in order to complete windrow's commands, options and files."""
+"""``windrow completion``: print a script that lets a shell complete windrow's arguments.
+
+Print a script that lets a shell complete commands, options, their choices and recipes (*.toml).
+"""
 
 import argparse
 from collections.abc import Iterator
 from pathlib import Path
 
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand
+from windrow.launch.commands.arguments import refuse_several_processes
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -17,16 +20,8 @@ zsh looks into ~/.zfunc where ~/.zshrc says so: fpath+=~/.zfunc; autoload -U com
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "completion",
-        run,
-        help="print a script that lets a shell complete windrow's arguments",
-        description="Print a script that lets a shell complete commands, options, their choices and recipes (*.toml).",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("shell", choices=("bash", "zsh"), help="which shell")
 
 

@@ -1,10 +1,14 @@
-"""``windrow doctor``: what works on this machine."""
+"""``windrow doctor``: say what works on this machine, and what would cure what does not.
+
+Look at Python, PyTorch, MPI and its launcher (two ranks are started), cores, memory, GPUs, the place of compiled
+kernels, optional libraries and emulated hosts. Takes some seconds; start it without mpirun.
+"""
 
 import argparse
 
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand
+from windrow.launch.commands.arguments import refuse_several_processes
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -16,18 +20,8 @@ Exit status: 1 where training cannot work, else 0.
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    subcommand(
-        commands,
-        "doctor",
-        run,
-        help="say what works on this machine, and what would cure what does not",
-        description="Look at Python, PyTorch, MPI and its launcher (two ranks are started), cores, memory, GPUs, the "
-        "place of compiled kernels, optional libraries and emulated hosts. Takes some seconds; start it without "
-        "mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(_: argparse.ArgumentParser) -> None:
+    """It has none."""
 
 
 def run(_: argparse.Namespace) -> int:

@@ -1,14 +1,18 @@
-"""``windrow evaluate``: the figures of a trained model, on its own splits or on new samples."""
+"""``windrow evaluate``: measure the model of a run.
+
+Measure the model of a run on the splits that training measures, or a model of clicks on labelled samples that came
+later. Start as many processes as you like for a log, and one for each part of a graph.
+"""
 
 import argparse
 from pathlib import Path
 
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand, write_json
+from windrow.launch.commands.arguments import add_checkpoint, add_overrides, write_json
 from windrow.training.run_folder import open_run_folder
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -17,17 +21,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "evaluate",
-        run,
-        help="measure the model of a run",
-        description="Measure the model of a run on the splits that training measures, or a model of clicks on labelled "
-        "samples that came later. Start as many processes as you like for a log, and one for each part of a graph.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
         "--log",

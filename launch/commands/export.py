@@ -1,13 +1,19 @@
-"""``windrow export``: a run's model to serve, or its embedding tables as one file, for others to use."""
+"""``windrow export``: write the model of a run for serving, or its embedding tables to one file.
+
+Put the embedding tables of a checkpoint together, whichever ranks held them. model: a folder with tables, dense part
+and preprocessing, which recsys.load opens without MPI, to predict rows of a log. safetensors: one file, each table
+under its name. torchrec: a state dict that TorchRec's EmbeddingBagCollection loads. One process does this: start it
+without mpirun.
+"""
 
 import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import Commands, add_checkpoint, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import add_checkpoint, refuse_several_processes, writing
 from windrow.training.run_folder import RunFolder, open_run_folder
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -17,19 +23,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "export",
-        run,
-        help="write the model of a run for serving, or its embedding tables to one file",
-        description="Put the embedding tables of a checkpoint together, whichever ranks held them. model: a folder "
-        "with tables, dense part and preprocessing, which recsys.load opens without MPI, to predict rows of a log. "
-        "safetensors: one file, each table under its name. torchrec: a state dict that TorchRec's "
-        "EmbeddingBagCollection loads. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
         "--format", choices=("model", "safetensors", "torchrec"), default="safetensors", help="safetensors by default"

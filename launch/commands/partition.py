@@ -1,4 +1,9 @@
-"""``windrow partition``: split a graph among the ranks that will train on it."""
+"""``windrow partition``: split a graph and write a partition store.
+
+Read a graph, split it into one part for each rank, put the vertices first that minibatches of its rank will need most
+(of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and write a partition store. One
+process does this: start it without mpirun.
+"""
 
 import argparse
 import json
@@ -7,14 +12,14 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
 from windrow.launch.recipe_file import read_recipe
 from windrow.launch.settings import parse_settings, with_overrides
 
 if TYPE_CHECKING:
     from windrow.launch.partitioning import PartitionJob
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -25,18 +30,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "partition",
-        run,
-        help="split a graph and write a partition store",
-        description="Read a graph, split it into one part for each rank, put the vertices first that minibatches of "
-        "its rank will need most (of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and "
-        "write a partition store. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument(
         "recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe (*.toml) that names graph and store"
     )

@@ -1,4 +1,11 @@
-"""``windrow predict``: what a trained model says about vertices of a graph or samples of a log, as a Parquet file."""
+"""``windrow predict``: predict vertices of a graph or samples of a log with the model of a run.
+
+Predict with the model of a run and write one Parquet file. On a graph: a row for each vertex in your order. Columns:
+vertex, and its id where your files have names; prediction (class) and its probability, or for a binary task the
+probability of class 1, or for a multi-label task the probabilities of all classes. Start one process for each part of
+the store, as for windrow train. On a log: a row for each sample of the test split, or of files that came after
+training, in their order. Columns: row, and for each label its probability or value.
+"""
 
 import argparse
 from pathlib import Path
@@ -7,7 +14,7 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand
+from windrow.launch.commands.arguments import add_checkpoint, add_overrides
 from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
@@ -15,7 +22,7 @@ if TYPE_CHECKING:
     from windrow.launch.recommendation_recipe import RecommendationRecipe
     from windrow.training.run_folder import RunFolder
 
-__all__ = ["add_parser", "run", "summary_lines"]
+__all__ = ["add_arguments", "run", "summary_lines"]
 
 EXAMPLES = """\
 examples:
@@ -31,21 +38,8 @@ examples:
 SPLITS = ("train", "validation", "test")
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "predict",
-        run,
-        help="predict vertices of a graph or samples of a log with the model of a run",
-        description="Predict with the model of a run and write one Parquet file. On a graph: a row for each vertex in "
-        "your order. Columns: vertex, and its id where your files have names; prediction (class) and its probability, "
-        "or for a binary task the probability of class 1, or for a multi-label task the probabilities of all classes. "
-        "Start one process for each part of the store, as for windrow train. On a log: a row for each sample of the "
-        "test split, or of files that came after training, in their order. Columns: row, and for each label its "
-        "probability or value.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
         "--out",

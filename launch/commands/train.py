@@ -1,4 +1,9 @@
-"""``windrow train``: train as a recipe says, on every rank that the launcher started."""
+"""``windrow train``: train a model on a partitioned graph or a prepared log.
+
+Train as a recipe says: a graph neural network where it has a section [graph], a recommendation model where it has
+[log]. Start one process for each rank with mpirun, srun or torchrun (for a graph as many as its store has parts);
+without a launcher it trains on one rank.
+"""
 
 import argparse
 from pathlib import Path
@@ -7,14 +12,14 @@ from typing import TYPE_CHECKING
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
+from windrow.launch.commands.arguments import add_overrides
 from windrow.launch.recipe_file import read_recipe
 from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
     from windrow.training.journal import TrainingResult
 
-__all__ = ["add_parser", "run", "summary_lines"]
+__all__ = ["add_arguments", "run", "summary_lines"]
 
 EXAMPLES = """\
 examples:
@@ -34,18 +39,8 @@ SAID = {
 """Figures beside the metric that are said at the end, with what to hold them against."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "train",
-        run,
-        help="train a model on a partitioned graph or a prepared log",
-        description="Train as a recipe says: a graph neural network where it has a section [graph], a recommendation "
-        "model where it has [log]. Start one process for each rank with mpirun, srun or torchrun (for a graph as many "
-        "as its store has parts); without a launcher it trains on one rank.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument(
         "recipe",
         type=Path,

@@ -21,7 +21,7 @@ import numpy as np
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
-from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths, row_of
+from windrow.recsys.log.conform import Column, ColumnKind, as_text_or_numbers, conform, list_lengths, row_of
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.readers import RawBlock, TextType
@@ -53,10 +53,20 @@ class StagedColumn:
     """Of lists in text."""
     rows: int | None = None
     """row and rows only: what the numbers have to be below."""
+    is_text: bool | None = None
+    """id and ids only: whether values are to be text, or whole numbers; None: as they are."""
 
 
-def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
-    """List what is needed of a log, whose split may need a column too."""
+def staged_columns(
+    log: LogOptions, split: LogSplitOptions, are_text: Mapping[str, bool | None] | None = None
+) -> tuple[StagedColumn, ...]:
+    """List what is needed of a log, whose split may need a column too.
+
+    Args:
+        log: its rules.
+        split: how it is split.
+        are_text: by feature, whether ids are to be text: as they were in a log that was prepared before.
+    """
     label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
     found = [StagedColumn(name=f"label.{name}", column=name, kind=label_kind) for name in log.labels]
     if log.sample_weight:
@@ -78,6 +88,7 @@ def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColum
                 kind=kinds[feature.multi_hot],
                 separator=feature.separator,
                 rows=feature.rows if whole else None,
+                is_text=(are_text or {}).get(name),
             )
         )
         if feature.weights:
@@ -131,6 +142,8 @@ def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -
     conforming = conform(column, use.kind)
     if use.rows is not None:
         _check_rows(column, conforming, use.rows)
+    if use.is_text is not None:
+        conforming = as_text_or_numbers(column, conforming, is_text=use.is_text)
     return column, conforming
 
 

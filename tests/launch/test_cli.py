@@ -108,7 +108,7 @@ def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
     }
     lines = ["--help", *(f"{name} --help" for name in cli.COMMANDS), "tarin"]
     lines += [f"{command} {tmp_path}/{name}.toml" for command, names in wrong.items() for name in names]
-    lines += [f"{command} {tmp_path}" for command in ("train --resume", "report", "export --out x")]
+    lines += [f"{command} {tmp_path}" for command in ("train --resume", "report", "evaluate", "export --out x")]
     command = [sys.executable, "-P", "-c", EARLY]
     done = subprocess.run(
         command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path

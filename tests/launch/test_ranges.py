@@ -42,7 +42,7 @@ TRAINING: dict[str, list[Any]] = {
     "autocast": ["fp16"],
 }
 TABLES: dict[str, list[Any]] = {
-    "dim": [0, 6],
+    "dim": [0],
     "optimizer": ["adamw"],
     "learning_rate": [0.0, math.inf],
     "eps": [0.0],

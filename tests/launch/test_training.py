@@ -290,7 +290,7 @@ def test_what_cannot_be_trained_on(folder: Path) -> None:
     refused(folder, StoreError, r"manifest.json is missing.*windrow partition")
     np.savez(folder / "graph.npz", edges=np.array([[0, 1], [1, 2]]))
     partition(make(folder))
-    refused(folder, DataError, "no features and no labels")
+    refused(folder, DataError, "has no features")
 
 
 def test_a_run_folder_in_use(folder: Path) -> None:

@@ -119,8 +119,7 @@ def test_a_recommendation_run_and_no_run_are_refused(
     run = create_run_folder(tmp_path / "run", click_recipe(tmp_path).settings()).path
     assert main(["predict", str(run)]) == 2
     said = capsys.readouterr().err
-    assert "run of a recommendation model, and windrow predict knows graphs only" in said
-    assert "summary.json; windrow export" in said
+    assert "is no prepared log: run `windrow prepare` again" in said
     assert not calls
     assert main(["predict", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err
