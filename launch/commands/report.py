@@ -21,14 +21,29 @@ examples:
   windrow report runs/open_bandit-1 --benchmarks benchmarks/results
   windrow report --benchmarks benchmarks/results/exchange.json benchmarks/results/reader.json
 
-The page needs no network and no other file: mail it, or open it in any browser. Several runs share the figures of
+The page needs no network and no other file: mail it, or open it in any browser. Several runs share the charts of
 curves and stand side by side in the others, with a table of the settings in which they differ. docs/report.md says
-what each figure shows.
+what each chart shows.
 """
 
 
+<<<<<<< HEAD
+def add_parser(commands: Commands) -> None:
+    """Declare the subcommand."""
+    parser = subcommand(
+        commands,
+        "report",
+        run,
+        help="show runs and benchmark results on one HTML page",
+        description="Write one HTML page about runs: curves, seconds per stage, time in communication, bytes "
+        "between ranks, local rows, memory, placement, settings; and about results of benchmarks. A run that "
+        "still goes on is shown as far as it has come. One process does this: start it without mpirun.",
+        epilog=EXAMPLES,
+    )
+=======
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
+>>>>>>> main
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="folder of a run; any number of them")
     parser.add_argument(
         "--benchmarks",

@@ -33,7 +33,8 @@ def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_every_example_is_tested_and_short(repository: Path) -> None:
     examples = sorted((repository / "examples").glob("*.py"))
-    tested = ["compare_partitioners", "daily_run", "next_item", "own_click_model", "own_graph", "train_from_recipe"]
+    tested = ["compare_partitioners", "compare_runs", "daily_run", "next_item", "own_click_model", "own_graph"]
+    tested.append("train_from_recipe")
     assert [path.stem for path in examples] == tested
     assert max(len(path.read_text().splitlines()) for path in examples) < 100
 
