@@ -27,23 +27,8 @@ what each chart shows.
 """
 
 
-<<<<<<< HEAD
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "report",
-        run,
-        help="show runs and benchmark results on one HTML page",
-        description="Write one HTML page about runs: curves, seconds per stage, time in communication, bytes "
-        "between ranks, local rows, memory, placement, settings; and about results of benchmarks. A run that "
-        "still goes on is shown as far as it has come. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
-=======
 def add_arguments(parser: argparse.ArgumentParser) -> None:
     """Declare its arguments."""
->>>>>>> main
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="folder of a run; any number of them")
     parser.add_argument(
         "--benchmarks",

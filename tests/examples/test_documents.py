@@ -117,8 +117,7 @@ def train(recipe: dict[str, Any], run_folder: str) -> None:
 
 
 @pytest.mark.parametrize(
-    "change",
-    [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, LABELS, DAILY, PRETRAINED],
+    "change", [{}, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_SECTION, LABELS, DAILY, PRETRAINED]
 )
 def test_recipes_of_logs_are_accepted(change: dict[str, Any], tmp_path: Path) -> None:
     values = {"name": "mine", **merged(RECIPE, change)}
