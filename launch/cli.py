@@ -16,6 +16,7 @@ from windrow.launch.commands import (
     export,
     generate_log,
     groups,
+    init,
     network,
     partition,
     plan,
@@ -30,6 +31,7 @@ __all__ = ["build_parser", "main"]
 DESCRIPTION = "Distributed training of graph neural networks and recommendation models, launched by mpirun."
 EXAMPLES = """\
 examples:
+  windrow init log clicks.parquet
   windrow partition examples/tolokers.toml --parts 2
   windrow explain examples/tolokers.toml
   mpirun -n 2 windrow train examples/tolokers.toml
@@ -65,6 +67,7 @@ def build_parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
     for command in (
+        init,
         partition,
         cluster_log,
         prepare,
