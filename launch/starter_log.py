@@ -6,7 +6,7 @@ Columns are told apart by name, type and values, over the first rows of each fil
     time       dates; text of dates; whole numbers of a name such as timestamp
     session    a name such as session_id
     dense      numbers with a fraction; whole numbers of many values that are not called as ids are
-    sparse     text, whole numbers, lists; text of several values with one mark between them
+    sparse     text, other whole numbers, lists; text of several values with one mark between them
     left out   one value only; another value in every row; other labels; what no reader takes
 """
 
@@ -19,7 +19,8 @@ from typing import Any
 import numpy as np
 
 from windrow.comm.errors import DataError
-from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to_recipe, table_key
+from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to_recipe
+from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.log.files import resolve_files
 from windrow.recsys.log.options import RESERVED_NAMES, LogFormat
 from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
@@ -44,7 +45,7 @@ ITEMS = ("item", "item_id", "itemid", "iid", "product_id", "movie_id", "sku")
 ID_WORDS = {
     "id", "ids", "uid", "user", "item", "product", "sku", "ad", "ads", "advertiser", "campaign", "category", "cat", "c",
     "brand", "shop", "store", "seller", "page", "zip", "postcode", "code", "type", "device", "country", "city", "region",
-    "hash", "app", "site", "domain", "query", "movie", "video", "article", "author", "artist", "album", "track", "genre",
+    "hash", "segment", "carrier", "cell", "cohort", "group", "cluster", "language", "lang", "app", "site", "domain", "query", "movie", "video", "article", "author", "artist", "album", "track", "genre",
     "tag", "session", "field", "slot", "weekday", "hour", "month", "channel", "browser", "os",
 }  # fmt: skip
 """Words in names of columns whose whole numbers are no quantities."""
@@ -53,6 +54,8 @@ SPLIT_WORDS = {"train": 0, "training": 0, "dev": 1, "val": 1, "valid": 1, "valid
 
 MOST_CATEGORIES = 32
 """Whole numbers of so few values are categories, whatever they are called."""
+ROWS_PER_CATEGORY = 100
+"""So are those that come again so often: enough samples to learn each by itself."""
 LARGEST_QUANTITY = 1 << 31
 """Whole numbers beyond are hashes."""
 UNIQUE_SHARE = 0.95
@@ -64,6 +67,8 @@ LARGEST_VOCABULARY = 10_000_000
 """Beyond, values share rows by a hash: a vocabulary has to be sorted and kept."""
 RARE_FROM_SAMPLES = 1_000_000
 """From so many samples on, values need several of them to get a row."""
+
+VALIDATION_SHARE = 0.1
 
 ROW_NUMBER = re.compile(r"unnamed.*|index|row|row_?id|row_?number", re.IGNORECASE)
 
@@ -122,7 +127,8 @@ class _Column:
         empty = f", {self.empty / self.rows:.0%} empty" if self.empty else ""
         if self.kind in ("whole", "fraction") and len(self.values):
             low, high = self.range
-            return f"{self.kind} numbers, {low:g} to {high:g}, {self.distinct:,} different{empty}"
+            bounds = f"{low:,} to {high:,}" if self.kind == "whole" else f"{low:.4g} to {high:.4g}"
+            return f"{self.kind} numbers, {bounds}, {self.distinct:,} different{empty}"
         if self.kind == "fraction":
             return f"no values{empty}"
         if self.kind == "lists":
@@ -271,16 +277,19 @@ def _read_sample(form: LogFormat, files: Sequence[Path]) -> _Sample:
 
 
 def _column_names(form: LogFormat, file: Path) -> tuple[str, ...]:
+    """Those to look at; of libfm's layout single fields, or where lines differ or have values one list with weights."""
     if form == "criteo":
         return CRITEO_COLUMNS
     if form != "libfm":
         return next(iter(read_log(form, [file], {}))).columns_in_file
     try:
-        names = next(iter(read_log(form, [file], {"field_0": "string"}))).columns_in_file
-        return tuple(name for name in names if name not in ("ids", "values"))
+        block = next(iter(read_log(form, [file], {"field_0": "string", "values": "string"})))
     except DataError:
-        # Lines of different lengths: one list of ids and weights.
+        # Lines of different lengths.
         return ("label", "ids", "values")
+    if block.batch.column("values").flatten().unique().to_pylist() != [1.0]:
+        return ("label", "ids", "values")
+    return tuple(name for name in block.columns_in_file if name not in ("ids", "values"))
 
 
 def _column(name: str, array: Any) -> _Column:
@@ -478,7 +487,8 @@ class _LogWriter:
         low, high = column.range
         if low < -1:
             return True
-        return column.distinct > MOST_CATEGORIES and high < LARGEST_QUANTITY and not _is_called_id(column.name)
+        few = column.distinct <= MOST_CATEGORIES or column.rows >= ROWS_PER_CATEGORY * column.distinct
+        return not few and high < LARGEST_QUANTITY and not _is_called_id(column.name)
 
     def _feature(self, column: _Column) -> _Feature:
         values: dict[str, Any] = {}
@@ -534,7 +544,7 @@ class _LogWriter:
         text = RecipeText()
         text.comment(
             f"{', '.join(path.name for path in self._files[:3])}{' ...' if len(self._files) > 3 else ''}: {about}, as "
-            "windrow init found them. Lines that begin with # are what one may want to change.",
+            "windrow init found them.",
             "",
             f"  windrow prepare {out}",
             f"  mpirun -n 2 windrow train {out}",
@@ -543,8 +553,9 @@ class _LogWriter:
         text.value("store", f"stores/{out.stem}", "folder that windrow prepare writes, from this file's folder")
         split, files = self._split()
         self._write_log(text, files)
+        text.section("log.features", "Sparse features: each value gets a row of a table of embeddings.")
         for feature in self._features:
-            self._write_feature(text, feature)
+            text.value(feature.name, feature.values, feature.why)
         text.section("split", "Which samples train, choose the best epoch, and are measured at the end.")
         for key, value, why in split:
             text.value(key, value, why)
@@ -597,11 +608,6 @@ class _LogWriter:
         if 2 * skewed >= len(self._dense):
             return "log1p", "log(1 + x): counts that span decades", "standard", "mean 0 and deviation 1"
         return "standard", "mean 0 and deviation 1", "log1p", "log(1 + x), for counts that span decades"
-
-    def _write_feature(self, text: RecipeText, feature: _Feature) -> None:
-        text.section(f"log.features.{table_key(feature.name)}", feature.why)
-        for key, value in feature.values.items():
-            text.value(key, value)
 
     def _split(self) -> tuple[list[tuple[str, Any, str]], Sequence[Path]]:
         """Keys of the section, and the files of [log]."""
@@ -708,4 +714,61 @@ def _is_called_id(name: str) -> bool:
 
 
 def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str) -> StarterRecipe:
-    raise NotImplementedError
+    """A recipe for two towers; the columns are empty for npz files."""
+    if len(files) > 1:
+        raise DataError(
+            f"{len(files)} files of users and items without labels are read one at a time: put them into one, or name "
+            "a label by --label"
+        )
+    columns = {"user_column": user, "item_column": item} if user else {}
+    try:
+        found = read_interactions(files[0], validation_fraction=VALIDATION_SHARE, seed=0, **columns)
+    except DataError as error:
+        raise DataError(
+            f"{error}. (No label was found, so this was taken for pairs of users and items, each pair once; where a "
+            "column is a label, name it by --label)"
+        ) from error
+    pairs = sum(len(lists.values) for lists in found.splits().values())
+    epochs, batch_size, dim = _ranking_settings(pairs)
+    about = f"{found.num_users:,} users, {found.num_items:,} items, {pairs:,} interactions"
+    text = RecipeText()
+    text.comment(
+        f"{files[0].name}: {about}, as windrow init found them.", "", f"  mpirun -n 2 windrow train {out}", ""
+    )
+    text.section("log", "Which user took which item, and nothing else: every item not taken counts against.")
+    text.value("paths", [relative_to_recipe(files[0], out)])
+    text.value("format", "interactions")
+    text.section("interactions", "How pairs become minibatches.")
+    for key, name in columns.items():
+        text.value(key, name)
+    text.value("validation_fraction", VALIDATION_SHARE, "of each user's items, to choose the best epoch by")
+    text.value("num_negatives", min(512, found.num_items), "items that each positive is told apart from")
+    text.alternative("max_history", 20, "items of a user's past that are looked at: 50; fewer are quicker")
+    if user:
+        text.section("split", "A file of later interactions with the same columns would be the test split.")
+        text.alternative("by", "files", "and then")
+        text.alternative("test_paths", ["later.parquet"], "measured at the end")
+    text.section("tables", "Embedding tables: a row of so many numbers for each user and each item.")
+    text.value("dim", dim, "more for more interactions, and slower")
+    text.value("optimizer", "adam", "adagrad: without moving every row in every step")
+    text.value("learning_rate", 0.006, "of the tables")
+    text.section("model", "One vector for a user, one for an item; how well they fit is their product.")
+    text.value("kind", "two_tower")
+    text.alternative("temperature", 0.2, "0.1 by default: the smaller, the more the hardest negatives count")
+    text.section("training", "How weights are learnt.")
+    text.value("epochs", epochs, "at most: [evaluation] ends it before")
+    text.value("batch_size", batch_size, f"over all ranks, for {pairs:,} interactions; more for speed")
+    text.value("learning_rate", 0.006, "of the towers' layers")
+    text.section("evaluation", "When it is measured, and when it ends.")
+    text.value("k", 20, "items recommended to a user, in recall@k and ndcg@k")
+    text.value("patience_epochs", 3, "end after so many epochs without a better validation; 0: never")
+    return StarterRecipe(
+        text=str(text),
+        understood=(about, "no label: two towers learn which items go with which users"),
+        commands=(f"mpirun -n 2 windrow train {out}",),
+    )
+
+
+def _ranking_settings(pairs: int) -> tuple[int, int, int]:
+    """Epochs, batch size and columns of the tables, by the number of interactions."""
+    return (20, int(2 ** np.clip(round(np.log2(pairs / 100)), 6, 11)), 64)

@@ -4,12 +4,12 @@ import json
 import os
 import re
 import tomllib
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-__all__ = ["RecipeText", "StarterRecipe", "check_starter", "relative_to_recipe", "table_key"]
+__all__ = ["RecipeText", "StarterRecipe", "check_starter", "relative_to_recipe"]
 
 LINE_COLUMNS = 110
 COMMENT_COLUMN = 34
@@ -36,7 +36,7 @@ class RecipeText:
 
     def comment(self, *lines: str) -> None:
         """Add lines of comment."""
-        self.lines += [f"# {line}" for line in lines]
+        self.lines += [f"# {line}".rstrip() for line in lines]
 
     def section(self, name: str, why: str = "") -> None:
         """Begin a section, with a line of comment above it where there is something to say."""
@@ -46,7 +46,7 @@ class RecipeText:
         self.lines.append(f"[{name}]")
 
     def value(self, key: str, value: Any, why: str = "") -> None:
-        """Add a key with what is as good in JSON as in TOML, and a comment behind it."""
+        """Add a key with a number, text, list or dictionary of these, and a comment behind it."""
         lines = _assignment(key, value)
         if why:
             lines[-1] = f"{lines[-1]:<{COMMENT_COLUMN}}  # {why}"
@@ -63,10 +63,10 @@ class RecipeText:
 
 
 def _assignment(key: str, value: Any) -> list[str]:
-    line = f"{table_key(key)} = {_literal(value)}"
+    line = f"{_key(key)} = {_literal(value)}"
     if not isinstance(value, Sequence) or isinstance(value, str) or len(line) <= LINE_COLUMNS:
         return [line]
-    lines = [f"{table_key(key)} = ["]
+    lines = [f"{_key(key)} = ["]
     for item in value:
         text = f"{_literal(item)},"
         if len(lines) > 1 and len(lines[-1]) + 1 + len(text) <= LINE_COLUMNS:
@@ -79,13 +79,15 @@ def _assignment(key: str, value: Any) -> list[str]:
 def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_literal(item) for item in value)}]"
+    if isinstance(value, Mapping):
+        return "{ " + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + " }" if value else "{}"
     if isinstance(value, float):
         return repr(value)
     # TOML knows JSON's escapes, but forbids a bare delete character.
     return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
 
 
-def table_key(name: str) -> str:
+def _key(name: str) -> str:
     """A name as part of a key: quoted where TOML asks for it."""
     return name if re.fullmatch(r"[A-Za-z0-9_-]+", name) else _literal(name)
 
