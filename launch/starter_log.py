@@ -651,7 +651,9 @@ class _LogWriter:
         text.value("batch_size", settings.batch_size, f"over all ranks, for {about}; more for speed")
         text.value("learning_rate", settings.rate, "of the layers; with a larger batch_size try more")
         text.section("evaluation", "When it is measured, and when it ends.")
-        text.value("patience_epochs", settings.patience, "end after so many epochs without a better validation; 0: never")
+        text.value(
+            "patience_epochs", settings.patience, "end after so many epochs without a better validation; 0: never"
+        )
         if self._is_binary:
             text.alternative("metric", "normalised_entropy", "instead of auc: for probabilities that are right in size")
 
@@ -732,9 +734,7 @@ def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str)
     epochs, batch_size, dim = _ranking_settings(pairs)
     about = f"{found.num_users:,} users, {found.num_items:,} items, {pairs:,} interactions"
     text = RecipeText()
-    text.comment(
-        f"{files[0].name}: {about}, as windrow init found them.", "", f"  mpirun -n 2 windrow train {out}", ""
-    )
+    text.comment(f"{files[0].name}: {about}, as windrow init found them.", "", f"  mpirun -n 2 windrow train {out}", "")
     text.section("log", "Which user took which item, and nothing else: every item not taken counts against.")
     text.value("paths", [relative_to_recipe(files[0], out)])
     text.value("format", "interactions")

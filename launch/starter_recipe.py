@@ -80,7 +80,9 @@ def _literal(value: Any) -> str:
     if isinstance(value, list | tuple):
         return f"[{', '.join(_literal(item) for item in value)}]"
     if isinstance(value, Mapping):
-        return "{ " + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + " }" if value else "{}"
+        return (
+            "{ " + ", ".join(f"{_key(key)} = {_literal(item)}" for key, item in value.items()) + " }" if value else "{}"
+        )
     if isinstance(value, float):
         return repr(value)
     # TOML knows JSON's escapes, but forbids a bare delete character.

@@ -46,7 +46,10 @@ def add_parser(commands: Commands) -> None:
         help="column of labels, where it is not found by name and values; may be repeated",
     )
     parser.add_argument(
-        "--out", type=Path, metavar="RECIPE", help="recipe to write (*.toml); FILE's name in the current folder by default"
+        "--out",
+        type=Path,
+        metavar="RECIPE",
+        help="recipe to write (*.toml); FILE's name in the current folder by default",
     )
     parser.add_argument("--overwrite", action="store_true", help="replace a recipe that is there")
 

@@ -1,0 +1,486 @@
+"""A recipe for a graph of a user's own: how its files are laid out, and settings by what is in them.
+
+The format goes by the file, as in `windrow.gnn.readers.read`. Of an edge list and the vertex file beside it, mark between
+columns, header and columns are told by the first rows; then the graph is read as ``windrow partition`` reads it, so that
+whatever it would refuse is refused at once, and settings go by what came out.
+"""
+
+import gzip
+import re
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.numpy_files import load_arrays
+from windrow.gnn.graph import Graph
+from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
+from windrow.gnn.readers.read import read_graph
+from windrow.gnn.vertex_data import SplitOptions
+from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to_recipe
+
+__all__ = ["graph_recipe"]
+
+SOURCES = (
+    "src",
+    "source",
+    "from",
+    "u",
+    "head",
+    "start",
+    "source_id",
+    "src_id",
+    "from_id",
+    "node1",
+    "node_1",
+    "id1",
+    "id_1",
+)
+DESTINATIONS = ("dst", "dest", "destination", "target", "to", "v", "tail", "end", "destination_id", "target_id", "dst_id",
+                "to_id", "node2", "node_2", "id2", "id_2")  # fmt: skip
+"""Names of the columns of an edge; those at the same place of both lists need not go together."""
+VERTEX_IDS = ("id", "node", "node_id", "nodeid", "vertex", "vertex_id", "new_id", "name", "uid", "user_id", "key")
+LABELS = ("label", "class", "y", "target", "category", "group", "labels", "community", "ml_target")
+SPLIT_COLUMNS = ("split", "set", "fold", "subset", "partition", "mask")
+SPLIT_VALUES = {"train", "validation", "valid", "val", "test", ""}
+
+TABLE_ENDINGS = (
+    ".csv",
+    ".tsv",
+    ".csv.gz",
+    ".tsv.gz",
+    ".parquet",
+    ".pq",
+    ".txt",
+    ".txt.gz",
+    ".edges",
+    ".edgelist",
+    ".el",
+)
+"""What is taken for an edge list; of those that no reader knows the format is written into the recipe."""
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class _Table:
+    """The first rows of a CSV or Parquet file.
+
+    Attributes:
+        path: of it.
+        columns: by name, ``pyarrow.ChunkedArray``.
+        delimiter: empty for Parquet.
+        has_header: True for Parquet.
+        skip_rows: lines of comment before.
+    """
+
+    path: Path
+    columns: Mapping[str, Any]
+    delimiter: str = ""
+    has_header: bool = True
+    skip_rows: int = 0
+
+    def listed(self) -> str:
+        return ", ".join(f"{name} ({_kind(values)})" for name, values in self.columns.items())
+
+    def named(self, names: Sequence[str]) -> str:
+        return next((column for name in names for column in self.columns if column.strip().lower() == name), "")
+
+
+def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels: Sequence[str] = ()) -> StarterRecipe:
+    """Look at a graph and write a recipe for it.
+
+    Args:
+        path: file, or folder of an OGB data set.
+        out: file that the recipe will stand in; it is not written.
+        vertices: file of features, labels and splits beside an edge list.
+        labels: columns of labels in it; none: found by name.
+
+    Raises:
+        DataError: the files cannot be understood; the message lists what was found and names the option that helps.
+        RecipeError: an option is for another format.
+    """
+    ending = "".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix
+    if not path.exists():
+        raise DataError(f"{path}: no such file or folder; correct the path")
+    options: dict[str, Any] = {}
+    if path.is_dir():
+        options = _ogb(path)
+    elif ending in TABLE_ENDINGS:
+        options = _edge_list(path, vertices, labels)
+    if (vertices is not None or labels) and "edge_list" not in options:
+        raise RecipeError(
+            f"--vertices and --label are for edge lists in CSV or Parquet, and {path} is none: its labels are read from it"
+        )
+    chosen = GraphOptions(path=str(path.absolute()), random_split=SplitOptions(kind="fractions"), **options)
+    graph = read_graph(chosen)
+    return _write(path, out, chosen, graph)
+
+
+def _ogb(folder: Path) -> dict[str, Any]:
+    splits = folder / "split"
+    names = sorted(entry.name for entry in splits.iterdir() if entry.is_dir()) if splits.is_dir() else []
+    return {"split_name": names[0]} if len(names) > 1 else {}
+
+
+def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> dict[str, Any]:
+    """Options of an edge list and the vertex file beside it."""
+    edges = _read_table(path, whole=False)
+    if len(edges.columns) < 2:
+        raise DataError(
+            f"{path}: an edge needs two columns, but there is only {edges.listed()}; put commas or tabs between them"
+        )
+    names = list(edges.columns)
+    source = edges.named(SOURCES) or names[0]
+    destination = edges.named(DESTINATIONS) or next(name for name in names if name != source)
+    kinds = {_kind(edges.columns[name]) for name in (source, destination)}
+    if not kinds <= {"whole numbers", "text"}:
+        raise DataError(
+            f"{path}: columns {source!r} and {destination!r} would be the ends of the edges, but are {' and '.join(sorted(kinds))}: "
+            f"vertices are known by whole numbers or names. Columns: {edges.listed()}. Call the right ones source and "
+            "destination"
+        )
+    layout: dict[str, Any] = {"source_column": source, "destination_column": destination, "skip_rows": edges.skip_rows}
+    if vertices is None:
+        if labels:
+            raise RecipeError(f"--label {labels[0]}: labels are a column of the vertex file; name it by --vertices")
+        smallest = (
+            min(int(np.min(edges.columns[name].to_numpy())) for name in (source, destination))
+            if len(kinds) == 1 and "text" not in kinds
+            else -1
+        )
+        layout["ids"] = "names" if "text" in kinds else "rows" if smallest == 0 else "integers"
+        tables = [edges]
+    else:
+        table = _read_table(vertices, whole=True)
+        layout |= _vertex_columns(table, labels, edges.columns[source])
+        layout |= {"vertex_file": str(vertices.absolute())}
+        tables = [edges, table]
+    layout |= _common_style(tables)
+    return {"format": "edge-list", "edge_list": EdgeListOptions(**layout)}
+
+
+def _common_style(tables: Sequence[_Table]) -> dict[str, Any]:
+    """Mark and header, which one option says for both files."""
+    texts = [table for table in tables if table.delimiter]
+    style: dict[str, Any] = {}
+    usual = all(table.delimiter == ("\t" if ".tsv" in table.path.suffixes else ",") for table in texts)
+    for name, values in (
+        ("delimiter", {table.delimiter for table in texts}),
+        ("has_header", {table.has_header for table in texts}),
+    ):
+        if len(values) > 1 and not (name == "delimiter" and usual):
+            raise DataError(
+                f"{' and '.join(str(table.path) for table in texts)} differ in {name}, {' and '.join(map(repr, values))}: write "
+                "both in the same way, for example as CSV with a header"
+            )
+        if values and not (name == "delimiter" and usual):
+            style[name] = values.pop()
+    return style
+
+
+def _vertex_columns(table: _Table, labels: Sequence[str], ends: Any) -> dict[str, Any]:
+    """What the columns of a vertex file are."""
+    import pyarrow as pa
+    from pyarrow import compute
+
+    columns = table.columns
+    kinds = {name: _kind(values) for name, values in columns.items()}
+    for name in labels:
+        if name not in columns:
+            raise DataError(f"--label {name}: {table.path} has no such column. Columns: {table.listed()}")
+    unique = [
+        name
+        for name, values in columns.items()
+        if kinds[name] in ("whole numbers", "text") and name not in labels and len(values.unique()) == len(values)
+    ]
+    known = [name for name in VERTEX_IDS for column in unique if column.strip().lower() == name for name in [column]]
+    is_text = _kind(ends) == "text"
+    fitting = []
+    for name in (*known, *unique):
+        values = columns[name].cast(pa.string()) if is_text else columns[name]
+        if (_kind(values) == "text") == is_text and compute.all(
+            compute.is_in(ends, value_set=values.combine_chunks())
+        ).as_py():
+            fitting.append(name)
+    identity = fitting[0] if fitting else ""
+    if not identity and (is_text or known):
+        raise DataError(
+            f"{table.path}: no column holds the vertices that the edges name, such as {ends[0].as_py()!r}, each once. "
+            f"Columns: {table.listed()}. Add one, or the vertices that are missing"
+        )
+    found: dict[str, Any] = {"ids": "rows", "vertex_id_column": identity}
+    if is_text:
+        found["ids"] = "names"
+    elif identity:
+        numbers = np.sort(columns[identity].to_numpy())
+        found["ids"] = "rows" if np.array_equal(numbers, np.arange(len(numbers))) else "integers"
+    split = next(
+        (
+            name
+            for name in columns
+            if name.strip().lower() in SPLIT_COLUMNS
+            and kinds[name] == "text"
+            and set(columns[name].fill_null("").unique().to_pylist()) <= SPLIT_VALUES
+        ),
+        "",
+    )
+    found["split_column"] = split
+    rest = [name for name in columns if name not in (identity, split)]
+    found["label_columns"] = tuple(labels) or _label_columns(table, rest)
+    for name in found["label_columns"]:
+        if kinds[name] not in ("whole numbers", "numbers"):
+            raise DataError(
+                f"{table.path}: label {name!r} is {kinds[name]}: number the classes 0, 1, 2, ..., or name another column by "
+                f"--label. Columns: {table.listed()}"
+            )
+    features = [
+        name
+        for name in rest
+        if name not in found["label_columns"]
+        and kinds[name] in ("whole numbers", "numbers", "true and false")
+        and not columns[name].null_count
+        and not (kinds[name] == "true and false" and table.delimiter)
+    ]
+    if not features:
+        raise DataError(
+            f"{table.path}: no column can be a feature, a number in every row. Columns: {table.listed()}. Add one, such as "
+            "each vertex's number of edges"
+        )
+    found["feature_columns"] = tuple(features)
+    return found
+
+
+def _label_columns(table: _Table, rest: Sequence[str]) -> tuple[str, ...]:
+    named = next((column for name in LABELS for column in rest if column.strip().lower() == name), "")
+    if named:
+        return (named,)
+    several = tuple(
+        name
+        for name in rest
+        if re.fullmatch(r"(label|class|y|target)_?\d+", name.strip(), re.IGNORECASE)
+        and set(table.columns[name].unique().to_pylist()) <= {0, 1}
+    )
+    if not several:
+        raise DataError(
+            f"{table.path}: no column has the name of a label ({', '.join(LABELS[:4])}, ...). Name it by --label COLUMN; several "
+            f"columns of 0 and 1 for several labels. Columns: {table.listed()}"
+        )
+    return several
+
+
+def _kind(values: Any) -> str:
+    from pyarrow import types
+
+    if types.is_boolean(values.type):
+        return "true and false"
+    if types.is_integer(values.type):
+        return "whole numbers"
+    if types.is_floating(values.type):
+        return "numbers"
+    return "text" if types.is_string(values.type) or types.is_large_string(values.type) else str(values.type)
+
+
+SAMPLE_BYTES = 4 << 20
+"""Of an edge list, as text; its first rows say what its columns are."""
+SAMPLE_ROWS = 1 << 17
+
+
+def _read_table(path: Path, *, whole: bool) -> _Table:
+    """Read a table, or its first rows."""
+    import pyarrow as pa
+    from pyarrow import csv, parquet
+
+    try:
+        if path.suffix in (".parquet", ".pq"):
+            with parquet.ParquetFile(path) as file:
+                table = file.read() if whole else pa.Table.from_batches([next(file.iter_batches(SAMPLE_ROWS))])
+            return _Table(path=path, columns=_by_name(table))
+        with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as stream:
+            data = stream.read() if whole else stream.read(SAMPLE_BYTES)
+    except (OSError, EOFError, StopIteration, pa.ArrowInvalid) as error:
+        raise DataError(f"{path}: no table that can be read ({error}); correct the path, or write it again") from error
+    if not whole and len(data) == SAMPLE_BYTES:
+        data = data[: data.rfind(b"\n") + 1]
+    lines = data[: 1 << 16].decode("utf-8-sig", errors="replace").splitlines()[:50]
+    skip = next((number for number, line in enumerate(lines) if not line.startswith(("#", "%"))), len(lines))
+    if skip == len(lines):
+        raise DataError(f"{path}: there are no rows")
+    delimiter = _delimiter(lines[skip:])
+    has_header = _has_header([line.split(delimiter) for line in lines[skip:]])
+    try:
+        table = csv.read_csv(
+            pa.BufferReader(data),
+            read_options=csv.ReadOptions(skip_rows=skip, autogenerate_column_names=not has_header),
+            parse_options=csv.ParseOptions(delimiter=delimiter),
+            convert_options=csv.ConvertOptions(null_values=[""], strings_can_be_null=True),
+        )
+    except pa.ArrowInvalid as error:
+        raise DataError(
+            f"{path}: not understood as columns with {delimiter!r} between them ({error}): correct the row"
+        ) from error
+    return _Table(path=path, columns=_by_name(table), delimiter=delimiter, has_header=has_header, skip_rows=skip)
+
+
+def _by_name(table: Any) -> dict[str, Any]:
+    return dict(zip(table.column_names, table.columns, strict=True))
+
+
+def _delimiter(lines: Sequence[str]) -> str:
+    """The mark that cuts all lines into as many fields, two or more; where none does, a comma."""
+    lines = lines[:-1] if len(lines) > 2 else lines
+    for mark in "\t,;| ":
+        fields = {line.count(mark) for line in lines if line}
+        if len(fields) == 1 and fields != {0}:
+            return mark
+    return ","
+
+
+def _has_header(rows: Sequence[Sequence[str]]) -> bool:
+    """Whether the first row names the columns: by a name that is usual, or text above numbers, or that never returns."""
+    first, rest = rows[0], rows[1:]
+    usual = {*SOURCES, *DESTINATIONS, *VERTEX_IDS, *LABELS}
+    if any(_is_number(field) for field in first):
+        return False
+    if any(field.strip().strip('"').lower() in usual for field in first) or not rest:
+        return True
+    if any(_is_number(field) for field in rest[0]):
+        return True
+    return not {*first} & {field for row in rest for field in row}
+
+
+def _is_number(text: str) -> bool:
+    try:
+        float(text)
+    except ValueError:
+        return False
+    return True
+
+
+def _has_split(options: GraphOptions) -> bool:
+    """Whether the files say which vertices train."""
+    path = Path(options.path)
+    if path.is_dir():
+        return (path / "split").is_dir()
+    if path.suffix == ".npz":
+        return bool({"train", "train_masks"} & set(load_arrays(path)))
+    return bool(options.edge_list.split_column)
+
+
+def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> StarterRecipe:
+    trainable = graph.features is not None and graph.labels is not None
+    text = RecipeText()
+    about = f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges (each in both directions)"
+    commands = [f"windrow partition {out} --parts 2"]
+    if trainable:
+        commands.append(f"mpirun -n 2 windrow train {out}")
+    text.comment(f"{path.name}: {about},", "as windrow init found them.", "", *(f"  {line}" for line in commands), "")
+    text.value("store", f"stores/{out.stem}", "folder that windrow partition writes, from this file's folder")
+    _write_graph(text, path, out, options, graph)
+    text.section("partition", "How it is split among the ranks.")
+    text.value("num_parts", 2, "one for each rank that trains; --parts changes it")
+    text.alternative("method", "fennel", "metis, the default, cuts fewer edges and needs DGL")
+    lines = [about]
+    if graph.features is None:
+        lines.append("no features")
+    else:
+        lines.append(f"{graph.features.shape[1]:,} features")
+    if graph.labels is None:
+        lines.append("no labels")
+    else:
+        lines.append(f"task: {_task(graph)}")
+        sizes = ", ".join(f"{len(ids):,} {name}" for name, ids in _splits(graph))
+        lines.append(f"split: {sizes} ({'as the files say' if _has_split(options) else 'drawn at random'})")
+    if trainable:
+        _write_learning(text, graph)
+    else:
+        lines.append("to train it needs features and labels: an edge list has them in a file given by --vertices")
+    return StarterRecipe(text=str(text), understood=tuple(lines), commands=tuple(commands))
+
+
+def _task(graph: Graph) -> str:
+    return f"{graph.task}, {graph.num_classes} classes"
+
+
+def _splits(graph: Graph) -> list[tuple[str, Any]]:
+    return [("train", graph.train_ids), ("validation", graph.validation_ids), ("test", graph.test_ids)]
+
+
+def _write_graph(text: RecipeText, path: Path, out: Path, options: GraphOptions, graph: Graph) -> None:
+    text.section("graph", "Which graph, and what to make of it.")
+    text.value("path", relative_to_recipe(path, out))
+    if options.format != "auto":
+        text.value("format", options.format)
+    if options.split_name:
+        text.value("split_name", options.split_name, "a folder of the data set's splits")
+    text.value("symmetrise", True, "false where the direction of edges matters")
+    if graph.features is not None:
+        how, why = _standardise(graph)
+        text.value("standardise", how, why)
+    if graph.labels is not None:
+        text.alternative("task", graph.task, "as read off the labels: binary, single-label or multi-label")
+        if not _has_split(options):
+            text.section("graph.random_split", "Which vertices train, validate and are measured at the end.")
+            for name, value in (("kind", "fractions"), ("train_fraction", 0.5), ("validation_fraction", 0.25)):
+                text.value(name, value, "of the labelled vertices" if name == "train_fraction" else "")
+    if options.format == "edge-list":
+        text.section("graph.edge_list", "Columns of the edge list and of the vertex file.")
+        default = EdgeListOptions()
+        for name in EdgeListOptions.__dataclass_fields__:
+            value = getattr(options.edge_list, name)
+            if name == "vertex_file" and value:
+                value = relative_to_recipe(Path(value), out)
+            if value != getattr(default, name):
+                text.value(name, value)
+
+
+def _standardise(graph: Graph) -> tuple[str, str]:
+    assert graph.features is not None
+    sample = graph.features[:: max(1, graph.num_vertices // 4096)]
+    if sample.shape[1] >= 100 and bool((sample >= 0).all()) and float((sample == 0).float().mean()) >= 0.8:
+        return "rows", "bags of words: each row adds up to 1; none, or standard: mean 0 and deviation 1"
+    return "standard", "each column to mean 0 and deviation 1; none: as they are; rows: each row adds up to 1"
+
+
+def _write_learning(text: RecipeText, graph: Graph) -> None:
+    settings = graph_settings(len(graph.train_ids))
+    text.section("model", "The network.")
+    text.value("kind", "graphsage", "gcn, gat, gin")
+    text.value("hidden", settings.hidden)
+    text.value("num_layers", 2, "hops; give as many fanouts")
+    text.value("dropout", settings.dropout)
+    text.value("normalise", "layer")
+    text.value("residual", True)
+    text.section("sampler", "How minibatches are made.")
+    text.value("fanouts", [10, 10], "neighbours at each hop; -1: all")
+    text.section("training", "How weights are learnt.")
+    text.value("epochs", settings.epochs, "at most: [evaluation] ends it before")
+    text.value("batch_size", settings.batch_size, f"over all ranks, for {len(graph.train_ids):,} training vertices")
+    text.value("learning_rate", settings.rate)
+    text.section("evaluation", "When it is measured, and when it ends.")
+    text.value("patience_epochs", settings.patience, "end after so many epochs without a better validation; 0: never")
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class GraphSettings:
+    """What depends on the number of training vertices; see `graph_settings`."""
+
+    hidden: int
+    dropout: float
+    epochs: int
+    batch_size: int
+    rate: float
+    patience: int
+
+
+def graph_settings(num_train: int) -> GraphSettings:
+    """Settings for so many training vertices."""
+    return GraphSettings(
+        hidden=64,
+        dropout=0.5 if num_train < 5000 else 0.2,
+        epochs=100,
+        batch_size=min(1024, max(32, num_train)),
+        rate=0.005,
+        patience=20,
+    )
