@@ -1,8 +1,8 @@
 """A recipe for a graph of a user's own: how its files are laid out, and settings by what is in them.
 
-The format goes by the file, as in `windrow.gnn.readers.read`. Of an edge list and the vertex file beside it, mark between
-columns, header and columns are told by the first rows; then the graph is read as ``windrow partition`` reads it, so that
-whatever it would refuse is refused at once, and settings go by what came out.
+The format goes by the file, as in `windrow.gnn.readers.read`. Of an edge list and the vertex file beside it, the mark
+between columns, header and columns are told by the rows. Then the graph is read as ``windrow partition`` reads it, so
+that whatever it would refuse is refused at once, and settings go by what came out.
 """
 
 import gzip
@@ -25,23 +25,14 @@ from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to
 __all__ = ["graph_recipe"]
 
 SOURCES = (
-    "src",
-    "source",
-    "from",
-    "u",
-    "head",
-    "start",
-    "source_id",
-    "src_id",
-    "from_id",
-    "node1",
-    "node_1",
-    "id1",
-    "id_1",
-)
-DESTINATIONS = ("dst", "dest", "destination", "target", "to", "v", "tail", "end", "destination_id", "target_id", "dst_id",
-                "to_id", "node2", "node_2", "id2", "id_2")  # fmt: skip
-"""Names of the columns of an edge; those at the same place of both lists need not go together."""
+    "src", "source", "from", "u", "head", "start", "source_id", "src_id", "from_id", "node1", "node_1",
+    "id1", "id_1",
+)  # fmt: skip
+DESTINATIONS = (
+    "dst", "dest", "destination", "target", "to", "v", "tail", "end", "destination_id", "target_id", "dst_id", "to_id",
+    "node2", "node_2", "id2", "id_2",
+)  # fmt: skip
+"""Names of the columns of an edge."""
 VERTEX_IDS = ("id", "node", "node_id", "nodeid", "vertex", "vertex_id", "new_id", "name", "uid", "user_id", "key")
 LABELS = ("label", "class", "y", "target", "category", "group", "labels", "community", "ml_target")
 SPLIT_COLUMNS = ("split", "set", "fold", "subset", "partition", "mask")
@@ -109,9 +100,13 @@ def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels:
         options = _ogb(path)
     elif ending in TABLE_ENDINGS:
         options = _edge_list(path, vertices, labels)
+    elif ending == ".npz":
+        edges = load_arrays(path).get("edges", np.zeros(0))
+        options = {"first_vertex_id": 1} if edges.size and edges.min() == 1 else {}
     if (vertices is not None or labels) and "edge_list" not in options:
         raise RecipeError(
-            f"--vertices and --label are for edge lists in CSV or Parquet, and {path} is none: its labels are read from it"
+            f"--vertices and --label are for edge lists in CSV or Parquet, and {path} is none: leave them out, "
+            "labels are read from it"
         )
     chosen = GraphOptions(path=str(path.absolute()), random_split=SplitOptions(kind="fractions"), **options)
     graph = read_graph(chosen)
@@ -137,20 +132,15 @@ def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> dict
     kinds = {_kind(edges.columns[name]) for name in (source, destination)}
     if not kinds <= {"whole numbers", "text"}:
         raise DataError(
-            f"{path}: columns {source!r} and {destination!r} would be the ends of the edges, but are {' and '.join(sorted(kinds))}: "
-            f"vertices are known by whole numbers or names. Columns: {edges.listed()}. Call the right ones source and "
-            "destination"
+            f"{path}: columns {source!r} and {destination!r} would be the ends of the edges, but are "
+            f"{' and '.join(sorted(kinds))}: vertices are known by whole numbers or names. Columns: {edges.listed()}. "
+            "Call the right ones source and destination"
         )
     layout: dict[str, Any] = {"source_column": source, "destination_column": destination, "skip_rows": edges.skip_rows}
     if vertices is None:
         if labels:
             raise RecipeError(f"--label {labels[0]}: labels are a column of the vertex file; name it by --vertices")
-        smallest = (
-            min(int(np.min(edges.columns[name].to_numpy())) for name in (source, destination))
-            if len(kinds) == 1 and "text" not in kinds
-            else -1
-        )
-        layout["ids"] = "names" if "text" in kinds else "rows" if smallest == 0 else "integers"
+        layout["ids"] = "names" if "text" in kinds else "rows" if _begins_at_zero(edges, layout) else "integers"
         tables = [edges]
     else:
         table = _read_table(vertices, whole=True)
@@ -159,6 +149,11 @@ def _edge_list(path: Path, vertices: Path | None, labels: Sequence[str]) -> dict
         tables = [edges, table]
     layout |= _common_style(tables)
     return {"format": "edge-list", "edge_list": EdgeListOptions(**layout)}
+
+
+def _begins_at_zero(edges: _Table, layout: Mapping[str, Any]) -> bool:
+    ends = (edges.columns[layout[name]].to_numpy() for name in ("source_column", "destination_column"))
+    return min(int(end.min()) for end in ends) == 0
 
 
 def _common_style(tables: Sequence[_Table]) -> dict[str, Any]:
@@ -171,85 +166,82 @@ def _common_style(tables: Sequence[_Table]) -> dict[str, Any]:
         ("has_header", {table.has_header for table in texts}),
     ):
         if len(values) > 1 and not (name == "delimiter" and usual):
+            files = " and ".join(str(table.path) for table in texts)
             raise DataError(
-                f"{' and '.join(str(table.path) for table in texts)} differ in {name}, {' and '.join(map(repr, values))}: write "
-                "both in the same way, for example as CSV with a header"
+                f"{files} differ in {name}, {' and '.join(map(repr, values))}: write both in the same way, for example "
+                "as CSV with a header"
             )
         if values and not (name == "delimiter" and usual):
             style[name] = values.pop()
     return style
 
 
-def _vertex_columns(table: _Table, labels: Sequence[str], ends: Any) -> dict[str, Any]:
-    """What the columns of a vertex file are."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    columns = table.columns
-    kinds = {name: _kind(values) for name, values in columns.items()}
-    for name in labels:
-        if name not in columns:
+def _vertex_columns(table: _Table, given: Sequence[str], ends: Any) -> dict[str, Any]:
+    """What the columns of a vertex file are: options of the edge list."""
+    for name in given:
+        if name not in table.columns:
             raise DataError(f"--label {name}: {table.path} has no such column. Columns: {table.listed()}")
-    unique = [
-        name
-        for name, values in columns.items()
-        if kinds[name] in ("whole numbers", "text") and name not in labels and len(values.unique()) == len(values)
-    ]
-    known = [name for name in VERTEX_IDS for column in unique if column.strip().lower() == name for name in [column]]
-    is_text = _kind(ends) == "text"
-    fitting = []
-    for name in (*known, *unique):
-        values = columns[name].cast(pa.string()) if is_text else columns[name]
-        if (_kind(values) == "text") == is_text and compute.all(
-            compute.is_in(ends, value_set=values.combine_chunks())
-        ).as_py():
-            fitting.append(name)
-    identity = fitting[0] if fitting else ""
-    if not identity and (is_text or known):
-        raise DataError(
-            f"{table.path}: no column holds the vertices that the edges name, such as {ends[0].as_py()!r}, each once. "
-            f"Columns: {table.listed()}. Add one, or the vertices that are missing"
-        )
-    found: dict[str, Any] = {"ids": "rows", "vertex_id_column": identity}
-    if is_text:
-        found["ids"] = "names"
-    elif identity:
-        numbers = np.sort(columns[identity].to_numpy())
-        found["ids"] = "rows" if np.array_equal(numbers, np.arange(len(numbers))) else "integers"
-    split = next(
-        (
-            name
-            for name in columns
-            if name.strip().lower() in SPLIT_COLUMNS
-            and kinds[name] == "text"
-            and set(columns[name].fill_null("").unique().to_pylist()) <= SPLIT_VALUES
-        ),
-        "",
-    )
-    found["split_column"] = split
-    rest = [name for name in columns if name not in (identity, split)]
-    found["label_columns"] = tuple(labels) or _label_columns(table, rest)
-    for name in found["label_columns"]:
-        if kinds[name] not in ("whole numbers", "numbers"):
+    ids, identity = _vertex_ids(table, given, ends)
+    split = next((name for name in table.columns if _is_split(name, table.columns[name])), "")
+    rest = [name for name in table.columns if name not in (identity, split)]
+    labels = tuple(given) or _label_columns(table, rest)
+    for name in labels:
+        if _kind(table.columns[name]) not in ("whole numbers", "numbers"):
             raise DataError(
-                f"{table.path}: label {name!r} is {kinds[name]}: number the classes 0, 1, 2, ..., or name another column by "
-                f"--label. Columns: {table.listed()}"
+                f"{table.path}: label {name!r} is {_kind(table.columns[name])}: number the classes 0, 1, 2, ..., or "
+                f"name another column by --label. Columns: {table.listed()}"
             )
-    features = [
-        name
-        for name in rest
-        if name not in found["label_columns"]
-        and kinds[name] in ("whole numbers", "numbers", "true and false")
-        and not columns[name].null_count
-        and not (kinds[name] == "true and false" and table.delimiter)
-    ]
+    features = tuple(name for name in rest if name not in labels and _is_feature(table, name))
     if not features:
         raise DataError(
-            f"{table.path}: no column can be a feature, a number in every row. Columns: {table.listed()}. Add one, such as "
-            "each vertex's number of edges"
+            f"{table.path}: no column can be a feature, a number in every row. Columns: {table.listed()}. Add one, "
+            "such as each vertex's number of edges"
         )
-    found["feature_columns"] = tuple(features)
-    return found
+    return {
+        "ids": ids,
+        "vertex_id_column": identity,
+        "split_column": split,
+        "label_columns": labels,
+        "feature_columns": features,
+    }
+
+
+def _vertex_ids(table: _Table, labels: Sequence[str], ends: Any) -> tuple[str, str]:
+    """What the ends of edges hold, and the column of a vertex file where each of them stands once, if any."""
+    from pyarrow import compute
+
+    is_text = _kind(ends) == "text"
+    candidates = sorted(set(table.columns) - set(labels), key=lambda name: name.strip().lower() not in VERTEX_IDS)
+    for name in candidates:
+        values = table.columns[name]
+        if _kind(values) not in ("whole numbers", "text") or len(values.unique()) < len(values):
+            continue
+        ids = values.cast(ends.type) if is_text else values
+        if _kind(ids) == _kind(ends) and compute.all(compute.is_in(ends, value_set=ids.combine_chunks())).as_py():
+            in_order = not is_text and np.array_equal(np.sort(values.to_numpy()), np.arange(len(values)))
+            return "names" if is_text else "rows" if in_order else "integers", name
+    rows = len(next(iter(table.columns.values())))
+    if is_text or not 0 <= compute.min(ends).as_py() <= compute.max(ends).as_py() < rows:
+        raise DataError(
+            f"{table.path}: no column holds the vertices that the edges name, such as {ends[0].as_py()!r}, each once. "
+            f"Columns: {table.listed()}. Add such a column, or the vertices that are missing"
+        )
+    return "rows", ""
+
+
+def _is_split(name: str, values: Any) -> bool:
+    return (
+        name.strip().lower() in SPLIT_COLUMNS
+        and _kind(values) == "text"
+        and set(values.fill_null("").unique().to_pylist()) <= SPLIT_VALUES
+    )
+
+
+def _is_feature(table: _Table, name: str) -> bool:
+    """Whether a column is numbers; truth values are in Parquet, where the reader takes them for numbers."""
+    values = table.columns[name]
+    kinds = ("whole numbers", "numbers") if table.delimiter else ("whole numbers", "numbers", "true and false")
+    return _kind(values) in kinds and not values.null_count
 
 
 def _label_columns(table: _Table, rest: Sequence[str]) -> tuple[str, ...]:
@@ -264,8 +256,8 @@ def _label_columns(table: _Table, rest: Sequence[str]) -> tuple[str, ...]:
     )
     if not several:
         raise DataError(
-            f"{table.path}: no column has the name of a label ({', '.join(LABELS[:4])}, ...). Name it by --label COLUMN; several "
-            f"columns of 0 and 1 for several labels. Columns: {table.listed()}"
+            f"{table.path}: no column has the name of a label ({', '.join(LABELS[:4])}, ...). Name it by --label, or "
+            f"several columns of 0 and 1. Columns: {table.listed()}"
         )
     return several
 
@@ -338,7 +330,7 @@ def _delimiter(lines: Sequence[str]) -> str:
 
 
 def _has_header(rows: Sequence[Sequence[str]]) -> bool:
-    """Whether the first row names the columns: by a name that is usual, or text above numbers, or that never returns."""
+    """Whether the first row names the columns: a usual name, text above numbers, or text that never comes again."""
     first, rest = rows[0], rows[1:]
     usual = {*SOURCES, *DESTINATIONS, *VERTEX_IDS, *LABELS}
     if any(_is_number(field) for field in first):
@@ -371,7 +363,7 @@ def _has_split(options: GraphOptions) -> bool:
 def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> StarterRecipe:
     trainable = graph.features is not None and graph.labels is not None
     text = RecipeText()
-    about = f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges (each in both directions)"
+    about = f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, counted in both directions"
     commands = [f"windrow partition {out} --parts 2"]
     if trainable:
         commands.append(f"mpirun -n 2 windrow train {out}")
@@ -414,7 +406,9 @@ def _write_graph(text: RecipeText, path: Path, out: Path, options: GraphOptions,
         text.value("format", options.format)
     if options.split_name:
         text.value("split_name", options.split_name, "a folder of the data set's splits")
-    text.value("symmetrise", True, "false where the direction of edges matters")
+    if options.first_vertex_id:
+        text.value("first_vertex_id", options.first_vertex_id, "edges count vertices from it")
+    text.value("symmetrise", value=True, why="false where the direction of edges matters")
     if graph.features is not None:
         how, why = _standardise(graph)
         text.value("standardise", how, why)
@@ -425,14 +419,19 @@ def _write_graph(text: RecipeText, path: Path, out: Path, options: GraphOptions,
             for name, value in (("kind", "fractions"), ("train_fraction", 0.5), ("validation_fraction", 0.25)):
                 text.value(name, value, "of the labelled vertices" if name == "train_fraction" else "")
     if options.format == "edge-list":
-        text.section("graph.edge_list", "Columns of the edge list and of the vertex file.")
-        default = EdgeListOptions()
-        for name in EdgeListOptions.__dataclass_fields__:
-            value = getattr(options.edge_list, name)
-            if name == "vertex_file" and value:
-                value = relative_to_recipe(Path(value), out)
-            if value != getattr(default, name):
-                text.value(name, value)
+        _write_edge_list(text, out, options.edge_list)
+
+
+def _write_edge_list(text: RecipeText, out: Path, options: EdgeListOptions) -> None:
+    """What differs from the defaults."""
+    text.section("graph.edge_list", "Columns of the edge list and of the vertex file.")
+    default = EdgeListOptions()
+    for name in EdgeListOptions.__dataclass_fields__:
+        value = getattr(options, name)
+        if name == "vertex_file" and value:
+            value = relative_to_recipe(Path(value), out)
+        if value != getattr(default, name):
+            text.value(name, value)
 
 
 def _standardise(graph: Graph) -> tuple[str, str]:
@@ -451,7 +450,7 @@ def _write_learning(text: RecipeText, graph: Graph) -> None:
     text.value("num_layers", 2, "hops; give as many fanouts")
     text.value("dropout", settings.dropout)
     text.value("normalise", "layer")
-    text.value("residual", True)
+    text.value("residual", value=True)
     text.section("sampler", "How minibatches are made.")
     text.value("fanouts", [10, 10], "neighbours at each hop; -1: all")
     text.section("training", "How weights are learnt.")

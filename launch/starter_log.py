@@ -19,22 +19,18 @@ from typing import Any
 import numpy as np
 
 from windrow.comm.errors import DataError
+from windrow.launch.log_sample import LogColumn, LogSample, log_format, read_sample
 from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to_recipe
 from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.log.files import resolve_files
 from windrow.recsys.log.options import RESERVED_NAMES, LogFormat
-from windrow.recsys.log.readers import CRITEO_COLUMNS, read_log
 
 __all__ = ["log_recipe"]
 
-SAMPLE_ROWS = 1 << 17
-"""Rows that are looked at, of all files together."""
-LEAST_ROWS_PER_FILE = 1 << 10
-
 LABELS = (
     "label", "labels", "target", "click", "clicked", "is_click", "is_clicked", "clk", "y", "conversion", "converted",
-    "is_conversion", "purchase", "purchased", "is_purchase", "like", "liked", "is_like", "is_attributed", "is_installed",
-    "response", "outcome", "rating", "score",
+    "is_conversion", "purchase", "purchased", "bought", "is_purchase", "like", "liked", "is_like", "is_attributed",
+    "is_installed", "response", "outcome", "rating", "score",
 )  # fmt: skip
 """Names of labels, the likeliest first."""
 TIMES = {"time", "timestamp", "ts", "date", "datetime", "unixtime", "when"}
@@ -43,10 +39,11 @@ SESSIONS = {"session", "session_id", "sessionid", "sess_id", "visit", "visit_id"
 USERS = ("user", "user_id", "userid", "uid", "customer_id", "member_id")
 ITEMS = ("item", "item_id", "itemid", "iid", "product_id", "movie_id", "sku")
 ID_WORDS = {
-    "id", "ids", "uid", "user", "item", "product", "sku", "ad", "ads", "advertiser", "campaign", "category", "cat", "c",
-    "brand", "shop", "store", "seller", "page", "zip", "postcode", "code", "type", "device", "country", "city", "region",
-    "hash", "segment", "carrier", "cell", "cohort", "group", "cluster", "language", "lang", "app", "site", "domain", "query", "movie", "video", "article", "author", "artist", "album", "track", "genre",
-    "tag", "session", "field", "slot", "weekday", "hour", "month", "channel", "browser", "os",
+    "id", "ids", "uid", "user", "item", "product", "sku", "ad", "ads", "advertiser", "campaign", "category", "cat",
+    "c", "brand", "shop", "store", "seller", "page", "zip", "postcode", "code", "type", "device", "country", "city",
+    "region", "hash", "segment", "carrier", "cell", "cohort", "group", "cluster", "language", "lang", "app", "site",
+    "domain", "query", "movie", "video", "article", "author", "artist", "album", "track", "genre", "tag", "session",
+    "field", "slot", "weekday", "hour", "month", "channel", "browser", "os",
 }  # fmt: skip
 """Words in names of columns whose whole numbers are no quantities."""
 SPLIT_WORDS = {"train": 0, "training": 0, "dev": 1, "val": 1, "valid": 1, "validation": 1, "test": 2}
@@ -60,8 +57,6 @@ LARGEST_QUANTITY = 1 << 31
 """Whole numbers beyond are hashes."""
 UNIQUE_SHARE = 0.95
 """A column with another value in nearly every row tells nothing of others."""
-SHARE_OF_LISTS = 0.3
-"""Text is a list where so many rows have a mark between values."""
 MOST_IN_LIST = 100
 LARGEST_VOCABULARY = 10_000_000
 """Beyond, values share rows by a hash: a vocabulary has to be sorted and kept."""
@@ -69,92 +64,9 @@ RARE_FROM_SAMPLES = 1_000_000
 """From so many samples on, values need several of them to get a row."""
 
 VALIDATION_SHARE = 0.1
+"""Of pairs of users and items."""
 
 ROW_NUMBER = re.compile(r"unnamed.*|index|row|row_?id|row_?number", re.IGNORECASE)
-
-
-@dataclass(frozen=True, slots=True)
-class _Column:
-    """A column as it was found in the sample.
-
-    Attributes:
-        name: of it.
-        kind: "whole", "fraction", "truth", "text", "time", "lists", "numbers" (lists of them), or Arrow's type.
-        values: ``pyarrow.Array`` of it without nulls; of lists their elements.
-        rows: in the sample.
-        empty: of these, without a value.
-        counts: how often each value occurs.
-        lengths: of lists.
-        separator: of lists in text.
-    """
-
-    name: str
-    kind: str
-    values: Any
-    rows: int
-    empty: int
-    counts: Any
-    lengths: Any = None
-    separator: str = ""
-
-    @property
-    def distinct(self) -> int:
-        return len(self.counts)
-
-    @property
-    def range(self) -> tuple[float, float]:
-        from pyarrow import compute
-
-        found = compute.min_max(self.values).as_py()
-        return found["min"], found["max"]
-
-    @property
-    def is_zero_or_one(self) -> bool:
-        if self.empty or self.kind not in ("whole", "truth", "fraction"):
-            return False
-        return set(self.values.unique().to_pylist()) == {0, 1}
-
-    def distinct_in(self, factor: float) -> int:
-        """Different values in a log so many times as long: sqrt(factor) f1 + f2 + f3 ..., where f1 occur once.
-
-        The estimator of Charikar et al., Towards estimation error guarantees for distinct values (PODS 2000).
-        """
-        once = int((self.counts == 1).sum())
-        return round(max(factor, 1.0) ** 0.5 * once + self.distinct - once)
-
-    def described(self) -> str:
-        """For messages and comments."""
-        empty = f", {self.empty / self.rows:.0%} empty" if self.empty else ""
-        if self.kind in ("whole", "fraction") and len(self.values):
-            low, high = self.range
-            bounds = f"{low:,} to {high:,}" if self.kind == "whole" else f"{low:.4g} to {high:.4g}"
-            return f"{self.kind} numbers, {bounds}, {self.distinct:,} different{empty}"
-        if self.kind == "fraction":
-            return f"no values{empty}"
-        if self.kind == "lists":
-            return f"lists of {self.lengths.mean():.1f}, {self.distinct:,} different{empty}"
-        what = {"truth": "true and false", "time": "dates and times", "numbers": "lists of numbers"}
-        return f"{what.get(self.kind, self.kind)}, {self.distinct:,} different{empty}"
-
-
-@dataclass(frozen=True, kw_only=True, slots=True)
-class _Sample:
-    """The first rows of every file."""
-
-    columns: Mapping[str, _Column]
-    optional: tuple[str, ...]
-    """Columns that some files lack."""
-    rows: int
-    """Of the sample."""
-    log_rows: int
-    """About how many rows there are in all."""
-
-    @property
-    def factor(self) -> float:
-        return self.log_rows / self.rows
-
-    def listed(self) -> str:
-        return "; ".join(f"{name} ({column.described()})" for name, column in self.columns.items())
 
 
 def log_recipe(paths: Sequence[Path], out: Path, *, labels: Sequence[str] = ()) -> StarterRecipe:
@@ -169,203 +81,18 @@ def log_recipe(paths: Sequence[Path], out: Path, *, labels: Sequence[str] = ()) 
         DataError: the files cannot be understood; the message lists what was found and names the option that helps.
     """
     files = resolve_files([path.absolute() for path in paths])
-    form = _format_of(files)
+    form = log_format(files)
     if form == "interactions":
         return _interactions_recipe(files, out, "", "")
-    sample = _read_sample(form, files)
+    sample = read_sample(form, files)
     chosen = _labels(sample, labels, form)
     if not chosen:
         user, item = (_named(sample, names) for names in (USERS, ITEMS))
-        assert user and item
         return _interactions_recipe(files, out, user, item)
     return _LogWriter(files, form, sample, chosen, out).write()
 
 
-def _format_of(files: Sequence[Path]) -> LogFormat:
-    """By the ending, or by what the first lines look like."""
-    endings = {"".join(path.suffixes[-2:]) if path.suffix == ".gz" else path.suffix for path in files}
-    if len(endings) > 1:
-        raise DataError(f"files with different endings, {', '.join(sorted(endings))}: a log has files of one format")
-    ending = endings.pop()
-    if ending == ".parquet":
-        return "parquet"
-    if ending == ".npz":
-        return "interactions"
-    lines = _first_lines(files[0])
-    fields = [line.split("\t") for line in lines]
-    if all(
-        len(line) == len(CRITEO_COLUMNS) and all(not field or _is_whole(field) for field in line[:14])
-        for line in fields
-    ):
-        return "criteo"
-    if all(re.fullmatch(r"[-+]?[\d.]+([eE][-+]?\d+)?( +\d+:[-+\d.eE]+)* *", line) and ":" in line for line in lines):
-        return "libfm"
-    separator, name = ("\t", "tabs") if ".tsv" in files[0].suffixes else (",", "commas")
-    names = lines[0].split(separator)
-    if len(names) < 2:
-        raise DataError(
-            f"{files[0]}: the first line, {lines[0][:80]!r}, is one column: in a file of this name columns have "
-            f"{name} between them. Write it with commas, or call it .tsv where there are tabs"
-        )
-    if any(re.fullmatch(r"[-+]?\d+(\.\d+)?", field) for field in names):
-        raise DataError(
-            f"{files[0]}: the first line, {lines[0][:80]!r}, has numbers, so it is no header, and the file neither has "
-            f"Criteo's {len(CRITEO_COLUMNS)} columns nor libfm's layout: put a line with the names of the columns first"
-        )
-    return "csv"
-
-
-def _first_lines(file: Path) -> list[str]:
-    import gzip
-
-    try:
-        with gzip.open(file) if file.suffix == ".gz" else file.open("rb") as stream:
-            raw = stream.read(1 << 16)
-        lines = raw.decode("utf-8-sig", errors="strict" if len(raw) < 1 << 16 else "ignore").splitlines()
-    except (OSError, EOFError, UnicodeDecodeError) as error:
-        raise DataError(
-            f"{file}: no text that can be read ({error}); a log is Parquet, CSV, TSV, libfm or Criteo's layout, "
-            "plain or .gz"
-        ) from error
-    # The last line may be cut.
-    return [line for line in (lines[:-1] or lines)[:20] if line] or [""]
-
-
-def _is_whole(text: str) -> bool:
-    return re.fullmatch(r"-?\d+", text) is not None
-
-
-def _read_sample(form: LogFormat, files: Sequence[Path]) -> _Sample:
-    import pyarrow as pa
-    from pyarrow import parquet
-
-    tables = []
-    log_rows = 0.0
-    wanted = max(SAMPLE_ROWS // len(files), LEAST_ROWS_PER_FILE)
-    for file in files[: SAMPLE_ROWS // LEAST_ROWS_PER_FILE]:
-        names = _column_names(form, file)
-        blocks = []
-        rows, share = 0, 1.0
-        for block in read_log(form, [file], dict.fromkeys(names, "string")):
-            blocks.append(block.batch)
-            rows, share = rows + block.batch.num_rows, block.file_share
-            if rows >= wanted:
-                break
-        if form == "parquet":
-            log_rows += parquet.read_metadata(file).num_rows
-        else:
-            log_rows += rows / share
-        tables.append(pa.Table.from_batches(blocks).slice(0, wanted))
-    log_rows *= len(files) / len(tables)
-    if not any(table.num_rows for table in tables):
-        raise DataError(f"{files[0]}: there is not a single row")
-    try:
-        whole = pa.concat_tables(tables, promote_options="permissive")
-    except (pa.ArrowInvalid, pa.ArrowTypeError) as error:
-        raise DataError(f"the files differ in the type of a column ({error}): convert them to one") from error
-    everywhere = set.intersection(*(set(table.column_names) for table in tables))
-    columns = {
-        name: _column(name, column.combine_chunks())
-        for name, column in zip(whole.column_names, whole.columns, strict=True)
-    }
-    return _Sample(
-        columns=columns,
-        optional=tuple(name for name in columns if name not in everywhere),
-        rows=whole.num_rows,
-        log_rows=max(round(log_rows), whole.num_rows),
-    )
-
-
-def _column_names(form: LogFormat, file: Path) -> tuple[str, ...]:
-    """Those to look at; of libfm's layout single fields, or where lines differ or have values one list with weights."""
-    if form == "criteo":
-        return CRITEO_COLUMNS
-    if form != "libfm":
-        return next(iter(read_log(form, [file], {}))).columns_in_file
-    try:
-        block = next(iter(read_log(form, [file], {"field_0": "string", "values": "string"})))
-    except DataError:
-        # Lines of different lengths.
-        return ("label", "ids", "values")
-    if block.batch.column("values").flatten().unique().to_pylist() != [1.0]:
-        return ("label", "ids", "values")
-    return tuple(name for name in block.columns_in_file if name not in ("ids", "values"))
-
-
-def _column(name: str, array: Any) -> _Column:
-    import pyarrow as pa
-    from pyarrow import compute, types
-
-    if isinstance(array, pa.ChunkedArray):
-        array = pa.concat_arrays(array.chunks)
-    rows = len(array)
-    if types.is_dictionary(array.type):
-        array = array.cast(array.type.value_type)
-    if types.is_list(array.type) or types.is_large_list(array.type) or types.is_fixed_size_list(array.type):
-        present = array.drop_null()
-        lengths = compute.list_value_length(present).to_numpy(zero_copy_only=False)
-        inner = present.flatten().drop_null()
-        kind = "lists" if _kind_of(inner.type) in ("whole", "text") else str(array.type)
-        kind = "numbers" if _kind_of(inner.type) == "fraction" else kind
-        return _Column(name, kind, inner, rows, rows - len(present), _counts(inner), lengths=lengths)
-    if _kind_of(array.type) == "text":
-        array = compute.if_else(compute.equal(compute.binary_length(array), 0), pa.scalar(None, array.type), array)
-    values = array.drop_null()
-    if _kind_of(values.type) == "text":
-        values, lengths, separator = _parsed_text(values)
-        if separator:
-            return _Column(name, "lists", values, rows, array.null_count, _counts(values), lengths, separator)
-    elif _kind_of(values.type) == "fraction":
-        values = values.cast(pa.float64())
-        values = values.filter(compute.is_finite(values))
-        if len(values) and compute.all(compute.equal(values, compute.floor(values))).as_py():
-            # pandas turns whole numbers into floats where one is missing.
-            values = values.cast(pa.int64(), safe=False)
-    return _Column(name, _kind_of(values.type), values, rows, rows - len(values), _counts(values))
-
-
-def _kind_of(kind: Any) -> str:
-    from pyarrow import types
-
-    if types.is_boolean(kind):
-        return "truth"
-    if types.is_integer(kind):
-        return "whole"
-    if types.is_floating(kind) or types.is_decimal(kind):
-        return "fraction"
-    if types.is_timestamp(kind) or types.is_date(kind):
-        return "time"
-    return "text" if types.is_string(kind) or types.is_large_string(kind) else str(kind)
-
-
-def _parsed_text(values: Any) -> tuple[Any, Any, str]:
-    """Text as what all of it can be read as: numbers, times, or lists with a mark between values."""
-    import pyarrow as pa
-    from pyarrow import compute
-
-    # Codes such as 007 are no numbers.
-    if len(values) and not compute.any(compute.match_substring_regex(values, r"^-?0\d")).as_py():
-        for kind in (pa.int64(), pa.float64(), pa.timestamp("us", "UTC"), pa.timestamp("us")):
-            try:
-                return values.cast(kind), None, ""
-            except pa.ArrowInvalid:
-                continue
-    for separator in "|;, ":
-        parts = compute.split_pattern(values, separator)
-        lengths = compute.list_value_length(parts).to_numpy(zero_copy_only=False)
-        inner = parts.flatten()
-        # Tokens come back in other rows; whole texts do less so.
-        repeats = len(inner.unique()) < 0.5 * len(values.unique())
-        if (lengths > 1).mean() >= SHARE_OF_LISTS and repeats and "" not in inner.unique().to_pylist():
-            return inner, lengths, separator
-    return values, None, ""
-
-
-def _counts(values: Any) -> Any:
-    return values.value_counts().field("counts").to_numpy(zero_copy_only=False) if len(values) else np.zeros(0, int)
-
-
-def _labels(sample: _Sample, given: Sequence[str], form: LogFormat) -> tuple[str, ...]:
+def _labels(sample: LogSample, given: Sequence[str], form: LogFormat) -> tuple[str, ...]:
     """Columns of labels; none for pairs of users and items."""
     columns = sample.columns
     for name in given:
@@ -398,7 +125,7 @@ def _labels(sample: _Sample, given: Sequence[str], form: LogFormat) -> tuple[str
     return found
 
 
-def _named(sample: _Sample, names: Sequence[str]) -> str:
+def _named(sample: LogSample, names: Sequence[str]) -> str:
     return next((column for name in names for column in sample.columns if column.lower() == name), "")
 
 
@@ -407,7 +134,7 @@ class _Feature:
     """A sparse feature: its column, and what to say of it."""
 
     name: str
-    column: _Column
+    column: LogColumn
     values: Mapping[str, Any]
     why: str
 
@@ -416,7 +143,7 @@ class _LogWriter:
     """Decides on the columns that are no labels, and writes."""
 
     def __init__(
-        self, files: Sequence[Path], form: LogFormat, sample: _Sample, labels: Sequence[str], out: Path
+        self, files: Sequence[Path], form: LogFormat, sample: LogSample, labels: Sequence[str], out: Path
     ) -> None:
         self._files = files
         self._form = form
@@ -437,7 +164,7 @@ class _LogWriter:
                 f"need at least one. Columns: {sample.listed()}"
             )
 
-    def _is_role(self, column: _Column) -> bool:
+    def _is_role(self, column: LogColumn) -> bool:
         """Whether a column says when, in which session, or how much a sample counts."""
         if self._form in ("criteo", "libfm"):
             return False
@@ -455,7 +182,7 @@ class _LogWriter:
             return column.range[0] >= 0
         return False
 
-    def _place(self, column: _Column) -> None:
+    def _place(self, column: LogColumn) -> None:
         """Make a column a dense one, a sparse feature, or leave it out."""
         name = column.name
         present = column.rows - column.empty
@@ -479,7 +206,7 @@ class _LogWriter:
         else:
             self._left_out[name] = f"no reader takes {column.kind}"
 
-    def _is_dense(self, column: _Column) -> bool:
+    def _is_dense(self, column: LogColumn) -> bool:
         if self._form == "criteo":
             return column.name.startswith("I")
         if column.kind != "whole" or self._form == "libfm":
@@ -490,7 +217,7 @@ class _LogWriter:
         few = column.distinct <= MOST_CATEGORIES or column.rows >= ROWS_PER_CATEGORY * column.distinct
         return not few and high < LARGEST_QUANTITY and not _is_called_id(column.name)
 
-    def _feature(self, column: _Column) -> _Feature:
+    def _feature(self, column: LogColumn) -> _Feature:
         values: dict[str, Any] = {}
         safe = re.sub(r"[./\\\0]", "_", column.name) or "feature"
         taken = {*RESERVED_NAMES, *(feature.name.casefold() for feature in self._features)}
@@ -515,10 +242,9 @@ class _LogWriter:
             weights = self._weights_of(column)
             if weights:
                 values["weights"] = weights
-                self._left_out.pop(weights, None)
         return _Feature(safe, column, values, why)
 
-    def _weights_of(self, column: _Column) -> str:
+    def _weights_of(self, column: LogColumn) -> str:
         """The column of weights of a column of lists."""
         if self._form == "libfm":
             ones = self._sample.columns["values"].values
@@ -536,9 +262,8 @@ class _LogWriter:
     def write(self) -> StarterRecipe:
         """The recipe."""
         sample, out = self._sample, self._out
-        weights = {feature.values.get("weights") for feature in self._features}
-        for name in weights:
-            self._left_out.pop(name, None)
+        for feature in self._features:
+            self._left_out.pop(feature.values.get("weights", ""), None)
         settings = log_settings(sample.log_rows)
         about = f"{sample.log_rows:,} samples" if sample.factor == 1 else f"about {sample.log_rows:,} samples"
         text = RecipeText()
@@ -643,7 +368,7 @@ class _LogWriter:
         if self._dense:
             text.value("bottom", list(settings.bottom), "layers for dense values")
         text.value("top", list(settings.top), "layers from dot products to the result")
-        text.value("embeddings_in_top", True, "they see the embeddings too")
+        text.value("embeddings_in_top", value=True, why="they see the embeddings too")
         text.value("dropout", settings.dropout, "0.5 for less learning by heart, 0.0 for millions of samples")
         text.alternative("kind", "dcn", "a cross network; then deep = [...] in place of bottom, top, embeddings_in_top")
         text.section("training", "How weights are learnt.")
@@ -722,9 +447,10 @@ def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str)
             f"{len(files)} files of users and items without labels are read one at a time: put them into one, or name "
             "a label by --label"
         )
-    columns = {"user_column": user, "item_column": item} if user else {}
     try:
-        found = read_interactions(files[0], validation_fraction=VALIDATION_SHARE, seed=0, **columns)
+        found = read_interactions(
+            files[0], user_column=user, item_column=item, validation_fraction=VALIDATION_SHARE, seed=0
+        )
     except DataError as error:
         raise DataError(
             f"{error}. (No label was found, so this was taken for pairs of users and items, each pair once; where a "
@@ -739,8 +465,9 @@ def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str)
     text.value("paths", [relative_to_recipe(files[0], out)])
     text.value("format", "interactions")
     text.section("interactions", "How pairs become minibatches.")
-    for key, name in columns.items():
-        text.value(key, name)
+    if user:
+        text.value("user_column", user)
+        text.value("item_column", item)
     text.value("validation_fraction", VALIDATION_SHARE, "of each user's items, to choose the best epoch by")
     text.value("num_negatives", min(512, found.num_items), "items that each positive is told apart from")
     text.alternative("max_history", 20, "items of a user's past that are looked at: 50; fewer are quicker")

@@ -1,4 +1,4 @@
-"""Recipes that windrow init writes for files of a user's own: TOML text whose comments say why each value was chosen."""
+"""Recipes that windrow init writes for files of a user's own: TOML whose comments say why each value was chosen."""
 
 import json
 import os
