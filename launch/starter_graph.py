@@ -443,43 +443,91 @@ def _standardise(graph: Graph) -> tuple[str, str]:
 
 
 def _write_learning(text: RecipeText, graph: Graph) -> None:
-    settings = graph_settings(len(graph.train_ids))
+    settings = graph_settings(graph.num_vertices, graph.num_edges, len(graph.train_ids))
+    labelled = f"{len(graph.train_ids):,} training vertices"
     text.section("model", "The network.")
-    text.value("kind", "graphsage", "gcn, gat, gin")
-    text.value("hidden", settings.hidden)
-    text.value("num_layers", 2, "hops; give as many fanouts")
-    text.value("dropout", settings.dropout)
-    text.value("normalise", "layer")
-    text.value("residual", value=True)
+    if settings.few_labels:
+        text.value("kind", "gcn", f"few weights, for {labelled} only; graphsage, gat, gin")
+    else:
+        text.value("kind", "graphsage", "gcn, gat, gin")
+    text.value("hidden", settings.hidden, "columns of its layers")
+    text.value("num_layers", len(settings.fanouts), "hops; one fanout for each")
+    text.value("dropout", settings.dropout, "more against learning by heart")
+    if not settings.few_labels:
+        text.value("normalise", "layer")
+        text.value("residual", value=True, why="layers add to what is there, so that there can be many")
     text.section("sampler", "How minibatches are made.")
-    text.value("fanouts", [10, 10], "neighbours at each hop; -1: all")
+    text.value("fanouts", list(settings.fanouts), "neighbours at each hop; -1: all of them")
+    text.alternative("fanouts", [10] * (len(settings.fanouts) + 1), "another hop; then num_layers is one more too")
     text.section("training", "How weights are learnt.")
     text.value("epochs", settings.epochs, "at most: [evaluation] ends it before")
-    text.value("batch_size", settings.batch_size, f"over all ranks, for {len(graph.train_ids):,} training vertices")
-    text.value("learning_rate", settings.rate)
+    text.value("batch_size", settings.batch_size, f"over all ranks, of {labelled}")
+    text.value("learning_rate", settings.rate, "with a larger batch_size try more")
+    if settings.weight_decay:
+        text.value("weight_decay", settings.weight_decay, "against learning by heart; 0.0 for many labels")
     text.section("evaluation", "When it is measured, and when it ends.")
     text.value("patience_epochs", settings.patience, "end after so many epochs without a better validation; 0: never")
+    if graph.task == "single-label":
+        text.alternative("metric", "macro_f1", "instead of accuracy: rare classes count as much as others")
+
+
+FEW_LABELS = 0.1
+"""Share of the vertices that train, below which a model learns few labels by heart rather than what they have in common."""
+MOST_EDGES_IN_FULL = 200_000
+"""Up to so many edges a minibatch may as well see all neighbours."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
 class GraphSettings:
-    """What depends on the number of training vertices; see `graph_settings`."""
+    """What depends on sizes; see `graph_settings`."""
 
+    few_labels: bool
+    """Whether the smaller network, with weight decay, is taken."""
+    fanouts: tuple[int, ...]
+    """Of the sampler."""
     hidden: int
+    """Columns."""
     dropout: float
+    """Of the model."""
     epochs: int
+    """At most."""
     batch_size: int
+    """Seeds."""
     rate: float
+    """Learning rate."""
+    weight_decay: float
+    """Of the optimiser."""
     patience: int
+    """Epochs without improvement."""
 
 
-def graph_settings(num_train: int) -> GraphSettings:
-    """Settings for so many training vertices."""
+def graph_settings(num_vertices: int, num_edges: int, num_train: int) -> GraphSettings:
+    """Settings for a graph of so many vertices, edges and training vertices."""
+    if num_train < FEW_LABELS * num_vertices:
+        return GraphSettings(
+            few_labels=True,
+            fanouts=(-1, -1) if num_edges <= MOST_EDGES_IN_FULL else (10, 10),
+            hidden=64,
+            dropout=0.5,
+            epochs=150,
+            batch_size=_batch_size(num_train),
+            rate=0.01,
+            weight_decay=0.05,
+            patience=20,
+        )
     return GraphSettings(
+        few_labels=False,
+        fanouts=(10, 10),
         hidden=64,
-        dropout=0.5 if num_train < 5000 else 0.2,
+        dropout=0.2,
         epochs=100,
-        batch_size=min(1024, max(32, num_train)),
+        batch_size=_batch_size(num_train),
         rate=0.005,
-        patience=20,
+        weight_decay=0.0,
+        patience=15,
     )
+
+
+def _batch_size(num_train: int) -> int:
+    """About 8 steps an epoch, 128 to 1024 vertices each."""
+    return int(np.clip(1 << max(num_train // 8, 1).bit_length(), 128, 1024))

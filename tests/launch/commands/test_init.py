@@ -47,8 +47,8 @@ def write_edges_and_vertices() -> None:
     lines = "".join(f"p{source}\tp{destination}\n" for source, destination in edges)
     Path("friends.txt").write_text(f"# who knows whom\nfrom\tto\n{lines}")
     rows = [
-        f"{'town' if v % 2 else 'village'}\tp{v}\t{x[0]:.3f}\t{x[1]:.3f}\t{x[2]:.3f}\t{graph.labels[v]}\t{SPLITS[v % 4]}\n"
-        for v, x in enumerate(graph.features.tolist())
+        f"{('town', 'village')[v % 2]}\tp{v}\t{a:.3f}\t{b:.3f}\t{c:.3f}\t{graph.labels[v]}\t{SPLITS[v % 4]}\n"
+        for v, (a, b, c, _) in enumerate(graph.features.tolist())
     ]
     Path("people.tsv").write_text("home\tname\tage\tincome\tdebt\tgroup\tsplit\n" + "".join(rows))
 
@@ -143,10 +143,8 @@ def test_a_parquet_log(capsys: pytest.CaptureFixture[str]) -> None:
 def test_a_csv_log_with_lists_and_a_rating() -> None:
     rng = np.random.default_rng(0)
     genres = ["Drama", "Comedy", "Horror", "Western"]
-    rows = [
-        f"u{rng.integers(50)},{'|'.join(genres[row % 2 : 2 + row % 3])},{1 + row % 5},{row % 2},x{row}\n"
-        for row in range(ROWS)
-    ]
+    lists = ["|".join(rng.permutation(genres)[: 1 + row % 3]) for row in range(ROWS)]
+    rows = [f"u{rng.integers(50)},{lists[row]},{1 + row % 5},{row % 2},x{row}\n" for row in range(ROWS)]
     for name, part in (("train", rows[:1000]), ("validation", rows[1000:1100]), ("test", rows[1100:])):
         with gzip.open(f"films-{name}.csv.gz", "wt") as file:
             file.write("user,genres,rating,new,note\n" + "".join(part))
