@@ -65,6 +65,8 @@ class Demand:
     """Minibatches in an epoch, at least 1: a seed is in each of them with probability 1 / steps."""
     fanouts: tuple[int, ...]
     """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 for all."""
+    chances: npt.NDArray[np.float64] | None = None
+    """float64 [n], the probability of each seed to be in a minibatch; None: 1 / steps."""
 
     @property
     def num_vertices(self) -> int:
@@ -175,7 +177,7 @@ def inclusion_probabilities(demand: Demand, *, samplers: Samplers | None = None)
         samplers = find_samplers(demand.indptr, demand.indices)
     fanouts = np.array(demand.fanouts, np.int64)
     hops = np.zeros((num_hops + 1, num_vertices))
-    hops[0, demand.seeds] = 1.0 / demand.steps
+    hops[0, demand.seeds] = 1.0 / demand.steps if demand.chances is None else demand.chances
     degrees = np.diff(demand.indptr)
     states = np.zeros((num_vertices, 2 * num_hops + 1))
     states[:, 0] = hops[0]

@@ -1,17 +1,30 @@
-"""Open the world that this process belongs to, and make sure that a failure on one rank ends all of them."""
+"""Open the world that this process belongs to, and make sure that a failure on one rank ends all of them.
+
+PyTorch is imported when a world is opened, so that the command line can refuse something before.
+"""
 
 import sys
 import time
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from importlib import import_module
 from importlib.util import find_spec
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
-from windrow.comm.errors import PeerFailedError, RecipeError, WindrowError
-from windrow.comm.launcher import Rendezvous, exit_now, launched_by_torchrun, launched_rank, launched_size
-from windrow.comm.loopback import Loopback
-from windrow.comm.world import DEFAULT_DEADLINE_S, World
+from windrow.comm.errors import PeerFailedError, RecipeError, WindrowError, from_here
+from windrow.comm.launcher import (
+    DEFAULT_DEADLINE_S,
+    Rendezvous,
+    abort_job,
+    exit_now,
+    launched_by_torchrun,
+    launched_rank,
+    launched_size,
+)
+
+if TYPE_CHECKING:
+    from windrow.comm.world import World
 
 __all__ = ["BackendName", "connect", "ending_all_ranks"]
 
@@ -36,7 +49,7 @@ def connect(
     deadline_s: float = DEFAULT_DEADLINE_S,
     debug: bool = False,
     cuda_aware_mpi: bool = False,
-) -> Iterator[World]:
+) -> Iterator["World"]:
     """Join the job. Collective: every process of the job calls it, with the same arguments.
 
     Args:
@@ -91,15 +104,16 @@ def ending_all_ranks() -> Iterator[None]:
 def _joined_abort() -> Callable[[int], None]:
     if launched_by_torchrun() or find_spec("mpi4py") is None:
         return exit_now
-    from windrow.comm.mpi_world import abort_job
-
+    import_module("mpi4py.MPI")  # joins: whoever fails later than others still reports after them
     return abort_job
 
 
-def _open(backend: BackendName, *, deadline_s: float, debug: bool, cuda_aware_mpi: bool) -> World:
+def _open(backend: BackendName, *, deadline_s: float, debug: bool, cuda_aware_mpi: bool) -> "World":
     if backend == "auto":
         backend = "loopback" if launched_size() == 1 else "gloo" if launched_by_torchrun() else "mpi"
     if backend == "loopback":
+        from windrow.comm.loopback import Loopback
+
         return Loopback.single()
     world: World
     if (backend == "mpi" or not launched_by_torchrun()) and find_spec("mpi4py") is None:
@@ -147,7 +161,9 @@ def _report(rank: int, size: int, error: BaseException) -> str:
     """What to print about an error; empty for an exit that was asked for."""
     match error:
         case WindrowError():
-            return f"windrow: error: rank {rank} of {size}: {error}"
+            # What rank 0 refuses the others mostly refuse as well.
+            who = "" if rank == 0 else f"rank {rank} of {size}: "
+            return f"windrow: error: {who}{from_here(str(error))}"
         case SystemExit(code=str(message)):
             return message
         case SystemExit() | KeyboardInterrupt():

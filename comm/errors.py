@@ -14,6 +14,10 @@
 Every message names the offending value and the cure.
 """
 
+import difflib
+import os
+from collections.abc import Iterable
+
 __all__ = [
     "ClusterError",
     "CollectiveMismatchError",
@@ -25,6 +29,8 @@ __all__ = [
     "RecipeError",
     "StoreError",
     "WindrowError",
+    "from_here",
+    "nearest_name",
 ]
 
 
@@ -74,3 +80,15 @@ class DeadlineError(CommunicationError):
 
 class PeerFailedError(CommunicationError):
     """Another rank of this job failed, so this one cannot go on."""
+
+
+def from_here(text: str) -> str:
+    """A text for the screen, in which paths inside of the current folder start from there."""
+    return text.replace(os.path.join(os.getcwd(), ""), "")  # noqa: PTH109, PTH118
+
+
+def nearest_name(name: str, known: Iterable[str]) -> str:
+    """The cure of a name that is none of those known: "Did you mean 'epochs'?", or all names where none is near."""
+    names = list(known)
+    nearest = difflib.get_close_matches(name, names, n=1, cutoff=0.5)
+    return f"Did you mean {nearest[0]!r}?" if nearest else f"There are: {', '.join(names)}."

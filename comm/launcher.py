@@ -1,6 +1,6 @@
 """What the launcher says about this process, where the ranks of a torch.distributed job meet, and how a process ends.
 
-No communication library is imported here, nor PyTorch.
+No communication library is imported with this module, nor PyTorch.
 """
 
 import os
@@ -8,17 +8,24 @@ import socket
 import sys
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
+from pathlib import Path
 from typing import NoReturn
 
 __all__ = [
+    "DEFAULT_DEADLINE_S",
     "Rendezvous",
+    "abort_job",
     "exit_now",
     "free_port",
     "launched_by_torchrun",
     "launched_local_rank",
     "launched_rank",
     "launched_size",
+    "launchers_output",
 ]
+
+DEFAULT_DEADLINE_S = 600.0
+"""Seconds that a wait may take: longer than any honest stage, short enough that a hung job ends by itself."""
 
 RANK_AND_SIZE = (
     ("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE"),  # Open MPI's mpirun
@@ -33,6 +40,9 @@ LOCAL_RANK = (
     "SLURM_LOCALID",  # srun
     "LOCAL_RANK",  # torchrun
 )
+
+LAUNCHERS = ("mpirun", "mpiexec", "mpiexec.hydra", "orterun", "prterun", "srun")
+"""Programs that pass on what ranks print."""
 
 
 def launched_rank(environment: Mapping[str, str] = os.environ) -> int:
@@ -64,11 +74,43 @@ def _launched(environment: Mapping[str, str]) -> tuple[int, int]:
     return (0, 1) if names is None else (int(environment[names[0]]), int(environment[names[1]]))
 
 
+def launchers_output() -> Path | None:
+    """Where the launcher that started this process prints what the ranks print: a pipe to each rank, whatever it is.
+
+    Returns:
+        A path that can be opened; None where the launcher runs on another machine, or this is not Linux.
+    """
+    process = os.getpid()
+    while process > 1:
+        try:
+            name, _, rest = Path(f"/proc/{process}/stat").read_text().partition("(")[2].rpartition(")")
+        except OSError:
+            return None
+        if name in LAUNCHERS:
+            return Path(f"/proc/{process}/fd/1")
+        process = int(rest.split()[1])
+    return None
+
+
 def exit_now(code: int) -> NoReturn:
     """End this process with a status, waiting for nobody: MPI's own way out would wait for every rank."""
     sys.stdout.flush()
     sys.stderr.flush()
     os._exit(code)
+
+
+def abort_job(code: int) -> NoReturn:
+    """End every rank with a status, through MPI_Abort; joins the job first where this rank has not.
+
+    Whoever calls it has said why: what MPI itself would print about it is left out.
+    """
+    from mpi4py import MPI
+
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 2)
+    MPI.COMM_WORLD.Abort(code)
+    raise SystemExit(code)
 
 
 @dataclass(frozen=True, kw_only=True)

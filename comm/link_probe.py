@@ -13,15 +13,19 @@ The second and third give the factors of `windrow.comm.links.CollectiveCost`.
 
 import time
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
+from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import torch
+from pydantic import Field
 from torch import Tensor
 
+from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import gather_hosts
 from windrow.comm.link_estimate import estimate_links
 from windrow.comm.links import Links, links_from_json, links_to_json
+from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 
 __all__ = ["ProbeOptions", "measure_links"]
@@ -43,11 +47,11 @@ ADDED_BYTES = 1 << 22
 """Length of the sum that is timed: longer than a core's own cache, as gradients are."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class ProbeOptions:
     """How much is measured."""
 
-    sizes_bytes: tuple[int, ...] = (
+    sizes_bytes: Annotated[tuple[PositiveInt, ...], Field(min_length=1)] = (
         64,
         1 << 10,
         1 << 12,
@@ -61,25 +65,22 @@ class ProbeOptions:
         1 << 24,
     )
     """Lengths of messages, rising; for the collectives: bytes of each rank in all."""
-    max_repeats: int = 15
+    max_repeats: PositiveInt = 15
     """Timed repeats of a size that is quick; two more go before them."""
-    min_repeats: int = 3
+    min_repeats: PositiveInt = 3
     """Repeats of a size that is slow; a size that cannot be repeated so often within its time is left out, and so are
     longer ones."""
-    seconds_per_size: float = 0.2
+    seconds_per_size: PositiveFloat = 0.2
     """Time for one size of one pair. At 1 Gbit/s 4 MB take 34 ms."""
-    collective_seconds_per_size: float = 1.0
+    collective_seconds_per_size: PositiveFloat = 1.0
     """The same for a size of a collective."""
 
     def __post_init__(self) -> None:
         """Refuse what measures nothing."""
-        if not self.sizes_bytes or any(a >= b for a, b in zip(self.sizes_bytes, self.sizes_bytes[1:], strict=False)):
-            raise ValueError(f"sizes_bytes = {self.sizes_bytes}: expected rising lengths")
-        if self.sizes_bytes[0] < 1 or not 1 <= self.min_repeats <= self.max_repeats:
-            raise ValueError(
-                f"sizes_bytes begins with {self.sizes_bytes[0]}, repeats are {self.min_repeats} to {self.max_repeats}: "
-                "expected at least 1 byte and 1 <= min_repeats <= max_repeats"
-            )
+        if any(a >= b for a, b in pairwise(self.sizes_bytes)):
+            raise RecipeError(f"sizes_bytes = {list(self.sizes_bytes)}: expected rising lengths")
+        if self.min_repeats > self.max_repeats:
+            raise RecipeError(f"min_repeats = {self.min_repeats} is above max_repeats = {self.max_repeats}")
 
     def repeats(self, expected_s: float, budget_s: float) -> int:
         """How often to time a size.

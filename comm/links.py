@@ -24,12 +24,14 @@ import math
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass, field, fields
-from typing import Any
+from typing import Annotated, Any
 
 import numpy as np
 from numpy.typing import ArrayLike, NDArray
+from pydantic import Field
 
 from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.options import NonNegativeFloat, PositiveFloat, PositiveInt, checked_dataclass
 
 __all__ = [
     "FORMAT_VERSION",
@@ -193,49 +195,39 @@ MAX_RANKS = 4096
 """Links are matrices: those of 4096 ranks hold 16 million entries, 128 MB each."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class NetworkDescription:
     """Machines behind one switch that carries what their cards send. Rates as text: "1gbit", "2.5gbit", "100gbit"."""
 
-    nodes: int
+    nodes: PositiveInt
     """Machines."""
-    ranks_per_node: int = 1
+    ranks_per_node: PositiveInt = 1
     """Ranks on each; those of one machine share its network card."""
     rate: str = "10gbit"
     """Of each machine's network card, in each direction."""
-    latency_us: float = 20.0
+    latency_us: NonNegativeFloat = 20.0
     """Microseconds that next to nothing takes between machines: about 20 over TCP, 2 over RDMA."""
     rate_inside: str = "80gbit"
     """Between two ranks of one machine: about 80gbit through shared memory, 2000gbit over NVLink."""
-    latency_inside_us: float = 1.0
+    latency_inside_us: NonNegativeFloat = 1.0
     """Microseconds that next to nothing takes between two ranks of one machine."""
     node_rates: Mapping[str, str] = field(default_factory=dict)
     """Rate of machines that differ from the others, under their number from 0: {"3" = "25gbit"}."""
-    wire_share: float = 1.0
+    wire_share: Annotated[float, Field(gt=0, le=1)] = 1.0
     """Part of a network card's rate that data gets: 0.94 for TCP in Ethernet frames of 1500 bytes."""
-    add_gigabytes_per_second: float = 1e-9 / DEFAULT_ADD_SECONDS_PER_BYTE
+    add_gigabytes_per_second: PositiveFloat = 1e-9 / DEFAULT_ADD_SECONDS_PER_BYTE
     """How fast a rank adds partial sums of an all-reduce."""
 
     def __post_init__(self) -> None:
         """Refuse what no network has.
 
         Raises:
-            RecipeError: a number is out of range, a rate is none, or node_rates names a machine that is not there.
+            RecipeError: too many ranks, a rate is none, or node_rates names a machine that is not there.
         """
-        if self.nodes < 1 or self.ranks_per_node < 1 or self.nodes * self.ranks_per_node > MAX_RANKS:
+        if self.nodes * self.ranks_per_node > MAX_RANKS:
             raise RecipeError(
-                f"nodes = {self.nodes}, ranks_per_node = {self.ranks_per_node}: expected at least 1 of each, and no "
-                f"more than {MAX_RANKS} ranks in all"
-            )
-        for name in ("latency_us", "latency_inside_us"):
-            value = getattr(self, name)
-            if not (math.isfinite(value) and value >= 0):
-                raise RecipeError(f"{name} = {value!r}: expected microseconds, not negative")
-        if not 0 < self.wire_share <= 1:
-            raise RecipeError(f"wire_share = {self.wire_share!r}: expected a part, above 0 and at most 1")
-        if not (math.isfinite(self.add_gigabytes_per_second) and self.add_gigabytes_per_second > 0):
-            raise RecipeError(
-                f"add_gigabytes_per_second = {self.add_gigabytes_per_second!r}: expected a number above 0"
+                f"nodes = {self.nodes}, ranks_per_node = {self.ranks_per_node}: expected no more than {MAX_RANKS} "
+                "ranks in all"
             )
         for rate in (self.rate, self.rate_inside, *self.node_rates.values()):
             seconds_per_byte(rate)

@@ -14,9 +14,10 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import PeerFailedError
+from windrow.comm.launcher import DEFAULT_DEADLINE_S
 from windrow.comm.reduction import ReduceOp, reduce_in_order
 from windrow.comm.transfer import Request, as_bytes
-from windrow.comm.world import DEFAULT_DEADLINE_S, World
+from windrow.comm.world import World
 
 __all__ = ["Loopback"]
 

@@ -15,7 +15,6 @@ how long they take: enough that the link never falls idle between two looks, and
 
 import contextlib
 import socket
-import sys
 import threading
 import time
 from collections import deque
@@ -28,12 +27,12 @@ import torch
 from mpi4py import MPI
 from torch import Tensor
 
-from windrow.comm.launcher import Rendezvous, free_port
+from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous, abort_job, free_port
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, as_bytes, chunk_bounds
-from windrow.comm.world import DEFAULT_DEADLINE_S, World
+from windrow.comm.world import World
 
-__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "SendRequest", "abort_job", "mpi_rendezvous"]
+__all__ = ["BackgroundProgress", "MPIWorld", "PacedMessage", "PacedSends", "SendRequest", "mpi_rendezvous"]
 
 INTERVAL_S = 1e-3
 """Between the first two looks after something was posted."""
@@ -450,11 +449,3 @@ def mpi_rendezvous(*, deadline_s: float = DEFAULT_DEADLINE_S) -> Rendezvous:
     port = world.broadcast_object(free_port("") if world.rank == 0 else None, root=0, stage="rendezvous")
     world.close()
     return Rendezvous(rank=world.rank, size=world.size, host=host, port=port, abort=abort_job)
-
-
-def abort_job(code: int) -> NoReturn:
-    """End every rank with a status, through MPI_Abort."""
-    sys.stdout.flush()
-    sys.stderr.flush()
-    MPI.COMM_WORLD.Abort(code)
-    raise SystemExit(code)

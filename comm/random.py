@@ -14,7 +14,7 @@ from enum import IntEnum
 import numpy as np
 import numpy.typing as npt
 
-__all__ = ["Stream", "hash_ids", "mix64", "stream_key"]
+__all__ = ["Stream", "hash_ids", "mix64", "permuted", "stream_key"]
 
 MASK = (1 << 64) - 1
 GOLDEN = 0x9E3779B97F4A7C15
@@ -81,6 +81,38 @@ def hash_ids(key: int, ids: npt.NDArray[np.integer]) -> npt.NDArray[np.uint64]:
         uint64 array of the same shape; element i is ``stream_key``-quality random and depends on (key, ids[i]) alone.
     """
     return _mix64_array(np.uint64(key) ^ _mix64_array(ids.astype(np.uint64) + np.uint64(GOLDEN)))
+
+
+FEISTEL_ROUNDS = 8
+"""With 4, orders of 5 are not equally likely; with 8 nothing was seen, of 5 to 20 things."""
+
+
+def permuted(key: int, places: npt.NDArray[np.int64], size: int) -> npt.NDArray[np.int64]:
+    """Draw what stands at some places of a random order of 0 to size - 1, without drawing all of it.
+
+    A Feistel network (Luby, Rackoff: How to Construct Pseudorandom Permutations, SIAM J. Comput. 1988) permutes the
+    numbers of an even number of bits; one that is not below `size` is permuted again until it is, fewer than four times
+    on average.
+
+    Args:
+        key: from `stream_key`.
+        places: int64 [n], from 0 to size - 1.
+        size: of the whole order, at least 1.
+
+    Returns:
+        int64 [n]; the places 0 to size - 1 give each number once.
+    """
+    half = np.uint64(max(1, -(-(size - 1).bit_length() // 2)))
+    mask = np.uint64((1 << int(half)) - 1)
+    values = places.astype(np.uint64)
+    outside = np.arange(len(values))
+    while len(outside):
+        left, right = values[outside] >> half, values[outside] & mask
+        for number in range(FEISTEL_ROUNDS):
+            left, right = right, left ^ (hash_ids(stream_key(key, number), right) & mask)
+        values[outside] = left << half | right
+        outside = outside[values[outside] >= size]
+    return values.astype(np.int64)
 
 
 def _mix64_array(value: npt.NDArray[np.uint64]) -> npt.NDArray[np.uint64]:

@@ -12,10 +12,10 @@ from torch import Tensor
 from torch._C._distributed_c10d import TCPStore
 
 from windrow.comm.errors import DeadlineError, PeerFailedError
-from windrow.comm.launcher import Rendezvous
+from windrow.comm.launcher import DEFAULT_DEADLINE_S, Rendezvous
 from windrow.comm.reduction import ReduceOp
 from windrow.comm.transfer import Request, as_bytes
-from windrow.comm.world import DEFAULT_DEADLINE_S, World
+from windrow.comm.world import World
 
 __all__ = ["Backend", "TorchWorld"]
 

@@ -10,17 +10,16 @@ Both ends know the size of a message before it travels: a row of given shape and
 value's place in the message, never of a generator's past.
 """
 
-import difflib
 import math
 from abc import ABC, abstractmethod
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 from typing import TYPE_CHECKING, ClassVar, Literal, TypeAlias
 
 import torch
 from torch import Tensor
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError, RecipeError, nearest_name
+from windrow.comm.options import checked_dataclass
 from windrow.comm.random import mix64
 
 if TYPE_CHECKING:
@@ -227,8 +226,7 @@ def make_codec(name: CodecName) -> Codec:
     """
     codecs: dict[str, type[Codec]] = {"fp32": Fp32Codec, "fp16": Fp16Codec, "bf16": Bf16Codec}
     if name not in codecs:
-        nearest = difflib.get_close_matches(name, codecs, n=1, cutoff=0.0)[0]
-        raise RecipeError(f"no codec is called {name!r}; did you mean {nearest!r}? There are {', '.join(codecs)}")
+        raise RecipeError(f"no codec is called {name!r}. {nearest_name(name, codecs)}")
     return codecs[name]()
 
 
@@ -239,7 +237,7 @@ def _elements(row_shape: Sequence[int]) -> int:
 Topology: TypeAlias = Literal["flat", "hierarchical", "auto"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class WireOptions:
     """Number formats between ranks; what stays on a rank is never rounded."""
 

@@ -19,6 +19,7 @@ import torch
 from torch import Tensor
 
 from windrow.comm.errors import CollectiveMismatchError
+from windrow.comm.launcher import DEFAULT_DEADLINE_S
 from windrow.comm.meter import Operation, Tracer, trace_clock_ns
 from windrow.comm.reduction import ReduceOp, reduce_in_steps
 from windrow.comm.transfer import Pending, Request, Steps, from_transport, to_transport
@@ -27,12 +28,9 @@ if TYPE_CHECKING:
     from windrow.comm.meter import Meter
     from windrow.comm.wire import Codec
 
-__all__ = ["DEFAULT_DEADLINE_S", "World"]
+__all__ = ["World"]
 
 T = TypeVar("T")
-
-DEFAULT_DEADLINE_S = 600.0
-"""Seconds that a wait may take: longer than any honest stage, short enough that a hung job ends by itself."""
 
 REDUCIBLE = (torch.float32, torch.float64, torch.int32, torch.int64)
 

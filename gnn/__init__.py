@@ -10,8 +10,7 @@ from windrow.gnn.inference import gather_predictions, infer_exactly
 from windrow.gnn.link_task import Links, LinkTask, split_links
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph, open_store, partition
-from windrow.gnn.readers.libraries import graph_from_dgl as from_dgl
-from windrow.gnn.readers.libraries import graph_from_pyg as from_pyg
+from windrow.gnn.readers.libraries import from_dgl, from_pyg
 from windrow.gnn.sampler import NeighborSampler, SamplerOptions
 from windrow.gnn.task import NodeTask, TrainingOptions
 from windrow.gnn.vertex_data import SplitOptions, VertexSplit

@@ -3,8 +3,8 @@
 Edges come as a list and are stored by destination (CSC).
 """
 
-from collections.abc import Callable
-from typing import Literal
+from collections.abc import Callable, Sequence
+from typing import Any, Literal
 
 import numpy as np
 import numpy.typing as npt
@@ -55,6 +55,35 @@ def csc_from_edges(
     Cost:
         One sort of E (or 2 E) 64-bit numbers; peak memory about three such arrays.
     """
+    indptr, indices, _ = _csc(
+        sources,
+        destinations,
+        num_vertices,
+        symmetrise=symmetrise,
+        self_loops=self_loops,
+        deduplicate=deduplicate,
+        index_dtype=index_dtype,
+        describe_edge=describe_edge,
+    )
+    return indptr, indices
+
+
+def _csc(
+    sources: Tensor | npt.NDArray[np.integer],
+    destinations: Tensor | npt.NDArray[np.integer],
+    num_vertices: int,
+    *,
+    symmetrise: bool,
+    self_loops: SelfLoops,
+    deduplicate: bool,
+    index_dtype: torch.dtype | None,
+    describe_edge: Callable[[int], str],
+    edge_rows: Sequence[npt.NDArray[np.floating]] = (),
+) -> tuple[Tensor, Tensor, list[npt.NDArray[np.floating]]]:
+    """`csc_from_edges`, and what is known of the edges, arrays [E, ...], in the order of its indices.
+
+    A reversed edge has the row of the edge, and an added self-loop ones.
+    """
     dtype = _index_dtype(index_dtype, num_vertices)
     sources = _checked(sources, "source", num_vertices, describe_edge)
     destinations = _checked(destinations, "destination", num_vertices, describe_edge)
@@ -70,12 +99,59 @@ def csc_from_edges(
         edges.append((sources * num_vertices + destinations)[~loops])
     keys = np.concatenate(edges)
     del edges
-    keys.sort()
+    numbers: npt.NDArray[np.int64] | None = None
+    if edge_rows:
+        numbers = _numbers_of_edges(loops, num_vertices, symmetrise=symmetrise, self_loops=self_loops)
+        order = np.argsort(keys, kind="stable")
+        keys, numbers = keys[order], numbers[order]
+    else:
+        keys.sort()
     if deduplicate and keys.size:
-        keys = keys[np.concatenate(([True], keys[1:] != keys[:-1]))]
+        is_first = np.concatenate(([True], keys[1:] != keys[:-1]))
+        if numbers is not None:
+            _check_repeated_rows(numbers, is_first, edge_rows, describe_edge)
+            numbers = numbers[is_first]
+        keys = keys[is_first]
     indptr = np.searchsorted(keys, np.arange(num_vertices + 1, dtype=np.int64) * num_vertices)
     np.remainder(keys, max(num_vertices, 1), out=keys)
-    return torch.from_numpy(indptr.astype(np.int64, copy=False)), torch.from_numpy(keys).to(dtype)
+    # The last row is that of ADDED_LOOP.
+    ordered = [np.concatenate([rows, np.ones_like(rows, shape=(1, *rows.shape[1:]))])[numbers] for rows in edge_rows]
+    return torch.from_numpy(indptr.astype(np.int64, copy=False)), torch.from_numpy(keys).to(dtype), ordered
+
+
+ADDED_LOOP = -1
+
+
+def _numbers_of_edges(
+    loops: npt.NDArray[np.bool_], num_vertices: int, *, symmetrise: bool, self_loops: SelfLoops
+) -> npt.NDArray[np.int64]:
+    """Which of the listed edges each key of `_csc` comes from."""
+    others = np.flatnonzero(~loops)
+    numbers = [np.arange(loops.size) if self_loops == "keep" else others]
+    if self_loops == "add":
+        numbers.append(np.full(num_vertices, ADDED_LOOP))
+    if symmetrise:
+        numbers.append(others)
+    return np.concatenate(numbers)
+
+
+def _check_repeated_rows(
+    numbers: npt.NDArray[np.int64],
+    is_first: npt.NDArray[np.bool_],
+    edge_rows: Sequence[npt.NDArray[np.floating]],
+    describe_edge: Callable[[int], str],
+) -> None:
+    """Refuse equal edges of which different things are known: only one could stay."""
+    repeats = np.flatnonzero(~is_first)
+    for rows in edge_rows:
+        differ = rows[numbers[repeats]] != rows[numbers[repeats - 1]]
+        differing = np.flatnonzero(differ.any(tuple(range(1, differ.ndim))))
+        if differing.size:
+            one, other = sorted(numbers[repeats[differing[0]] + np.array([-1, 0])].tolist())
+            raise DataError(
+                f"{describe_edge(one)} and {describe_edge(other)} join the same vertices, but their weights or "
+                "features differ; leave one of them, or set symmetrise to false where direction matters."
+            )
 
 
 def edges_of(indptr: Tensor, indices: Tensor) -> tuple[Tensor, Tensor]:
@@ -123,6 +199,8 @@ def assemble_graph(
     features: Tensor | npt.NDArray[np.generic] | None = None,
     labels: Tensor | npt.NDArray[np.generic] | None = None,
     split: VertexSplit | None = None,
+    edge_weight: Tensor | npt.NDArray[np.generic] | None = None,
+    edge_attr: Tensor | npt.NDArray[np.generic] | None = None,
     symmetrise: bool = True,
     self_loops: SelfLoops = "keep",
     deduplicate: bool = True,
@@ -141,6 +219,8 @@ def assemble_graph(
         features: numbers [N, F], or None.
         labels: see `windrow.gnn.vertex_data.prepare_labels`, or None.
         split: the data set's own split; None draws one at random where there are labels.
+        edge_weight: numbers [E], or None; a reversed edge has that of the edge, and an added self-loop 1.
+        edge_attr: numbers [E, D], or [E] for one feature, or None; likewise, but self-loops cannot be added.
         symmetrise: see `csc_from_edges`, also for the next two, `index_dtype` and `describe_edge`.
         self_loops: what happens to edges from a vertex to itself.
         deduplicate: keep one of several equal edges.
@@ -156,7 +236,21 @@ def assemble_graph(
     Raises:
         DataError: the data breaks a law of `windrow.gnn.graph`.
     """
-    indptr, indices = csc_from_edges(
+    attributes = None if edge_attr is None else float_features(edge_attr, "edge features")
+    if attributes is not None and self_loops == "add":
+        raise RecipeError(
+            'self_loops = "add" with edge features: those of the added edges are unknown. Put the self-loops into the '
+            'data, and set self_loops = "keep"'
+        )
+    known_of_edges = {
+        "edge_weight": None if edge_weight is None else float_features(edge_weight, "edge weights").squeeze(1),
+        "edge_attr": attributes,
+    }
+    present = {name: rows for name, rows in known_of_edges.items() if rows is not None}
+    for name, rows in present.items():
+        if len(rows) != len(sources):
+            raise DataError(f"there are {len(rows)} rows of {name} for {len(sources)} edges; give one for each.")
+    indptr, indices, edge_rows = _csc(
         sources,
         destinations,
         num_vertices,
@@ -165,7 +259,9 @@ def assemble_graph(
         deduplicate=deduplicate,
         index_dtype=index_dtype,
         describe_edge=describe_edge,
+        edge_rows=[rows.numpy() for rows in present.values()],
     )
+    edge_data: dict[str, Any] = dict(zip(present, map(torch.from_numpy, edge_rows), strict=True))
     known: Tensor | None = None
     meaning: Task = "single-label"
     num_classes = 0
@@ -179,6 +275,7 @@ def assemble_graph(
         labels=known,
         task=meaning,
         num_classes=num_classes,
+        **edge_data,
         **(split or VertexSplit(*torch.empty((3, 0), dtype=torch.int64)))._asdict(),
     )
     graph.validate(training=graph.labels is not None)

@@ -116,7 +116,12 @@ class PartRanking:
 
 
 def rank_part(
-    graph: PartitionedGraph, part: int, sampling: Sampling, *, samplers: Samplers | None = None
+    graph: PartitionedGraph,
+    part: int,
+    sampling: Sampling,
+    *,
+    samplers: Samplers | None = None,
+    demand: Demand | None = None,
 ) -> PartRanking:
     """Analyse a part's minibatches, and rank what they need by the cache policy.
 
@@ -125,19 +130,26 @@ def rank_part(
         part: whose minibatches.
         sampling: how they are made.
         samplers: of the same graph, where they are known from another part.
+        demand: its minibatches, where seeds are not the training vertices; the policy "simulation" is refused then.
+
+    Raises:
+        RecipeError: the policy cannot be used.
 
     Cost:
         One pass over the edges for each hop. The policy "simulation" samples some epochs besides.
     """
-    order = seed_order(graph, part, sampling)
+    order = None
+    if demand is None:
+        order = seed_order(graph, part, sampling)
+        demand = demand_of(graph, part, sampling.sampler.fanouts, order.steps_per_epoch)
     if samplers is None:
         samplers = find_samplers(graph.indptr.numpy(), graph.indices.numpy())
-    demand = demand_of(graph, part, sampling.sampler.fanouts, order.steps_per_epoch)
     # A copy, or all hops would stay in memory with the last.
     total = inclusion_probabilities(demand, samplers=samplers)[-1].copy()
     policy = sampling.cache.policy
 
     def simulate(epochs: int) -> npt.NDArray[np.int64]:
+        assert order is not None
         sampler = NeighborSampler(
             graph.indptr, graph.indices, sampling.sampler.fanouts, seed=sampling.seed, original_ids=graph.original_ids
         )
@@ -145,11 +157,13 @@ def rank_part(
         first = sampling.epochs
         return count_accesses(sampler, order, range(first, first + epochs))
 
-    scores = total if policy == "vip" else score_vertices(policy, demand, simulate=simulate, samplers=samplers)
+    scores = total
+    if policy != "vip":
+        scores = score_vertices(policy, demand, simulate=simulate if order else None, samplers=samplers)
     return PartRanking(
         part=part,
         offsets=graph.offsets,
-        steps=order.steps_per_epoch,
+        steps=demand.steps,
         total=total,
         ranking=choose_cached(scores, demand.own, graph.num_vertices),
     )
@@ -194,11 +208,13 @@ class CacheChoice:
     """Rows that this rank will ask others for in an epoch; None where nobody has worked it out (no cache)."""
 
 
-def choose_cache(world: World, graph: PartitionedGraph, sampling: Sampling) -> CacheChoice:
+def choose_cache(
+    world: World, graph: PartitionedGraph, sampling: Sampling, *, demand: Demand | None = None
+) -> CacheChoice:
     """Choose the remote rows that this rank keeps, as the cache options say. Collective, one rank for each part.
 
     With a number for alpha every rank keeps floor(alpha N / ranks) rows, or as many as it can ever need; with "auto",
-    those that pay, within the memory budget.
+    those that pay, within the memory budget. `demand` is this rank's minibatches where seeds are not training vertices.
 
     Cost:
         That of `rank_part`; none where alpha is 0 or there is one rank.
@@ -206,7 +222,7 @@ def choose_cache(world: World, graph: PartitionedGraph, sampling: Sampling) -> C
     options = sampling.cache
     if world.size == 1 or options.alpha == 0:
         return CacheChoice(alpha=0.0, cached_ids=torch.empty(0, dtype=torch.int64), expected_rows=None)
-    ranking = rank_part(graph, world.rank, sampling)
+    ranking = rank_part(graph, world.rank, sampling, demand=demand)
     _, copy_bytes = row_sizes(sampling.sampler, sampling.wire, graph.features)
     if isinstance(options.alpha, str):
         worthwhile = ranking.worthwhile(sampling.epochs)

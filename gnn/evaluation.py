@@ -1,7 +1,6 @@
 """Measure a model on the validation and test vertices, all ranks together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from functools import partial
 from typing import Literal, get_args
 
@@ -9,20 +8,29 @@ import torch
 from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.inference import infer_exactly, infer_sampled, own_vertices
 from windrow.gnn.metrics import check_labels_can_be_scored, default_metric, evaluate_predictions
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph, Split
 from windrow.gnn.pipeline import PipelineOptions
-from windrow.gnn.sampler import NeighborSampler, check_fanouts
+from windrow.gnn.sampler import Fanout
 from windrow.training.task import Metric, Metrics
 
-__all__ = ["EvaluationOptions", "Evaluator", "check_layers", "check_splits", "measure_split", "metrics_of"]
+__all__ = [
+    "EvaluationOptions",
+    "Evaluator",
+    "check_layers",
+    "check_splits",
+    "check_width",
+    "measure_split",
+    "metrics_of",
+]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class EvaluationOptions:
     """How and when a model is measured."""
 
@@ -32,23 +40,17 @@ class EvaluationOptions:
     method: Literal["exact", "sampled"] = "exact"
     """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
 
-    fanouts: tuple[int, ...] = ()
+    fanouts: tuple[Fanout, ...] = ()
     """Neighbours per hop of "sampled" evaluation, from the seeds outwards; empty: those of training."""
 
-    batch_size: int = 4096
+    batch_size: PositiveInt = 4096
     """Seeds per step of "sampled" evaluation, over all ranks."""
 
-    every_epochs: int = 1
+    every_epochs: PositiveInt = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
 
-    patience_epochs: int = 0
+    patience_epochs: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("batch_size", 1), ("every_epochs", 1), ("patience_epochs", 0)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
-        check_fanouts("evaluation.fanouts", self.fanouts)
 
 
 def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:
@@ -57,6 +59,15 @@ def check_layers(model: nn.Module, fanouts: Sequence[int], name: str) -> None:
         raise RecipeError(
             f"{name} has {len(fanouts)} hops but the model has {model.options.num_layers} layers: give one fanout per "
             "layer"
+        )
+
+
+def check_width(graph: PartitionedGraph, num_features: int) -> None:
+    """Refuse a graph that a model with so many inputs cannot be run on: DataError."""
+    if graph.num_features != num_features:
+        raise DataError(
+            f"the graph has {graph.num_features} features for each vertex, but the model was trained with "
+            f"{num_features}: give the same features, in the same order"
         )
 
 
@@ -112,14 +123,7 @@ class Evaluator:
         self._model = model
         self._options = options
         self._metrics = metrics
-        self._sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            options.fanouts or fanouts,
-            seed=seed,
-            original_ids=graph.original_ids,
-            source_degrees=getattr(model, "needs_source_degrees", False),
-        )
+        self._sampler = graph.sampler(options.fanouts or fanouts, model, seed=seed)
         self._pipeline = pipeline or PipelineOptions()
         self._store = store
 
@@ -149,11 +153,20 @@ class Evaluator:
         return values
 
     @torch.no_grad()
-    def infer(self, ids: Tensor | None = None) -> Tensor:
-        """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective."""
+    def infer(self, ids: Tensor | None = None, *, hidden: bool = False) -> Tensor:
+        """Outputs of this rank's vertices among these, ids of the partition; None: of all. Collective.
+
+        Raises:
+            RecipeError: `hidden` rows are wanted, see `infer_exactly`, of a model that is not run layer by layer.
+        """
         self._model.eval()
         if isinstance(self._model, GNN) and self._options.method == "exact":
-            return infer_exactly(self._world, self._graph, self._model)
+            return infer_exactly(self._world, self._graph, self._model, hidden=hidden)
+        if hidden:
+            raise RecipeError(
+                "hidden vectors are those of a GNN that is evaluated exactly, layer by layer: let a model of your own "
+                'return them as outputs, and leave out evaluation.method = "sampled"'
+            )
         if self._store is None:
             self._store = CachedStore(self._world, self._graph.offsets, self._graph.features, stage="evaluation")
         return infer_sampled(
@@ -178,7 +191,7 @@ def metrics_of(options: EvaluationOptions, graph: PartitionedGraph) -> Metrics:
     for split in ("validation", "test"):
         ids = graph.split_ids(split)
         if len(ids) > 0:
-            check_labels_can_be_scored(name, graph.task, graph.labels[ids])
+            check_labels_can_be_scored(name, graph.task, graph.labels_of(ids))
     return {name: partial(evaluate_predictions, name, graph.task)}
 
 
@@ -195,6 +208,7 @@ def measure_split(
     """
     all_ids = torch.cat(world.all_gather(own_ids, stage="evaluation ids"))
     all_outputs = torch.cat(world.all_gather(own_outputs, stage="evaluation logits"))
-    values = {name: float(metric(all_outputs, graph.labels[all_ids])) for name, metric in metrics.items()}
+    labels = graph.labels_of(all_ids)
+    values = {name: float(metric(all_outputs, labels)) for name, metric in metrics.items()}
     # Machines may differ in the last bit, and ranks must agree on when to stop.
     return world.broadcast_object(values, root=0, stage="evaluation")

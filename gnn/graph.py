@@ -21,17 +21,22 @@ from windrow.comm.errors import DataError
 from windrow.partition.book import PartitionBook
 from windrow.partition.graph_kernels import relabel
 
-__all__ = ["Graph", "Task", "describe_numbering", "first_outside"]
+__all__ = ["EDGE_ARRAYS", "Graph", "Task", "describe_numbering", "first_outside"]
 
 Task = Literal["single-label", "binary", "multi-label"]
 """What is predicted for a vertex: one of many classes, one of two, or any subset of the classes."""
+
+
+EDGE_ARRAYS = ("edge_weight", "edge_attr")
+"""What a graph may have of each edge."""
 
 
 @dataclass(frozen=True, kw_only=True)
 class Graph:
     """A graph with what is known about its vertices.
 
-    Two fields may be absent: a graph that is only partitioned or sampled has neither features nor labels.
+    Four fields may be absent: a graph that is only partitioned or sampled has neither features nor labels, and many
+    have no data of edges.
     """
 
     indptr: Tensor
@@ -52,6 +57,10 @@ class Graph:
     """What the labels mean; of no consequence where there are none."""
     num_classes: int
     """C; 0 where there are no labels."""
+    edge_weight: Tensor | None = None
+    """float32 [E], in the order of `indices`, or None."""
+    edge_attr: Tensor | None = None
+    """float32 [E, D], features of edges in the order of `indices`, or None."""
 
     @property
     def num_vertices(self) -> int:
@@ -86,6 +95,10 @@ class Graph:
         _check_indices(self)
         if self.features is not None:
             _check_features(self.features, self.num_vertices)
+        for name in EDGE_ARRAYS:
+            rows: Tensor | None = getattr(self, name)
+            if rows is not None:
+                _check_edge_rows(name, rows, self.num_edges)
         _check_splits(self)
         if self.labels is not None:
             _check_label_rows(self, self.labels)
@@ -108,11 +121,18 @@ class Graph:
         old = np.ascontiguousarray(book.new_to_old, dtype=np.int64)
         new = np.ascontiguousarray(book.old_to_new, dtype=np.int64)
         rows, ids = torch.from_numpy(old), torch.from_numpy(new)
-        indptr, indices = relabel(self.indptr.numpy(), self.indices.numpy(), old, new)
+        found = relabel(self.indptr.numpy(), self.indices.numpy(), old, new)
+        indptr, indices = map(torch.from_numpy, found)
+        edge_data = {name: edges for name in EDGE_ARRAYS if (edges := getattr(self, name)) is not None}
+        if edge_data:
+            shifts = (self.indptr[:-1][rows] - indptr[:-1]).repeat_interleave(indptr.diff())
+            places = shifts + torch.arange(self.num_edges)
+            edge_data = {name: edges[places] for name, edges in edge_data.items()}
         return replace(
             self,
-            indptr=torch.from_numpy(indptr),
-            indices=torch.from_numpy(indices),
+            indptr=indptr,
+            indices=indices,
+            **edge_data,
             features=None if self.features is None else self.features[rows],
             labels=None if self.labels is None else self.labels[rows],
             train_ids=ids[self.train_ids],
@@ -214,6 +234,21 @@ def _check_features(features: Tensor, num_vertices: int) -> None:
                 f"feature column {column} of vertex {start + row} is {float(chunk[row, column])}; features "
                 "must be finite numbers. Replace it, for example by the column's mean."
             )
+
+
+def _check_edge_rows(name: str, rows: Tensor, num_edges: int) -> None:
+    dimensions = 1 if name == "edge_weight" else 2
+    if rows.dtype != torch.float32 or rows.dim() != dimensions or len(rows) != num_edges:
+        raise DataError(
+            f"{name} is {rows.dtype} of shape {tuple(rows.shape)} for {num_edges} edges; give float32, "
+            "one row per edge."
+        )
+    if not rows.numel():
+        return
+    smallest, largest = torch.aminmax(rows)
+    if not bool(smallest.isfinite() & largest.isfinite()):
+        edge = int((~rows.isfinite()).nonzero()[0, 0])
+        raise DataError(f"{name} of edge {edge} is {rows[edge].tolist()}; it must be finite. Replace it.")
 
 
 def _check_label_rows(graph: "Graph", labels: Tensor) -> None:

@@ -25,13 +25,14 @@ import torch
 from torch import Tensor, nn
 
 from windrow.caching.cached_store import CachedStore
+from windrow.comm.errors import RecipeError
 from windrow.comm.fetch import fetch_rows
 from windrow.comm.meter import Stopwatch
 from windrow.comm.rows import group_by_owner, near_equal_split
 from windrow.comm.transfer import chunk_bounds
 from windrow.comm.wire import Wire
 from windrow.comm.world import World
-from windrow.gnn.message_passing import Block
+from windrow.gnn.message_passing import Block, weighted_degrees
 from windrow.gnn.models import GNN
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import MinibatchPipeline, PipelineOptions, SeedTask
@@ -52,9 +53,11 @@ CHUNK_VERTICES = 1 << 16
 """Vertices whose layer output is computed at a time: bounds the memory for their sources' rows."""
 
 
-def exact_chunks(graph: PartitionedGraph, model: GNN, *, chunk_vertices: int = CHUNK_VERTICES) -> int:
+def exact_chunks(
+    graph: PartitionedGraph, model: GNN, *, hidden: bool = False, chunk_vertices: int = CHUNK_VERTICES
+) -> int:
     """How many chunks `infer_exactly` goes through, over all layers, with the same arguments."""
-    return model.options.num_layers * -(-_largest_part(graph) // chunk_vertices)
+    return _num_layers(model, hidden=hidden) * -(-_largest_part(graph) // chunk_vertices)
 
 
 @torch.no_grad()
@@ -63,6 +66,7 @@ def infer_exactly(
     graph: PartitionedGraph,
     model: GNN,
     *,
+    hidden: bool = False,
     chunk_vertices: int = CHUNK_VERTICES,
     after_chunk: Callable[[], None] | None = None,
 ) -> Tensor:
@@ -72,41 +76,57 @@ def infer_exactly(
         world: all ranks call this with the same weights and chunk size.
         graph: this rank's view.
         model: on any device; the rows of this part and of one chunk's sources are there at a time.
+        hidden: stop at the last hidden rows, those that outputs are made of.
         chunk_vertices: vertices computed at a time.
         after_chunk: called after each, to show progress.
 
     Returns:
-        [rows of this part, outputs] in the order of the partition.
+        [rows of this part, outputs], or [rows of this part, hidden], in the order of the partition.
+
+    Raises:
+        RecipeError: a model of one layer has no hidden rows.
 
     Cost: per layer, one pass over the edges of this part and one fetch per chunk of its distinct sources.
     """
     start, stop = graph.own_range
-    degrees = graph.indptr.diff()
+    edge_weight = graph.edge_weight_for(model)
+    degrees = graph.indptr.diff() if edge_weight is None else weighted_degrees(graph.indptr, edge_weight)
     device = next(model.parameters()).device
-    hidden = model.embed(graph.features.to(device, torch.float32))
-    wire = Wire(world, stage="inference", dtype=hidden.dtype, device=hidden.device)
-    for layer in range(model.options.num_layers):
+    rows = model.embed(graph.features.to(device, torch.float32))
+    wire = Wire(world, stage="inference", dtype=rows.dtype, device=rows.device)
+    for layer in range(_num_layers(model, hidden=hidden)):
         chunks = []
         # Every rank goes through as many chunks as the largest part needs, so that all fetch together.
         for first in range(0, _largest_part(graph), chunk_vertices):
             last = min(start + first + chunk_vertices, stop)
-            block, sources = _chunk(graph, degrees, min(start + first, stop), last)
-            rows = fetch_rows(wire, graph.offsets, hidden, sources)
-            chunks.append(model.layer_forward(layer, block.to(device), rows))
+            block, sources = _chunk(graph, degrees, edge_weight, min(start + first, stop), last)
+            of_sources = fetch_rows(wire, graph.offsets, rows, sources)
+            chunks.append(model.layer_forward(layer, block.to(device), of_sources))
             if after_chunk is not None:
                 after_chunk()
-        hidden = torch.cat(chunks)
-    return model.readout(hidden)
+        rows = torch.cat(chunks)
+    return rows if hidden else model.readout(rows)
+
+
+def _num_layers(model: GNN, *, hidden: bool) -> int:
+    if not hidden:
+        return model.options.num_layers
+    if model.num_hidden_layers == 0:
+        raise RecipeError("model.num_layers = 1: a model of one layer has no hidden vectors")
+    return model.num_hidden_layers
 
 
 def _largest_part(graph: PartitionedGraph) -> int:
     return max(stop - start for start, stop in pairwise(graph.offsets))
 
 
-def _chunk(graph: PartitionedGraph, degrees: Tensor, start: int, stop: int) -> tuple[Block, Tensor]:
+def _chunk(
+    graph: PartitionedGraph, degrees: Tensor, edge_weight: Tensor | None, start: int, stop: int
+) -> tuple[Block, Tensor]:
     """The block of all in-edges of the vertices start..stop - 1, and the ids of its sources."""
     indptr = graph.indptr[start : stop + 1]
-    neighbours = graph.indices[int(indptr[0]) : int(indptr[-1])].long()
+    edges = slice(int(indptr[0]), int(indptr[-1]))
+    neighbours = graph.indices[edges].long()
     destinations = torch.arange(start, stop)
     is_destination = (neighbours >= start) & (neighbours < stop)
     others, positions = neighbours[~is_destination].unique(return_inverse=True)
@@ -120,6 +140,7 @@ def _chunk(graph: PartitionedGraph, degrees: Tensor, start: int, stop: int) -> t
         indptr=indptr - indptr[0],
         indices=indices,
         source_degrees=degrees[sources],
+        edge_weight=None if edge_weight is None else edge_weight[edges],
     )
     return block, sources
 
@@ -191,6 +212,7 @@ def infer_sampled(
     steps = sampled_steps(graph, ids, batch_size)
     if steps == 0:
         return outputs
+    row_shape: torch.Size | None = None
     bounds = list(pairwise(near_equal_split(len(own), steps)))
     device = next(model.parameters()).device
     pipeline = MinibatchPipeline(world, sampler, store, options, device=device, stopwatch=Stopwatch())
@@ -200,13 +222,16 @@ def infer_sampled(
         for (first, last), loaded in zip(bounds, pipeline.run(tasks), strict=True):
             if first < last:
                 found: Tensor = model(loaded.minibatch.blocks, loaded.rows)
-                if first == 0:
+                if row_shape is None:
                     # A model of the user's may have other outputs than there are labels.
-                    outputs = outputs.new_empty((len(own), *found.shape[1:]))
+                    row_shape = found.shape[1:]
+                    outputs = outputs.new_empty((len(own), *row_shape))
                 outputs[first:last] = found
             if after_step is not None:
                 after_step()
-    return outputs
+    # A rank without a vertex has seen no output.
+    shapes = world.all_gather_object(row_shape, stage="shape of outputs")
+    return outputs.reshape(len(own), *next(shape for shape in shapes if shape is not None))
 
 
 PREDICTIONS_STAGE = "predictions"

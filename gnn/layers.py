@@ -11,7 +11,15 @@ from torch.autograd.function import once_differentiable
 from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
-from windrow.gnn.message_passing import Block, add_ends, aggregate, divide_by_degrees, edge_softmax, sum_over_bags
+from windrow.gnn.message_passing import (
+    Block,
+    add_ends,
+    aggregate,
+    divide_by_degrees,
+    edge_softmax,
+    sum_over_bags,
+    weighted_degrees,
+)
 from windrow.training.dense import autocast, glorot, linear, make_linear, multiply, multiply_transposed
 
 __all__ = ["GATLayer", "GCNLayer", "GINLayer", "GraphSAGELayer"]
@@ -99,6 +107,9 @@ class GCNLayer(nn.Module):
     "both" is c_uv = (d_v / k_v) / sqrt(d_u d_v) with k_v the number of sampled edges of v: the same on a
     whole graph, an unbiased estimate of it on a sample, and independent of which seeds share the minibatch.
 
+    Where the block has edge weights, c_uv is multiplied by that of the edge, and d and k are sums of weights, which
+    must not be negative; a sum of 0 counts as 1: "both" on a whole graph equals `torch_geometric.nn.GCNConv`.
+
     A vertex counts itself only through a self-loop, so add self-loops to the graph. A destination without edges gets b.
     """
 
@@ -120,20 +131,38 @@ class GCNLayer(nn.Module):
     def forward(self, block: Block, x: Tensor) -> Tensor:
         """Apply the layer to one hop: x [num_src, in_features] -> [num_dst, out_features]."""
         weight = self.linear.weight
-        if self.normalisation != "both":
-            reduce: Literal["mean", "sum"] = "mean" if self.normalisation == "right" else "sum"
-            return _aggregate_projected(block, x, weight, reduce=reduce) + self.linear.bias
+        if self.normalisation == "none":
+            return _aggregate_projected(block, x, weight, reduce="sum") + self.linear.bias
+        if self.normalisation == "right":
+            if block.edge_weight is None:
+                return _aggregate_projected(block, x, weight, reduce="mean") + self.linear.bias
+            total = _aggregate_projected(block, x, weight, reduce="sum")
+            return total / _received(block, x.dtype) + self.linear.bias
         source_scale, destination_scale = _symmetric_scales(block, x.dtype)
         total = _aggregate_projected(block, x * source_scale, weight, reduce="sum")
         return total * destination_scale + self.linear.bias
 
 
 def _symmetric_scales(block: Block, dtype: torch.dtype) -> tuple[Tensor, Tensor]:
-    edges = block.degrees.clamp(min=1).to(dtype).unsqueeze(1)
+    received = _received(block, dtype)
     if block.source_degrees is None:
-        return block.out_degrees.clamp(min=1).to(dtype).unsqueeze(1).rsqrt(), edges.rsqrt()
-    degrees = block.source_degrees.clamp(min=1).to(dtype).unsqueeze(1)
-    return degrees.rsqrt(), degrees[: block.num_dst].sqrt() / edges
+        sent = block.out_degrees
+        if block.edge_weight is not None:
+            sent = torch.bincount(block.indices, block.edge_weight, minlength=block.num_src)
+        return _column(sent, dtype).rsqrt(), received.rsqrt()
+    degrees = _column(block.source_degrees, dtype)
+    return degrees.rsqrt(), degrees[: block.num_dst].sqrt() / received
+
+
+def _received(block: Block, dtype: torch.dtype) -> Tensor:
+    """[num_dst, 1], number of edges of each destination, or the sum of their weights."""
+    weights = block.edge_weight
+    return _column(block.degrees if weights is None else weighted_degrees(block.indptr, weights), dtype)
+
+
+def _column(sums: Tensor, dtype: torch.dtype) -> Tensor:
+    """[n, 1], to divide by."""
+    return sums.masked_fill(sums == 0, 1).to(dtype).unsqueeze(1)
 
 
 _NEGATIVE_SLOPE = 0.2
@@ -226,9 +255,10 @@ def _aggregate_projected(block: Block, x: Tensor, weight: Tensor, *, reduce: Lit
 
     Both steps are linear, so aggregate(x W^T) = aggregate(x) W^T up to rounding.
     """
+    edge_weights = block.edge_weight
     if _projects_first(block, x, weight.shape[0]):
-        return aggregate(block, linear(x, weight), reduce=reduce)
-    return linear(aggregate(block, x, reduce=reduce), weight)
+        return aggregate(block, linear(x, weight), reduce=reduce, edge_weights=edge_weights)
+    return linear(aggregate(block, x, reduce=reduce, edge_weights=edge_weights), weight)
 
 
 def _projects_first(block: Block, x: Tensor, out_features: int) -> bool:

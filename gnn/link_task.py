@@ -21,13 +21,15 @@ import torch
 import torch.nn.functional as F
 from torch import Tensor, nn
 
+from windrow.caching.selection import CacheOptions
+from windrow.caching.vip import Demand
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.fetch import fetch_rows
-from windrow.comm.random import Stream, hash_ids, stream_key
+from windrow.comm.random import Stream, hash_ids, permuted, stream_key
 from windrow.comm.rows import near_equal_split
 from windrow.comm.wire import Wire
 from windrow.gnn.evaluation import EvaluationOptions
-from windrow.gnn.graph import Graph
+from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.pipeline import LoadedMinibatch, PipelineOptions, SeedTask
 from windrow.gnn.task import GraphTask
@@ -103,6 +105,7 @@ def split_links(
         graph,
         indptr=torch.from_numpy(np.concatenate([[0], np.cumsum(counts)])),
         indices=graph.indices[torch.from_numpy(stays)],
+        **{name: rows[torch.from_numpy(stays)] for name in EDGE_ARRAYS if (rows := getattr(graph, name)) is not None},
     )
     return remaining, Links(
         train=links(~in_test & ~in_validation), validation=links(in_validation), test=links(in_test)
@@ -135,9 +138,10 @@ class LinkTask(GraphTask):
             labels int64 [n] say which of them is that of the edge. None: cross entropy.
         k: of hits@k.
         evaluation_negatives: uniform negatives that each measured edge is ranked among, the same at every evaluation.
-        evaluation: how vectors are computed for that, see `GraphTask`.
-        cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps; None for none.
-        pipeline: how far ahead minibatches are sampled and fetched; must agree.
+        evaluation: how vectors are computed for that, see `GraphTask`; also for the next three.
+        cache: which rows of other ranks each rank keeps.
+        cached_ids: those of this rank, for who chose them already.
+        pipeline: how far ahead minibatches are sampled and fetched.
 
     Raises:
         RecipeError: an option is out of range.
@@ -158,10 +162,11 @@ class LinkTask(GraphTask):
         k: int = 10,
         evaluation_negatives: int = 100,
         evaluation: EvaluationOptions | None = None,
+        cache: CacheOptions | str | None = None,
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
     ) -> None:
-        super().__init__(graph, fanouts, evaluation=evaluation, pipeline=pipeline)
+        super().__init__(graph, fanouts, evaluation=evaluation, cache=cache, cached_ids=cached_ids, pipeline=pipeline)
         if negatives not in get_args(Negatives):
             raise RecipeError(f"negatives = {negatives!r}: choose one of {', '.join(get_args(Negatives))}")
         for name, value in (("num_negatives", num_negatives), ("k", k), ("evaluation_negatives", evaluation_negatives)):
@@ -189,18 +194,36 @@ class LinkTask(GraphTask):
         self._loss = loss or F.cross_entropy
         self._k = k
         self._evaluation_negatives = evaluation_negatives
-        self._cached_ids = cached_ids
         self._new_ids = new
-        self._order: tuple[int, npt.NDArray[np.int64]] | None = None
 
     def start(self, setup: Setup) -> None:
-        """Start the threads that sample. Collective."""
-        self.start_pipeline(setup, {}, self._cached_ids)
+        """Choose what is cached, and start the threads that sample. Collective."""
         self.steps_per_epoch = -(-self.samples_per_epoch // setup.options.batch_size)
         self._bounds = near_equal_split(self.samples_per_epoch, self.steps_per_epoch)
         start, stop = self.graph.own_range
         sources = self._links["train"][0]
         self._owned = ((sources >= start) & (sources < stop)).numpy()
+        self.start_pipeline(setup, {}, self._demand())
+
+    def _demand(self) -> Demand:
+        """How likely each vertex is among the seeds of a minibatch of this rank: as an end, or as a negative."""
+        graph, links = self.graph, self._links["train"].numpy()
+        own = links[:, self._owned]
+        expected = np.bincount(own.reshape(-1), minlength=graph.num_vertices).astype(np.float64)
+        negatives = own.shape[1] * self._num_negatives
+        if self._negatives == "uniform":
+            expected += negatives / graph.num_vertices
+        elif self._negatives == "degree":
+            expected += negatives / links.size * np.bincount(links.reshape(-1), minlength=graph.num_vertices)
+        return Demand(
+            indptr=graph.indptr.numpy(),
+            indices=graph.indices.numpy(),
+            own=graph.own_range,
+            seeds=np.arange(graph.num_vertices),
+            chances=-np.expm1(-expected / self.steps_per_epoch),
+            steps=self.steps_per_epoch,
+            fanouts=self._fanouts,
+        )
 
     def global_batch_size(self, epoch: int, step: int) -> int:
         """Training edges of a step, over all ranks."""
@@ -209,10 +232,8 @@ class LinkTask(GraphTask):
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """The ends of this rank's edges and their negatives, once each, and messages along none of these edges."""
-        if self._order is None or self._order[0] != epoch:
-            key = stream_key(self._setup.seed, Stream.SHUFFLE, epoch)
-            self._order = epoch, np.argsort(hash_ids(key, np.arange(self.samples_per_epoch)))
-        everyone = self._order[1][self._bounds[step] : self._bounds[step + 1]]
+        places = np.arange(self._bounds[step], self._bounds[step + 1])
+        everyone = permuted(stream_key(self._setup.seed, Stream.SHUFFLE, epoch), places, self.samples_per_epoch)
         chosen = everyone[self._owned[everyone]]
         # Also those of other ranks leave the blocks, so that the answer does not depend on the number of ranks.
         predicted = self._links["train"][:, torch.from_numpy(everyone)]
@@ -220,14 +241,14 @@ class LinkTask(GraphTask):
         columns = [pairs[0].unsqueeze(1), pairs[1].unsqueeze(1)]
         if self._negatives != "in-batch":
             columns.append(self._draw_negatives(epoch, chosen))
-        seeds, places = torch.cat(columns, 1).unique(return_inverse=True)
-        candidates = places[:, 1] if self._negatives == "in-batch" else places[:, 1:]
+        seeds, among = torch.cat(columns, 1).unique(return_inverse=True)
+        candidates = among[:, 1] if self._negatives == "in-batch" else among[:, 1:]
         return _LinkSeeds(
             seeds=seeds,
             epoch=epoch,
             step=step,
             exclude=torch.cat([predicted, predicted.flip(0)], 1),
-            sources=places[:, 0],
+            sources=among[:, 0],
             candidates=candidates,
         )
 

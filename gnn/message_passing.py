@@ -33,6 +33,7 @@ __all__ = [
     "divide_by_degrees",
     "edge_softmax",
     "sum_over_bags",
+    "weighted_degrees",
 ]
 
 
@@ -70,9 +71,14 @@ class Block:
     indices: Tensor
     """int32 or int64 [edges], positions of sources in 0..num_src - 1."""
     source_degrees: Tensor | None = None
-    """int64 [num_src], in-degree of each source in the graph that was sampled; None: the block is that
-    graph, or nobody needs it. Degrees inside a block depend on which seeds share a minibatch, so a layer that
-    divides by the degree of a source needs these to give the same answer on any number of ranks."""
+    """int64 [num_src], in-degree of each source in the graph that was sampled, or where there are edge weights their
+    sum, float32; None: the block is that graph, or nobody needs it. Degrees inside a block depend on which seeds share
+    a minibatch, so a layer that divides by the degree of a source needs these to give the same answer on any number of
+    ranks."""
+    edge_weight: Tensor | None = None
+    """float32 [edges]; None: the graph has none, or the model does not use them."""
+    edge_attr: Tensor | None = None
+    """float32 [edges, D], features of edges; None likewise."""
 
     @classmethod
     def whole(cls, indptr: Tensor, indices: Tensor) -> Self:
@@ -147,11 +153,15 @@ class Block:
         target = torch.device(device)
         if self.device == target:
             return self
-        indptr, indices = (array.to(target, non_blocking=non_blocking) for array in (self.indptr, self.indices))
-        degrees = self.source_degrees
-        if degrees is not None:
-            degrees = degrees.to(target, non_blocking=non_blocking)
-        return replace(self, indptr=indptr, indices=indices, source_degrees=degrees)
+        moved: dict[str, Any] = {
+            name: array.to(target, non_blocking=non_blocking) for name, array in self.arrays().items()
+        }
+        return replace(self, **moved)
+
+    def arrays(self) -> dict[str, Tensor]:
+        """What the block is made of, by the names of its fields: those that are there."""
+        names = ("indptr", "indices", "source_degrees", "edge_weight", "edge_attr")
+        return {name: array for name in names if (array := getattr(self, name)) is not None}
 
 
 def _transpose_anywhere(block: Block) -> Transpose:
@@ -193,15 +203,12 @@ class Minibatch:
             kept = unwanted[places] != keys
             counts = torch.bincount(block.edge_destinations[kept], minlength=block.num_dst)
             indptr = torch.cat([counts.new_zeros(1), counts.cumsum(0)])
-            blocks.append(
-                Block(
-                    num_src=block.num_src,
-                    num_dst=block.num_dst,
-                    indptr=indptr,
-                    indices=block.indices[kept],
-                    source_degrees=block.source_degrees,
-                )
-            )
+            of_edges: dict[str, Any] = {
+                name: array[kept]
+                for name, array in block.arrays().items()
+                if name in ("indices", "edge_weight", "edge_attr")
+            }
+            blocks.append(replace(block, indptr=indptr, **of_edges))
         return replace(self, blocks=blocks)
 
     def to(self, device: torch.device | str, *, non_blocking: bool = False) -> Self:
@@ -271,6 +278,11 @@ def sum_over_bags(rows: Tensor, indptr: Tensor, indices: Tensor, weights: Tensor
         rows.detach(), indices, indptr.to(indices.dtype), mode=0, per_sample_weights=weights, include_last_offset=True
     )[0]
     return total
+
+
+def weighted_degrees(indptr: Tensor, edge_weight: Tensor) -> Tensor:
+    """Sum the weights [edges] of the edges that enter each vertex: [vertices], for `indptr` as in `Block`."""
+    return torch.segment_reduce(edge_weight, "sum", offsets=indptr, initial=0)
 
 
 def add_ends(block: Block, source_values: Tensor, destination_values: Tensor) -> Tensor:

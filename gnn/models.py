@@ -1,7 +1,6 @@
 """Stacks of layers: options in, a model with reproducible weights out."""
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -9,6 +8,7 @@ from torch import Tensor, nn
 from torch.nn import functional
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PositiveInt, Probability, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.gnn.layers import GATLayer, GCNLayer, GINLayer, GraphSAGELayer
 from windrow.gnn.message_passing import Block
@@ -18,17 +18,17 @@ from windrow.training.dropout import DropoutContext
 __all__ = ["GNN", "ModelOptions", "build_model"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class ModelOptions:
     """Shape of a model."""
 
     kind: Literal["graphsage", "gcn", "gat", "gin"] = "graphsage"
     """Layer that passes messages."""
-    hidden: int = 128
+    hidden: PositiveInt = 128
     """Columns of every hidden row."""
-    num_layers: int = 3
+    num_layers: PositiveInt = 3
     """Number of hops = layers that pass messages."""
-    dropout: float = 0.0
+    dropout: Probability = 0.0
     """Chance of a hidden entry to be dropped in training, in [0, 1)."""
     activation: Literal["relu", "gelu"] = "relu"
     """Function between layers."""
@@ -37,21 +37,18 @@ class ModelOptions:
     answer, would depend on the number of ranks."""
     residual: bool = False
     """True: the pre-normalised residual blocks of Platonov et al., see `GNN`."""
-    heads: int = 4
+    heads: PositiveInt = 4
     """Attention heads of `gat`; must divide `hidden`. The other kinds ignore it."""
     gcn_normalisation: Literal["both", "right", "none"] = "both"
     """Degree normalisation of `gcn`, see `GCNLayer`. The other kinds ignore it."""
+    edge_weights: bool = False
+    """Whether `gcn` weighs messages by the edge weights of the graph. The other kinds cannot."""
 
     def __post_init__(self) -> None:
-        _require_choice("kind", self.kind, ("graphsage", "gcn", "gat", "gin"))
-        _require_choice("activation", self.activation, ("relu", "gelu"))
-        _require_choice("normalise", self.normalise, ("layer", "none"))
-        _require_choice("gcn_normalisation", self.gcn_normalisation, ("both", "right", "none"))
-        for name, value in (("hidden", self.hidden), ("num_layers", self.num_layers), ("heads", self.heads)):
-            if value < 1:
-                raise RecipeError(f"model.{name} = {value}: choose at least 1")
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
+        if self.edge_weights and self.kind != "gcn":
+            raise RecipeError(
+                f'model.edge_weights = true with model.kind = "{self.kind}", which has no use for them: choose "gcn"'
+            )
         if self.kind == "gat" and self.hidden % self.heads:
             raise RecipeError(
                 f"model.hidden = {self.hidden} is no multiple of model.heads = {self.heads}: change either"
@@ -129,6 +126,16 @@ class GNN(nn.Module):
     def needs_source_degrees(self) -> bool:
         """Whether a layer divides by the degrees of sources, see `Block.source_degrees`."""
         return self.options.kind == "gcn" and self.options.gcn_normalisation == "both"
+
+    @property
+    def needs_edge_weights(self) -> bool:
+        """Whether blocks must have `Block.edge_weight`; otherwise they must not."""
+        return self.options.edge_weights
+
+    @property
+    def num_hidden_layers(self) -> int:
+        """How often `layer_forward` is called for the rows that the last layer or linear map makes outputs of."""
+        return self.options.num_layers - (0 if self.options.residual else 1)
 
     def forward(self, blocks: Sequence[Block], x: Tensor, dropout: DropoutContext | None = None) -> Tensor:
         """Compute the outputs of the last block's destinations.
@@ -211,8 +218,3 @@ def _make_layer(
             )
         case "gin":
             return GINLayer(in_features, out_features, generator=generator)
-
-
-def _require_choice(name: str, value: str, choices: tuple[str, ...]) -> None:
-    if value not in choices:
-        raise RecipeError(f"model.{name} = {value!r} is unknown: choose one of {', '.join(choices)}")

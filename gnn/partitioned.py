@@ -13,12 +13,13 @@ from typing import Any, Literal, cast
 import numpy as np
 import numpy.typing as npt
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.wire import CodecName, make_codec
 from windrow.comm.world import World
-from windrow.gnn.graph import Graph, Task
+from windrow.gnn.graph import EDGE_ARRAYS, Graph, Task
+from windrow.gnn.sampler import NeighborSampler
 from windrow.partition.book import PartitionBook, VertexOrder, order_from_metadata
 from windrow.partition.options import PartitionOptions
 from windrow.partition.partitioners import partition_graph
@@ -28,7 +29,8 @@ __all__ = ["PartitionedGraph", "Split", "graph_placement", "open_store", "partit
 
 Split = Literal["train", "validation", "test"]
 
-SHARED_ARRAYS = ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids")
+SHARED_ARRAYS = ("indptr", "indices", "train_ids", "validation_ids", "test_ids")
+OPTIONAL_ARRAYS = ("labels", *EDGE_ARRAYS)
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -47,8 +49,8 @@ class PartitionedGraph:
     """int32 or int64 [E], whole."""
     features: Tensor
     """Floating point [rows of this part, F]."""
-    labels: Tensor
-    """[N] int64 or [N, C] float32, whole."""
+    labels: Tensor | None
+    """[N] int64 or [N, C] float32, whole; None: the graph has none, and can be predicted, or its links learnt."""
     train_ids: Tensor
     """int64, whole, ids of the partition."""
     validation_ids: Tensor
@@ -58,11 +60,15 @@ class PartitionedGraph:
     task: Task
     """What the labels mean."""
     num_classes: int
-    """Number of classes."""
+    """Number of classes; 0 where there are no labels."""
     fingerprint: str
     """Digest of the user's graph, to tell a changed one from the one that a checkpoint was made with."""
     order: VertexOrder | None = None
     """What the order of vertices inside parts was made for; None for the user's order."""
+    edge_weight: Tensor | None = None
+    """float32 [E], whole, in the order of `indices`; None: the graph has none."""
+    edge_attr: Tensor | None = None
+    """float32 [E, D], whole, in the order of `indices`; None: the graph has none."""
 
     @staticmethod
     def from_graph(
@@ -71,16 +77,16 @@ class PartitionedGraph:
         """Cut one rank's view out of a graph in memory.
 
         Args:
-            graph: in the user's order, with features and labels.
+            graph: in the user's order, with features.
             book: its partition.
             rank: the part to keep.
             order: what the order inside the parts of `book` was made for; None for the user's order.
 
         Raises:
-            DataError: there are no features or no labels to train on.
+            DataError: there are no features.
         """
-        if graph.features is None or graph.labels is None:
-            raise DataError("the graph has no features or no labels: training needs both")
+        if graph.features is None:
+            raise DataError("the graph has no features: a model needs them")
         relabelled = graph.relabel(book)
         assert relabelled.features is not None
         return PartitionedGraph(
@@ -92,7 +98,7 @@ class PartitionedGraph:
             num_classes=graph.num_classes,
             fingerprint=graph.fingerprint(),
             order=order,
-            **{name: getattr(relabelled, name) for name in SHARED_ARRAYS},
+            **{name: getattr(relabelled, name) for name in (*SHARED_ARRAYS, *OPTIONAL_ARRAYS)},
         )
 
     @staticmethod
@@ -110,16 +116,17 @@ class PartitionedGraph:
 
         Raises:
             StoreError: the store is missing, damaged, of another version, or has another number of parts.
-            DataError: the stored graph has no features or no labels.
+            DataError: the stored graph has no features.
         """
         store = PartitionStore.open(path, expect_parts=size, verify=False)
         if read_features:
             store.verify(part=rank, shared=rank == 0)
         stored = {Path(name).stem for name in store.manifest.files}
-        missing = sorted({"features", "labels"} - stored)
-        if missing:
-            raise DataError(f"the graph in {path} has no {' and no '.join(missing)}: training needs both")
+        if "features" not in stored:
+            raise DataError(f"the graph in {path} has no features: a model needs them")
         shared = {name: _mapped(store.shared(name)) for name in SHARED_ARRAYS}
+        optional: dict[str, Any] = dict.fromkeys(OPTIONAL_ARRAYS)
+        optional |= {name: _mapped(store.shared(name)) for name in optional if name in stored}
         features = store.sharded("features", rank)
         return PartitionedGraph(
             book=store.book,
@@ -131,6 +138,7 @@ class PartitionedGraph:
             fingerprint=str(store.metadata["fingerprint"]),
             order=order_from_metadata(store.metadata, store=path),
             **shared,
+            **optional,
         )
 
     def stored_as(self, storage: CodecName) -> "PartitionedGraph":
@@ -142,6 +150,49 @@ class PartitionedGraph:
         codec = make_codec(storage)
         codec.check(self.features)
         return replace(self, features=codec.encode(self.features))
+
+    def labels_of(self, ids: Tensor) -> Tensor:
+        """Labels of vertices, ids of the partition.
+
+        Raises:
+            DataError: the graph has none.
+        """
+        if self.labels is None:
+            raise DataError("the graph has no labels: add them to its data, or learn its links by a LinkTask")
+        return self.labels[ids]
+
+    def edge_weight_for(self, model: nn.Module) -> Tensor | None:
+        """The edge weights that a model gets: all models but a `GNN` that was not asked to use them.
+
+        Raises:
+            RecipeError: it was asked to, but the graph has none.
+            DataError: it was asked to, and one is negative.
+        """
+        wanted: bool | None = getattr(model, "needs_edge_weights", None)
+        if not wanted:
+            return self.edge_weight if wanted is None else None
+        if self.edge_weight is None:
+            raise RecipeError(
+                "model.edge_weights = true, but the graph has no edge weights: read them with the graph, or leave out "
+                "the option"
+            )
+        if bool((self.edge_weight < 0).any()):
+            raise DataError("an edge weight is negative: model.edge_weights = true divides by their sums; change them")
+        return self.edge_weight
+
+    def sampler(self, fanouts: Sequence[int], model: nn.Module, *, seed: int) -> NeighborSampler:
+        """What samples this graph for a model, with what is known of the edges where the model uses it."""
+        return NeighborSampler(
+            self.indptr,
+            self.indices,
+            fanouts,
+            seed=seed,
+            original_ids=self.original_ids,
+            source_degrees=getattr(model, "needs_source_degrees", False),
+            edge_weight=self.edge_weight_for(model),
+            # A `GNN` has no use for them.
+            edge_attr=None if hasattr(model, "needs_edge_weights") else self.edge_attr,
+        )
 
     @property
     def num_vertices(self) -> int:
@@ -217,7 +268,7 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
     """Split a graph in memory among the ranks. Collective.
 
     Args:
-        graph: the same on every rank, with features and labels.
+        graph: the same on every rank, with features.
         world: each of its ranks gets a part.
         options: how; the number of parts is that of the ranks. None: METIS, with one search only.
 
@@ -226,7 +277,7 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
         that a rank's memory cannot hold whole; see `open_store`.
 
     Raises:
-        DataError: there are no features or no labels, or fewer training vertices than ranks.
+        DataError: there are no features, or there are training vertices, but fewer than ranks.
     """
     assignment: npt.NDArray[np.int32] | None = None
     if world.rank == 0:
@@ -234,8 +285,8 @@ def partition(graph: Graph, world: World, options: PartitionOptions | None = Non
             graph.indptr.numpy(),
             graph.indices.numpy(),
             replace(options or PartitionOptions(restarts=1, refine_cycles=1), num_parts=world.size),
-            train_ids=graph.train_ids.numpy(),
-            validation_ids=graph.validation_ids.numpy(),
+            train_ids=graph.train_ids.numpy() if len(graph.train_ids) else None,
+            validation_ids=graph.validation_ids.numpy() if len(graph.validation_ids) else None,
         )
     assignment = world.broadcast_object(assignment, root=0, stage="partition")
     assert assignment is not None

@@ -50,8 +50,9 @@ from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore, RowGather
 from windrow.caching.request import RowRequest
-from windrow.comm.errors import DeadlineError, RecipeError
+from windrow.comm.errors import DeadlineError
 from windrow.comm.meter import Stopwatch
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.message_passing import Minibatch
 from windrow.gnn.sampler import NeighborSampler
@@ -59,21 +60,16 @@ from windrow.gnn.sampler import NeighborSampler
 __all__ = ["LoadedMinibatch", "MinibatchPipeline", "PipelineOptions", "SeedTask"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class PipelineOptions:
     """How many minibatches are under way while one is trained on. The answer does not depend on it, bit for bit."""
 
-    depth: int = 4
+    depth: NonNegativeInt = 4
     """Minibatches whose rows are being asked for ahead of the one in training; 0 does all stages of a minibatch one
     after another (no pipeline)."""
 
-    sampler_threads: int = 1
+    sampler_threads: PositiveInt = 1
     """Threads of each rank that sample, each a whole minibatch at a time, ahead of the exchange."""
-
-    def __post_init__(self) -> None:
-        for name, least in (("depth", 0), ("sampler_threads", 1)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"pipeline.{name} = {getattr(self, name)}: must be at least {least}")
 
 
 @dataclass(frozen=True, kw_only=True, eq=False, slots=True)
@@ -225,9 +221,7 @@ class LoadedMinibatch:
         """All that is on the device."""
         yield from (self.rows, self.minibatch.seeds, self.minibatch.input_ids)
         for block in self.minibatch.blocks:
-            yield from (block.indptr, block.indices)
-            if block.source_degrees is not None:
-                yield block.source_degrees
+            yield from block.arrays().values()
 
 
 _Flight = tuple[_PlannedMinibatch, RowGather]

@@ -16,18 +16,20 @@ numbers run out.
 
 import threading
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
-from typing import Any, Literal, TypeVar
+from dataclasses import replace
+from typing import Annotated, Any, Literal, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import CodecName
-from windrow.gnn.message_passing import Block, Minibatch
+from windrow.gnn.message_passing import Block, Minibatch, weighted_degrees
 from windrow.gnn.sampler_kernels import (
     count_edges,
     draw_neighbors,
@@ -39,17 +41,20 @@ from windrow.gnn.sampler_kernels import (
     refill,
 )
 
-__all__ = ["NeighborSampler", "NumbersKind", "SamplerOptions", "check_fanouts"]
+__all__ = ["Fanout", "NeighborSampler", "NumbersKind", "SamplerOptions"]
+
+Fanout: TypeAlias = PositiveInt | Literal[-1]
+"""Neighbours sampled per vertex at one hop; -1 takes all."""
 
 NumbersKind = Literal["auto", "direct", "hashed"]
 """How numbers are kept: by the size of the graph, in an array of all vertices, or in a table of the sampled ones."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class SamplerOptions:
     """How minibatches are made."""
 
-    fanouts: tuple[int, ...] = (15, 10, 5)
+    fanouts: Annotated[tuple[Fanout, ...], Field(min_length=1)] = (15, 10, 5)
     """Neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all."""
 
     order: Literal["global", "local"] = "global"
@@ -58,11 +63,6 @@ class SamplerOptions:
 
     storage: CodecName = "fp32"
     """Number format in which features are kept in memory; the model computes in fp32 all the same."""
-
-    def __post_init__(self) -> None:
-        if not self.fanouts:
-            raise RecipeError("sampler.fanouts = []: give one for each hop")
-        check_fanouts("sampler.fanouts", self.fanouts)
 
 
 HASHED_FROM_VERTICES = 1 << 26
@@ -162,6 +162,8 @@ class NeighborSampler:
         seed: int,
         original_ids: Tensor | None = None,
         source_degrees: bool = False,
+        edge_weight: Tensor | None = None,
+        edge_attr: Tensor | None = None,
         numbers: NumbersKind = "auto",
     ) -> None:
         """Keep the graph by reference; it must not change afterwards.
@@ -175,6 +177,8 @@ class NeighborSampler:
             original_ids: int64 [N], the user's id of each vertex where vertices were renumbered; None where
                 ids are the user's.
             source_degrees: fill in `Block.source_degrees`, for layers that divide by the degree of a source.
+            edge_weight: float32 [E], in the order of `indices`, for `Block.edge_weight`; None for none.
+            edge_attr: float32 [E, D], likewise, for `Block.edge_attr`.
             numbers: where local ids are looked up: the sample is the same, only memory and time are not.
 
         Raises:
@@ -183,7 +187,8 @@ class NeighborSampler:
         """
         if not fanouts:
             raise RecipeError("fanouts = []: give one for each hop, from the seeds outwards")
-        check_fanouts("fanouts", fanouts)
+        if any(fanout < 1 and fanout != -1 for fanout in fanouts):
+            raise RecipeError(f"fanouts = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
         _check_array("indptr", indptr, (torch.int64,))
         _check_array("indices", indices, (torch.int32, torch.int64))
         self.num_vertices = indptr.shape[0] - 1
@@ -202,6 +207,12 @@ class NeighborSampler:
         self._indices = indices.contiguous().numpy()
         self._original_ids = None if original_ids is None else original_ids.contiguous().numpy()
         self._source_degrees = source_degrees
+        self._edge_data = {
+            name: rows for name, rows in (("edge_weight", edge_weight), ("edge_attr", edge_attr)) if rows is not None
+        }
+        self._weighted_degrees = None
+        if source_degrees and edge_weight is not None:
+            self._weighted_degrees = weighted_degrees(indptr, edge_weight)
         self._numbers: NumbersKind = numbers
         self._largest_degree = int(np.diff(self._indptr).max(initial=0))
         if self._largest_degree > LARGEST_INT32:
@@ -238,7 +249,10 @@ class NeighborSampler:
         inputs = workspace.frontier[: workspace.found].copy()
         if self._source_degrees:
             # The sources of every block are the first of the inputs.
-            degrees = torch.from_numpy(self._indptr[inputs + 1] - self._indptr[inputs])
+            if self._weighted_degrees is None:
+                degrees = torch.from_numpy(self._indptr[inputs + 1] - self._indptr[inputs])
+            else:
+                degrees = self._weighted_degrees[torch.from_numpy(inputs)]
             blocks = [replace(block, source_degrees=degrees[: block.num_src]) for block in blocks]
         input_ids = torch.from_numpy(inputs)
         return Minibatch(seeds=seeds, input_ids=input_ids, blocks=blocks[::-1])
@@ -261,6 +275,7 @@ class NeighborSampler:
         block_indptr = np.empty(num_dst + 1, np.int64)
         num_edges = count_edges(workspace.degrees, num_dst, fanout, block_indptr)
         block_indices = np.empty(num_edges, np.int32)
+        places = np.empty(num_edges, np.int64) if self._edge_data else None
         draw_neighbors(
             np.uint64(key),
             self._indices,
@@ -270,6 +285,7 @@ class NeighborSampler:
             block_indptr,
             workspace.taken,
             block_indices,
+            places,
         )
         workspace.reserve_frontier(num_dst + num_edges)
         workspace.found = workspace.numbers.number(block_indices, workspace.frontier, num_dst)
@@ -278,7 +294,11 @@ class NeighborSampler:
             num_dst=num_dst,
             indptr=torch.from_numpy(block_indptr),
             indices=torch.from_numpy(block_indices),
+            **({} if places is None else self._rows_of_edges(torch.from_numpy(places))),
         )
+
+    def _rows_of_edges(self, places: Tensor) -> dict[str, Tensor]:
+        return {name: rows[places] for name, rows in self._edge_data.items()}
 
     def warm_up(self) -> None:
         """Compile the loops for this graph's types, or load them from the cache, and allocate this thread's memory."""
@@ -346,12 +366,6 @@ def _grown(array: npt.NDArray[_Scalar], used: int, needed: int) -> npt.NDArray[_
     larger = np.empty(max(needed, 2 * len(array)), array.dtype)
     larger[:used] = array[:used]
     return larger
-
-
-def check_fanouts(name: str, fanouts: Sequence[int]) -> None:
-    """Refuse fanouts, of an option called `name`, that are neither positive nor -1: RecipeError."""
-    if any(fanout < 1 and fanout != -1 for fanout in fanouts):
-        raise RecipeError(f"{name} = {list(fanouts)}: each must be at least 1, or -1 for all neighbours")
 
 
 def _check_array(name: str, array: Tensor, dtypes: tuple[torch.dtype, ...]) -> None:

@@ -113,8 +113,11 @@ def draw_neighbors(
     block_indptr: Longs,
     taken: Words,
     neighbors: Ints,
+    edge_places: Longs | None,
 ) -> None:
     """Sample neighbours without replacement, every subset of a list with the same probability: their vertex ids.
+
+    `edge_places` [edges of the block] receives where each stands in `indices`; None where nobody asks.
 
     Floyd's algorithm (Bentley, Floyd: A sample of brilliance, CACM 1987): for last = n-k .. n-1 draw t in [0, last]
     and take t, or last where t is taken already. A bitmap says what is taken: one register for lists of up to 64
@@ -167,6 +170,8 @@ def draw_neighbors(
                 taken[np.uint64(places[edge] - start) >> _SIX] = 0
         for edge in range(block_indptr[chunk_end] - before):
             neighbors[before + edge] = indices[places[edge]]
+            if edge_places is not None:
+                edge_places[before + edge] = places[edge]
 
 
 _VERTEX_SHIFT = np.int64(32)

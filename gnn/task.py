@@ -3,7 +3,6 @@
 from abc import abstractmethod
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from typing import Any, ClassVar, Literal
 
 import torch
@@ -12,15 +11,17 @@ from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
 from windrow.caching.selection import CacheOptions
+from windrow.caching.vip import Demand
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.meter import Traffic
+from windrow.comm.options import PositiveFloat, PositiveInt, checked_dataclass
 from windrow.gnn.cache_choice import CacheChoice, Sampling, choose_cache
-from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, metrics_of
+from windrow.gnn.evaluation import EvaluationOptions, Evaluator, check_layers, check_splits, check_width, metrics_of
 from windrow.gnn.graph import Task as Labels
 from windrow.gnn.inference import gather_predictions
 from windrow.gnn.partitioned import PartitionedGraph, graph_placement
 from windrow.gnn.pipeline import LoadedMinibatch, MinibatchPipeline, PipelineOptions, SeedTask
-from windrow.gnn.sampler import NeighborSampler, SamplerOptions
+from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.seed_order import SeedOrder
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext, takes_dropout
@@ -30,12 +31,12 @@ from windrow.training.terminal import byte_size
 __all__ = ["GraphTask", "NodeTask", "TrainingOptions", "loss_sum"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TrainingOptions(training.TrainingOptions):
     """How the weights are learnt, with defaults for graphs."""
 
-    epochs: int = 50
-    learning_rate: float = 0.003
+    epochs: PositiveInt = 50
+    learning_rate: PositiveFloat = 0.003
 
 
 def loss_sum(task: Labels, logits: Tensor, labels: Tensor) -> Tensor:
@@ -66,6 +67,9 @@ class GraphTask(Task[LoadedMinibatch]):
         fanouts: neighbours sampled per vertex at each hop, from the seeds outwards; -1 takes all.
         evaluation: how to measure. None: exactly, layer by layer, for a `GNN`; for other models from sampled
             neighbours, with the fanouts of training.
+        cache: which rows of other ranks each rank keeps; a policy's name, "vip" say, or None for the defaults.
+        cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps, for who chose them already; their
+            number may differ between ranks. None: by `cache`.
         pipeline: how far ahead minibatches are sampled and fetched; must agree.
     """
 
@@ -81,25 +85,30 @@ class GraphTask(Task[LoadedMinibatch]):
         fanouts: Sequence[int],
         *,
         evaluation: EvaluationOptions | None,
+        cache: CacheOptions | str | None,
+        cached_ids: Tensor | None,
         pipeline: PipelineOptions | None,
+        order: Literal["global", "local"] = "global",
     ) -> None:
         self.graph = graph
         self.fingerprint = graph.fingerprint
         self._fanouts = tuple(fanouts)
         self._evaluation = evaluation
         self._pipeline_options = pipeline or PipelineOptions()
+        self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
+        policy: Any = cache
+        self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
+        self._choice: CacheChoice | None = None
+        self._cached_ids = cached_ids
         self._cached_rows: list[int] = []
 
-    def start_pipeline(
-        self, setup: Setup, metrics: Metrics, cached_ids: Tensor | None, *, device_share: float = 1.0
-    ) -> None:
-        """Make the store of features, the threads that sample, and the evaluator. Collective.
+    def start_pipeline(self, setup: Setup, metrics: Metrics, demand: Demand | None = None) -> None:
+        """Choose what is cached, make the store of features, the threads that sample, and the evaluator. Collective.
 
         Args:
             setup: of the trainer.
             metrics: of the evaluator.
-            cached_ids: int64, ids of vertices of other ranks whose rows this rank keeps; None for none.
-            device_share: share of this rank's own rows that a GPU keeps; the first ones.
+            demand: what this rank will sample; None: the neighbourhoods of its training vertices.
 
         Raises:
             DataError: a feature is too large for the wire's number format.
@@ -116,27 +125,33 @@ class GraphTask(Task[LoadedMinibatch]):
         self._takes_dropout = takes_dropout(model)
         codec = setup.wire.vectors_codec(graph.features.dtype)
         codec.check(graph.features)
+        if self._cached_ids is None:
+            sampling = Sampling(
+                sampler=self._sampler_options,
+                cache=self._cache,
+                wire=setup.wire,
+                batch_size=setup.options.batch_size,
+                epochs=setup.options.epochs,
+                seed=setup.seed,
+            )
+            self._choice = choose_cache(world, graph, sampling, demand=demand)
+            self._cached_ids = self._choice.cached_ids
         self._copy_bytes = codec.wire_row_bytes(graph.features.shape[1:], graph.features.dtype)
         self.store = CachedStore(
             world,
             graph.offsets,
             graph.features,
-            cached_ids=cached_ids,
+            cached_ids=self._cached_ids,
             codec=codec,
             stage="features",
             device=setup.device,
-            device_share=device_share if setup.device.type == "cuda" else 1.0,
+            device_share=self._cache.gpu_share if setup.device.type == "cuda" else 1.0,
         )
-        kept = 0 if cached_ids is None else len(cached_ids)
-        self._cached_rows = world.all_gather_object(kept, stage="size of caches")
-        sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            self._fanouts,
-            seed=setup.seed,
-            original_ids=graph.original_ids,
-            source_degrees=getattr(model, "needs_source_degrees", False),
-        )
+        expected = None if self._choice is None else self._choice.expected_rows
+        everyone = world.all_gather_object((len(self._cached_ids), expected), stage="size of caches")
+        self._cached_rows = [kept for kept, _ in everyone]
+        self._expected_rows = [rows for _, rows in everyone if rows is not None]
+        sampler = graph.sampler(self._fanouts, model, seed=setup.seed)
         self._pipeline = MinibatchPipeline(
             world, sampler, self.store, self._pipeline_options, device=setup.device, stopwatch=setup.stopwatch
         )
@@ -176,16 +191,58 @@ class GraphTask(Task[LoadedMinibatch]):
             arguments.append(DropoutContext(seed=setup.seed, epoch=task.epoch, step=task.step, row_ids=row_ids))
         return setup.model(*arguments)
 
-    def predict(self, split: str | None = None) -> Tensor:
+    def predict(
+        self, split: str | None = None, *, graph: PartitionedGraph | None = None, hidden: bool = False
+    ) -> Tensor:
         """Outputs for all vertices by the user's id, or for those of a split in its order. Collective.
 
         ``windrow predict`` writes them without holding them all.
+
+        Args:
+            split: whose vertices.
+            graph: this rank's view of another graph, for example of this one with vertices that came later; None: of
+                the one that is learnt from.
+            hidden: give the last hidden vector of each vertex instead, that which the outputs of a `GNN` are made of.
+
+        Raises:
+            DataError: the other graph has another number of features.
+            RecipeError: there is no such split, or the model has no hidden vectors.
         """
-        everything = gather_predictions(self._setup.world, self.graph, self.evaluator.infer())
+        evaluator = self.evaluator if graph is None else self._evaluator_of(graph)
+        graph = graph or self.graph
+        everything = gather_predictions(self._setup.world, graph, evaluator.infer(hidden=hidden))
         if split is None:
             return everything
         check_splits([split])
-        return everything[self.graph.original_ids[self.graph.split_ids(split)]]
+        return everything[graph.original_ids[graph.split_ids(split)]]
+
+    def _evaluator_of(self, graph: PartitionedGraph) -> Evaluator:
+        """What infers on another graph."""
+        check_width(graph, self.graph.num_features)
+        return Evaluator(
+            self._setup.world,
+            graph,
+            self._setup.model,
+            {},
+            self._evaluation,
+            fanouts=self._fanouts,
+            seed=self._setup.seed,
+            pipeline=self._pipeline_options,
+        )
+
+    def opening_lines(self) -> Sequence[str]:
+        """What the model does not use of the graph, and what is kept of other ranks, where there are any."""
+        lines = []
+        if self.graph.edge_weight is not None and self.graph.edge_weight_for(self._setup.model) is None:
+            lines.append("the graph has edge weights, which the model does not use (model.edge_weights)")
+        if self._choice is not None and self._setup.world.size > 1:
+            kept = max(self._cached_rows)
+            size = byte_size(kept * self._copy_bytes)
+            line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
+            if self._expected_rows:
+                line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
+            lines.append(line)
+        return lines
 
     def traffic(self) -> Traffic:
         """Rows of features that this rank exchanged."""
@@ -226,6 +283,7 @@ class NodeTask(GraphTask):
 
     Raises:
         RecipeError: an option is out of range.
+        DataError: the graph has no labels.
     """
 
     def __init__(
@@ -241,15 +299,13 @@ class NodeTask(GraphTask):
         cached_ids: Tensor | None = None,
         pipeline: PipelineOptions | None = None,
     ) -> None:
-        super().__init__(graph, fanouts, evaluation=evaluation, pipeline=pipeline)
+        super().__init__(
+            graph, fanouts, evaluation=evaluation, cache=cache, cached_ids=cached_ids, pipeline=pipeline, order=order
+        )
+        graph.labels_of(graph.train_ids[:0])  # Refuses a graph that has none.
         self.samples_per_epoch = len(graph.train_ids)
-        self._sampler_options = SamplerOptions(fanouts=self._fanouts, order=order)
         self._loss = loss
         self._metrics = metrics
-        policy: Any = cache
-        self._cache = CacheOptions(policy=policy) if isinstance(cache, str) else cache or CacheOptions()
-        self._choice: CacheChoice | None = None
-        self._cached_ids = cached_ids
 
     def start(self, setup: Setup) -> None:
         """Choose what is cached, and start the threads that sample. Collective.
@@ -273,21 +329,7 @@ class NodeTask(GraphTask):
         self.steps_per_epoch = self._seeds.steps_per_epoch
         metrics = self._metrics or metrics_of(self._evaluation or EvaluationOptions(), graph)
         self.metric = next(iter(metrics))
-        if self._cached_ids is None:
-            sampling = Sampling(
-                sampler=self._sampler_options,
-                cache=self._cache,
-                wire=setup.wire,
-                batch_size=setup.options.batch_size,
-                epochs=setup.options.epochs,
-                seed=setup.seed,
-            )
-            self._choice = choose_cache(world, graph, sampling)
-            self._cached_ids = self._choice.cached_ids
-        self.start_pipeline(setup, metrics, self._cached_ids, device_share=self._cache.gpu_share)
-        expected = None if self._choice is None else self._choice.expected_rows
-        everyone = world.all_gather_object(expected, stage="size of caches")
-        self._expected_rows = [rows for rows in everyone if rows is not None]
+        self.start_pipeline(setup, metrics)
 
     def seeds(self, epoch: int, step: int) -> SeedTask:
         """Training vertices of this rank."""
@@ -305,7 +347,7 @@ class NodeTask(GraphTask):
             return None
         with setup.stopwatch.measure("forward"):
             output = self.forward(minibatch)
-            labels = self.graph.labels[seeds].to(setup.device)
+            labels = self.graph.labels_of(seeds).to(setup.device)
             if self._loss is None:
                 return loss_sum(self.graph.task, output, labels)
             return summed_loss(self._loss, output, labels)
@@ -313,17 +355,6 @@ class NodeTask(GraphTask):
     def evaluate(self, splits: Sequence[str] = ("validation", "test")) -> dict[str, dict[str, float]]:
         """Measure on all vertices of each split. Collective."""
         return self.evaluator.evaluate(splits)
-
-    def opening_lines(self) -> Sequence[str]:
-        """What is kept of other ranks, where there are any."""
-        if self._choice is None or self._setup.world.size == 1:
-            return ()
-        kept = max(self._cached_rows)
-        size = byte_size(kept * self._copy_bytes)
-        line = f"cache: alpha {self._choice.alpha:.3g}, up to {kept:,} rows of other ranks ({size})"
-        if self._expected_rows:
-            line += f"; all ranks together will ask for about {sum(self._expected_rows):,.0f} more in an epoch"
-        return (line,)
 
     def check_world_size(self, written_by: int) -> None:
         """Refuse another number of ranks where minibatches depend on it: order "local"."""

@@ -4,15 +4,16 @@ Features become dense, and come to a common scale on request. The task is read o
 state it. A data set without a split gets a random one into training, validation and test vertices.
 """
 
-from dataclasses import dataclass
-from typing import Literal, NamedTuple, cast
+from typing import Annotated, Literal, NamedTuple, cast
 
 import numpy as np
 import numpy.typing as npt
 import torch
+from pydantic import Field
 from torch import Tensor, from_numpy
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import NonNegativeInt, PositiveInt, Share, checked_dataclass
 from windrow.comm.random import Stream, hash_ids, stream_key
 from windrow.gnn.graph import Task
 
@@ -35,15 +36,15 @@ Standardise = Literal["none", "standard", "rows"]
 COLUMNS_PER_CHUNK = 64
 
 
-def float_features(values: Tensor | npt.NDArray[np.generic]) -> Tensor:
-    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F].
+def float_features(values: Tensor | npt.NDArray[np.generic], name: str = "features") -> Tensor:
+    """Turn numbers [N, F], or [N] for one feature, into float32 [N, F]; `name` is what an error calls them.
 
     Raises:
         DataError: the values are no numbers.
     """
     if not isinstance(values, Tensor):
         if values.dtype.kind not in "biuf":
-            raise DataError(f"features have dtype {values.dtype}; convert them to numbers.")
+            raise DataError(f"{name} have dtype {values.dtype}; convert them to numbers.")
         if values.dtype in (np.uint16, np.uint32, np.uint64):
             values = values.astype(np.float32)
         values = torch.from_numpy(np.ascontiguousarray(values))
@@ -179,7 +180,7 @@ def _class_numbers(array: npt.NDArray[np.generic]) -> npt.NDArray[np.int64]:
     return known.astype(np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class SplitOptions:
     """How vertices are shared out among the three splits."""
 
@@ -187,28 +188,21 @@ class SplitOptions:
     """"per-class": so many of each class, all others are test vertices, as is usual for citation and
     co-author graphs (Shchur et al., Pitfalls of Graph Neural Network Evaluation, 2018); "fractions": shares
     of all labelled vertices, whatever their class."""
-    train_per_class: int = 20
+    train_per_class: PositiveInt = 20
     """Training vertices of each class, with kind "per-class"."""
-    validation_per_class: int = 30
+    validation_per_class: NonNegativeInt = 30
     """Validation vertices of each class, with kind "per-class"."""
-    train_fraction: float = 0.5
+    train_fraction: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Share of the labelled vertices that train, with kind "fractions"; above 0."""
-    validation_fraction: float = 0.25
+    validation_fraction: Share = 0.25
     """Share of the labelled vertices that validate, with kind "fractions"; the rest are test vertices."""
 
     def __post_init__(self) -> None:
-        if self.kind not in ("per-class", "fractions"):
-            raise RecipeError(f"kind is {self.kind!r}; use 'per-class' or 'fractions'.")
-        if self.train_per_class < 1 or self.validation_per_class < 0:
-            raise RecipeError(
-                f"train_per_class is {self.train_per_class} and validation_per_class "
-                f"{self.validation_per_class}; use at least 1 and at least 0."
-            )
         train, validation = self.train_fraction, self.validation_fraction
-        if not (train > 0 and validation >= 0 and train + validation <= 1):
+        if train + validation > 1:
             raise RecipeError(
-                f"train_fraction is {train} and validation_fraction {validation}; use a share above 0 and "
-                "one of at least 0 that together make at most 1."
+                f"train_fraction is {train} and validation_fraction {validation}; use shares that together make at "
+                "most 1."
             )
 
 

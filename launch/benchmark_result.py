@@ -17,11 +17,14 @@ import tempfile
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
-from typing import Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, TypeVar
 
 import numpy as np
+import pydantic.dataclasses
+from pydantic import Field
 
 from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.options import NonNegativeInt, PositiveFloat, checked_dataclass
 from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.partition.atomic_writes import write_atomically
 
@@ -84,30 +87,19 @@ def ratio(samples: Sequence[float], baseline: Sequence[float], *, seed: int = 0)
     return Ratio(median=float(np.median(ratios)), low=float(low), high=float(high))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class Measurement:
     """All samples of one variant."""
 
-    seconds: tuple[float, ...]
+    seconds: Annotated[tuple[PositiveFloat, ...], Field(min_length=1)]
     """Of every timed run, in the order of the rounds; on several ranks those of the slowest rank."""
-    bytes: int | None = None
+    bytes: NonNegativeInt | None = None
     """That one run moves or reads, over all ranks; None where it means nothing."""
-    rows: int | None = None
+    rows: NonNegativeInt | None = None
     """That one run moves or reads, over all ranks; None where it means nothing."""
-    peak_memory_bytes: int | None = None
+    peak_memory_bytes: NonNegativeInt | None = None
     """Largest resident set of the process while this variant ran, on several ranks that of the largest rank.
     It includes what the process holds for other variants."""
-
-    def __post_init__(self) -> None:
-        if not self.seconds:
-            raise ValueError("a measurement needs at least one sample")
-        wrong = [second for second in self.seconds if not (math.isfinite(second) and second > 0)]
-        if wrong:
-            raise ValueError(f"seconds must be positive and finite, got {wrong[0]}")
-        for name in ("bytes", "rows", "peak_memory_bytes"):
-            value = getattr(self, name)
-            if value is not None and value < 0:
-                raise ValueError(f"{name} must not be negative, got {value}")
 
     @property
     def median_s(self) -> float:
@@ -120,7 +112,7 @@ class Measurement:
         return float(np.percentile(self.seconds, 90))
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class Comparison:
     """Variants that were timed in turn, in one setting."""
 
@@ -202,17 +194,17 @@ class Comparison:
 Form = Literal["short", "full"]
 
 
-@dataclass(frozen=True)
+@pydantic.dataclasses.dataclass(frozen=True, config=pydantic.ConfigDict(extra="forbid"))
 class Aim:
     """One aim of a benchmark."""
 
     text: str
     """The aim as it was stated, for example "sampler >= 3x per thread"."""
-    met: bool
+    met: pydantic.StrictBool
     """Whether the figures reach it."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class Table:
     """Rows of words and numbers, for people."""
 
@@ -225,8 +217,6 @@ class Table:
         for row in self.rows:
             if len(row) != len(self.columns):
                 raise ValueError(f"row {row} has {len(row)} entries, but there are {len(self.columns)} columns")
-            if any(isinstance(cell, float) and not math.isfinite(cell) for cell in row):
-                raise ValueError(f"row {row} has a number that is not finite: say in words what it means")
 
     @staticmethod
     def from_rows(rows: Sequence[Mapping[str, object]]) -> "Table":
@@ -239,7 +229,7 @@ class Table:
         return [dict(zip(self.columns, row, strict=True)) for row in self.rows]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class Matrix:
     """Numbers between things, such as bytes from rank to rank."""
 
@@ -252,12 +242,9 @@ class Matrix:
         widths = {len(row) for row in self.values}
         if len(widths) > 1:
             raise ValueError(f"rows of a matrix must be equally long, got lengths {sorted(widths)}")
-        wrong = [value for row in self.values for value in row if not math.isfinite(value)]
-        if wrong:
-            raise ValueError(f"numbers of a matrix must be finite, got {wrong[0]}")
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass
 class Findings:
     """What a benchmark measured."""
 
@@ -272,18 +259,13 @@ class Findings:
     matrices: Mapping[str, Matrix] = field(default_factory=dict)
     """Title to numbers between things."""
 
-    def __post_init__(self) -> None:
-        for name, value in self.figures.items():
-            if not math.isfinite(value):
-                raise ValueError(f"figure {name!r} must be a finite number, got {value}")
-
     @property
     def met(self) -> bool:
         """Whether every aim is met."""
         return all(aim.met for aim in self.aims.values())
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass
 class BenchmarkResult(Findings):
     """What a benchmark measured, and where, when and with what."""
 

@@ -1,32 +1,17 @@
 """The ``windrow`` command."""
 
 import argparse
+import difflib
 import sys
 from collections.abc import Sequence
+from importlib import import_module
 from importlib.metadata import version
 from typing import Never
 
-from windrow.comm.errors import WindrowError
+from windrow.comm.errors import RecipeError, WindrowError, from_here
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands import (
-    cluster,
-    cluster_log,
-    evaluate,
-    explain,
-    export,
-    generate_log,
-    groups,
-    init,
-    network,
-    partition,
-    plan,
-    predict,
-    prepare,
-    report,
-    train,
-)
 
-__all__ = ["build_parser", "main"]
+__all__ = ["COMMANDS", "build_parser", "main"]
 
 DESCRIPTION = "Distributed training of graph neural networks and recommendation models, launched by mpirun."
 EXAMPLES = """\
@@ -43,8 +28,15 @@ examples:
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
   mpirun -n 4 windrow network
   windrow report runs/tolokers-1
+  windrow doctor
   windrow train --help
 """
+COMMANDS = (
+    *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict"),
+    *("evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
+)
+"""In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
+
 WRONG_USE = 2
 INTERRUPTED = 130
 
@@ -60,31 +52,31 @@ class RankAwareParser(argparse.ArgumentParser):
 
 
 def build_parser() -> argparse.ArgumentParser:
-    """The parser of the command line; each subcommand sets ``run`` to the function that does it."""
-    parser = RankAwareParser(
-        prog="windrow", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=argparse.RawDescriptionHelpFormatter
-    )
+    """The parser of the command line; each subcommand sets ``run`` to the function that does it.
+
+    What is said of a subcommand is the docstring of its module: its first line in the list of commands, the rest in its
+    own help, with its ``EXAMPLES``.
+    """
+    as_it_stands = argparse.RawDescriptionHelpFormatter
+    parser = RankAwareParser(prog="windrow", description=DESCRIPTION, epilog=EXAMPLES, formatter_class=as_it_stands)
     parser.add_argument("--version", action="version", version=f"windrow {version('windrow')}")
     commands = parser.add_subparsers(title="commands", metavar="COMMAND", required=True)
-    for command in (
-        init,
-        partition,
-        cluster_log,
-        prepare,
-        generate_log,
-        groups,
-        plan,
-        explain,
-        train,
-        predict,
-        evaluate,
-        export,
-        cluster,
-        network,
-        report,
-    ):
-        command.add_parser(commands)
+    for name in COMMANDS:
+        module = import_module(f"windrow.launch.commands.{name.replace('-', '_')}")
+        summary, _, description = (module.__doc__ or "").partition(": ")[2].partition(".\n\n")
+        inner = commands.add_parser(
+            name, help=summary, description=description, epilog=module.EXAMPLES, formatter_class=as_it_stands
+        )
+        inner.set_defaults(run=module.run)
+        module.add_arguments(inner)
     return parser
+
+
+def _refuse_unknown_command(name: str) -> None:
+    if name not in COMMANDS and not name.startswith("-"):
+        nearest = difflib.get_close_matches(name, COMMANDS, n=1)
+        meant = f"Did you mean {nearest[0]!r}? " if nearest else ""
+        raise RecipeError(f"no command {name!r}. {meant}Commands: {', '.join(COMMANDS)}")
 
 
 def main(argv: Sequence[str] | None = None) -> int:
@@ -96,12 +88,15 @@ def main(argv: Sequence[str] | None = None) -> int:
     Returns:
         Exit status: 0, or 2 after an error that the user can cure, which rank 0 prints in one line.
     """
-    arguments = build_parser().parse_args(argv)
+    argv = sys.argv[1:] if argv is None else argv
     try:
+        if argv:
+            _refuse_unknown_command(argv[0])
+        arguments = build_parser().parse_args(argv)
         status: int = arguments.run(arguments)
     except WindrowError as error:
         if launched_rank() == 0:
-            print(f"windrow: error: {error}", file=sys.stderr)
+            print(f"windrow: error: {from_here(str(error))}", file=sys.stderr)
         return WRONG_USE
     except KeyboardInterrupt:
         return INTERRUPTED

@@ -184,7 +184,7 @@ class _Bench:
             row_ids = self.graph.original_ids[minibatch.input_ids].to(self.device)
             dropout = DropoutContext(seed=self.recipe.run.seed, epoch=0, step=step, row_ids=row_ids)
             logits = self._model(blocks, rows, dropout)
-            loss = loss_sum(self.graph.task, logits, self.graph.labels[seeds].to(self.device))
+            loss = loss_sum(self.graph.task, logits, self.graph.labels_of(seeds).to(self.device))
             self._optimizer.zero_grad()
             (loss * share).backward()
             self._optimizer.step()

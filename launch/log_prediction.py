@@ -83,7 +83,8 @@ def predict_log(
     ):
         epoch = trainer.load_weights(run_folder.path, checkpoint).header.epoch
         store = LogStore.open(recipe.store)
-        predicted = _click_task(trainer.task).predict(split if rows is None else LogStore.open(rows))
+        task = _click_task(trainer.task)
+        predicted = task.predict(split) if rows is None else task.predict(log=LogStore.open(rows))
         if store.manifest.label_kind == "binary":
             predicted = predicted.sigmoid()
         if world.rank == 0:

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, from_here
 from windrow.launch.recommendation_recipe import RecommendationRecipe
 from windrow.launch.recommendation_tables import (
     bag_configs,
@@ -274,7 +274,7 @@ def log_summary(store: LogStore) -> list[str]:
     empty = {name: missing for name, missing in manifest.dense_missing.items() if missing}
     if empty:
         lines.append("missing dense values, now 0: " + ", ".join(f"{name} {n:,}" for name, n in empty.items()))
-    lines.append(f"{byte_size(sum(file.num_bytes for file in manifest.all_files()))} in {store.path}")
+    lines.append(from_here(f"{byte_size(sum(file.num_bytes for file in manifest.all_files()))} in {store.path}"))
     return lines
 
 

@@ -3,16 +3,17 @@
 import dataclasses
 import time
 from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 
 import numpy as np
 import numpy.typing as npt
 import torch
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import StoreError, from_here
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.gnn.demand import bytes_for_priorities, vertex_priorities
-from windrow.gnn.graph import Graph
+from windrow.gnn.graph import EDGE_ARRAYS, Graph
 from windrow.gnn.readers import GraphOptions, read_graph
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.task import TrainingOptions
@@ -37,11 +38,11 @@ __all__ = ["PartitionJob", "graph_to_store", "partition_to_store", "store_arrays
 CHUNK_ROWS = 1 << 14
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class PartitionJob:
     """The part of a recipe that concerns the partition store."""
 
-    store: Path
+    store: PathOption
     """Folder to write; appears whole or not at all."""
     graph: GraphOptions
     """Which graph."""
@@ -87,7 +88,7 @@ def partition_to_store(
     progress = progress or Progress()
     # Before the graph is read, which may take long.
     _check_place(job.store, overwrite=overwrite)
-    progress.write(f"reading {job.graph.path}")
+    progress.write(from_here(f"reading {job.graph.path}"))
     graph = read_graph(job.graph)
     return graph_to_store(
         graph,
@@ -115,7 +116,7 @@ def graph_to_store(
     """Partition a graph in memory and write the store that training opens; else as `partition_to_store`.
 
     Args:
-        graph: for example from `windrow.gnn.readers.graph_from_pyg`.
+        graph: for example from `windrow.gnn.readers.from_pyg`.
         store: folder to write; appears whole or not at all.
         options: how to split it.
         sampler: the minibatches that vertices are ordered for inside their part; None for the defaults of a recipe.
@@ -177,7 +178,7 @@ def graph_to_store(
         ) from error
     progress.finish()
     progress.write(quality.table())
-    progress.write(f"wrote {store} in {duration(time.perf_counter() - start)}")
+    progress.write(from_here(f"wrote {store} in {duration(time.perf_counter() - start)}"))
     return quality
 
 
@@ -187,13 +188,14 @@ def store_arrays(
     """What a store of a graph (in the user's order) holds, in the order of the partition.
 
     Returns:
-        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels where there
-        are some; and, as chunks of rows so that there is no second copy in memory, features where there are some.
+        Arrays that every rank maps whole: indptr, indices, the ids of the three splits, and labels, weights and
+        features of edges where there are some; and, as chunks of rows so that there is no second copy in memory,
+        features where there are some.
     """
     topology = dataclasses.replace(graph, features=None).relabel(book)
     shared = {
         name: tensor.numpy()
-        for name in ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids")
+        for name in ("indptr", "indices", "labels", "train_ids", "validation_ids", "test_ids", *EDGE_ARRAYS)
         if (tensor := getattr(topology, name)) is not None
     }
     sharded = {} if graph.features is None else {"features": _row_chunks(graph.features, book)}

@@ -12,26 +12,31 @@ The file is Parquet, and appears whole or not at all::
 
 There is a column of ids where the user's files know vertices by anything else than their numbers. Each chunk is a row
 group, so that writer and readers need memory for one at a time.
+
+The graph may be another than the run's, with vertices that came after training. Hidden vectors go to a NumPy array
+[N, hidden] instead, row v of vertex v, which `tables.pretrained` of a recommendation recipe reads.
 """
 
 import contextlib
 import json
 import time
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from importlib.util import find_spec
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any, BinaryIO, Literal, cast
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from windrow.caching.cached_store import CachedStore
 from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.world import World
 from windrow.gnn.cache_choice import choose_inference_cache
-from windrow.gnn.evaluation import measure_split, metrics_of
+from windrow.gnn.evaluation import check_width, measure_split, metrics_of
 from windrow.gnn.graph import Task
 from windrow.gnn.inference import (
     exact_chunks,
@@ -42,19 +47,23 @@ from windrow.gnn.inference import (
     sampled_steps,
     wanted_vertices,
 )
+from windrow.gnn.metrics import check_finite, prediction_columns
 from windrow.gnn.models import GNN, build_model
-from windrow.gnn.partitioned import PartitionedGraph, Split
+from windrow.gnn.partitioned import PartitionedGraph, Split, open_store, partition
+from windrow.gnn.readers import read_graph
 from windrow.gnn.readers.edge_list import read_vertex_ids
 from windrow.gnn.readers.options import EdgeListOptions
-from windrow.gnn.sampler import NeighborSampler
+from windrow.gnn.sampler import Fanout
+from windrow.gnn.vertex_data import SplitOptions
 from windrow.launch.rank_process import joined_job
 from windrow.launch.recipe import Recipe
 from windrow.partition.atomic_writes import open_atomically
+from windrow.partition.store import PartitionStore
 from windrow.training.checkpoint import WhichCheckpoint, load_weights
 from windrow.training.run_folder import RunFolder
 from windrow.training.terminal import Progress, make_progress
 
-__all__ = ["PredictionOptions", "PredictionResult", "predict", "prediction_file"]
+__all__ = ["PredictionOptions", "PredictionResult", "predict", "prediction_file", "vector_file"]
 
 CHUNK_BYTES = 1 << 24
 """Outputs that rank 0 receives at a time; it needs about four times as much, besides 32 bytes for each vertex."""
@@ -66,28 +75,42 @@ MEASURED: tuple[Split, ...] = ("validation", "test")
 """Splits that are measured where all vertices are predicted: those that training measures."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class PredictionOptions:
     """What to predict, with what, and how."""
 
-    out: Path
-    """The Parquet file to write, or to replace."""
+    out: PathOption
+    """The Parquet file to write, or to replace; the .npy file where it is for hidden vectors."""
     checkpoint: WhichCheckpoint = "best"
     """Whose weights: those of the best epoch on the validation split, or the last."""
     method: Literal["exact", "sampled"] = "exact"
     """"exact": all neighbours, layer by layer. "sampled": minibatches, as in training, with `fanouts`."""
-    fanouts: tuple[int, ...] = ()
+    fanouts: tuple[Fanout, ...] = ()
     """Neighbours per hop of "sampled", from the seeds outwards; empty: those of the recipe's evaluation, and where it
     has none, those of training."""
     splits: tuple[Split, ...] = ()
     """Whose vertices to predict; empty: all vertices."""
+    graph: Path | None = None
+    """File of another graph than the run's, read by the run's options and split among the ranks in memory."""
+    store: Path | None = None
+    """Store of another graph than the run's."""
+    hidden: bool = False
+    """Whether to write the last hidden vectors, of all vertices, instead of predictions."""
 
     def __post_init__(self) -> None:
         """Check what concerns two fields.
 
         Raises:
-            RecipeError: fanouts are given to a method that has none.
+            RecipeError: fanouts are given to a method that has none, or two options contradict each other.
         """
+        if self.graph is not None and self.store is not None:
+            raise RecipeError(f"--graph {self.graph} with --store {self.store}: give one of them")
+        if self.hidden and (self.method == "sampled" or self.splits):
+            raise RecipeError(
+                "--hidden writes the vectors of all vertices, from all neighbours: leave out --method and --split"
+            )
+        if self.hidden and self.out.suffix != ".npy":
+            raise RecipeError(f"--out {self.out}: hidden vectors are written as a NumPy array; name a .npy file")
         if self.fanouts and self.method != "sampled":
             raise RecipeError(
                 f"--fanouts {','.join(map(str, self.fanouts))} with --method {self.method}, which takes all "
@@ -138,7 +161,7 @@ def predict(recipe: Recipe, run_folder: RunFolder, options: PredictionOptions) -
     of its vertices on every rank.
     """
     with ending_all_ranks():
-        _check_writable(options.out)
+        _check_writable(options)
     with joined_job(recipe.run) as (world, device), make_progress(rank=world.rank) as progress:
         predictor = _Predictor(world, recipe, options, device, progress)
         epoch = predictor.load(run_folder)
@@ -170,15 +193,17 @@ class _Predictor:
         self._recipe = recipe
         self._options = options
         self._progress = progress
-        graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
+        graph, self._fingerprint, columns = _open_graph(world, recipe, options, say=progress.write)
         # The model has learnt from features that were rounded so.
         self._graph = graph if recipe.sampler.storage == "fp32" else graph.stored_as(recipe.sampler.storage)
-        self._metrics = metrics_of(recipe.evaluation, graph)
-        (self.metric,) = self._metrics
+        self._other = options.graph or options.store
+        self._measured = options.splits or (() if self._other or options.hidden else MEASURED)
+        self._metrics = metrics_of(recipe.evaluation, graph) if self._measured else {}
+        self.metric = next(iter(self._metrics), "")
         self._ids = self._wanted_ids()
         self._names: Any = None
-        if world.rank == 0:
-            self._names = _users_ids(recipe.graph.edge_list, graph.num_vertices, say=progress.write)
+        if world.rank == 0 and not options.hidden:
+            self._names = _users_ids(columns, graph.num_vertices, say=progress.write)
         self._fanouts = options.fanouts or recipe.evaluation.fanouts or recipe.sampler.fanouts
         if len(self._fanouts) != recipe.model.num_layers:
             raise RecipeError(
@@ -198,7 +223,7 @@ class _Predictor:
             self._options.checkpoint,
             model=self._recipe.decisive_settings()["model"],
             store=self._recipe.store,
-            fingerprint=self._graph.fingerprint,
+            fingerprint=self._fingerprint,
             say=self._progress.write,
         )
         self._model.load_state_dict(state)
@@ -209,15 +234,18 @@ class _Predictor:
         own_ids = own_vertices(self._graph, self._ids)
         if self._options.method == "sampled":
             return own_ids, self._infer_sampled()
-        with self._shown("layers", exact_chunks(self._graph, self._model)):
-            outputs = infer_exactly(self._world, self._graph, self._model, after_chunk=self._progress.advance)
+        hidden = self._options.hidden
+        with self._shown("layers", exact_chunks(self._graph, self._model, hidden=hidden)):
+            outputs = infer_exactly(
+                self._world, self._graph, self._model, hidden=hidden, after_chunk=self._progress.advance
+            )
         start, _ = self._graph.own_range
         return own_ids, outputs.cpu() if self._ids is None else outputs[own_ids - start].cpu()
 
     def measure(self, own_ids: Tensor, outputs: Tensor) -> dict[str, float]:
         """The metric on the splits, as training measures it. Collective."""
         figures: dict[str, float] = {}
-        for split in self._options.splits or MEASURED:
+        for split in self._measured:
             own = own_vertices(self._graph, self._graph.split_ids(split))
             if len(self._graph.split_ids(split)) > 0:
                 logits = outputs[torch.searchsorted(own_ids, own)]
@@ -227,7 +255,7 @@ class _Predictor:
     def write(self, own_ids: Tensor, outputs: Tensor, epoch: int, figures: dict[str, float]) -> int:
         """Bring the outputs together and write them; how many there are. Collective."""
         wanted = wanted_vertices(self._graph, self._ids)
-        chunk_rows = min(max(1, CHUNK_BYTES // (4 * self._graph.num_outputs)), MOST_CHUNK_ROWS)
+        chunk_rows = min(max(1, CHUNK_BYTES // (4 * outputs.shape[1])), MOST_CHUNK_ROWS)
         chunks = rows_in_users_order(self._world, self._graph, wanted, own_ids, outputs, chunk_rows=chunk_rows)
         with contextlib.ExitStack() as stack:
             write: Callable[[Tensor, Tensor], None] | None = None
@@ -238,10 +266,16 @@ class _Predictor:
                     "method": self._options.method,
                     "fanouts": list(self._fanouts) if self._options.method == "sampled" else None,
                     "splits": list(self._options.splits) or None,
-                    self.metric: figures,
+                    **({self.metric: figures} if self._measured else {}),
+                    **({"graph": str(self._other)} if self._other else {}),
                 }
                 out, graph = self._options.out, self._graph
-                write = stack.enter_context(prediction_file(out, graph.task, graph.num_outputs, about, ids=self._names))
+                file = (
+                    vector_file(out, (len(wanted), outputs.shape[1]))
+                    if self._options.hidden
+                    else prediction_file(out, graph.task, graph.num_outputs, about, ids=self._names)
+                )
+                write = stack.enter_context(file)
             stack.enter_context(self._shown("writing", len(wanted)))
             for vertices, rows in chunks:
                 if write is not None:
@@ -251,14 +285,7 @@ class _Predictor:
 
     def _infer_sampled(self) -> Tensor:
         graph, batch_size = self._graph, self._recipe.evaluation.batch_size
-        sampler = NeighborSampler(
-            graph.indptr,
-            graph.indices,
-            self._fanouts,
-            seed=self._recipe.run.seed,
-            original_ids=graph.original_ids,
-            source_degrees=self._model.needs_source_degrees,
-        )
+        sampler = graph.sampler(self._fanouts, self._model, seed=self._recipe.run.seed)
         cached_ids = choose_inference_cache(
             self._world, graph, self._ids, self._recipe.cache, fanouts=self._fanouts, batch_size=batch_size
         )
@@ -294,6 +321,54 @@ class _Predictor:
         self._progress.finish()
 
 
+def _open_graph(
+    world: World, recipe: Recipe, options: PredictionOptions, *, say: Callable[[str], None]
+) -> tuple[PartitionedGraph, str, EdgeListOptions]:
+    """The graph to predict, the fingerprint of the run's own, and the columns of the files that it was read from.
+
+    Collective. What labels mean is what they mean to the run's model.
+
+    Raises:
+        StoreError: a store is missing, damaged or has another number of parts.
+        DataError: the graph cannot be read, or has another number of features, other labels or none.
+    """
+    if options.graph is None and options.store is None:
+        graph = PartitionedGraph.open(recipe.store, rank=world.rank, size=world.size)
+        return graph, graph.fingerprint, recipe.graph.edge_list
+    trained = PartitionStore.open(recipe.store, verify=False)
+    columns = recipe.graph.edge_list
+    if options.store is not None:
+        graph = open_store(options.store, world)
+        columns = _columns_of(options.store)
+    else:
+        # A split would be drawn where there are labels, whatever there is of each class.
+        changes: dict[str, Any] = {"format": "auto", "random_split": SplitOptions(kind="fractions")}
+        graph = partition(read_graph(replace(recipe.graph, path=str(options.graph), **changes)), world)
+    if recipe.graph.standardise == "standard":
+        say(
+            'windrow: graph.standardise = "standard": features were brought to mean 0 and variance 1 over the vertices '
+            "of this graph, not over those that the model was trained on"
+        )
+    check_width(graph, trained.sharded("features", 0).shape[1])
+    task, num_classes = cast("Task", trained.metadata["task"]), int(trained.metadata["num_classes"])
+    if options.splits and graph.labels is not None and (graph.task != task or graph.num_classes > num_classes):
+        raise DataError(
+            f"the graph has {graph.num_classes} classes ({graph.task}), but the model was trained on {num_classes} "
+            f"({task}): label it as the run's graph, or leave out --split, which measures"
+        )
+    return replace(graph, task=task, num_classes=num_classes), str(trained.metadata["fingerprint"]), columns
+
+
+def _columns_of(store: Path) -> EdgeListOptions:
+    """The columns of the files that the graph of a store was read from; the defaults where it was made in memory."""
+    origin: dict[str, Any] = PartitionStore.open(store, verify=False).metadata["graph"].get("edge_list", {})
+    # JSON has lists for tuples.
+    fields: dict[str, Any] = {
+        name: tuple(value) if isinstance(value, list) else value for name, value in origin.items()
+    }
+    return EdgeListOptions(**fields)
+
+
 def _slowest(world: World, seconds: float) -> float:
     return float(world.all_reduce(torch.tensor(seconds, dtype=torch.float64), stage="seconds", op="max"))
 
@@ -302,14 +377,15 @@ METADATA_KEY = "windrow"
 """Of what the file says about itself, as JSON, in the metadata of its schema."""
 
 
-def _check_writable(path: Path) -> None:
+def _check_writable(options: PredictionOptions) -> None:
     """Refuse a file that could not be written, before hours are spent on what belongs into it.
 
     Raises:
         RecipeError: pyarrow is not installed.
         StoreError: the path is a folder, or its folder is not there.
     """
-    if find_spec("pyarrow") is None:
+    path = options.out
+    if not options.hidden and find_spec("pyarrow") is None:
         raise RecipeError(
             "predictions are written with pyarrow, which is not installed: pip install 'windrow[parquet]'"
         )
@@ -343,6 +419,32 @@ def _users_ids(columns: EdgeListOptions, num_vertices: int, *, say: Callable[[st
 
 
 @contextlib.contextmanager
+def vector_file(path: Path, shape: tuple[int, int]) -> Iterator[Callable[[Tensor, Tensor], None]]:
+    """The same as `prediction_file` for vectors of all vertices: a NumPy array of float32 of this shape."""
+    header = {"descr": np.lib.format.dtype_to_descr(np.dtype(np.float32)), "fortran_order": False, "shape": shape}
+
+    def write(vertices: Tensor, rows: Tensor) -> None:
+        check_finite(vertices, rows)
+        file.write(rows.float().contiguous().numpy().data)
+
+    with _written(path) as file:
+        np.lib.format.write_array_header_1_0(file, header)
+        yield write
+
+
+@contextlib.contextmanager
+def _written(path: Path) -> Iterator[BinaryIO]:
+    """Open a new file, which takes its name, durably, when the block ends without an error."""
+    try:
+        with open_atomically(path) as file:
+            yield file
+    except OSError as error:
+        raise StoreError(
+            f"cannot write {path}: {error.strerror or error}. Make room, or choose another --out."
+        ) from error
+
+
+@contextlib.contextmanager
 def prediction_file(
     path: Path, task: Task, num_outputs: int, about: Mapping[str, Any], *, ids: Any = None
 ) -> Iterator[Callable[[Tensor, Tensor], None]]:
@@ -364,8 +466,6 @@ def prediction_file(
     """
     import pyarrow as pa
     from pyarrow import parquet
-
-    from windrow.gnn.metrics import check_finite, prediction_columns
 
     fields = [("vertex", pa.int64())]
     if ids is not None:
@@ -392,10 +492,5 @@ def prediction_file(
             columns[name] = pa.FixedSizeListArray.from_arrays(column, values.shape[1]) if is_list else column
         writer.write_table(pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema))
 
-    try:
-        with open_atomically(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
-            yield write
-    except OSError as error:
-        raise StoreError(
-            f"cannot write {path}: {error.strerror or error}. Make room, or choose another --out."
-        ) from error
+    with _written(path) as file, parquet.ParquetWriter(file, schema, compression="zstd") as writer:
+        yield write

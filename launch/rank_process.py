@@ -9,8 +9,6 @@ import ctypes
 import os
 import platform
 from collections.abc import Iterator
-from dataclasses import dataclass
-from pathlib import Path
 from typing import Literal
 
 import torch
@@ -20,19 +18,20 @@ from windrow.comm.errors import RecipeError
 from windrow.comm.hosts import kernel_id
 from windrow.comm.launcher import launched_local_rank
 from windrow.comm.meter import Meter
+from windrow.comm.options import NonNegativeInt, PathOption, PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.training.environment import usable_cores
 
 __all__ = ["GRAPH_SHAPES", "RECOMMENDATION_SHAPES", "RunOptions", "joined_job", "keep_freed_memory", "keep_shapes"]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class RunOptions:
     """Where and how a run happens."""
 
-    seed: int = 0
+    seed: NonNegativeInt = 0
     """Of everything random: weights, shuffles, samples, dropout."""
-    folder: Path | None = None
+    folder: PathOption | None = None
     """Run folder; None for ``runs/<recipe name>-<n>`` in the current folder."""
     backend: BackendName = "auto"
     """What ranks communicate through; "auto" follows the launcher."""
@@ -40,44 +39,23 @@ class RunOptions:
     """Where the model computes; "cuda" gives each rank of a machine its own GPU, in rank order."""
     cuda_aware_mpi: bool = False
     """With the "mpi" backend, hand GPU memory to the MPI library, which must have been built for that."""
-    deadline_s: float = 300.0
+    deadline_s: PositiveFloat = 300.0
     """Seconds that a rank waits for others before the run is ended with an error."""
     debug: bool = False
     """Check before each collective that all ranks call the same one with arguments that agree; slow."""
-    threads: int = 0
+    threads: NonNegativeInt = 0
     """Threads per rank for computing; 0 shares this machine's usable cores among its ranks."""
-    checkpoint_every_epochs: int = 1
+    checkpoint_every_epochs: PositiveInt = 1
     """Epochs between two checkpoints; the last epoch always has one."""
-    checkpoint_every_steps: int = 0
+    checkpoint_every_steps: NonNegativeInt = 0
     """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
-    init_from: Path | None = None
+    init_from: PathOption | None = None
     """Folder of another run, whose best weights a new run starts from: for a log that continues the vocabularies of
     that run's (log.vocabularies_from), tables start with its rows too."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: PositiveInt = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
     tensorboard: bool = True
     """Also log to TensorBoard."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        if self.seed < 0:
-            raise RecipeError(f"seed = {self.seed} must not be negative")
-        if not self.deadline_s > 0:
-            raise RecipeError(f"deadline_s = {self.deadline_s} must be above 0 seconds")
-        if self.threads < 0:
-            raise RecipeError(f"threads = {self.threads} must be at least 1, or 0 for a fair share of the cores")
-        if self.checkpoint_every_steps < 0:
-            raise RecipeError(
-                f"checkpoint_every_steps = {self.checkpoint_every_steps} must be at least 1, or 0 for only at the ends "
-                "of epochs"
-            )
-        for name in ("checkpoint_every_epochs", "keep_checkpoints"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"{name} = {getattr(self, name)} must be at least 1")
 
 
 @contextlib.contextmanager

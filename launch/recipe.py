@@ -6,12 +6,13 @@ involved. Its sections tell its kind: [graph], or [log] for `windrow.launch.reco
 
 import dataclasses
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any, TypeAlias
 
 from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.gnn.cache_choice import Sampling
 from windrow.gnn.evaluation import EvaluationOptions
@@ -21,8 +22,9 @@ from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.sampler import SamplerOptions
 from windrow.gnn.task import TrainingOptions
 from windrow.launch.rank_process import RunOptions
+from windrow.launch.recipe_file import read_recipe
 from windrow.launch.recommendation_recipe import RecommendationRecipe, make_recommendation_recipe
-from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
+from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.partition.options import PartitionOptions
 
 __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe"]
@@ -30,13 +32,13 @@ __all__ = ["AnyRecipe", "Recipe", "load_any_recipe", "load_recipe", "make_recipe
 DECISIVE_SECTIONS = ("model", "sampler", "wire", "training", "evaluation")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class Recipe:
     """Every setting of a run."""
 
     name: str
     """Names the run folder; the file's name without ".toml" where it is not given."""
-    store: Path
+    store: PathOption
     """Folder of the partitioned graph: written by ``windrow partition``, read by ``windrow train``."""
     graph: GraphOptions
     """Which graph."""
@@ -117,24 +119,18 @@ def load_recipe(path: Path, overrides: Sequence[str] = ()) -> Recipe:
     """Read and check a recipe.
 
     Args:
-        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+        path: a TOML file. Relative paths in it start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``; their paths start from the current folder.
 
     Raises:
         RecipeError: the file cannot be read, or a setting is unknown, missing, of the wrong type, out of range,
             or contradicts another; the message names file, section, key, value and cure.
     """
-    values = {"name": path.stem, **read_toml(path)}
-    return make_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
+    return make_recipe(read_recipe(path, overrides, kind="graph"), source=str(path), base=path.parent)
 
 
 def make_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> Recipe:
     """Check a recipe that is already a nested dictionary; messages name the source, paths start from the base."""
-    if "log" in values:
-        raise RecipeError(
-            f"{source}: has a section [log], so it is the recipe of a recommendation model: windrow prepare prepares "
-            "its log, windrow train trains it"
-        )
     recipe = parse_settings(Recipe, values, source=source, base=base)
     return dataclasses.replace(recipe, graph=recipe.graph.resolved(base.absolute()))
 
@@ -147,8 +143,8 @@ def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> AnyRecipe:
     """Read and check a recipe.
 
     Args:
-        path: a TOML file. Relative paths in it, and in the overrides, start from its folder.
-        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``.
+        path: a TOML file. Relative paths in it start from its folder.
+        overrides: ``SECTION.KEY=VALUE`` texts, as given to ``--set``; their paths start from the current folder.
 
     Returns:
         A graph's recipe where there is a section [graph], a click log's where there is [log].
@@ -156,13 +152,7 @@ def load_any_recipe(path: Path, overrides: Sequence[str] = ()) -> AnyRecipe:
     Raises:
         RecipeError: neither section is there, or both are; or as `windrow.launch.recipe.load_recipe`.
     """
-    values = with_overrides({"name": path.stem, **read_toml(path)}, overrides)
-    kinds = [section for section in ("graph", "log") if section in values]
-    if len(kinds) != 1:
-        raise RecipeError(
-            f"{path}: has {'both sections [graph] and [log]' if kinds else 'neither a section [graph] nor [log]'}: "
-            "give [graph] to train on a graph, or [log] to train a recommendation model on a log"
-        )
-    if kinds == ["graph"]:
+    values = read_recipe(path, overrides)
+    if "graph" in values:
         return make_recipe(values, source=str(path), base=path.parent)
     return make_recommendation_recipe(values, source=str(path), base=path.parent)

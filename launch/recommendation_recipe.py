@@ -4,14 +4,16 @@ Each section is a dataclass beside the component that it configures.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import field
 from pathlib import Path
 from typing import Any
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PathOption, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.launch.rank_process import RunOptions
-from windrow.launch.settings import parse_settings, read_toml, settings_to_dict, with_overrides
+from windrow.launch.recipe_file import read_recipe
+from windrow.launch.settings import parse_settings, settings_to_dict
 from windrow.partition.tables.planners import PlanOptions
 from windrow.recsys.batches.deduplication.options import DeduplicationOptions
 from windrow.recsys.batches.interactions import InteractionOptions
@@ -27,13 +29,13 @@ __all__ = ["RecommendationRecipe", "load_recommendation_recipe", "make_recommend
 DECISIVE_SECTIONS = ("interactions", "transforms", "deduplication", "tables", "wire", "model", "training", "evaluation")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class RecommendationRecipe:
     """Every setting of a run on a click log."""
 
     name: str
     """Names the run folder; the file's name without ".toml" where it is not given."""
-    store: Path = Path()
+    store: PathOption = Path()
     """Folder of the prepared log: written by ``windrow prepare``, read by ``windrow train``. Interactions have none."""
     log: LogOptions
     """Which log, and what its columns mean."""
@@ -106,8 +108,7 @@ class RecommendationRecipe:
 
 def load_recommendation_recipe(path: Path, overrides: Sequence[str] = ()) -> RecommendationRecipe:
     """Read and check a recipe, as `windrow.launch.recipe.load_recipe`."""
-    values = {"name": path.stem, **read_toml(path)}
-    return make_recommendation_recipe(with_overrides(values, overrides), source=str(path), base=path.parent)
+    return make_recommendation_recipe(read_recipe(path, overrides, kind="log"), source=str(path), base=path.parent)
 
 
 def make_recommendation_recipe(values: Mapping[str, Any], *, source: str, base: Path) -> RecommendationRecipe:

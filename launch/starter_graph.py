@@ -413,6 +413,8 @@ def _write_graph(text: RecipeText, path: Path, out: Path, options: GraphOptions,
         how, why = _standardise(graph)
         text.value("standardise", how, why)
     if graph.labels is not None:
+        if _has_few_labels(graph):
+            text.value("self_loops", "add", "for gcn: a vertex hears itself too")
         text.alternative("task", graph.task, "as read off the labels: binary, single-label or multi-label")
         if not _has_split(options):
             text.section("graph.random_split", "Which vertices train, validate and are measured at the end.")
@@ -443,7 +445,7 @@ def _standardise(graph: Graph) -> tuple[str, str]:
 
 
 def _write_learning(text: RecipeText, graph: Graph) -> None:
-    settings = graph_settings(graph.num_vertices, graph.num_edges, len(graph.train_ids))
+    settings = graph_settings(graph)
     labelled = f"{len(graph.train_ids):,} training vertices"
     text.section("model", "The network.")
     if settings.few_labels:
@@ -472,7 +474,7 @@ def _write_learning(text: RecipeText, graph: Graph) -> None:
 
 
 FEW_LABELS = 0.1
-"""Share of the vertices that train, below which a model learns few labels by heart rather than what they have in common."""
+"""Share of the vertices that train, below which larger networks learn the labels by heart."""
 MOST_EDGES_IN_FULL = 200_000
 """Up to so many edges a minibatch may as well see all neighbours."""
 
@@ -501,12 +503,17 @@ class GraphSettings:
     """Epochs without improvement."""
 
 
-def graph_settings(num_vertices: int, num_edges: int, num_train: int) -> GraphSettings:
-    """Settings for a graph of so many vertices, edges and training vertices."""
-    if num_train < FEW_LABELS * num_vertices:
+def _has_few_labels(graph: Graph) -> bool:
+    return len(graph.train_ids) < FEW_LABELS * graph.num_vertices
+
+
+def graph_settings(graph: Graph) -> GraphSettings:
+    """Settings for a graph."""
+    num_train = len(graph.train_ids)
+    if _has_few_labels(graph):
         return GraphSettings(
             few_labels=True,
-            fanouts=(-1, -1) if num_edges <= MOST_EDGES_IN_FULL else (10, 10),
+            fanouts=(-1, -1) if graph.num_edges <= MOST_EDGES_IN_FULL else (10, 10),
             hidden=64,
             dropout=0.5,
             epochs=150,

@@ -100,9 +100,6 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> tuple[torch.nn
         batch_size=recipe.training.batch_size,
         gpu_share=recipe.cache.gpu_share if device.type == "cuda" else 1.0,
     )
-    model = build_model(
-        recipe.model, in_features=graph.features.shape[1], out_features=graph.num_outputs, seed=recipe.run.seed
-    )
     task = NodeTask(
         graph.stored_as(recipe.sampler.storage),
         recipe.sampler.fanouts,
@@ -110,5 +107,8 @@ def _graph(world: World, recipe: Recipe, device: torch.device) -> tuple[torch.nn
         evaluation=recipe.evaluation,
         cache=recipe.cache,
         pipeline=recipe.pipeline,
+    )
+    model = build_model(
+        recipe.model, in_features=graph.num_features, out_features=graph.num_outputs, seed=recipe.run.seed
     )
     return model.to(device), task

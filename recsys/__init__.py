@@ -14,6 +14,7 @@ from windrow.recsys.models.build import build_model
 from windrow.recsys.models.click_models import ClickModel
 from windrow.recsys.models.options import ModelOptions
 from windrow.recsys.recommender import Recommender
+from windrow.recsys.serving import ServedModel, export, load
 from windrow.recsys.sharded.collection import table_specs
 from windrow.recsys.sharded.pooled import EmbeddingBagCollection
 from windrow.recsys.sharded.sequences import EmbeddingCollection
@@ -38,10 +39,13 @@ __all__ = [
     "RecommendationEvaluationOptions",
     "RecommendationTask",
     "Recommender",
+    "ServedModel",
     "TableOptions",
     "TableOverrides",
     "TrainingOptions",
     "build_model",
+    "export",
+    "load",
     "prepare",
     "prepare_rows",
     "table_specs",

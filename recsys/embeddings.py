@@ -130,7 +130,7 @@ class PooledRows:
     @property
     def num_samples(self) -> int:
         """B."""
-        return len(self.rows if self.inverse is None else self.inverse)
+        return (self.rows if self.inverse is None else self.inverse).shape[0]
 
 
 @dataclass(frozen=True, slots=True)

@@ -26,7 +26,6 @@ share of pairs that met in a bin, which the histograms tell.
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Literal
 
 import torch
@@ -34,6 +33,7 @@ import torch.nn.functional as F
 from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.comm.world import World
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.recommender import BatchSource, pipelined, prefetched
@@ -64,33 +64,23 @@ METRICS_OF: Mapping[LabelKind, tuple[str, ...]] = {
 HIGHER_IS_BETTER = ("auc", "r2")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class RecommendationEvaluationOptions:
     """How and when a recommender is measured."""
 
     metric: ClickMetric = "auto"
     """What chooses the best epoch; auto: auc, or rmse where labels are real. The others are reported too. Two towers
     are chosen by recall."""
-    batch_size: int = 16384
+    batch_size: PositiveInt = 16384
     """Samples per step, over all ranks; for two towers, users."""
     auc: Literal["exact", "histogram"] = "exact"
     """exact: 5 bytes of memory for each sample of a split; histogram: 1 MiB in all, and a bound of the error."""
-    k: int = 20
+    k: PositiveInt = 20
     """two_tower only: items recommended to a user, in recall@k and ndcg@k."""
-    every_epochs: int = 1
+    every_epochs: PositiveInt = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
-    patience_epochs: int = 0
+    patience_epochs: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        for name, least in (("batch_size", 1), ("k", 1), ("every_epochs", 1), ("patience_epochs", 0)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"evaluation.{name} = {getattr(self, name)}: must be at least {least}")
 
 
 class ClickEvaluator:

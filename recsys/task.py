@@ -12,8 +12,7 @@ update of the minibatch before, since it may need the same rows. What overlaps i
 """
 
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager
-from dataclasses import dataclass
+from contextlib import ExitStack, contextmanager
 from itertools import islice
 from typing import TYPE_CHECKING, Any, ClassVar, Literal, Protocol
 
@@ -22,6 +21,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.meter import Traffic
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.partition.tables.plan import table_placement
 from windrow.recsys.batches.batch import Batch
 from windrow.recsys.batches.batch_reader import BatchReader
@@ -31,7 +31,6 @@ from windrow.recsys.evaluation import ClickEvaluator, RecommendationEvaluationOp
 from windrow.recsys.log.options import LabelKind
 from windrow.recsys.models.click_models import label_loss
 from windrow.recsys.recommender import BatchSource, Recommender, Started, collections_of, pipelined, prefetched
-from windrow.recsys.sharded.collection import ShardedTables
 from windrow.training import task as training
 from windrow.training.dropout import DropoutContext
 from windrow.training.task import Loss, Metrics, Setup, Task, summed_loss
@@ -61,33 +60,22 @@ class ModelEvaluator(Protocol):
         """For each split that has samples, values by name. Collective."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TrainingOptions(training.TrainingOptions):
     """How the weights are learnt, with defaults for logs; and in which order samples are read."""
 
-    epochs: int = 1
-    batch_size: int = 2048
+    epochs: PositiveInt = 1
+    batch_size: PositiveInt = 2048
     shuffle: Literal["window", "sessions", "none"] = "window"
     """window: samples are shuffled anew in every epoch, inside windows of `shuffle_rows`; sessions: whole sessions are,
     and their samples stay together, in order; none: in order of the log."""
-    shuffle_rows: int = 1 << 16
+    shuffle_rows: PositiveInt = 1 << 16
     """Samples of a window; one that covers a lane shuffles all of it."""
-    lanes: int = 8
+    lanes: PositiveInt = 8
     """Pieces that the log is cut into, each read by one rank: the most ranks that can train. The minibatches depend
     on it, not on the number of ranks."""
-    reader_memory_bytes: int = 1 << 30
+    reader_memory_bytes: NonNegativeInt = 1 << 30
     """Up to this many bytes a rank keeps its samples decoded in memory from one epoch to the next."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        training.TrainingOptions.__post_init__(self)
-        for name, least in (("shuffle_rows", 1), ("lanes", 1), ("reader_memory_bytes", 0)):
-            if getattr(self, name) < least:
-                raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least {least}")
 
 
 class RecommendationTask(Task[Started]):
@@ -214,8 +202,10 @@ class RecommendationTask(Task[Started]):
 
     def dense_state(self, model: nn.Module) -> dict[str, Tensor]:
         """What is outside of tables."""
-        prefixes = tuple(f"{name}." for name, module in model.named_modules() if isinstance(module, ShardedTables))
-        return {name: value for name, value in model.state_dict().items() if not name.startswith(prefixes)}
+        with ExitStack() as stack:
+            for collection in collections_of(model):
+                stack.enter_context(collection.left_out_of_state_dict())
+            return dict(model.state_dict())
 
     def load_dense_state(self, model: nn.Module, state: Mapping[str, Tensor]) -> None:
         """Restore what `dense_state` gave."""
@@ -319,16 +309,17 @@ class ClickTask(RecommendationTask):
         return self._setup.world.broadcast_object(found, root=0, stage="evaluation")
 
     @torch.no_grad()
-    def predict(self, split: "str | LogStore | None" = None) -> Tensor:
+    def predict(self, split: str | None = None, *, log: "LogStore | None" = None) -> Tensor:
         """Outputs for samples, in the order of their log. Collective.
 
         Args:
-            split: of the log; None: test. Or another log, prepared by `windrow.recsys.log.prepare.prepare_rows`.
+            split: None: test.
+            log: another log than that of the task, prepared by `windrow.recsys.log.prepare.prepare_rows`.
 
         Returns:
             [n], or [n, L] of several labels, float32 on the CPU of every rank: logits of binary labels.
         """
-        log, name = (self._log, split or "test") if isinstance(split, str | None) else (split, "test")
+        log, name = log or self._log, split or "test"
         self._check_alike(log)
         if name not in log.splits:
             raise RecipeError(f"there is no split {name!r}: choose from {', '.join(log.splits)}")

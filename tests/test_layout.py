@@ -21,7 +21,7 @@ MAY_IMPORT = {
 }
 """comm <- partition, caching <- training <- gnn, recsys <- launch; gnn and recsys never import each other."""
 
-LIGHT_LIBRARIES = {"numpy", "torch"}
+LIGHT_LIBRARIES = {"numpy", "pydantic", "pydantic_core", "torch"}
 """Libraries that a module may import when it is imported."""
 
 KERNEL_LIBRARIES = {"llvmlite", "numba"}
@@ -181,6 +181,17 @@ def test_heavy_libraries_are_imported_where_they_are_used():
 def test_adapters_are_imported_inside_functions():
     adapters = {f"windrow.{file.removesuffix('.py').replace('/', '.')}" for file in ADAPTERS.values()}
     assert not [str(path) for path in modules() if imported_at_once(path) & adapters]
+
+
+def test_options_are_checked():
+    found = [(path, node) for path in modules() for node in parse(path).body if isinstance(node, ast.ClassDef)]
+    options = [(path, node) for path, node in found if node.name.endswith(("Options", "Overrides", "Recipe"))]
+    assert options
+    assert not [
+        f"{path}: {node.name} is no @checked_dataclass: its settings are not checked"
+        for path, node in options
+        if [ast.unparse(decorator) for decorator in node.decorator_list] != ["checked_dataclass"]
+    ]
 
 
 def test_modules_say_what_is_public_and_document_it():

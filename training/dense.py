@@ -48,10 +48,9 @@ def autocast(*tensors: Tensor) -> tuple[Tensor, ...]:
 
 
 def _uses_onednn(x: Tensor) -> bool:
-    """Whether products with these rows go through oneDNN: float32 in CPU memory, and at least one of them."""
-    return (
-        x.dtype == torch.float32 and x.device.type == "cpu" and x.numel() > 0 and torch.backends.mkldnn.is_available()
-    )
+    """Whether products go through oneDNN: at least one row, float32 in CPU memory, and no exported program."""
+    is_plain = x.dtype == torch.float32 and x.device.type == "cpu" and not torch.compiler.is_exporting()
+    return is_plain and x.numel() > 0 and torch.backends.mkldnn.is_available()
 
 
 def multiply(x: Tensor, weight: Tensor, bias: Tensor | None = None) -> Tensor:

@@ -6,8 +6,6 @@ import subprocess
 from importlib.metadata import PackageNotFoundError, version
 from pathlib import Path
 
-import torch
-
 __all__ = ["PACKAGES", "describe", "git_commit", "hardware", "hardware_line", "package_versions", "usable_cores"]
 
 PACKAGES = (
@@ -45,6 +43,8 @@ def package_versions() -> dict[str, str]:
 
 def hardware() -> dict[str, str | int | list[str]]:
     """The machine: processor model, cores that this process may use, memory in bytes, names of the GPUs."""
+    import torch
+
     return {
         "host": platform.node(),
         "system": platform.platform(),

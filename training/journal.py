@@ -17,6 +17,7 @@ lacks has its default: no row was found in a cache.
 import contextlib
 import json
 import math
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
@@ -28,7 +29,7 @@ from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
 from windrow.training.epoch_cost import RankCost
 from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
-from windrow.training.terminal import byte_size, count
+from windrow.training.terminal import byte_size, count, terminal_columns
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -329,7 +330,7 @@ class Journal:
             self.folder = open_run_folder(folder)
         else:
             self.folder = create_run_folder(folder or next_run_folder(name), settings)
-        self._table = EpochTable(figures=shown_figures)
+        self._table = EpochTable(figures=shown_figures, width=terminal_columns(sys.stdout) or TABLE_COLUMNS)
         try:
             if resumed:
                 self.folder.record_environment()
@@ -391,6 +392,9 @@ class Journal:
 
 ABSENT = "-"
 
+TABLE_COLUMNS = 100
+"""Width of the table where it is not printed on a terminal."""
+
 SHORT_NAMES = {"normalised_entropy": "NE"}
 """Of metrics whose names are too long for a column."""
 LARGEST_WITH_DECIMALS = 100
@@ -399,20 +403,35 @@ LARGEST_WITH_DECIMALS = 100
 class EpochTable:
     """Formats records as rows of one table.
 
-    The columns are fixed by the first record: epoch, loss, validation and test metric, chosen figures (with their
-    headers), seconds in all and per stage, rows and bytes fetched. The header comes again after so many rows.
+    The columns are fixed by the first record: epoch, loss, validation and test metric (where there is one), chosen
+    figures (with their headers), seconds in all and per stage, rows and bytes fetched. Where that is too wide, the
+    shortest stages are summed up in a column "other", and then what comes last is left out: metrics.jsonl has it all.
+
+    Args:
+        figures: chosen figures, with their headers.
+        width: what is printed must fit into.
+        repeat_header_every: rows after which the header comes again.
     """
 
-    def __init__(self, *, figures: Mapping[str, str] | None = None, repeat_header_every: int = 20) -> None:
+    def __init__(
+        self, *, figures: Mapping[str, str] | None = None, width: int = TABLE_COLUMNS, repeat_header_every: int = 20
+    ) -> None:
         self._figures = dict(figures or {})
+        self._width = width
         self._repeat_header_every = repeat_header_every
         self._rows = 0
         self._stages: tuple[str, ...] = ()
+        self._left_out: set[str] = set()
 
     def lines(self, record: EpochRecord) -> list[str]:
         """The lines to print for one epoch: the row, after a header where one is due."""
         if self._rows == 0:
             self._stages = tuple(record.stage_seconds)
+            shortest_first = sorted(self._stages, key=record.stage_seconds.__getitem__)
+            for name in (*shortest_first, "fetched", "rows", *reversed(self._figures.values())):
+                if sum(max(len(head), least) + 2 for head, least, _ in self._columns(record)) - 2 <= self._width:
+                    break
+                self._left_out.add(name)
         columns = self._columns(record)
         shown = [[cell for _, _, cell in columns]]
         if self._rows % self._repeat_header_every == 0:
@@ -427,17 +446,22 @@ class EpochTable:
     def _columns(self, record: EpochRecord) -> list[tuple[str, int, str]]:
         """Header, least width and cell of each."""
         metric = SHORT_NAMES.get(record.metric, record.metric)
-        return [
+        splits = (("valid", record.validation), ("test", record.test)) if metric else ()
+        stages = {stage: record.stage_seconds.get(stage, 0.0) for stage in self._stages}
+        short = [stages.pop(stage) for stage in self._stages if stage in self._left_out]
+        if short:
+            stages["other"] = sum(short)
+        columns = [
             ("epoch", 5, str(record.epoch)),
             ("loss", 7, f"{record.loss:.5f}"),
-            (f"val {metric}", 7, _metric(record.validation)),
-            (f"test {metric}", 7, _metric(record.test)),
+            *[(f"{split} {metric}", 7, _metric(value)) for split, value in splits],
             *[(header, 8, _metric(record.figures.get(name))) for name, header in self._figures.items()],
             ("total s", 7, f"{record.seconds:.2f}"),
-            *[(stage, 5, f"{record.stage_seconds.get(stage, 0.0):.2f}") for stage in self._stages],
+            *[(stage, 5, f"{taken:.2f}") for stage, taken in stages.items()],
             ("rows", 6, count(record.rows_fetched)),
             ("fetched", 9, byte_size(record.bytes_fetched)),
         ]
+        return [column for column in columns if column[0] not in self._left_out]
 
 
 def _metric(value: float | None) -> str:

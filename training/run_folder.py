@@ -10,6 +10,7 @@
         checkpoints/         (windrow.training.checkpoint)
         trace.json           a timeline of the first epochs, where --trace asked for it (windrow.training.timeline)
         predictions.parquet  what windrow predict wrote, where it was asked (windrow.launch.prediction)
+        hidden.npy           the same with --hidden
         summary.json         the figures at the end
         plot.png             the curves
 
@@ -43,6 +44,7 @@ class RunFolder:
         self.checkpoint_folder = path / "checkpoints"
         self.trace_file = path / "trace.json"
         self.predictions_file = path / "predictions.parquet"
+        self.hidden_file = path / "hidden.npy"
         self.summary_file = path / "summary.json"
         self.plot_file = path / "plot.png"
 

@@ -6,9 +6,10 @@ metric came for a while.
 
 import math
 from dataclasses import dataclass, field
-from typing import Any, Literal, get_args
+from typing import Any, Literal
 
 from windrow.comm.errors import RecipeError, StoreError
+from windrow.comm.options import NonNegativeInt, Share, checked_dataclass
 
 __all__ = ["EarlyStopping", "ScheduleKind", "ScheduleOptions", "learning_rate_factor"]
 
@@ -16,7 +17,7 @@ ScheduleKind = Literal["constant", "linear", "cosine"]
 """What follows the warm-up: stay, fall along a line, or fall along half a cosine wave."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class ScheduleOptions:
     """How the learning rate changes from step to step.
 
@@ -30,20 +31,10 @@ class ScheduleOptions:
 
     kind: ScheduleKind = "constant"
     """What follows the warm-up; "cosine" is that of Loshchilov and Hutter, SGDR (ICLR 2017), no restarts."""
-    warmup_steps: int = 0
+    warmup_steps: NonNegativeInt = 0
     """Optimiser steps during which the rate rises along a line to its peak."""
-    final_fraction: float = 0.0
+    final_fraction: Share = 0.0
     """Learning rate at the end of the run, as a share of its peak, 0 to 1; "constant" has no use for it."""
-
-    def __post_init__(self) -> None:
-        """Refuse what cannot be used: RecipeError with the field, its value and the cure."""
-        kinds = get_args(ScheduleKind)
-        if self.kind not in kinds:
-            raise RecipeError(f"schedule.kind = {self.kind!r}: must be one of {', '.join(kinds)}")
-        if self.warmup_steps < 0:
-            raise RecipeError(f"schedule.warmup_steps = {self.warmup_steps}: must not be negative")
-        if not 0 <= self.final_fraction <= 1:
-            raise RecipeError(f"schedule.final_fraction = {self.final_fraction}: must be between 0 and 1")
 
 
 def learning_rate_factor(options: ScheduleOptions, step: int, total_steps: int) -> float:

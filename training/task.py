@@ -11,6 +11,7 @@ from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.meter import Stopwatch, Traffic
+from windrow.comm.options import NonNegativeFloat, PositiveFloat, PositiveInt, checked_dataclass
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
 from windrow.training.schedule import ScheduleOptions
@@ -30,44 +31,29 @@ Metrics: TypeAlias = Mapping[str, Metric]
 Minibatch = TypeVar("Minibatch")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TrainingOptions:
     """How the weights are learnt."""
 
-    epochs: int = 10
+    epochs: PositiveInt = 10
     """Passes over the training samples."""
-    batch_size: int = 1024
+    batch_size: PositiveInt = 1024
     """Samples (seeds) per step, over all ranks."""
     optimizer: Literal["adam", "adagrad", "sgd"] = "adam"
     """Of the dense part; embedding tables have their own, in [tables]."""
-    learning_rate: float = 0.001
+    learning_rate: PositiveFloat = 0.001
     """Peak learning rate of the dense part."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """Of the dense part: decoupled (AdamW) for adam, added to the gradient otherwise."""
     schedule: ScheduleOptions = field(default_factory=ScheduleOptions)
     """How the learning rates, those of tables too, change from step to step."""
-    clip_norm: float = 0.0
+    clip_norm: NonNegativeFloat = 0.0
     """Largest norm of the gradients of the dense part, all together; larger ones are scaled down. 0: no limit."""
-    accumulate: int = 1
+    accumulate: PositiveInt = 1
     """Steps whose gradients are added up before the dense part learns from them. The loss is the mean over all their
     samples. Tables with a fused optimizer learn at every step, each from its share of that mean, as in TorchRec."""
     autocast: Literal["none", "bf16"] = "none"
     """bf16: forward pass and loss run under torch.autocast; weights and their gradients stay fp32."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        for name in ("epochs", "batch_size", "accumulate"):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"training.{name} = {getattr(self, name)}: must be at least 1")
-        if self.learning_rate <= 0:
-            raise RecipeError(f"training.learning_rate = {self.learning_rate}: must be above 0")
-        for name in ("weight_decay", "clip_norm"):
-            if getattr(self, name) < 0:
-                raise RecipeError(f"training.{name} = {getattr(self, name)}: must not be negative")
 
 
 @dataclass(frozen=True, kw_only=True, slots=True, eq=False)

@@ -1,12 +1,18 @@
 """Text for people: progress bars, tables with aligned columns, and numbers with units.
 
-Progress is a bar on a terminal and a line now and then elsewhere, and only on rank 0.
+Progress is a bar on a terminal and a line now and then elsewhere, and only on rank 0. What a rank prints goes through
+a pipe to its launcher, so that under mpirun the launcher's terminal counts.
 """
 
+import contextlib
+import os
 import sys
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from typing import Any, Self, TextIO
+
+from windrow.comm.launcher import launched_size, launchers_output
 
 __all__ = [
     "BarProgress",
@@ -19,10 +25,42 @@ __all__ = [
     "make_progress",
     "progress_line",
     "table",
+    "terminal_columns",
 ]
 
 INTERVAL_S = 10.0
 """Seconds between two lines where the output is no terminal."""
+
+COMPILING = "about 10 s"
+"""On two cores of 2024; a command needs some 20 of the kernels."""
+
+USUAL_COLUMNS = 80
+"""Of a terminal that does not say."""
+
+
+def terminal_columns(stream: TextIO) -> int | None:
+    """How wide the terminal is that a stream ends up on, standard output of a rank too; None where that is none.
+
+    WINDROW_PROGRESS=on counts every stream as a terminal, for launchers on another machine; =off none.
+    """
+    wanted = os.environ.get("WINDROW_PROGRESS")
+    if wanted == "off":
+        return None
+    if stream.isatty():
+        return _columns(stream)
+    output = launchers_output() if launched_size() > 1 and stream is sys.__stdout__ else None
+    with contextlib.suppress(OSError):
+        if output is not None and output.is_char_device():
+            with output.open() as launchers:
+                if launchers.isatty():
+                    return _columns(launchers)
+    return USUAL_COLUMNS if wanted == "on" else None
+
+
+def _columns(terminal: TextIO) -> int:
+    with contextlib.suppress(OSError):
+        return os.get_terminal_size(terminal.fileno()).columns or USUAL_COLUMNS
+    return USUAL_COLUMNS
 
 
 class Progress:
@@ -47,12 +85,45 @@ class Progress:
         self.finish()
 
 
-def make_progress(*, rank: int, stream: TextIO | None = None) -> Progress:
-    """The right display for this process: only rank 0 shows anything; on standard output by default."""
-    target = sys.stdout if stream is None else stream
+@contextlib.contextmanager
+def make_progress(*, rank: int, stream: TextIO | None = None) -> Iterator[Progress]:
+    """The right display for this process: only rank 0 shows anything; on standard output by default.
+
+    While it is open it also says so, once, when kernels are compiled.
+    """
     if rank != 0:
-        return Progress()
-    return BarProgress(target) if target.isatty() else LineProgress(target)
+        yield Progress()
+        return
+    target = sys.stdout if stream is None else stream
+    with (
+        BarProgress(target) if terminal_columns(target) else LineProgress(target) as progress,
+        _telling_of_compilation(progress.write),
+    ):
+        yield progress
+
+
+@contextlib.contextmanager
+def _telling_of_compilation(say: Callable[[str], None]) -> Iterator[None]:
+    from numba.core import event
+
+    class Notice(event.Listener):
+        def __init__(self) -> None:
+            self.said = False
+
+        def on_start(self, event: Any) -> None:
+            kernel = event.data["dispatcher"]
+            if self.said or not kernel.py_func.__module__.startswith("windrow."):
+                return
+            self.said = True
+            folder = Path(kernel.stats.cache_path)
+            kept = folder.parent.parent if folder.name == "__pycache__" else folder.parent
+            say(f"compiling kernels for this machine: {COMPILING}, once; kept in {kept}")
+
+        def on_end(self, event: Any) -> None:
+            """Nothing is to be said then."""
+
+    with event.install_listener("numba:compile", Notice()):
+        yield
 
 
 class LineProgress(Progress):
@@ -99,7 +170,7 @@ class BarProgress(Progress):
         from tqdm import tqdm
 
         self.finish()
-        self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, dynamic_ncols=True)
+        self._bar = tqdm(total=total, desc=what, file=self._stream, leave=False, ncols=terminal_columns(self._stream))
 
     def advance(self, units: int = 1, note: str = "") -> None:
         """Lengthen the bar."""

@@ -12,7 +12,6 @@ is that of model, optimiser and tables, and its position (epoch, step). For mode
 
 import contextlib
 import dataclasses
-import difflib
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
@@ -24,6 +23,7 @@ from torch import Tensor, nn
 from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.gradients import GradientReducer
 from windrow.comm.meter import Meter, Stopwatch
+from windrow.comm.options import NonNegativeInt, PathOption, PositiveInt, checked_dataclass
 from windrow.comm.random import Stream, stream_key
 from windrow.comm.wire import WireOptions
 from windrow.comm.world import World
@@ -61,34 +61,23 @@ __all__ = ["FitOptions", "Trainer"]
 BATCH_NORMS = (nn.BatchNorm1d, nn.BatchNorm2d, nn.BatchNorm3d, nn.SyncBatchNorm)
 
 
-@dataclasses.dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class FitOptions:
     """When to measure, stop and save."""
 
-    evaluate_every: int = 1
+    evaluate_every: PositiveInt = 1
     """Epochs between two evaluations; the last epoch is always evaluated."""
-    patience: int = 0
+    patience: NonNegativeInt = 0
     """Stop when validation has not improved for this many epochs; 0: never."""
-    checkpoint_every_epochs: int = 1
+    checkpoint_every_epochs: PositiveInt = 1
     """Epochs between two checkpoints; the last epoch always has one, and so has the best."""
-    checkpoint_every_steps: int = 0
+    checkpoint_every_steps: NonNegativeInt = 0
     """Steps between two checkpoints inside an epoch, for epochs of hours; 0: only at the ends of epochs."""
-    keep_checkpoints: int = 2
+    keep_checkpoints: PositiveInt = 2
     """How many of the latest checkpoints are kept; the best one is kept besides."""
-    init_from: Path | str | None = None
+    init_from: PathOption | None = None
     """Folder of another run, whose best weights a new run starts from (the last ones, where it was never measured).
     Tables start with its rows and their optimiser state; rows and tables that it lacks, with first values."""
-
-    def __post_init__(self) -> None:
-        """Check the ranges.
-
-        Raises:
-            RecipeError: names the field, its value and what is allowed.
-        """
-        least = {"evaluate_every": 1, "patience": 0, "checkpoint_every_epochs": 1, "checkpoint_every_steps": 0}
-        for name, value in {**least, "keep_checkpoints": 1}.items():
-            if getattr(self, name) < value:
-                raise RecipeError(f"{name} = {getattr(self, name)}: must be at least {value}")
 
 
 class Trainer:
@@ -146,7 +135,7 @@ class Trainer:
         self.world = world
         self.model = model
         self.task = task
-        self.options = _changed(options or task.default_options, changes)
+        self.options = dataclasses.replace(options or task.default_options, **changes)
         self.seed = seed
         self.stopwatch = Stopwatch()
         self.should_stop = False
@@ -339,9 +328,9 @@ class Trainer:
         """
         return self.task.evaluate(splits or ("validation", "test"))
 
-    def predict(self, split: str | None = None) -> Tensor:
-        """Compute outputs: see `Task.predict`. Collective."""
-        return self.task.predict(split)
+    def predict(self, split: str | None = None, **options: Any) -> Tensor:
+        """Compute outputs: see `predict` of the task, which says what other options there are. Collective."""
+        return self.task.predict(split, **options)
 
     def fit(
         self,
@@ -376,7 +365,11 @@ class Trainer:
             DataError: the loss became NaN or infinite.
         """
         described = dict(settings) if settings is not None else self._described()
-        run = _Run(self, _changed(fit or FitOptions(), changes), dict(decisive) if decisive is not None else described)
+        run = _Run(
+            self,
+            dataclasses.replace(fit or FitOptions(), **changes),
+            dict(decisive) if decisive is not None else described,
+        )
         folder = None if run_folder is None else Path(run_folder)
         if resume and folder is None:
             raise RecipeError("resume needs the folder of the run: give run_folder")
@@ -666,16 +659,6 @@ def _named_figures(values: Mapping[str, Mapping[str, float]], metric: str) -> di
 
 def _shapes(state: Mapping[str, Tensor]) -> dict[str, tuple[int, ...]]:
     return {name: tuple(value.shape) for name, value in state.items()}
-
-
-def _changed(options: Any, changes: Mapping[str, Any]) -> Any:
-    """Options with some fields changed: RecipeError for a name that is none of theirs."""
-    known = [field.name for field in dataclasses.fields(options)]
-    for name in changes:
-        if name not in known:
-            nearest = difflib.get_close_matches(name, known, n=1, cutoff=0.0)[0]
-            raise RecipeError(f"there is no option {name!r}; did you mean {nearest!r}? There are {', '.join(known)}")
-    return dataclasses.replace(options, **changes)
 
 
 def _wire_options(wire: WireOptions | str | None, *, tables: bool) -> WireOptions:

@@ -8,10 +8,10 @@
     bert,carl           anna,0.7,0.2,0,test
 
 The vertex file holds features, label and split of each vertex. Vertices may be known by names, which are numbered.
-Further columns of the edge list, weights among them, are passed over: no model here uses edge weights.
+Columns of the edge list may hold weights and features of edges; those that no option names are passed over.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Literal
@@ -179,7 +179,7 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
     """
     columns = options.edge_list
     table = _read_vertex_table(columns) if columns.vertex_file else None
-    sources, destinations, names = _read_edges(Path(options.path), columns, table)
+    sources, destinations, names, edge_rows = _read_edges(Path(options.path), columns, table)
     graph = assemble_graph(
         sources,
         destinations,
@@ -187,6 +187,8 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
         features=None if table is None else table.features,
         labels=None if table is None else table.labels,
         split=None if table is None else table.split,
+        edge_weight=edge_rows[:, 0] if columns.weight_column else None,
+        edge_attr=edge_rows[:, bool(columns.weight_column) :] if columns.edge_feature_columns else None,
         describe_edge=lambda edge: f"{options.path}, row {edge + 1}",
         **options.assembly,
     )
@@ -195,28 +197,41 @@ def read_edge_list_and_names(options: GraphOptions) -> tuple[Graph, npt.NDArray[
 
 def _read_edges(
     path: Path, options: EdgeListOptions, table: _VertexTable | None
-) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic]]:
-    """Return (sources, destinations, names), the first two as vertex numbers."""
+) -> tuple[npt.NDArray[np.int64], npt.NDArray[np.int64], npt.NDArray[np.generic], npt.NDArray[np.float32]]:
+    """Return (sources, destinations, names, edge rows).
+
+    The first two are vertex numbers, the last is float32 [E, columns]: the weight, where there is one, then features.
+    """
     style = TableStyle(delimiter=options.delimiter, has_header=options.has_header, skip_rows=options.skip_rows)
     source, destination = _edge_columns(path, style, options)
     kind: ColumnType = "string" if options.ids == "names" else "int64"
-    batches = list(iterate_batches(path, {source: kind, destination: kind}, style))
+    types: dict[str, ColumnType] = {source: kind, destination: kind}
+    numbers = [name for name in (options.weight_column, *options.edge_feature_columns) if name]
+    types |= dict.fromkeys(numbers, "float32")
+    batches = list(iterate_batches(path, types, style))
+    edge_rows = _edge_rows(batches, numbers)
     ends = [[batch[name] for batch in batches] for name in (source, destination)]
     if table is not None and table.names is not None:
         found = [
             _look_up(table.names, end, f"{path}, column {name!r}")
             for name, end in zip((source, destination), ends, strict=True)
         ]
-        return found[0], found[1], table.names.to_numpy(zero_copy_only=False)
+        return found[0], found[1], table.names.to_numpy(zero_copy_only=False), edge_rows
     if options.ids != "rows":
         names, sources, destinations = _number_names(ends[0], ends[1], options.order)
-        return sources, destinations, names.to_numpy(zero_copy_only=False)
+        return sources, destinations, names.to_numpy(zero_copy_only=False), edge_rows
     sources, destinations = (
         np.concatenate([np.empty(0, dtype=np.int64), *(batch.to_numpy() for batch in end)]) for end in ends
     )
     largest = max(sources.max(initial=-1), destinations.max(initial=-1))
     num_vertices = int(largest) + 1 if table is None else table.num_vertices
-    return sources, destinations, np.arange(num_vertices)
+    return sources, destinations, np.arange(num_vertices), edge_rows
+
+
+def _edge_rows(batches: Sequence[Mapping[str, Any]], names: Sequence[str]) -> npt.NDArray[np.float32]:
+    """[E, names]."""
+    rows = [np.stack([batch[name].to_numpy() for name in names], 1) for batch in batches if names]
+    return np.concatenate([np.empty((0, len(names)), np.float32), *rows])
 
 
 def _edge_columns(path: Path, style: TableStyle, options: EdgeListOptions) -> tuple[str, str]:

@@ -12,13 +12,13 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.vertex_data import SplitOptions, TaskOption, VertexSplit, split_from_masks
 
-__all__ = ["MASKS", "graph_from_dgl", "graph_from_pyg", "read_dgl", "to_dgl"]
+__all__ = ["MASKS", "from_dgl", "from_pyg", "read_dgl", "to_dgl"]
 
 MASKS = ("train_mask", "val_mask", "test_mask")
 """Names of the splits among the vertex data of DGL's and PyG's graphs."""
 
 
-def graph_from_dgl(
+def from_dgl(
     graph: Any,
     *,
     symmetrise: bool = False,
@@ -32,7 +32,7 @@ def graph_from_dgl(
 
     Args:
         graph: a homogeneous ``dgl.DGLGraph`` on any device, with what it has of feat, label, train_mask, val_mask and
-            test_mask in its ``ndata``.
+            test_mask in its ``ndata``, of weight [E] and feat [E, D] in its ``edata``.
         symmetrise: see `windrow.gnn.build.csc_from_edges`.
         self_loops: see `windrow.gnn.build.csc_from_edges`.
         deduplicate: see `windrow.gnn.build.csc_from_edges`.
@@ -53,6 +53,7 @@ def graph_from_dgl(
         )
     sources, destinations = graph.edges()
     data = {name: tensor.cpu() for name, tensor in graph.ndata.items()}
+    edge_data = {name: tensor.cpu() for name, tensor in graph.edata.items()}
     return assemble_graph(
         sources.cpu(),
         destinations.cpu(),
@@ -60,6 +61,8 @@ def graph_from_dgl(
         features=data.get("feat"),
         labels=data.get("label"),
         split=_split_of(data),
+        edge_weight=edge_data.get("weight"),
+        edge_attr=edge_data.get("feat"),
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,
@@ -79,7 +82,7 @@ def read_dgl(options: GraphOptions) -> Graph:
         raise DataError(f"{options.path}: DGL cannot read it ({error}); write it with dgl.save_graphs.") from error
     if len(graphs) != 1:
         raise DataError(f"{options.path}: holds {len(graphs)} graphs; save the one to be read by itself.")
-    return graph_from_dgl(
+    return from_dgl(
         graphs[0],
         symmetrise=options.symmetrise,
         self_loops=options.self_loops,
@@ -91,12 +94,15 @@ def read_dgl(options: GraphOptions) -> Graph:
 
 
 def to_dgl(graph: Graph) -> Any:
-    """Hand a graph to DGL: a ``dgl.DGLGraph`` with what there is of feat, label, train_mask, val_mask, test_mask."""
+    """Hand a graph to DGL: a ``dgl.DGLGraph`` with what there is of the names in `from_dgl`."""
     import dgl
 
     eids = torch.empty(0, dtype=graph.indices.dtype)
     topology = (graph.indptr.to(graph.indices.dtype), graph.indices, eids)
     converted = dgl.graph(("csc", topology), num_nodes=graph.num_vertices)
+    for name, rows in (("weight", graph.edge_weight), ("feat", graph.edge_attr)):
+        if rows is not None:
+            converted.edata[name] = rows
     if graph.features is not None:
         converted.ndata["feat"] = graph.features
     if graph.labels is not None:
@@ -108,7 +114,7 @@ def to_dgl(graph: Graph) -> Any:
     return converted
 
 
-def graph_from_pyg(
+def from_pyg(
     data: Any,
     *,
     split: int = 0,
@@ -126,7 +132,7 @@ def graph_from_pyg(
 
     Args:
         data: has ``edge_index`` [2, E] and optionally ``num_nodes``, ``x``, ``y``, ``train_mask``,
-            ``val_mask``, ``test_mask`` (masks [N] or [N, splits]).
+            ``val_mask``, ``test_mask`` (masks [N] or [N, splits]), ``edge_weight`` [E], ``edge_attr`` [E, D] or [E].
         split: which column of masks [N, splits].
         symmetrise: see `windrow.gnn.build.csc_from_edges`; PyG's own data sets are symmetric already.
         self_loops: see `windrow.gnn.build.csc_from_edges`.
@@ -155,6 +161,8 @@ def graph_from_pyg(
         features=_tensor(data, "x"),
         labels=_tensor(data, "y"),
         split=_split_of(_masks(data, split)),
+        edge_weight=_tensor(data, "edge_weight"),
+        edge_attr=_tensor(data, "edge_attr"),
         symmetrise=symmetrise,
         self_loops=self_loops,
         deduplicate=deduplicate,

@@ -1,14 +1,19 @@
 """Graphs in NumPy's npz files, in the layouts that data sets are published in.
 
-Arrays, by either name; only ``edges`` is required::
+Arrays, by any of the names; only the edges are required::
 
     edges                                   [E, 2] source, destination
     node_features | x | x_indptr x_indices x_data x_shape (sparse, CSR)
     node_labels   | y                       [N] classes (-1 unknown) or [N, C] of 0 and 1
-    train_masks val_masks test_masks        boolean [splits, N] or [N]
-    train val test                          vertex ids
+    edge_weight                             [E]
+    edge_attr     | edge_features           [E, D], or [E] for one feature
+    train_mask | train_masks                boolean [N] or [splits, N]
+    train | train_idx | train_ids           vertex ids
+    val... | valid... | validation..., test...   likewise
 """
 
+import difflib
+import warnings
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -29,6 +34,16 @@ __all__ = ["read_npz"]
 
 Arrays = Mapping[str, npt.NDArray[Any]]
 
+SPLITS = {"train": ("train",), "validation": ("val", "valid", "validation"), "test": ("test",)}
+SPLIT_ENDINGS = ("", "_mask", "_masks", "_idx", "_ids")
+KNOWN = (
+    *("edges", "node_features", "x", "x_indptr", "x_indices", "x_data", "x_shape", "node_labels", "y"),
+    *("edge_weight", "edge_attr", "edge_features"),
+    *(name + ending for names in SPLITS.values() for name in names for ending in SPLIT_ENDINGS),
+)
+LIKE_KNOWN = 0.6
+"""From this similarity on, by difflib's measure, a name is taken for a known one written wrongly."""
+
 
 def read_npz(options: GraphOptions) -> Graph:
     """Read a graph from an npz file; see the module for the arrays, and `windrow.gnn.readers.read_graph` for errors.
@@ -37,6 +52,7 @@ def read_npz(options: GraphOptions) -> Graph:
     vertices as its largest id asks for.
     """
     arrays = load_arrays(Path(options.path))
+    _check_names(options.path, arrays)
     edges = _edges(options, arrays)
     features = _features(options.path, arrays)
     labels = _first_of(arrays, "node_labels", "y")
@@ -48,6 +64,8 @@ def read_npz(options: GraphOptions) -> Graph:
         features=features,
         labels=labels,
         split=_split(options, arrays, num_vertices),
+        edge_weight=arrays.get("edge_weight"),
+        edge_attr=_first_of(arrays, "edge_attr", "edge_features"),
         describe_edge=lambda edge: f"{options.path}, row {edge} of edges",
         **options.assembly,
     )
@@ -100,26 +118,45 @@ def _num_vertices(
     return int(edges.max(initial=-1)) + 1
 
 
+def _check_names(path: str, arrays: Arrays) -> None:
+    """Refuse names that look like known ones; say which others are passed over."""
+    unknown = [name for name in arrays if name not in KNOWN]
+    for name in unknown:
+        nearest = difflib.get_close_matches(name.lower(), KNOWN, n=1, cutoff=LIKE_KNOWN)
+        if nearest:
+            raise DataError(
+                f"{path}: array {name!r} has no meaning here; did you mean {nearest[0]!r}? Rename it, or leave it out."
+            )
+    if unknown:
+        warnings.warn(f"{path}: arrays {unknown} have no meaning here and are passed over", stacklevel=2)
+
+
 def _split(options: GraphOptions, arrays: Arrays, num_vertices: int) -> VertexSplit | None:
-    for names in (("train_masks", "val_masks", "test_masks"), ("train", "val", "test")):
-        present = [name for name in names if name in arrays]
-        if not present:
-            continue
-        if len(present) < 3:
-            raise DataError(f"{options.path}: of the splits {names} only {present} are there; save all three.")
-        if "train" in present:
-            _refuse_other_split(options, 1)
-            return VertexSplit(*(torch.from_numpy(arrays[name].astype(np.int64)) for name in names))
-        masks = [np.atleast_2d(arrays[name]) for name in names]
-        for name, mask in zip(names, masks, strict=True):
-            if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):
-                raise DataError(
-                    f"{options.path}: {name} has shape {arrays[name].shape}; with {num_vertices} vertices "
-                    f"it must be [splits, {num_vertices}], and the same for all three."
-                )
-        _refuse_other_split(options, len(masks[0]))
-        return split_from_masks(*(torch.from_numpy(mask[options.split]) for mask in masks))
-    return None
+    found: dict[str, str] = {}
+    for split, spellings in SPLITS.items():
+        names = [name + ending for name in spellings for ending in SPLIT_ENDINGS if name + ending in arrays]
+        if len(names) > 1:
+            raise DataError(f"{options.path}: {names} are all the {split} split; leave one of them.")
+        if names:
+            found[split] = names[0]
+    if not found:
+        return None
+    if len(found) < len(SPLITS):
+        raise DataError(f"{options.path}: of the splits only {list(found.values())} are there; save all three.")
+    splits = [arrays[name] for name in found.values()]
+    are_masks = [name.endswith(("_mask", "_masks")) or arrays[name].dtype == bool for name in found.values()]
+    if not any(are_masks):
+        _refuse_other_split(options, 1)
+        return VertexSplit(*(torch.from_numpy(ids.astype(np.int64)) for ids in splits))
+    masks = [np.atleast_2d(mask) for mask in splits]
+    for name, mask in zip(found.values(), masks, strict=True):
+        if mask.ndim != 2 or mask.shape[1] != num_vertices or len(mask) != len(masks[0]):
+            raise DataError(
+                f"{options.path}: {name} has shape {arrays[name].shape}; with {num_vertices} vertices "
+                f"it must be [splits, {num_vertices}], and the same for all three."
+            )
+    _refuse_other_split(options, len(masks[0]))
+    return split_from_masks(*(torch.from_numpy(mask[options.split]) for mask in masks))
 
 
 def _refuse_other_split(options: GraphOptions, num_splits: int) -> None:

@@ -6,6 +6,7 @@
     num_nodes_list, raw/num-node-list.csv.gz  N                       or                        node_feat
     raw/node-feat.csv.gz      one row per vertex            raw/node-label.npz  node_label
     raw/node-label.csv.gz     one row per vertex
+    raw/edge-feat.csv.gz      one row per edge              edge_feat in data.npz
     split/<name>/train.csv.gz, valid.csv.gz, test.csv.gz    vertex ids
 
 The ogb package is not needed (Hu et al., Open Graph Benchmark, NeurIPS 2020).
@@ -37,20 +38,22 @@ def read_ogb_folder(options: GraphOptions) -> Graph:
     folder = Path(options.path)
     raw = folder / "raw"
     binary = (raw / "data.npz").exists()
-    num_vertices, edges, features, labels = _read_binary(raw) if binary else _read_csv(raw)
+    num_vertices, edges, features, labels, edge_attr = _read_binary(raw) if binary else _read_csv(raw)
     return assemble_graph(
         edges[:, 0],
         edges[:, 1],
         num_vertices,
         features=features,
         labels=labels,
+        edge_attr=edge_attr,
         split=_read_split(folder / "split", options.split_name),
         describe_edge=lambda edge: f"{raw / ('data.npz' if binary else 'edge.csv.gz')}, edge {edge + 1}",
         **options.assembly,
     )
 
 
-Raw = tuple[int, npt.NDArray[np.int64], npt.NDArray[Any] | None, npt.NDArray[Any] | None]
+Raw = tuple[int, npt.NDArray[np.int64], npt.NDArray[Any] | None, npt.NDArray[Any] | None, npt.NDArray[Any] | None]
+"""Vertices, edges [E, 2], features and labels of vertices, features of edges."""
 
 
 def _read_csv(raw: Path) -> Raw:
@@ -58,12 +61,13 @@ def _read_csv(raw: Path) -> Raw:
     if edges.shape[1] != 2:
         raise DataError(f"{raw / 'edge.csv.gz'}: {edges.shape[1]} columns; an edge is source,destination.")
     counts = read_matrix(_existing(raw / "num-node-list.csv.gz"), "int64")
-    features, labels = raw / "node-feat.csv.gz", raw / "node-label.csv.gz"
+    features, labels, edge_attr = (raw / f"{name}.csv.gz" for name in ("node-feat", "node-label", "edge-feat"))
     return (
         _only_graph(raw / "num-node-list.csv.gz", counts.reshape(-1)),
         edges,
         read_matrix(features, "float32") if features.exists() else None,
         read_matrix(labels, "float64") if labels.exists() else None,
+        read_matrix(edge_attr, "float32") if edge_attr.exists() else None,
     )
 
 
@@ -80,7 +84,7 @@ def _read_binary(raw: Path) -> Raw:
     if label_path.exists() and "node_label" not in labels:
         raise DataError(f"{label_path}: there is no array 'node_label' among {sorted(labels)}; fetch it again.")
     num_vertices = _only_graph(path, arrays["num_nodes_list"].astype(np.int64))
-    return num_vertices, edges.T, arrays.get("node_feat"), labels.get("node_label")
+    return num_vertices, edges.T, arrays.get("node_feat"), labels.get("node_label"), arrays.get("edge_feat")
 
 
 def _only_graph(path: Path, counts: npt.NDArray[np.int64]) -> int:

@@ -1,11 +1,14 @@
 """Options of the graph readers."""
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field, replace
+from dataclasses import field, replace
 from pathlib import Path
-from typing import Any, Literal
+from typing import Annotated, Any, Literal
+
+from pydantic import Field
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import NonNegativeInt, checked_dataclass
 from windrow.gnn.build import SelfLoops
 from windrow.gnn.vertex_data import SplitOptions, Standardise, TaskOption
 
@@ -15,7 +18,7 @@ GraphFormat = Literal["auto", "npz", "edge-list", "metis", "ogb", "dgl"]
 """How a graph is stored on disk; "auto" goes by the file's ending."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class EdgeListOptions:
     """Columns of an edge list and of the vertex file beside it (CSV or Parquet)."""
 
@@ -23,6 +26,10 @@ class EdgeListOptions:
     """Column of the edges' sources; empty for the first column."""
     destination_column: str = ""
     """Column of the edges' destinations; empty for the second column."""
+    weight_column: str = ""
+    """Column of the edges' weights; empty for none."""
+    edge_feature_columns: tuple[str, ...] = ()
+    """Columns of features of edges; empty for none."""
     ids: Literal["rows", "integers", "names"] = "rows"
     """What the two columns hold: "rows" numbers 0 to N - 1; "integers" any whole numbers; "names" any text.
     The last two are numbered by `order`, or by their row in the vertex file."""
@@ -39,22 +46,14 @@ class EdgeListOptions:
     """One column of class numbers, or one column of 0 and 1 for each class of a multi-label task; empty for none."""
     split_column: str = ""
     """Column that says train, validation (or valid, val), test, or nothing; empty for a random split."""
-    delimiter: str = ""
+    delimiter: Annotated[str, Field(max_length=1)] = ""
     """What separates CSV columns; empty for a tab in .tsv files and a comma in others."""
     has_header: bool = True
     """Whether a CSV file's first row names the columns; without it they are named f0, f1, ..."""
-    skip_rows: int = 0
+    skip_rows: NonNegativeInt = 0
     """Lines before the header or first row of the edge list to pass over, such as comments."""
 
     def __post_init__(self) -> None:
-        if self.ids not in ("rows", "integers", "names"):
-            raise RecipeError(f"ids is {self.ids!r}; use 'rows', 'integers' or 'names'.")
-        if self.order not in ("first-appearance", "sorted"):
-            raise RecipeError(f"order is {self.order!r}; use 'first-appearance' or 'sorted'.")
-        if len(self.delimiter) > 1 or self.skip_rows < 0:
-            raise RecipeError(
-                f"delimiter is {self.delimiter!r} and skip_rows {self.skip_rows}; use one character, and 0 or more."
-            )
         if self.vertex_file and self.ids != "rows" and not self.vertex_id_column:
             raise RecipeError(
                 f"ids is {self.ids!r} and there is a vertex_file, so its ids are needed: set vertex_id_column."
@@ -64,16 +63,16 @@ class EdgeListOptions:
             raise RecipeError(f"columns {[*used, *self.feature_columns]} belong to a vertex file; set vertex_file.")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class GraphOptions:
     """Which graph to read, and what to make of it."""
 
-    path: str
+    path: Annotated[str, Field(min_length=1)]
     """File, or folder of an OGB data set."""
     format: GraphFormat = "auto"
     """How it is stored; "auto": .npz; .csv, .tsv, .csv.gz, .parquet (edge list); .graph, .metis; .dgl, .bin;
     a folder (OGB)."""
-    split: int = 0
+    split: NonNegativeInt = 0
     """Which of a data set's several fixed splits to use."""
     split_name: str = ""
     """Which folder of splits of an OGB data set to use; empty for the only one."""
@@ -90,16 +89,10 @@ class GraphOptions:
     each row divided by the sum of its magnitudes."""
     task: TaskOption = "auto"
     """What the labels mean; "auto" reads it off them."""
-    first_vertex_id: int = 0
+    first_vertex_id: NonNegativeInt = 0
     """The id that an npz file gives its first vertex: 0, or 1 in files that count from 1."""
     edge_list: EdgeListOptions = field(default_factory=EdgeListOptions)
     """Columns of an edge list."""
-
-    def __post_init__(self) -> None:
-        if not self.path:
-            raise RecipeError("path of the graph is empty; name a file or folder.")
-        if self.split < 0 or self.first_vertex_id < 0:
-            raise RecipeError(f"split is {self.split} and first_vertex_id {self.first_vertex_id}; use numbers from 0.")
 
     @property
     def assembly(self) -> Mapping[str, Any]:

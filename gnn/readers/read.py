@@ -41,8 +41,6 @@ def read_graph(options: GraphOptions) -> Graph:
     if not Path(options.path).exists():
         raise DataError(f"{options.path}: no such file or folder; correct the path.")
     form = _format_of(options)
-    if form not in READERS:
-        raise RecipeError(f"format is {form!r}; use 'auto' or one of {sorted(READERS)}.")
     try:
         graph = READERS[form][0](options)
     except DataError as error:
@@ -65,7 +63,7 @@ def _format_of(options: GraphOptions) -> str:
     if ending in (".pt", ".pth", ".pkl", ".pickle"):
         raise DataError(
             f"{path}: a {ending} file is a pickle, and loading one can run any code, so it is not opened. Load it "
-            "yourself where you trust it and pass the object to graph_from_pyg or graph_from_dgl, or save its arrays "
+            "yourself where you trust it and pass the object to from_pyg or from_dgl, or save its arrays "
             "with numpy.savez."
         )
     for name, (_, endings) in READERS.items():

@@ -1,5 +1,6 @@
 """CSV and Parquet files read in batches with pyarrow: memory for one batch at a time."""
 
+import gzip
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -76,6 +77,7 @@ def iterate_batches(
             yield converted
             row += batch.num_rows
     except pa.ArrowInvalid as error:
+        _check_encoding(path)
         raise DataError(
             f"{path}, at or after row {row}: {error}. Correct that row; every row needs the same columns, "
             f"each of the type {dict(columns)}."
@@ -132,8 +134,26 @@ def _open_csv(path: Path, style: TableStyle, columns: Mapping[str, ColumnType]) 
         ),
     }
     try:
-        return csv.open_csv(path, **options)
-    except (OSError, pa.ArrowInvalid) as error:
+        reader = csv.open_csv(path, **options)
+        _ = reader.schema.names  # Only here are they decoded.
+    except (OSError, UnicodeDecodeError, pa.ArrowInvalid) as error:
+        _check_encoding(path)
         raise DataError(
             f"{path}: no readable CSV file ({error}); correct the path, the row, or the delimiter {delimiter!r}."
         ) from error
+    return reader
+
+
+def _check_encoding(path: Path) -> None:
+    """Refuse a text file that is not UTF-8, which pyarrow's errors do not say: DataError with line and byte."""
+    if _is_parquet(path) or not path.is_file():
+        return
+    with gzip.open(path) if path.suffix == ".gz" else path.open("rb") as file:
+        for number, line in enumerate(file, start=1):
+            try:
+                line.decode()
+            except UnicodeDecodeError as error:
+                raise DataError(
+                    f"{path}, line {number}, byte {error.start + 1} is 0x{line[error.start]:02x}, which is not UTF-8; "
+                    "save the file as UTF-8: if it is Latin-1, by iconv -f LATIN1 -t UTF-8."
+                ) from error

@@ -32,6 +32,7 @@ from pathlib import Path
 from typing import Final
 
 from windrow.comm.errors import ClusterError
+from windrow.comm.options import checked_dataclass
 
 __all__ = [
     "CLUSTER_VARIABLE",
@@ -76,7 +77,7 @@ INTERFACE: Final = "eth0"
 UNITS: Final = {"bit": 1, "kbit": 10**3, "mbit": 10**6, "gbit": 10**9}
 
 
-@dataclass(frozen=True, kw_only=True)
+@checked_dataclass
 class ClusterOptions:
     """An emulated cluster. `make_options` reads one from a command line."""
 

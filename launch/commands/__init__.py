@@ -1,1 +1,1 @@
-"""One module per subcommand of ``windrow``: its options, and what it does."""
+"""One module per subcommand of ``windrow``: its help (the docstring and EXAMPLES), its arguments, and what it does."""

@@ -4,51 +4,16 @@ import argparse
 import contextlib
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any, TypeAlias
 
 from windrow.comm.errors import RecipeError, StoreError
 from windrow.comm.launcher import launched_size
 
-__all__ = [
-    "Commands",
-    "add_checkpoint",
-    "add_overrides",
-    "byte_count",
-    "refuse_several_processes",
-    "subcommand",
-    "write_json",
-    "writing",
-]
-
-Commands: TypeAlias = "argparse._SubParsersAction[Any]"  # noqa: SLF001 - it has no public name
-"""What argparse makes of the subcommands of a parser."""
+__all__ = ["add_checkpoint", "add_overrides", "byte_count", "refuse_several_processes", "write_json", "writing"]
 
 BYTE_UNITS = {"": 1, "KiB": 1 << 10, "MiB": 1 << 20, "GiB": 1 << 30, "TiB": 1 << 40}
 """Binary units, as results show them."""
-
-
-def subcommand(
-    commands: Commands, name: str, run: Callable[[argparse.Namespace], int], **texts: Any
-) -> argparse.ArgumentParser:
-    """Declare a subcommand.
-
-    Args:
-        commands: of the main parser.
-        name: that users type.
-        run: what it does: takes the parsed arguments, returns the exit status, and raises a WindrowError where the
-            user must change something.
-        texts: ``help``, ``description``, ``epilog`` and the like, shown as they are.
-
-    Returns:
-        Its parser, for its options.
-    """
-    parser: argparse.ArgumentParser = commands.add_parser(
-        name, formatter_class=argparse.RawDescriptionHelpFormatter, **texts
-    )
-    parser.set_defaults(run=run)
-    return parser
 
 
 def add_overrides(parser: argparse.ArgumentParser, *, example: str) -> None:

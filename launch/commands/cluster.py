@@ -1,13 +1,5 @@
-"""``windrow cluster``: run a command on several emulated hosts with links between them, on this machine."""
+"""``windrow cluster``: run a command on emulated hosts with links of a given rate.
 
-import argparse
-
-from windrow.comm.errors import ClusterError
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand
-
-__all__ = ["add_parser", "run"]
-
-DESCRIPTION = """\
 Run a command on emulated hosts: what it starts through mpirun is spread over them, and talks TCP over links that have
 the rates given. Before each use a ping-pong over the links proves that; what it found is printed in one line.
 
@@ -16,6 +8,14 @@ the links add no latency. When the command ends, or windrow cluster is ended in 
 
 Needs Linux, iproute2, MPICH's mpirun, and root or the right to make user namespaces.
 """
+
+import argparse
+
+from windrow.comm.errors import ClusterError
+from windrow.launch.commands.arguments import refuse_several_processes
+
+__all__ = ["add_arguments", "run"]
+
 EXAMPLES = """\
 examples:
   windrow cluster --hosts 4 --rate 1gbit -- mpirun -n 4 windrow train examples/tolokers.toml
@@ -28,17 +28,9 @@ More ranks than hosts are dealt out in turn. Exit status: that of the command; 2
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "cluster",
-        run,
-        help="run a command on emulated hosts with links of a given rate",
-        description=DESCRIPTION,
-        epilog=EXAMPLES,
-        usage="windrow cluster [-h] --hosts N --rate RATE[,RATE...] -- COMMAND [ARGUMENT ...]",
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
+    parser.usage = "windrow cluster [-h] --hosts N --rate RATE[,RATE...] -- COMMAND [ARGUMENT ...]"
     parser.add_argument("--hosts", type=int, required=True, metavar="N", help="number of hosts, 2 or more")
     parser.add_argument(
         "--rate", required=True, metavar="RATE[,RATE...]", help="of each host's link, in each direction"

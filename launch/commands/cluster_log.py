@@ -1,4 +1,9 @@
-"""``windrow cluster-log``: a log laid out so that the rows of a session stand together."""
+"""``windrow cluster-log``: write a log anew with the rows of a session together, in order of time.
+
+Read a log in Parquet, of any size and with any columns, and write it as Parquet files in which all rows of a session
+are in one file, next to one another, in order of time. It takes less room so, and training can compute what a session
+repeats once (RecD). One process does this: start it without mpirun.
+"""
 
 import argparse
 import time
@@ -6,12 +11,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, byte_count, refuse_several_processes, subcommand
+from windrow.launch.commands.arguments import byte_count, refuse_several_processes
 
 if TYPE_CHECKING:
     from windrow.recsys.log.clustering.cluster_log import ClusterSummary
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -22,18 +27,8 @@ examples:
 DEFAULT_MEMORY_BYTES = 2 << 30
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "cluster-log",
-        run,
-        help="write a log anew with the rows of a session together, in order of time",
-        description="Read a log in Parquet, of any size and with any columns, and write it as Parquet files in which "
-        "all rows of a session are in one file, next to one another, in order of time. It takes less room so, and "
-        "training can compute what a session repeats once (RecD). One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument(
         "inputs",
         nargs="+",

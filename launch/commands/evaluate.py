@@ -1,12 +1,18 @@
-"""``windrow evaluate``: the figures of a trained model, on its own splits or on new samples."""
+"""``windrow evaluate``: measure the model of a run.
+
+Measure the model of a run on the splits that training measures, or a model of clicks on labelled samples that came
+later. Start as many processes as you like for a log, and one for each part of a graph.
+"""
 
 import argparse
 from pathlib import Path
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand, write_json
+from windrow.launch.commands.arguments import add_checkpoint, add_overrides, write_json
+from windrow.training.run_folder import open_run_folder
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -15,17 +21,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "evaluate",
-        run,
-        help="measure the model of a run",
-        description="Measure the model of a run on the splits that training measures, or a model of clicks on labelled "
-        "samples that came later. Start as many processes as you like for a log, and one for each part of a graph.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
         "--log",
@@ -43,15 +40,16 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.log_prediction import evaluate
-    from windrow.launch.recipe import load_any_recipe
-    from windrow.training.run_folder import open_run_folder
-    from windrow.training.terminal import table
-
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
+        from windrow.launch.log_prediction import evaluate
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+        from windrow.training.terminal import table
+
+        keep_freed_memory()
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+    keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
     figures = evaluate(recipe, folder, checkpoint=arguments.checkpoint, files=arguments.files)
     if launched_rank() == 0:
         measured = [

@@ -1,4 +1,11 @@
-"""``windrow explain``: what caches of a graph, or deduplication of a log, would save, before anything is trained."""
+"""``windrow explain``: predict what caches would save of a graph recipe, or deduplication of a log's.
+
+Of a graph recipe: predict, from the structure of the partitioned graph alone, how many rows of features ranks will ask
+each other for in an epoch, and how much of that goes away when each rank also keeps the remote rows that its
+minibatches are most likely to need (alpha * N / ranks of them). With a network, also how long an epoch takes. Of the
+recipe of a prepared log with sessions: predict, from the log and the plan of its tables, what each step of
+deduplication (O1 to O7, section [deduplication]) would save. One process does this: start it without mpirun.
+"""
 
 import argparse
 from dataclasses import asdict
@@ -6,14 +13,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import (
-    Commands,
-    add_overrides,
-    refuse_several_processes,
-    subcommand,
-    write_json,
-    writing,
-)
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, write_json, writing
+from windrow.launch.recipe_file import read_recipe
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
@@ -22,7 +23,7 @@ if TYPE_CHECKING:
     from windrow.launch.recipe import Recipe
     from windrow.launch.recommendation_recipe import RecommendationRecipe
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -41,21 +42,8 @@ OF_LOGS = ("ranks", "rows")
 """Options of one kind of recipe."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "explain",
-        run,
-        help="predict what caches would save of a graph recipe, or deduplication of a log's",
-        description="Of a graph recipe: predict, from the structure of the partitioned graph alone, how many rows of "
-        "features ranks will ask each other for in an epoch, and how much of that goes away when each rank also keeps "
-        "the remote rows that its minibatches are most likely to need (alpha * N / ranks of them). With a network, "
-        "also how long an epoch takes. Of the recipe of a prepared log with sessions: predict, from the log and the "
-        "plan of its tables, what each step of deduplication (O1 to O7, section [deduplication]) would save. One "
-        "process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument(
         "recipe",
         type=Path,
@@ -89,6 +77,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow explain")
+    read_recipe(arguments.recipe, arguments.overrides)
     from windrow.launch.recipe import Recipe, load_any_recipe
 
     recipe = load_any_recipe(arguments.recipe, arguments.overrides)

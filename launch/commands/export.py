@@ -1,37 +1,37 @@
-"""``windrow export``: the embedding tables of a run as one file for others to use."""
+"""``windrow export``: write the model of a run for serving, or its embedding tables to one file.
+
+Put the embedding tables of a checkpoint together, whichever ranks held them. model: a folder with tables, dense part
+and preprocessing, which recsys.load opens without MPI, to predict rows of a log. safetensors: one file, each table
+under its name. torchrec: a state dict that TorchRec's EmbeddingBagCollection loads. One process does this: start it
+without mpirun.
+"""
 
 import argparse
 from pathlib import Path
 
 from windrow.comm.errors import StoreError
-from windrow.launch.commands.arguments import Commands, add_checkpoint, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import add_checkpoint, refuse_several_processes, writing
+from windrow.training.run_folder import RunFolder, open_run_folder
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
+  windrow export runs/open_bandit-1 --format model --out served
   windrow export runs/open_bandit-1 --format safetensors --out tables.safetensors
   windrow export runs/open_bandit-1 --format torchrec --out tables.pt --table item_id --table user_id
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "export",
-        run,
-        help="write the embedding tables of a run to one file",
-        description="Put the embedding tables of a checkpoint together, whichever ranks held them, and write them to "
-        "one file: safetensors (each table under its name), or a state dict that TorchRec's "
-        "EmbeddingBagCollection loads. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
-        "--format", choices=("safetensors", "torchrec"), default="safetensors", help="safetensors by default"
+        "--format", choices=("model", "safetensors", "torchrec"), default="safetensors", help="safetensors by default"
     )
-    parser.add_argument("--out", type=Path, required=True, metavar="FILE", help="file to write, or to replace")
+    parser.add_argument(
+        "--out", type=Path, required=True, metavar="PATH", help="file, or folder of a model, to write or to replace"
+    )
     add_checkpoint(parser)
     parser.add_argument(
         "--table",
@@ -46,17 +46,18 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow export")
+    run_folder = open_run_folder(arguments.run_folder)
+    if arguments.format == "model":
+        return _export_model(arguments, run_folder)
+    if arguments.out.is_dir():
+        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import sequence_tables
     from windrow.recsys.tables.import_export import export_safetensors, export_torchrec
     from windrow.training.checkpoint import load_best, load_latest, tables_folder
-    from windrow.training.run_folder import open_run_folder
     from windrow.training.shard_files import ShardReader, check_shard_files
     from windrow.training.terminal import byte_size
 
-    if arguments.out.is_dir():
-        raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
-    run_folder = open_run_folder(arguments.run_folder)
     folder = run_folder.checkpoint_folder
     checkpoint = load_best(folder) if arguments.checkpoint == "best" else load_latest(folder)
     files = checkpoint.header.table_files
@@ -73,4 +74,27 @@ def run(arguments: argparse.Namespace) -> int:
                 export_torchrec(reader, arguments.out, tables=tables, sequences=sequences)
     size = byte_size(arguments.out.stat().st_size)
     print(f"{arguments.out}: {len(tables)} tables, {size}, after epoch {checkpoint.header.epoch}")
+    return 0
+
+
+def _export_model(arguments: argparse.Namespace, run_folder: RunFolder) -> int:
+    import torch
+
+    from windrow.comm.loopback import Loopback
+    from windrow.launch.recipe import load_any_recipe
+    from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.launch.training import make_trainer
+    from windrow.recsys.log.store import LogStore
+    from windrow.recsys.serving import export
+
+    recipe = load_any_recipe(run_folder.recipe_file)
+    if not isinstance(recipe, RecommendationRecipe) or recipe.log.format == "interactions":
+        raise StoreError(f"{run_folder.path} is no run of a model of clicks: --format model serves those alone")
+    if arguments.tables:
+        raise StoreError("--table goes with --format safetensors or torchrec: a model needs all of its tables")
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        epoch = trainer.load_weights(run_folder.path, arguments.checkpoint).header.epoch
+        log = LogStore.open(recipe.store)
+        export(trainer.model, log, arguments.out, transforms=recipe.transforms, overwrite=True)
+    print(f"{arguments.out}: the model after epoch {epoch}, for windrow.recsys.load")
     return 0

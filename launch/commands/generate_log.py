@@ -1,4 +1,10 @@
-"""``windrow generate-log``: a log of sessions with published statistics, of any size."""
+"""``windrow generate-log``: make up a log of sessions with published statistics, of any size.
+
+Write a made-up log of sessions as one Parquet file: 16.5 samples a session, of which about 80 % of the values are those
+of the sample before, as published for production logs (RecD, Zhao et al., MLSys 2023). The same seed gives the same
+log, and a longer log begins with the sessions of a shorter one. Memory does not grow with the log. One process does
+this: start it without mpirun.
+"""
 
 import argparse
 import os
@@ -6,9 +12,9 @@ import time
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import refuse_several_processes, writing
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -33,19 +39,8 @@ docs/session-logs.md says which statistics are published, and what was chosen.
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "generate-log",
-        run,
-        help="make up a log of sessions with published statistics, of any size",
-        description="Write a made-up log of sessions as one Parquet file: 16.5 samples a session, of which about 80 %% "
-        "of the values are those of the sample before, as published for production logs (RecD, Zhao et al., MLSys "
-        "2023). The same seed gives the same log, and a longer log begins with the sessions of a shorter one. Memory "
-        "does not grow with the log. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("output", type=Path, metavar="OUTPUT", help="file to write (*.parquet)")
     parser.add_argument(
         "--samples", type=int, default=100_000, metavar="N", help="samples of the log; 100000 by default"

@@ -1,11 +1,18 @@
-"""``windrow groups``: which features repeat from sample to sample, and which of them to hold once together."""
+"""``windrow groups``: propose groups of features whose repeated values are held once.
+
+Look at whole sessions of a prepared log, and say of every feature how often its value stays the same from one sample of
+a session to the next, and what is left of a batch when repeated values are held once; then propose groups of features
+that change together, for the recipe's section [deduplication]. Needs a log with sessions (log.session). Nothing is
+trained; one process does this: start it without mpirun.
+"""
 
 import argparse
 from pathlib import Path
 
-from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, write_json
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, write_json
+from windrow.launch.recipe_file import read_recipe
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -20,19 +27,8 @@ column "clustered" shows, and may be added by hand. docs/deduplication.md has th
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "groups",
-        run,
-        help="propose groups of features whose repeated values are held once",
-        description="Look at whole sessions of a prepared log, and say of every feature how often its value stays the "
-        "same from one sample of a session to the next, and what is left of a batch when repeated values are held "
-        "once; then propose groups of features that change together, for the recipe's section [deduplication]. Needs "
-        "a log with sessions (log.session). Nothing is trained; one process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
     parser.add_argument(
         "--ranks",
@@ -51,6 +47,7 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow groups")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.explain_deduplication import describe_groups
     from windrow.launch.log_survey import groups_for, open_and_survey
     from windrow.launch.recommendation_recipe import load_recommendation_recipe

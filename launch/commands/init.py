@@ -1,16 +1,21 @@
-"""``windrow init``: look at a graph or a log of one's own and write a recipe that trains."""
+"""``windrow init``: write a recipe for a graph or a log of your own.
+
+Look at the files of a graph (NumPy archive, edge list in CSV or Parquet, METIS file, OGB folder) or of a log (Parquet,
+CSV, TSV, Criteo's and libfm's layout, pairs of users and items), say what was understood, and write a commented recipe
+that trains as it is. The files themselves are not changed.
+"""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import refuse_several_processes, writing
 
 if TYPE_CHECKING:
     from windrow.launch.starter_recipe import StarterRecipe
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -21,18 +26,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "init",
-        run,
-        help="write a recipe for a graph or a log of your own",
-        description="Look at the files of a graph (NumPy archive, edge list in CSV or Parquet, METIS file, OGB folder) "
-        "or of a log (Parquet, CSV, TSV, Criteo's and libfm's layout, pairs of users and items), say what was "
-        "understood, and write a commented recipe that trains as it is. The files themselves are not changed.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("kind", choices=("graph", "log"), metavar="graph|log", help="what the files hold")
     parser.add_argument("files", type=Path, nargs="+", metavar="FILE", help="files, or patterns of a log's")
     parser.add_argument(

@@ -1,4 +1,9 @@
-"""``windrow network``: measure the links between ranks, or read a description, and predict collectives."""
+"""``windrow network``: measure links between ranks, and predict collectives.
+
+Show latency and bandwidth of every ordered pair of ranks, and how long all-to-all and all-reduce should take with them.
+Links are measured once for a set of hosts (about two seconds for each pair, on machines that do nothing else) and kept
+in ~/.cache/windrow/links. With --describe: of a network that is not there, without mpirun.
+"""
 
 import argparse
 from pathlib import Path
@@ -6,12 +11,12 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_size
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import refuse_several_processes, writing
 
 if TYPE_CHECKING:
     from windrow.comm.links import Links
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -37,19 +42,8 @@ what the tables say:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "network",
-        run,
-        help="measure links between ranks, and predict collectives",
-        description="Show latency and bandwidth of every ordered pair of ranks, and how long all-to-all and all-reduce "
-        "should take with them. Links are measured once for a set of hosts (about two seconds for each pair, on "
-        "machines that do nothing else) and kept in ~/.cache/windrow/links. With --describe: of a network that is "
-        "not there, without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     source = parser.add_mutually_exclusive_group()
     source.add_argument("--measure", action="store_true", help="measure anew, though links of these hosts are known")
     source.add_argument(

@@ -1,4 +1,9 @@
-"""``windrow partition``: split a graph among the ranks that will train on it."""
+"""``windrow partition``: split a graph and write a partition store.
+
+Read a graph, split it into one part for each rank, put the vertices first that minibatches of its rank will need most
+(of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and write a partition store. One
+process does this: start it without mpirun.
+"""
 
 import argparse
 import json
@@ -7,12 +12,14 @@ from typing import TYPE_CHECKING
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.recipe_file import read_recipe
+from windrow.launch.settings import parse_settings, with_overrides
 
 if TYPE_CHECKING:
     from windrow.launch.partitioning import PartitionJob
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -23,18 +30,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "partition",
-        run,
-        help="split a graph and write a partition store",
-        description="Read a graph, split it into one part for each rank, put the vertices first that minibatches of "
-        "its rank will need most (of the recipe's sampler.fanouts and training.batch_size, or of their defaults), and "
-        "write a partition store. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument(
         "recipe", type=Path, nargs="?", metavar="RECIPE", help="recipe (*.toml) that names graph and store"
     )
@@ -50,35 +47,36 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow partition")
+    job = _job(arguments)
     from windrow.launch.partitioning import partition_to_store
     from windrow.training.terminal import make_progress
 
-    job = _job(arguments)
     with make_progress(rank=launched_rank()) as progress:
         partition_to_store(job, overwrite=arguments.overwrite, progress=progress)
     return 0
 
 
 def _job(arguments: argparse.Namespace) -> "PartitionJob":
-    from windrow.launch.partitioning import PartitionJob
-    from windrow.launch.recipe import load_recipe
-    from windrow.launch.settings import parse_settings, with_overrides
-
     if (arguments.recipe is None) == (arguments.graph is None):
         raise RecipeError("name the graph to split: either a recipe, or --graph PATH with --out STORE")
+    overrides = _overrides(arguments)
     if arguments.recipe is not None:
-        recipe = load_recipe(arguments.recipe, _overrides(arguments))
-        return PartitionJob.of(recipe)
-    if arguments.out is None:
+        read_recipe(arguments.recipe, overrides, kind="graph")
+    elif arguments.out is None:
         raise RecipeError("--graph needs --out STORE, the folder to write")
-    values = with_overrides({"graph": {"path": str(arguments.graph.absolute())}}, _overrides(arguments))
+    from windrow.launch.partitioning import PartitionJob
+    from windrow.launch.recipe import load_recipe
+
+    if arguments.recipe is not None:
+        return PartitionJob.of(load_recipe(arguments.recipe, overrides))
+    values = with_overrides({"graph": {"path": str(arguments.graph.absolute())}}, overrides)
     return parse_settings(PartitionJob, values, source="the command line", base=Path.cwd())
 
 
 def _overrides(arguments: argparse.Namespace) -> list[str]:
     """The options of the command line as ``--set`` texts, which win over ``--set`` itself; JSON quotes as TOML does."""
     given = {
-        "store": None if arguments.out is None else json.dumps(str(arguments.out.absolute()), ensure_ascii=False),
+        "store": None if arguments.out is None else json.dumps(str(arguments.out), ensure_ascii=False),
         "partition.num_parts": arguments.parts,
         "partition.method": None if arguments.method is None else json.dumps(arguments.method, ensure_ascii=False),
         "partition.seed": arguments.seed,

@@ -1,33 +1,29 @@
-"""``windrow plan``: show where a recipe's embedding tables would live, and write it down."""
+"""``windrow plan``: show and write where embedding tables live.
+
+Place the embedding tables of a prepared log on ranks, as the recipe's section [plan] says, and print what each rank
+holds. The file that --out writes can be changed by hand and named as plan.file. One process does this: start it without
+mpirun.
+"""
 
 import argparse
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError
-from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes, writing
+from windrow.launch.recipe_file import read_recipe
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
   windrow plan examples/open_bandit.toml --ranks 2
   windrow plan examples/open_bandit.toml --ranks 4 --out plan.toml --set plan.planner=row_wise
-  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=../plan.toml
+  mpirun -n 4 windrow train examples/open_bandit.toml --set plan.file=plan.toml
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "plan",
-        run,
-        help="show and write where embedding tables live",
-        description="Place the embedding tables of a prepared log on ranks, as the recipe's section [plan] says, and "
-        "print what each rank holds. The file that --out writes can be changed by hand and named as plan.file. "
-        "One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) whose log was prepared")
     parser.add_argument("--ranks", type=int, required=True, metavar="N", help="how many ranks will train")
     parser.add_argument("--out", type=Path, metavar="FILE", help="plan to write (*.toml)")
@@ -39,6 +35,7 @@ def run(arguments: argparse.Namespace) -> int:
     refuse_several_processes("windrow plan")
     if arguments.ranks < 1:
         raise RecipeError(f"--ranks {arguments.ranks}: expected at least 1")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.launch.recommendation_tables import check_store, log_table_specs, plan_tables
     from windrow.partition.tables.plan_file import describe_plan, write_plan

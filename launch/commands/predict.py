@@ -1,19 +1,28 @@
-"""``windrow predict``: what a trained model says about vertices of a graph or samples of a log, as a Parquet file."""
+"""``windrow predict``: predict vertices of a graph or samples of a log with the model of a run.
+
+Predict with the model of a run and write one Parquet file. On a graph: a row for each vertex in your order. Columns:
+vertex, and its id where your files have names; prediction (class) and its probability, or for a binary task the
+probability of class 1, or for a multi-label task the probabilities of all classes. Start one process for each part of
+the store, as for windrow train. On a log: a row for each sample of the test split, or of files that came after
+training, in their order. Columns: row, and for each label its probability or value.
+"""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_checkpoint, add_overrides, subcommand
+from windrow.launch.commands.arguments import add_checkpoint, add_overrides
+from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
     from windrow.launch.prediction import PredictionResult
     from windrow.launch.recommendation_recipe import RecommendationRecipe
     from windrow.training.run_folder import RunFolder
 
-__all__ = ["add_parser", "run", "summary_lines"]
+__all__ = ["add_arguments", "run", "summary_lines"]
 
 EXAMPLES = """\
 examples:
@@ -22,26 +31,15 @@ examples:
   mpirun -n 2 windrow predict runs/tolokers-1 --method sampled --fanouts 20,20
   mpirun -n 4 windrow predict runs/tolokers-1 --set store=$PWD/stores/tolokers-4
   mpirun -n 2 windrow predict runs/open_bandit-1 --log today.csv --out scores.parquet
+  mpirun -n 2 windrow predict runs/tolokers-1 --graph newer.npz --out newer.parquet
+  mpirun -n 2 windrow predict runs/tolokers-1 --hidden
 """
 
 SPLITS = ("train", "validation", "test")
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "predict",
-        run,
-        help="predict vertices of a graph or samples of a log with the model of a run",
-        description="Predict with the model of a run and write one Parquet file. On a graph: a row for each vertex in "
-        "your order. Columns: vertex, and its id where your files have names; prediction (class) and its probability, "
-        "or for a binary task the probability of class 1, or for a multi-label task the probabilities of all classes. "
-        "Start one process for each part of the store, as for windrow train. On a log: a row for each sample of the "
-        "test split, or of files that came after training, in their order. Columns: row, and for each label its "
-        "probability or value.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("run_folder", type=Path, metavar="RUN_FOLDER", help="folder of a run")
     parser.add_argument(
         "--out",
@@ -81,33 +79,48 @@ def add_parser(commands: Commands) -> None:
         metavar="FILE",
         help="predict the samples of these files instead, of the run's own log format; labels may be absent",
     )
+    parser.add_argument(
+        "--graph",
+        type=Path,
+        metavar="FILE",
+        help="predict the vertices of another graph, with the same features: its file, read as the recipe says, by "
+        "every process; for a large one partition it, and give --store",
+    )
+    parser.add_argument("--store", type=Path, metavar="FOLDER", help="the same: its store")
+    parser.add_argument(
+        "--hidden",
+        action="store_true",
+        help="write the last hidden vector of every vertex instead, as a NumPy array, row v for vertex v: hidden.npy "
+        "in the run folder by default; [tables.pretrained] of a recommendation recipe reads it",
+    )
     add_overrides(parser, example="evaluation.batch_size=8192")
 
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.prediction import PredictionOptions, predict
-    from windrow.launch.rank_process import GRAPH_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recipe import Recipe, load_any_recipe
-    from windrow.training.run_folder import open_run_folder
-
-    keep_freed_memory()
-    keep_shapes(GRAPH_SHAPES)
     with ending_all_ranks():
         folder = open_run_folder(arguments.run_folder)
+        from windrow.launch.prediction import PredictionOptions, predict
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+
+        keep_freed_memory()
         recipe = load_any_recipe(folder.recipe_file, arguments.overrides)
+        keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
         splits = tuple(dict.fromkeys(arguments.splits or ()))
         if not isinstance(recipe, Recipe):
             return _predict_log(arguments, recipe, folder, splits)
         if arguments.files:
             raise RecipeError(f"{folder.path} is the run of a graph: --log is for models of clicks")
         options = PredictionOptions(
-            out=arguments.out or folder.predictions_file,
+            out=arguments.out or (folder.hidden_file if arguments.hidden else folder.predictions_file),
             checkpoint=arguments.checkpoint,
             method=arguments.method,
             fanouts=arguments.fanouts,
             splits=() if "all" in splits else splits,
+            graph=arguments.graph,
+            store=arguments.store,
+            hidden=arguments.hidden,
         )
     result = predict(recipe, folder, options)
     if launched_rank() == 0:
@@ -123,8 +136,8 @@ def _predict_log(
 
     if len(splits) > 1 or "all" in splits or (splits and arguments.files):
         raise RecipeError("samples of one --split are predicted, or those of --log: give one of both")
-    if arguments.method != "exact" or arguments.fanouts:
-        raise RecipeError("--method and --fanouts are for graphs: leave them out")
+    if arguments.method != "exact" or arguments.fanouts or arguments.graph or arguments.store or arguments.hidden:
+        raise RecipeError("--method, --fanouts, --graph, --store and --hidden are for graphs: leave them out")
     result = predict_log(
         recipe,
         folder,

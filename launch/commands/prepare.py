@@ -1,14 +1,19 @@
-"""``windrow prepare``: turn a log of samples into the store that training reads."""
+"""``windrow prepare``: read a log of samples and write the store that training reads.
+
+Read a log (Parquet, CSV, Criteo's or libfm's layout), split it into train, validation and test, turn its values into
+rows of tables, and write a store that any number of ranks can train from. One process does this: start it without
+mpirun.
+"""
 
 import argparse
 import time
 from pathlib import Path
 
-from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_overrides, refuse_several_processes, subcommand
+from windrow.launch.commands.arguments import add_overrides, refuse_several_processes
+from windrow.launch.recipe_file import read_recipe
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -17,18 +22,8 @@ examples:
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "prepare",
-        run,
-        help="read a log of samples and write the store that training reads",
-        description="Read a log (Parquet, CSV, Criteo's or libfm's layout), split it into train, validation and test, "
-        "turn its values into rows of tables, and write a store that any number of ranks can train from. "
-        "One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("recipe", type=Path, metavar="RECIPE", help="recipe (*.toml) that names log and store")
     parser.add_argument("--overwrite", action="store_true", help="replace an existing store")
     add_overrides(parser, example="split.seed=1")
@@ -37,15 +32,13 @@ def add_parser(commands: Commands) -> None:
 def run(arguments: argparse.Namespace) -> int:
     """Do it."""
     refuse_several_processes("windrow prepare")
+    read_recipe(arguments.recipe, arguments.overrides, kind="log")
     from windrow.launch.log_survey import log_summary
-    from windrow.launch.recipe import load_any_recipe
-    from windrow.launch.recommendation_recipe import RecommendationRecipe
+    from windrow.launch.recommendation_recipe import load_recommendation_recipe
     from windrow.recsys.log.prepare import prepare_log
     from windrow.training.terminal import StageProgress, duration, make_progress
 
-    recipe = load_any_recipe(arguments.recipe, arguments.overrides)
-    if not isinstance(recipe, RecommendationRecipe):
-        raise RecipeError(f"{arguments.recipe} names a graph, which `windrow partition` prepares: run that")
+    recipe = load_recommendation_recipe(arguments.recipe, arguments.overrides)
     started = time.perf_counter()
     with make_progress(rank=launched_rank()) as progress:
         store = prepare_log(

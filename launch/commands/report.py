@@ -1,12 +1,18 @@
-"""``windrow report``: runs and benchmark results as one HTML page."""
+"""``windrow report``: show runs and benchmark results on one HTML page.
+
+Write one HTML page about runs: curves, seconds per stage, time in communication, bytes between ranks, rows found at
+home, memory, placement, settings; and about results of benchmarks. A run that still goes on is shown as far as it has
+come. One process does this: start it without mpirun.
+"""
 
 import argparse
 from pathlib import Path
 
 from windrow.comm.errors import RecipeError, StoreError
-from windrow.launch.commands.arguments import Commands, refuse_several_processes, subcommand, writing
+from windrow.launch.commands.arguments import refuse_several_processes, writing
+from windrow.training.run_folder import open_run_folder
 
-__all__ = ["add_parser", "run"]
+__all__ = ["add_arguments", "run"]
 
 EXAMPLES = """\
 examples:
@@ -21,18 +27,8 @@ what each figure shows.
 """
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "report",
-        run,
-        help="show runs and benchmark results on one HTML page",
-        description="Write one HTML page about runs: curves, seconds per stage, time in communication, bytes "
-        "between ranks, rows found at home, memory, placement, settings; and about results of benchmarks. A run that "
-        "still goes on is shown as far as it has come. One process does this: start it without mpirun.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument("runs", type=Path, nargs="*", metavar="RUN", help="folder of a run; any number of them")
     parser.add_argument(
         "--benchmarks",
@@ -59,6 +55,8 @@ def run(arguments: argparse.Namespace) -> int:
         raise RecipeError("windrow report: nothing to show: name folders of runs, or files after --benchmarks")
     if arguments.out.is_dir():
         raise StoreError(f"--out {arguments.out} is a folder: name a file in it")
+    for folder in arguments.runs:
+        open_run_folder(folder)
     from windrow.launch.report.benchmarks import read_results
     from windrow.launch.report.page import build_page
     from windrow.launch.report.read_run import read_runs

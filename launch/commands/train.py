@@ -1,17 +1,25 @@
-"""``windrow train``: train as a recipe says, on every rank that the launcher started."""
+"""``windrow train``: train a model on a partitioned graph or a prepared log.
+
+Train as a recipe says: a graph neural network where it has a section [graph], a recommendation model where it has
+[log]. Start one process for each rank with mpirun, srun or torchrun (for a graph as many as its store has parts);
+without a launcher it trains on one rank.
+"""
 
 import argparse
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from windrow.comm.connect import ending_all_ranks
 from windrow.comm.errors import RecipeError
 from windrow.comm.launcher import launched_rank
-from windrow.launch.commands.arguments import Commands, add_overrides, subcommand
+from windrow.launch.commands.arguments import add_overrides
+from windrow.launch.recipe_file import read_recipe
+from windrow.training.run_folder import open_run_folder
 
 if TYPE_CHECKING:
     from windrow.training.journal import TrainingResult
 
-__all__ = ["add_parser", "run", "summary_lines"]
+__all__ = ["add_arguments", "run", "summary_lines"]
 
 EXAMPLES = """\
 examples:
@@ -31,18 +39,8 @@ SAID = {
 """Figures beside the metric that are said at the end, with what to hold them against."""
 
 
-def add_parser(commands: Commands) -> None:
-    """Declare the subcommand."""
-    parser = subcommand(
-        commands,
-        "train",
-        run,
-        help="train a model on a partitioned graph or a prepared log",
-        description="Train as a recipe says: a graph neural network where it has a section [graph], a recommendation "
-        "model where it has [log]. Start one process for each rank with mpirun, srun or torchrun (for a graph as many "
-        "as its store has parts); without a launcher it trains on one rank.",
-        epilog=EXAMPLES,
-    )
+def add_arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare its arguments."""
     parser.add_argument(
         "recipe",
         type=Path,
@@ -66,14 +64,15 @@ def add_parser(commands: Commands) -> None:
 
 def run(arguments: argparse.Namespace) -> int:
     """Do it. Collective: every process that the launcher started calls it, with the same arguments."""
-    from windrow.comm.connect import ending_all_ranks
-    from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
-    from windrow.launch.recipe import Recipe, load_any_recipe
-    from windrow.launch.training import train
-
-    keep_freed_memory()
     with ending_all_ranks():
-        recipe = load_any_recipe(_recipe_path(arguments), arguments.overrides)
+        path = _recipe_path(arguments)
+        read_recipe(path, arguments.overrides)
+        from windrow.launch.rank_process import GRAPH_SHAPES, RECOMMENDATION_SHAPES, keep_freed_memory, keep_shapes
+        from windrow.launch.recipe import Recipe, load_any_recipe
+        from windrow.launch.training import train
+
+        keep_freed_memory()
+        recipe = load_any_recipe(path, arguments.overrides)
     keep_shapes(GRAPH_SHAPES if isinstance(recipe, Recipe) else RECOMMENDATION_SHAPES)
     result = train(recipe, resume=arguments.resume, run_folder=arguments.run_folder, trace=arguments.trace)
     if launched_rank() == 0:
@@ -82,8 +81,6 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _recipe_path(arguments: argparse.Namespace) -> Path:
-    from windrow.training.run_folder import open_run_folder
-
     if arguments.recipe is not None:
         path: Path = arguments.recipe
         return path
@@ -99,7 +96,7 @@ def summary_lines(result: "TrainingResult") -> list[str]:
     lines = [f"finished {result.epochs} epochs in {duration(result.seconds)}"]
     figures = [
         f"{split} {result.metric} {value:.4f}"
-        for split, value in (("validation", result.validation), ("test", result.test))
+        for split, value in (("valid", result.validation), ("test", result.test))
         if value is not None
     ]
     if figures:

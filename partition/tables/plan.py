@@ -107,11 +107,14 @@ def rectangle_bytes(spec: TableSpec, num_rows: int, num_columns: int) -> int:
     """Memory of a piece of a table in bytes, rounded up: weights and optimiser state.
 
     State for each weight (Adagrad, Adam) is shared out with the columns. State for each row (row-wise Adagrad:
-    one float32) is kept by every piece of the row, so that cutting columns multiplies it.
+    one float32) is kept by every piece of the row, so that cutting columns multiplies it. Columns count as they are
+    stored: up to the next multiple of `COLUMN_MULTIPLE`.
     """
-    share = spec.optimizer_bytes_per_row * num_columns / spec.dim
-    least = min(spec.optimizer_bytes_per_row, _ACCUMULATOR_BYTES)
-    return num_rows * num_columns * spec.bytes_per_value + -int(-num_rows * max(share, least) // 1)
+    stored = -(-num_columns // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+    state = spec.optimizer_bytes_per_row
+    if state > _ACCUMULATOR_BYTES:
+        state = max(state * stored / spec.dim, _ACCUMULATOR_BYTES)
+    return num_rows * stored * spec.bytes_per_value + -int(-num_rows * state // 1)
 
 
 def specs_by_name(specs: Sequence[TableSpec]) -> dict[str, TableSpec]:

@@ -20,15 +20,14 @@
 Ranges are first and one after the last.
 """
 
-import difflib
 import json
 import re
 import tomllib
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from windrow.comm.errors import PlanError
+from windrow.comm.errors import PlanError, nearest_name
 from windrow.partition.tables.plan import Plan, Range, Replica, Shard, TableSpec, rank_bytes, specs_by_name
 
 __all__ = ["describe_plan", "read_plan", "write_plan"]
@@ -52,7 +51,7 @@ def read_plan(path: Path, specs: Sequence[TableSpec]) -> Plan:
     replicated: list[Replica] = []
     for table, section in _read_toml(path).items():
         if table not in named:
-            raise PlanError(f"{path}: [{table}] is no table of this model. {_nearest(table, named)}")
+            raise PlanError(f"{path}: [{table}] is no table of this model. {nearest_name(table, named)}")
         place = f"{path}: [{table}]"
         _check_keys(section, _TABLE_KEYS, place)
         spec = named[table]
@@ -160,7 +159,7 @@ def _check_keys(section: object, known: tuple[str, ...], place: str) -> None:
         raise PlanError(f"{place} is {section!r}: expected the keys {', '.join(known)}")
     for key in section:
         if key not in known:
-            raise PlanError(f"{place} has no key {key!r}. {_nearest(key, known)}")
+            raise PlanError(f"{place} has no key {key!r}. {nearest_name(key, known)}")
 
 
 def _rank(value: object, place: str) -> int:
@@ -173,11 +172,6 @@ def _range(value: object, key: str, place: str) -> Range:
     if not isinstance(value, list) or len(value) != 2 or any(type(bound) is not int for bound in value):
         raise PlanError(f"{place} {key} = {value!r}: expected [first, one after the last]")
     return value[0], value[1]
-
-
-def _nearest(name: str, known: Iterable[str]) -> str:
-    nearest = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
-    return f"Did you mean {nearest[0]!r}?" if nearest else f"Known are {', '.join(known)}."
 
 
 def _keys(section: Mapping[str, Any]) -> str:

@@ -8,13 +8,12 @@ embedding tables (as compared in Zha et al.: DreamShard, NeurIPS 2022).
 
 import importlib
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
 from functools import partial
 from itertools import pairwise
-from pathlib import Path
 from typing import TypeAlias
 
 from windrow.comm.errors import PlanError, RecipeError
+from windrow.comm.options import NonNegativeInt, PathOption, checked_dataclass
 from windrow.comm.rows import near_equal_split
 from windrow.partition.tables.plan import (
     COLUMN_MULTIPLE,
@@ -47,7 +46,7 @@ def register_planner(name: str, planner: Planner) -> None:
     PLANNERS[name] = planner
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class PlanOptions:
     """How embedding tables are spread over the ranks."""
 
@@ -56,11 +55,11 @@ class PlanOptions:
     that has least of size (greedy is greedy_size), dim, lookups x dim, or size x lookups x dim. row_wise, column_wise:
     every table is cut into one piece for each rank. replicated: every rank holds everything. Or one of your own, by
     the name it was registered under or as "package.module:function"."""
-    file: Path | None = None
+    file: PathOption | None = None
     """A plan written by hand or by ``windrow plan``; then no planner is asked."""
-    rank_memory_bytes: int = 0
+    rank_memory_bytes: NonNegativeInt = 0
     """What each rank has for tables and optimiser state; 0 for no limit."""
-    replicate_below_bytes: int = 65536
+    replicate_below_bytes: NonNegativeInt = 65536
     """Planners replicate float32 tables that are smaller than this, where there are several ranks; 0 for none.
 
     Of N ranks that take b samples each, a rank sends on average (N - 1) / N x b vectors forward and as many gradients
@@ -69,9 +68,6 @@ class PlanOptions:
 
     def __post_init__(self) -> None:
         _find_planner(self.planner)
-        for name in ("rank_memory_bytes", "replicate_below_bytes"):
-            if getattr(self, name) < 0:
-                raise RecipeError(f"{name} = {getattr(self, name)}: expected 0 or more")
 
 
 def make_plan(options: PlanOptions, specs: Sequence[TableSpec], world_size: int) -> Plan:

@@ -55,7 +55,7 @@ class Batch:
     @property
     def num_samples(self) -> int:
         """B."""
-        return len(self.labels)
+        return self.labels.shape[0]
 
     def expanded(self) -> "Batch":
         """The same with a list for each sample of every feature but `windows`; itself where it has them.

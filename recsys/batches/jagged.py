@@ -309,8 +309,9 @@ def places_of(container: "KeyedJaggedTensor", features: Sequence[str]) -> list[i
 
 
 def is_compiled(rows: Tensor) -> bool:
-    """Whether compiled loops take these vectors: float32 or float64 in CPU memory."""
-    return rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
+    """Whether compiled loops take these vectors: float32 or float64 in CPU memory, and no exported program."""
+    is_plain = rows.device.type == "cpu" and rows.dtype in (torch.float32, torch.float64)
+    return is_plain and not torch.compiler.is_exporting()
 
 
 def _selected(lists: Jagged[Any], num_rows: int, places: Sequence[int], rows: Any) -> Jagged[Any]:

@@ -4,13 +4,16 @@ The recipe section, its check against a prepared log, and the steps themselves.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields, replace
+from dataclasses import fields, replace
 from itertools import pairwise
+from typing import Annotated
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import NonNegativeInt, PositiveInt, checked_dataclass
 from windrow.recsys.batches.arrow_columns import Lists
 from windrow.recsys.batches.jagged import Jagged
 from windrow.recsys.batches.transforms_kernels import NO_LIMIT, transform_ids, transform_lists
@@ -23,7 +26,7 @@ __all__ = ["TransformOptions", "Transforms"]
 _IDS = np.iinfo(np.int64)
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TransformOptions:
     """The steps of one feature, done in the order of these fields, whatever their order in the recipe.
 
@@ -33,16 +36,16 @@ class TransformOptions:
 
     drop: tuple[int, ...] = ()
     """Ids taken out of lists, with their weights."""
-    clip: tuple[int, int] | None = None
+    clip: tuple[NonNegativeInt, NonNegativeInt] | None = None
     """Lowest and highest id: smaller ids become the first, larger ones the second."""
-    hash_rows: int | None = None
+    hash_rows: Annotated[int, Field(ge=SMALLEST_HASHED_TABLE)] | None = None
     """Rows of a smaller table that ids are hashed to: id 0 (missing) stays 0, others become
     1 + hash(id) mod (hash_rows - 1)."""
     distinct: bool = False
     """Whether of equal ids in a list only the first stays, with its weight."""
-    keep_first: int | None = None
+    keep_first: PositiveInt | None = None
     """How many ids of a list stay, at most: the first ones."""
-    keep_last: int | None = None
+    keep_last: PositiveInt | None = None
     """How many ids of a list stay, at most: the last ones."""
     sort: bool = False
     """Whether the ids of a list are sorted; equal ones keep their order, and weights follow their ids."""
@@ -59,16 +62,10 @@ class TransformOptions:
         """Refuse contradictions.
 
         Raises:
-            RecipeError: an option is out of range or contradicts another.
+            RecipeError: an option contradicts another.
         """
-        if self.clip is not None and not 0 <= self.clip[0] <= self.clip[1]:
-            raise RecipeError(f"clip = {list(self.clip)}: expected the lowest id, at least 0, then the highest")
-        if self.hash_rows is not None and self.hash_rows < SMALLEST_HASHED_TABLE:
-            raise RecipeError(f"hash_rows = {self.hash_rows}: expected at least {SMALLEST_HASHED_TABLE}")
-        for name in ("keep_first", "keep_last"):
-            value = getattr(self, name)
-            if value is not None and value < 1:
-                raise RecipeError(f'{name} = {value}: expected at least 1, or "none"')
+        if self.clip is not None and self.clip[0] > self.clip[1]:
+            raise RecipeError(f"clip = {list(self.clip)}: expected the lowest id, then the highest")
         if self.keep_first is not None and self.keep_last is not None:
             raise RecipeError("keep_first and keep_last contradict each other: set one of them")
         if bool(self.dense) != bool(self.bucketise):

@@ -23,7 +23,7 @@ from windrow.recsys.log.clustering.log_files import is_text
 from windrow.recsys.log.readers import RawBlock
 from windrow.recsys.log.vocabulary import hash_values
 
-__all__ = ["Column", "ColumnKind", "conform", "list_lengths", "row_of"]
+__all__ = ["Column", "ColumnKind", "as_text_or_numbers", "conform", "list_lengths", "row_of"]
 
 ColumnKind = Literal["label", "real", "weight", "number", "id", "row", "ids", "rows", "weights", "time", "key"]
 """What a column is needed as; row and rows are id and ids that have to be whole numbers."""
@@ -177,6 +177,23 @@ def _list(column: Column, inner: str) -> Any:
     else:
         elements = _id(column, elements, whole_numbers=inner == "int64", lists=lists)
     return _list_array(lists, elements)
+
+
+def as_text_or_numbers(column: Column, ids: Any, *, is_text: bool) -> Any:
+    """Ids, single or in lists, as text or as whole numbers, whichever a log that was prepared before had.
+
+    Raises:
+        DataError: text is no whole number.
+    """
+    import pyarrow as pa
+
+    is_list = pa.types.is_list(ids.type)
+    values = ids.flatten() if is_list else ids
+    if is_text == pa.types.is_string(values.type):
+        return ids
+    lists = ids if is_list else None
+    found = values.cast("string") if is_text else _parsed(column, values, "int64", "a whole number, as before", lists)
+    return _list_array(ids, found) if is_list else found
 
 
 def _list_array(lists: Any, elements: Any) -> Any:

@@ -7,15 +7,16 @@
 """
 
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import field
 from datetime import UTC, datetime
-from pathlib import Path
-from typing import Literal, get_args
+from typing import Annotated, Literal
 
 import numpy as np
 import numpy.typing as npt
+from pydantic import Field
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PathOption, PositiveInt, Share, checked_dataclass
 from windrow.comm.random import Stream, hash_ids, stream_key
 
 __all__ = [
@@ -56,7 +57,7 @@ SMALLEST_HASHED_TABLE = 2
 """Row 0 is for missing values; at least one is needed for the rest."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class FeatureOptions:
     """One sparse feature: the column it is read from, and the rows of a table that its values name."""
 
@@ -66,18 +67,18 @@ class FeatureOptions:
     """vocabulary: row 0 for missing, 1 for values not in the vocabulary, then the values of the training split
     by falling count, ties by value. hash: row 0 for missing, 1 + hash(value) mod (rows - 1) for others. rows: the
     values are row numbers already; one outside the table, or missing, is refused."""
-    rows: int | None = None
+    rows: PositiveInt | None = None
     """Rows of the table: needed for "hash" and "rows"; for "vocabulary" the most it may have, with rows 0 and 1,
     "none" for as many as there are values."""
-    min_count: int = 1
+    min_count: PositiveInt = 1
     """vocabulary only: values that occur less often in the training split count as unseen."""
     multi_hot: bool = False
     """Whether a sample has a list of values instead of one."""
-    max_length: int | None = None
+    max_length: PositiveInt | None = None
     """multi_hot only: the most values of a sample; the last ones are kept. "none" for no limit."""
     weights: str = ""
     """multi_hot only: column with one weight for each value; empty for none."""
-    separator: str = "|"
+    separator: Annotated[str, Field(min_length=1, max_length=1)] = "|"
     """multi_hot in text files only: what stands between the values of a field."""
     table: str = ""
     """Table that the ids belong to; empty for one of the feature's own name. Features that name one table share
@@ -87,32 +88,24 @@ class FeatureOptions:
         """Refuse contradictions.
 
         Raises:
-            RecipeError: an option is out of range or contradicts another.
+            RecipeError: an option contradicts another.
         """
-        if self.ids not in get_args(IdRule):
-            raise RecipeError(f'ids = "{self.ids}": expected one of {", ".join(get_args(IdRule))}')
         if self.ids != "vocabulary" and self.rows is None:
             raise RecipeError(f'ids = "{self.ids}" needs rows, the number of rows of the table')
         least = {"vocabulary": FIRST_VOCABULARY_ROW, "hash": SMALLEST_HASHED_TABLE, "rows": 1}[self.ids]
         if self.rows is not None and self.rows < least:
             raise RecipeError(f'rows = {self.rows}: expected at least {least} with ids = "{self.ids}"')
-        if self.min_count < 1:
-            raise RecipeError(f"min_count = {self.min_count}: expected at least 1")
         if self.min_count > 1 and self.ids != "vocabulary":
             raise RecipeError(f'min_count = {self.min_count} needs ids = "vocabulary", not "{self.ids}"')
         if not self.multi_hot and (self.max_length is not None or self.weights):
             raise RecipeError("max_length and weights are for lists of values: set multi_hot = true")
-        if self.max_length is not None and self.max_length < 1:
-            raise RecipeError(f"max_length = {self.max_length}: expected at least 1")
-        if len(self.separator) != 1:
-            raise RecipeError(f"separator = {self.separator!r}: expected one character")
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class LogOptions:
     """A log of samples: each row has a label, dense values and ids."""
 
-    paths: tuple[Path, ...]
+    paths: Annotated[tuple[PathOption, ...], Field(min_length=1)]
     """Files, or patterns with * and ? that name some, in this order; those of one pattern by name. Where the log
     is split by files, these are the training split's."""
     format: LogFormat
@@ -135,7 +128,7 @@ class LogOptions:
     """Column of session ids: integers or text. Empty for none."""
     optional: tuple[str, ...] = ()
     """Columns that some files lack; their values count as missing there."""
-    vocabularies_from: Path | None = None
+    vocabularies_from: PathOption | None = None
     """A store that was prepared from earlier samples. Values that its vocabularies know keep their rows, new ones come
     after them, and dense columns are made standard as they were there: so that what was learnt on it can be started
     from, see `init_from`."""
@@ -146,17 +139,9 @@ class LogOptions:
         """Check what concerns several features.
 
         Raises:
-            RecipeError: no files, a column used twice, a name that the store cannot hold, or features that share a
+            RecipeError: a column used twice, a name that the store cannot hold, or features that share a
                 table and differ in its rule.
         """
-        if not self.paths:
-            raise RecipeError("paths is empty: name the files of the log")
-        if self.format not in get_args(LogFormat):
-            raise RecipeError(f'format = "{self.format}": expected one of {", ".join(get_args(LogFormat))}')
-        if self.dense_transform not in get_args(DenseTransform):
-            raise RecipeError(
-                f'dense_transform = "{self.dense_transform}": expected one of {", ".join(get_args(DenseTransform))}'
-            )
         if len(set(self.dense)) != len(self.dense):
             raise RecipeError(f"dense = {list(self.dense)} names a column twice")
         if len(set(self.labels)) != len(self.labels):
@@ -240,14 +225,14 @@ SPLITS: tuple[SplitName, SplitName, SplitName] = ("train", "validation", "test")
 """The splits, by their code: 0, 1, 2."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class LogSplitOptions:
     """How samples are dealt to train, validation and test."""
 
     by: SplitRule = "hash"
     """time: earlier samples train, later ones validate and test, so that nothing is learnt from the future; needs
     [log] time. hash: at random, by `column`. files: by `validation_paths` and `test_paths`."""
-    fractions: tuple[float, float, float] = (0.8, 0.1, 0.1)
+    fractions: tuple[Annotated[float, Field(gt=0, le=1)], Share, Share] = (0.8, 0.1, 0.1)
     """time and hash: share of the samples in train, validation and test; 0 for no such split."""
     instants: tuple[str, ...] = ()
     """time only, instead of `fractions`: where validation and test begin, two ISO dates or times (UTC where they
@@ -256,24 +241,19 @@ class LogSplitOptions:
     """hash only: samples that are equal in this column stay together; empty for the number of the row."""
     seed: int = 0
     """hash only: another seed deals otherwise."""
-    validation_paths: tuple[Path, ...] = ()
+    validation_paths: tuple[PathOption, ...] = ()
     """files only: files or patterns of the validation split; may be empty."""
-    test_paths: tuple[Path, ...] = ()
+    test_paths: tuple[PathOption, ...] = ()
     """files only: files or patterns of the test split; may be empty."""
 
     def __post_init__(self) -> None:
         """Refuse contradictions.
 
         Raises:
-            RecipeError: an option is out of range or belongs to another rule.
+            RecipeError: an option belongs to another rule.
         """
-        if self.by not in get_args(SplitRule):
-            raise RecipeError(f'by = "{self.by}": expected one of {", ".join(get_args(SplitRule))}')
-        if min(self.fractions) < 0 or abs(sum(self.fractions) - 1) > 1e-9 or self.fractions[0] == 0:
-            raise RecipeError(
-                f"fractions = {list(self.fractions)}: expected shares of 0 or more that add up to 1, "
-                "the first of them above 0"
-            )
+        if abs(sum(self.fractions) - 1) > 1e-9:
+            raise RecipeError(f"fractions = {list(self.fractions)}: expected shares that add up to 1")
         if self.instants and (self.by != "time" or len(self.instants) != len(SPLITS) - 1):
             raise RecipeError(
                 f'instants = {list(self.instants)}: expected two, where validation and test begin, and by = "time"'

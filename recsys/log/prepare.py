@@ -37,7 +37,7 @@ from windrow.recsys.log.options import (
     split_by_time,
 )
 from windrow.recsys.log.readers import read_log
-from windrow.recsys.log.staging import StagedLog, StagingWriter, staged_columns, text_types
+from windrow.recsys.log.staging import StagedColumn, StagedLog, StagingWriter, staged_columns, text_types
 from windrow.recsys.log.store import (
     DENSE_COLUMN,
     LABEL_COLUMN,
@@ -61,7 +61,7 @@ from windrow.recsys.log.store import (
 )
 from windrow.recsys.log.vocabulary import MISSING_ROW, UNSEEN_ROW, Vocabulary, hashed_rows
 
-__all__ = ["Progress", "SampleMapper", "prepare", "prepare_log", "prepare_rows"]
+__all__ = ["Progress", "SampleMapper", "are_text", "prepare", "prepare_log", "prepare_rows", "read_vocabularies"]
 
 Progress = Callable[[str, float], None]
 """Called with the name of a stage and the share of it that is done, 0 to 1."""
@@ -120,7 +120,8 @@ def prepare_log(
     with _failures_explained(store), atomic_folder(store, overwrite=overwrite) as folder:
         work = folder / "work"
         work.mkdir()
-        rows, in_order = _stage(work / "staged.parquet", groups, log, split, report)
+        columns = staged_columns(log, split, None if base is None else are_text(base))
+        rows, in_order = _stage(work / "staged.parquet", columns, groups, log, split, report)
         with StagedLog(work / "staged.parquet", work) as staged:
             by_session = shard or cluster
             if split.by == "time" and not in_order and not by_session:
@@ -142,7 +143,7 @@ def prepare_log(
                 moments = dict(zip(standard, found.values(), strict=True))
             else:
                 moments = dict(base.manifest.moments)
-            mapper = SampleMapper(log, _read_vocabularies(vocabularies), moments)
+            mapper = SampleMapper(log, read_vocabularies(vocabularies), moments)
             repeats = [
                 (feature, feature + WEIGHTS_SUFFIX if options.weights else "")
                 for feature, options in log.features.items()
@@ -213,9 +214,10 @@ def prepare_rows(
         work = folder / "work"
         work.mkdir()
         staged = work / "staged.parquet"
-        rows, _ = _stage(staged, [[], [], files], log, LogSplitOptions(by="files"), report)
+        split = LogSplitOptions(by="files")
+        rows, _ = _stage(staged, staged_columns(log, split, are_text(like)), [[], [], files], log, split, report)
         vocabularies = {table: like.vocabulary_file(table) for table in like.vocabulary_tables}
-        mapper = SampleMapper(log, _read_vocabularies(vocabularies), like.manifest.moments)
+        mapper = SampleMapper(log, read_vocabularies(vocabularies), like.manifest.moments)
         writers = {SPLITS[2]: SplitWriter(folder, SPLITS[2])}
         _map_rows(staged, mapper, None, writers, lambda done: report("mapping", done / rows))
         entries = _split_entries(writers, mapper)
@@ -340,11 +342,20 @@ def _failures_explained(store: Path) -> Iterator[None]:
         ) from error
 
 
+def are_text(store: LogStore) -> dict[str, bool | None]:
+    """By feature of a store, whether its values were text."""
+    return {feature.name: feature.is_text for feature in store.features}
+
+
 def _stage(
-    path: Path, groups: Sequence[Sequence[Path]], log: LogOptions, split: LogSplitOptions, report: Progress
+    path: Path,
+    columns: tuple[StagedColumn, ...],
+    groups: Sequence[Sequence[Path]],
+    log: LogOptions,
+    split: LogSplitOptions,
+    report: Progress,
 ) -> tuple[int, bool]:
     """Read the files of each split and write the staged file; how many rows, and whether they are in order of time."""
-    columns = staged_columns(log, split)
     everything = [file for group in groups for file in group]
     if twice := repeated_files(everything):
         raise DataError(f"{twice}: a file is in two splits, but what is trained on must not be tested on")
@@ -404,6 +415,7 @@ class SampleMapper:
         counts: of what was mapped so far, for each feature and split what `COUNTED` names.
         dense_missing: missing values of each dense column.
         positives: by split, [L] samples of label 1 of each binary label.
+        are_text: by feature, whether its values were text.
     """
 
     def __init__(
@@ -415,6 +427,7 @@ class SampleMapper:
         self.counts: dict[str, dict[str, dict[str, int]]] = {name: {} for name in log.features}
         self.dense_missing = dict.fromkeys(log.dense, 0)
         self.positives: dict[str, npt.NDArray[np.int64]] = {}
+        self.are_text: dict[str, bool] = {}
 
     def table_rows(self, feature: str) -> int:
         """Rows of the table that a feature's ids belong to."""
@@ -450,6 +463,8 @@ class SampleMapper:
         if self._log.dense:
             columns[DENSE_COLUMN] = self._dense(staged, rows.num_rows)
         for name, options in self._log.features.items():
+            kind = staged[f"id.{name}"].type
+            self.are_text[name] = pa.types.is_string(kind.value_type if options.multi_hot else kind)
             if options.multi_hot:
                 columns |= self._lists(name, options, staged, split)
             else:
@@ -623,6 +638,7 @@ def _write_manifest(
             weighted=bool(options.weights),
             ids=options.ids,
             counts=mapper.counts[name],
+            is_text=mapper.are_text[name],
             repeats_left_out=repeats_left_out,
         )
         for name, options in log.features.items()
@@ -692,7 +708,8 @@ def _check_one_type(staged: Path, table: str, features: tuple[str, ...], before:
         )
 
 
-def _read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
+def read_vocabularies(files: Mapping[str, Path]) -> dict[str, Vocabulary]:
+    """The vocabularies of tables, from their files."""
     return {table: Vocabulary.of(_read_values(path)) for table, path in files.items()}
 
 

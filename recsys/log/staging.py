@@ -21,13 +21,13 @@ import numpy as np
 from windrow.comm.errors import DataError
 from windrow.recsys.log.clustering.external_sort import session_hash, sort_rows, write_ranks
 from windrow.recsys.log.clustering.log_files import LogFiles, is_text
-from windrow.recsys.log.conform import Column, ColumnKind, conform, list_lengths, row_of
+from windrow.recsys.log.conform import Column, ColumnKind, as_text_or_numbers, conform, list_lengths, row_of
 from windrow.recsys.log.duckdb_sql import open_database, sql_name, sql_text
 from windrow.recsys.log.options import LogOptions, LogSplitOptions, split_by_hash
 from windrow.recsys.log.readers import RawBlock, TextType
 from windrow.recsys.log.vocabulary import FIRST_VALUE_ROW
 
-__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "staged_columns", "text_types"]
+__all__ = ["StagedColumn", "StagedLog", "StagingWriter", "conformed", "staged_columns", "text_types"]
 
 FILE_COLUMN = "file"
 """Virtual column with the name of the file, where the log has no column of that name."""
@@ -53,10 +53,20 @@ class StagedColumn:
     """Of lists in text."""
     rows: int | None = None
     """row and rows only: what the numbers have to be below."""
+    is_text: bool | None = None
+    """id and ids only: whether values are to be text, or whole numbers; None: as they are."""
 
 
-def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColumn, ...]:
-    """List what is needed of a log, whose split may need a column too."""
+def staged_columns(
+    log: LogOptions, split: LogSplitOptions, are_text: Mapping[str, bool | None] | None = None
+) -> tuple[StagedColumn, ...]:
+    """List what is needed of a log, whose split may need a column too.
+
+    Args:
+        log: its rules.
+        split: how it is split.
+        are_text: by feature, whether ids are to be text: as they were in a log that was prepared before.
+    """
     label_kind: ColumnKind = "label" if log.label_kind == "binary" else "real"
     found = [StagedColumn(name=f"label.{name}", column=name, kind=label_kind) for name in log.labels]
     if log.sample_weight:
@@ -78,6 +88,7 @@ def staged_columns(log: LogOptions, split: LogSplitOptions) -> tuple[StagedColum
                 kind=kinds[feature.multi_hot],
                 separator=feature.separator,
                 rows=feature.rows if whole else None,
+                is_text=(are_text or {}).get(name),
             )
         )
         if feature.weights:
@@ -98,6 +109,44 @@ def text_types(columns: tuple[StagedColumn, ...]) -> dict[str, TextType]:
     return types
 
 
+def conformed(block: RawBlock, use: StagedColumn, label: str, log: LogOptions) -> tuple[Column, Any]:
+    """A column of a block, and what it is needed as.
+
+    Args:
+        block: rows of a log.
+        use: which column, and what as.
+        label: the virtual column ``file`` in all rows.
+        log: which columns may be absent.
+
+    Raises:
+        DataError: the column is absent, or a value does not fit.
+    """
+    import pyarrow as pa
+    from pyarrow import compute
+
+    position = block.batch.schema.get_field_index(use.column)
+    if position >= 0:
+        array = block.batch.column(position)
+    elif use.column == FILE_COLUMN:
+        array = pa.array([label] * block.batch.num_rows)
+    elif use.column in log.optional:
+        array = pa.nulls(block.batch.num_rows)
+    else:
+        raise DataError(
+            f"{block.where(0)}: there is no column {use.column!r}; the columns are {', '.join(block.columns_in_file)}. "
+            "Correct the name, or list it under optional if only some files have it"
+        )
+    if use.kind == "label" and log.format == "libfm":
+        array = compute.if_else(compute.equal(array, -1), 0, array)
+    column = Column(array, use.column, block, use.separator)
+    conforming = conform(column, use.kind)
+    if use.rows is not None:
+        _check_rows(column, conforming, use.rows)
+    if use.is_text is not None:
+        conforming = as_text_or_numbers(column, conforming, is_text=use.is_text)
+    return column, conforming
+
+
 class StagingWriter:
     """Writes the staged file, block by block. A context manager.
 
@@ -115,8 +164,7 @@ class StagingWriter:
     def __init__(self, path: Path, columns: tuple[StagedColumn, ...], log: LogOptions, split: LogSplitOptions) -> None:
         self._path = path
         self._columns = columns
-        self._optional = frozenset(log.optional)
-        self._signed_labels = log.format == "libfm"  # -1 and 1 there.
+        self._log = log
         self._split = split
         self._writer: Any = None
         self._latest: int | None = None
@@ -166,30 +214,9 @@ class StagingWriter:
         self.rows += len(rows)
 
     def _conformed(self, block: RawBlock, use: StagedColumn, label: str) -> Any:
-        import pyarrow as pa
-        from pyarrow import compute
-
-        position = block.batch.schema.get_field_index(use.column)
-        if position >= 0:
-            array = block.batch.column(position)
-        elif use.column == FILE_COLUMN:
-            array = pa.array([label] * block.batch.num_rows)
-        elif use.column in self._optional:
-            array = pa.nulls(block.batch.num_rows)
-        else:
-            raise DataError(
-                f"{block.where(0)}: there is no column {use.column!r}; the columns are "
-                f"{', '.join(block.columns_in_file)}. Correct the name, or list it under optional if only some "
-                "files have it"
-            )
-        if use.kind == "label" and self._signed_labels:
-            array = compute.if_else(compute.equal(array, -1), 0, array)
-        column = Column(array, use.column, block, use.separator)
-        conforming = conform(column, use.kind)
+        column, conforming = conformed(block, use, label, self._log)
         if use.kind in ("time", "key"):
             self._watch_kind(use, column)
-        if use.rows is not None:
-            _check_rows(column, conforming, use.rows)
         return conforming
 
     def _write_alike(self, batch: Any, block: RawBlock) -> None:

@@ -93,6 +93,8 @@ class FeatureEntry:
     counts: Mapping[str, Mapping[str, int]]
     """For each split: "missing" samples without a value; "unseen" ids of values that the vocabulary lacks;
     "truncated" ids cut off by max_length; "ids" all that are stored."""
+    is_text: bool | None = None
+    """Whether its values were text, not whole numbers; None in stores that do not say."""
     repeats_left_out: bool = False
     """Whether a null stands for what the sample before in the row group has: see
     `windrow.recsys.batches.arrow_columns`."""

@@ -102,6 +102,9 @@ class ItemPairs:
     @cached_property
     def num_pairs(self) -> int:
         """m."""
+        if torch.compiler.is_exporting():
+            # A program has no numbers but shapes; the lists of a request fill their values.
+            return self._lists.jagged.values.shape[0]
         return int(self.lengths.sum())
 
     def multiply(self, items: Tensor, queries: Tensor) -> Tensor:
@@ -210,9 +213,9 @@ def segment_softmax(scores: Tensor, lengths: Tensor) -> Tensor:
     """
     # The largest score of a run cancels out, so no gradient goes through it.
     largest = _reduced(scores.detach(), "max", lengths, initial=-torch.inf)
-    raised = torch.exp(scores - _repeated(largest, lengths, len(scores)))
+    raised = torch.exp(scores - _repeated(largest, lengths, scores.shape[0]))
     totals = _summed(raised, lengths)
-    return raised / _repeated(totals, lengths, len(scores))
+    return raised / _repeated(totals, lengths, scores.shape[0])
 
 
 def _repeated(rows: Tensor, lengths: Tensor, total: int) -> Tensor:

@@ -195,9 +195,8 @@ class DLRM(ClickModel):
     def finish(self, begun: Tensor, embeddings: Embeddings, context: DropoutContext | None = None) -> Tensor:
         """Multiply, and run the top MLP; see `ClickModel.finish`."""
         pooled = embeddings.pooled()
-        rows = len(pooled)
         vectors = pooled if self.bottom is None else torch.cat([begun, pooled], 1)
-        dots = self.dots(vectors.view(rows, vectors.shape[1] // self._dim, self._dim))
+        dots = self.dots(vectors.view(-1, vectors.shape[1] // self._dim, self._dim))
         kept = vectors if self._embeddings_in_top else begun
         hidden = self.top(torch.cat([kept, dots], 1), context)
         logits: Tensor = self.logit(hidden)
@@ -242,6 +241,7 @@ class PairwiseDots(nn.Module):
         places = row * num_vectors + column
         pairs = torch.full((num_vectors, num_vectors), self.num_pairs)
         pairs[row, column] = pairs[column, row] = torch.arange(self.num_pairs)
+        self._places: Tensor
         self.register_buffer("_places", places, persistent=False)
         self.register_buffer("_pairs", pairs.flatten(), persistent=False)
 
@@ -252,6 +252,8 @@ class PairwiseDots(nn.Module):
                 f"{vectors.shape[1]} vectors of each sample, but the model was made for {self.num_vectors}: give it "
                 "those features"
             )
+        if torch.compiler.is_exporting():
+            return torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1).index_select(1, self._places)
         result: Tensor = _Dots.apply(vectors, self._places, self._pairs)  # type: ignore[no-untyped-call]
         return result
 

@@ -1,9 +1,10 @@
 """What a user says about a model: its shape, from dense values and embeddings to a result."""
 
-from dataclasses import dataclass, fields
-from typing import Literal, get_args
+from dataclasses import fields
+from typing import Literal
 
 from windrow.comm.errors import RecipeError
+from windrow.comm.options import PositiveFloat, PositiveInt, Probability, checked_dataclass
 
 __all__ = ["ModelKind", "ModelOptions", "SequencePooling", "Structure"]
 
@@ -30,29 +31,29 @@ _READ_BY: dict[str, dict[str, frozenset[str]]] = {
 """Fields that only some values of another field have a use for."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class ModelOptions:
     """Shape of a model. A field that the chosen kind does not read must be left out."""
 
     kind: ModelKind = "dlrm"
     """dlrm: dot products of all embeddings; dcn: cross layers (DCN-v2); two_tower: one vector for a user and one for
     an item, for interactions without a log of clicks."""
-    dropout: float = 0.0
+    dropout: Probability = 0.0
     """dlrm, dcn: chance of an entry to be dropped after each hidden layer behind the embeddings, in [0, 1)."""
-    bottom: tuple[int, ...] = (512, 256)
+    bottom: tuple[PositiveInt, ...] = (512, 256)
     """dlrm: columns of the hidden layers from dense values to a vector; a last layer as wide as an embedding follows.
     Not used where the log has no dense columns."""
-    top: tuple[int, ...] = (512, 256)
+    top: tuple[PositiveInt, ...] = (512, 256)
     """dlrm: columns of the hidden layers from dot products to the logit."""
     embeddings_in_top: bool = False
     """dlrm: true shows the top layers the embeddings themselves, not just their dot products."""
     structure: Structure = "stacked"
     """dcn: stacked: the deep layers take what the cross layers give; parallel: both take the input."""
-    cross_layers: int = 3
+    cross_layers: PositiveInt = 3
     """dcn: cross layers; terms have degrees up to one more."""
-    low_rank: int | None = None
+    low_rank: PositiveInt | None = None
     """dcn: rank of the cross layers' matrices; "none": full. Saves work below half the columns of the input."""
-    deep: tuple[int, ...] = (512, 256)
+    deep: tuple[PositiveInt, ...] = (512, 256)
     """dcn: columns of the hidden deep layers."""
     sequences: tuple[str, ...] = ()
     """dlrm, dcn: features whose ids are weighed by attention, one by one, instead of pooled."""
@@ -61,50 +62,28 @@ class ModelOptions:
     once for samples that share the sequence."""
     sequence_query: str | None = None
     """target: the pooled feature that attention compares each item of a sequence with: the item that may be clicked."""
-    sequence_hidden: tuple[int, ...] = (36,)
+    sequence_hidden: tuple[PositiveInt, ...] = (36,)
     """target: columns of the hidden layers that weigh an item; 36 as in the paper (Zhou et al. 2018). self: those of
     the hidden layers behind each layer's attention."""
-    sequence_layers: int = 1
+    sequence_layers: PositiveInt = 1
     """self: layers of attention."""
-    sequence_heads: int = 4
+    sequence_heads: PositiveInt = 4
     """self: heads of each layer; they divide the columns of the items."""
-    sequence_positions: int = 128
+    sequence_positions: PositiveInt = 128
     """self: items from the end of a sequence that differ by their position; those before share one."""
-    feature_mlp: tuple[int, ...] = ()
+    feature_mlp: tuple[PositiveInt, ...] = ()
     """dlrm, dcn: columns of the hidden layers of a net that changes each embedding, with weights for each feature,
     before embeddings meet; none: there is no such net."""
 
-    temperature: float = 0.1
+    temperature: PositiveFloat = 0.1
     """two_tower: what cosines are divided by in the loss; the smaller, the more the hardest negatives count."""
 
     def __post_init__(self) -> None:
-        """Check every value, and what goes together.
+        """Check what goes together.
 
         Raises:
-            RecipeError: names the field, its value and what is allowed.
+            RecipeError: names the fields, their values and the cure.
         """
-        for name, allowed in (
-            ("kind", get_args(ModelKind)),
-            ("structure", get_args(Structure)),
-            ("sequence_pooling", get_args(SequencePooling)),
-        ):
-            if getattr(self, name) not in allowed:
-                raise RecipeError(f'model.{name} = "{getattr(self, name)}": expected one of {", ".join(allowed)}')
-        self._refuse_what_nobody_reads()
-        if not 0 <= self.dropout < 1:
-            raise RecipeError(f"model.dropout = {self.dropout}: choose a probability in [0, 1)")
-        if not 0 < self.temperature < float("inf"):
-            raise RecipeError(f"model.temperature = {self.temperature}: must be above 0 and finite")
-        for name in ("cross_layers", *sorted(_SELF_ATTENTION)):
-            if getattr(self, name) < 1:
-                raise RecipeError(f"model.{name} = {getattr(self, name)}: must be at least 1")
-        if self.low_rank is not None and self.low_rank < 1:
-            raise RecipeError(f'model.low_rank = {self.low_rank}: must be at least 1, or "none" for full matrices')
-        for name in ("bottom", "top", "deep", "sequence_hidden", "feature_mlp"):
-            if any(columns < 1 for columns in getattr(self, name)):
-                raise RecipeError(f"model.{name} = {list(getattr(self, name))}: each layer needs at least 1 column")
-
-    def _refuse_what_nobody_reads(self) -> None:
         for choice, readers in _READ_BY.items():
             chosen = getattr(self, choice)
             for field in fields(self):

@@ -8,12 +8,15 @@ several samples of a deduplicated group have counts once.
 """
 
 from abc import ABC, abstractmethod
-from collections.abc import Sequence
-from typing import TYPE_CHECKING, Generic, TypeVar
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from itertools import chain
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, TypeVar
 
 import numpy as np
 import torch
 from torch import Tensor, nn
+from torch.fx import Proxy
 
 from windrow.comm.errors import RecipeError
 from windrow.comm.loopback import Loopback
@@ -24,7 +27,9 @@ from windrow.partition.tables.plan import Plan, TableSpec, check_plan
 from windrow.partition.tables.planners import plan_with_planner
 from windrow.recsys.sharded.layout import Layout, OwnerLayout, Request, make_layout
 from windrow.recsys.sharded.packing import LookupInput, Message, MessageFormat, Samples, pack, unpack
-from windrow.recsys.tables.make import make_table_batch
+from windrow.recsys.sharded.rank_tables import RankTables
+from windrow.recsys.sharded.whole_tables import WholeTables, gather_table, without_values, write_table
+from windrow.recsys.tables.make import first_values, initialise
 from windrow.recsys.tables.options import (
     TableConfig,
     TableOptions,
@@ -32,8 +37,10 @@ from windrow.recsys.tables.options import (
     check_names,
     embedding_names,
     features_of,
+    init_fn_of,
 )
 from windrow.recsys.tables.table import TableBatch
+from windrow.training.shard_files import StateTensor
 
 if TYPE_CHECKING:
     from windrow.comm.transfer import Pending
@@ -41,7 +48,7 @@ if TYPE_CHECKING:
     from windrow.recsys.batches.deduplication.ikjt import InverseKeyedJaggedTensor
     from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
 
-__all__ = ["InFlightLookup", "RankTables", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
+__all__ = ["InFlightLookup", "ShardedTables", "rows_asked_for", "rows_of_whole_tables", "table_specs"]
 
 Result = TypeVar("Result")
 
@@ -136,118 +143,6 @@ class InFlightLookup(Generic[Result]):
         return self._tables.receive(self._transfer, self._replicated, self._samples)
 
 
-class RankTables(nn.Module):
-    """What one rank holds, in batches.
-
-    Pooled, of tables that the same groups of features look into; unpooled rows of one batch have one length, so there
-    is a batch for each length. Tables of one batch have the same `TableOptions.of_one_batch`.
-
-    Args:
-        owner: members and lookups; there may be none.
-        options: how they are stored and learn.
-        rows: rows of each whole table, by name.
-        pooled: sum the rows of a bag, or return each row.
-        device: of the tables.
-        replicated: whether every rank holds the same.
-        seed: of the first values.
-    """
-
-    def __init__(
-        self,
-        owner: OwnerLayout,
-        options: TableOptions,
-        *,
-        rows: dict[str, int],
-        pooled: bool,
-        device: torch.device,
-        replicated: bool,
-        seed: int,
-    ) -> None:
-        super().__init__()
-        self.batches: list[TableBatch] = []
-        self._groups: list[list[int]] = []
-        self._owner = owner
-        self._rate_factors: list[float] = []
-        for chosen in _groups(owner, options, pooled=pooled):
-            numbers = sorted({owner.lookups[number].member for number in chosen})
-            batch = make_table_batch(
-                options,
-                tuple(owner.members[number] for number in numbers),
-                tuple(numbers.index(owner.lookups[number].member) for number in chosen),
-                table_rows=rows,
-                pooled=pooled,
-                replicated=replicated,
-                device=device,
-                seed=seed,
-            )
-            self.batches.append(batch)
-            own_rate = options.of(batch.members[0].name).learning_rate
-            self._rate_factors.append(own_rate / options.learning_rate)
-            self._groups.append(chosen)
-        self.registered = nn.ModuleList(self.batches)
-
-    def pooled(self, wanted: Sequence[LookupInput]) -> list[Tensor]:
-        """Look bags up.
-
-        Args:
-            wanted: for each batch of the owner's layout.
-
-        Returns:
-            For each [bags of all ranks, columns] float32 sums. A backward pass may always be run through them.
-        """
-        return [
-            self._pooled(tables, batch.columns[1] - batch.columns[0], of_batch)
-            for tables, batch, of_batch in zip(self.batches, self._owner.batches, wanted, strict=True)
-        ]
-
-    def _pooled(self, tables: TableBatch, width: int, wanted: LookupInput) -> Tensor:
-        if not sum(wanted.num_bags):
-            return torch.zeros(0, width, device=wanted.values.device, requires_grad=torch.is_grad_enabled())
-        pooled: Tensor = tables(wanted.values, wanted.offsets, wanted.weights)
-        return pooled
-
-    def rows(self, wanted: LookupInput) -> list[Tensor]:
-        """Look rows up.
-
-        Returns:
-            For each lookup [its ids of all ranks, dim] float32, rank by rank; those without ids have no graph.
-        """
-        if len(self.batches) == 1:
-            (batch,) = self.batches
-            return _look_up_rows(batch, wanted)
-        found: dict[int, Tensor] = {}
-        for batch, chosen in zip(self.batches, self._groups, strict=True):
-            found.update(zip(chosen, _look_up_rows(batch, wanted.select(chosen)), strict=True))
-        return [found[number] for number in range(len(self._owner.lookups))]
-
-    def set_learning_rate(self, learning_rate: float) -> None:
-        """Learn at this rate, or where a table has its own, at one changed by the same factor."""
-        for batch, factor in zip(self.batches, self._rate_factors, strict=True):
-            batch.set_learning_rate(learning_rate * factor)
-
-
-def _groups(owner: OwnerLayout, options: TableOptions, *, pooled: bool) -> list[list[int]]:
-    """Lookups that one batch of tables can do."""
-    if pooled:
-        return [list(range(*batch.lookups)) for batch in owner.batches]
-    found: list[tuple[int, TableOptions, list[int]]] = []
-    for number, lookup in sorted(enumerate(owner.lookups), key=lambda entry: entry[1].dim):
-        kind = options.of_one_batch(owner.members[lookup.member].name)
-        same = [chosen for dim, other, chosen in found if (dim, other) == (lookup.dim, kind)]
-        if same:
-            same[0].append(number)
-        else:
-            found.append((lookup.dim, kind, [number]))
-    return [chosen for _, _, chosen in found]
-
-
-def _look_up_rows(batch: TableBatch, wanted: LookupInput) -> list[Tensor]:
-    counts = wanted.counts.sum(axis=0).tolist()
-    if not sum(counts):
-        return [torch.empty(0, batch.output_dim, device=wanted.values.device) for _ in counts]
-    return list(batch.rows(wanted.values, wanted.offsets).split(counts))
-
-
 class ShardedTables(nn.Module, ABC, Generic[Result]):
     """Embedding tables spread over the ranks of a world by a plan.
 
@@ -260,11 +155,17 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     The loss is divided by the samples of all ranks: gradients are summed over ranks.
 
+    `state_dict` and `load_state_dict`, of this module or of one that contains it, know whole tables under TorchRec's
+    names, such as ``embedding_bags.NAME.weight`` [rows, dim] float32. Both are collective: every rank calls them, and
+    gets, or hands over, every table whole. The dictionary has copies of the values, in the memory of the CPU, and no
+    state of optimisers: checkpoints of the trainer have both, and no rank holds a whole table for them.
+
     Args:
         tables: configurations, ours or TorchRec's; must agree.
         pooled: bags of rows become one vector, or rows are returned one by one.
         is_weighted: whether ids have weights.
-        device: of the tables; None for the CPU.
+        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
+            rows to look up.
         world: None for this process alone.
         plan: None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, group by group; may name others, too. Must agree.
@@ -277,6 +178,9 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
+
+    tables_attribute: ClassVar[str]
+    """What TorchRec calls the modules of the tables, whose names keys of `state_dict` begin with."""
 
     def __init__(
         self,
@@ -301,7 +205,7 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
         _check_groups(groups)
         self.world = Loopback.single() if world is None else world
         self.options = options or TableOptions()
-        self.device = device or torch.device("cpu")
+        self.device = device or torch.get_default_device()
         self.specs = table_specs(tables, self.options)
         self.plan = (
             plan if isinstance(plan, Plan) else plan_with_planner(plan or "round_robin", self.specs, self.world.size)
@@ -343,6 +247,60 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
             device=self.device,
             replicated=True,
             seed=seed,
+        )
+        for number, parameter in enumerate(chain.from_iterable(batch.parameters() for batch in self.local_tables())):
+            self.register_parameter(f"piece_{number}", parameter)
+        self._rows, self._seed = rows, seed
+        self._left_out = False
+        self._call_init_fns()
+
+    def reset_parameters(self) -> None:
+        """Write the first values again; what optimisers keep becomes zero."""
+        for batch in self.local_tables():
+            for found in batch.state():
+                found.tensor.zero_()
+            initialise(batch, self.options, self._rows, seed=self._seed)
+        self._call_init_fns()
+
+    def _call_init_fns(self) -> None:
+        weights = {} if self.is_meta else self._weights()
+        for table in self._tables:
+            init_fn = init_fn_of(table)
+            if init_fn is not None and (pieces := weights.get(table.name)):
+                shape = (table.num_embeddings, table.embedding_dim)
+                write_table(pieces, first_values(init_fn, table.name, shape, seed=self._seed))
+
+    @property
+    def is_meta(self) -> bool:
+        """Whether there are names and shapes only, on the meta device."""
+        return self.device.type == "meta"
+
+    def check_lookup(self, features: "KeyedJaggedTensor") -> None:
+        """Refuse what cannot be looked up.
+
+        Raises:
+            RecipeError: this collection is on the meta device, or torch.fx traces it.
+        """
+        if self.is_meta:
+            raise RecipeError(
+                f"this {type(self).__name__} is on the meta device, so it has no rows to look up: make it again on "
+                "another device"
+            )
+        if isinstance(features, Proxy):
+            raise RecipeError(
+                f"torch.fx cannot trace {type(self).__name__}: how much its ranks exchange depends on the ids. Let the "
+                "tracer take it for a leaf (is_leaf_module; leaf_modules of torchrec.fx)"
+            )
+
+    def __prepare_scriptable__(self) -> None:
+        """Refuse `torch.jit.script`, which asks here first.
+
+        Raises:
+            RecipeError: always.
+        """
+        raise RecipeError(
+            f"{type(self).__name__} cannot be scripted, since Python exchanges the messages of its ranks: script the "
+            "dense part, or load state_dict() into TorchRec's class, which can be"
         )
 
     @abstractmethod
@@ -400,11 +358,86 @@ class ShardedTables(nn.Module, ABC, Generic[Result]):
 
     def replicated_parameters(self) -> list[nn.Parameter]:
         """Values of the tables that every rank holds: their gradients must be summed over ranks before `step`."""
-        return list(self._replicated.parameters())
+        return [parameter for batch in self._replicated.batches for parameter in batch.parameters()]
 
     def local_tables(self) -> list[TableBatch]:
         """What this rank stores, replicated tables last; checkpoints and export read and write their state."""
         return [*self._sharded.batches, *self._replicated.batches]
+
+    def whole_tables(self) -> "WholeTables":
+        """Tables as this rank stores them, where it stores them whole."""
+        return WholeTables(self.specs, self._weights())
+
+    def whole_table(self, name: str) -> Tensor:
+        """Bring one table together: [rows, dim] float32 on the CPU of every rank. Collective.
+
+        Raises:
+            KeyError: there is no such table.
+        """
+        (spec,) = (spec for spec in self.specs if spec.name == name)
+        return gather_table(self.world, self.plan, spec, self._weights()[name], stage=f"{self.stage}: whole tables")
+
+    def _weights(self) -> dict[str, list[StateTensor]]:
+        """What this rank stores of each table's values."""
+        if self.is_meta:
+            return {spec.name: [without_values(spec)] for spec in self.specs}
+        found: dict[str, list[StateTensor]] = {spec.name: [] for spec in self.specs}
+        for batch in self.local_tables():
+            for part in batch.state():
+                if part.name == "weight":
+                    found[part.piece.name].append(part)
+        return found
+
+    def _keys(self, prefix: str) -> dict[str, TableSpec]:
+        return {f"{prefix}{self.tables_attribute}.{spec.name}.weight": spec for spec in self.specs}
+
+    @contextmanager
+    def left_out_of_state_dict(self) -> Iterator[None]:
+        """While the ``with`` block runs, `state_dict` has none of these tables, and is not collective."""
+        self._left_out = True
+        try:
+            yield
+        finally:
+            self._left_out = False
+
+    def _save_to_state_dict(self, destination: dict[str, Any], prefix: str, keep_vars: bool) -> None:  # noqa: FBT001
+        del keep_vars
+        if self._left_out:
+            return
+        weights, stage = self._weights(), f"{self.stage}: state_dict, which every rank calls"
+        for key, spec in self._keys(prefix).items():
+            pieces = weights[spec.name]
+            destination[key] = (
+                pieces[0].tensor if self.is_meta else gather_table(self.world, self.plan, spec, pieces, stage=stage)
+            )
+
+    def _load_from_state_dict(  # noqa: PLR0917  # PyTorch's signature
+        self,
+        state_dict: Mapping[str, Any],
+        prefix: str,
+        local_metadata: Mapping[str, Any],
+        strict: bool,  # noqa: FBT001
+        missing_keys: list[str],
+        unexpected_keys: list[str],
+        error_msgs: list[str],
+    ) -> None:
+        for hook in self._load_state_dict_pre_hooks.values():
+            hook(state_dict, prefix, local_metadata, strict, missing_keys, unexpected_keys, error_msgs)
+        if self.is_meta:
+            error_msgs.append(f"{type(self).__name__} is on the meta device, which holds no values: make it on another")
+            return
+        keys, weights = self._keys(prefix), self._weights()
+        for key, spec in keys.items():
+            if key not in state_dict:
+                missing_keys.append(key)
+                continue
+            given: Tensor = state_dict[key]
+            if tuple(given.shape) == (spec.rows, spec.dim):
+                write_table(weights[spec.name], given)
+            else:
+                error_msgs.append(f"size mismatch for {key}: {list(given.shape)} is given for {[spec.rows, spec.dim]}")
+        if strict:
+            unexpected_keys += [key for key in state_dict if key.startswith(prefix) and key not in keys]
 
     def step(self) -> None:
         """Learn where the backward pass did not: replicated tables, and all under adam."""

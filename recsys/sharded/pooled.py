@@ -35,6 +35,7 @@ from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables, rows_of_whole_tables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, pack, read_samples, unpack
+from windrow.recsys.sharded.whole_tables import WholeTables
 from windrow.recsys.tables.options import TableConfig, TableOptions, features_of, pooling_of
 
 if TYPE_CHECKING:
@@ -58,7 +59,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     Args:
         tables: `EmbeddingBagConfig`, ours or TorchRec's; must agree.
         is_weighted: rows are multiplied by the weights of their ids; not with mean pooling.
-        device: of the tables; None for the CPU.
+        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
+            rows to look up.
         world: None for this process alone.
         plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
@@ -71,6 +73,8 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
         RecipeError: tables, groups or options are not right.
         PlanError: the plan does not fit the tables or the world.
     """
+
+    tables_attribute = "embedding_bags"
 
     def __init__(
         self,
@@ -135,16 +139,20 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
         Returns:
             [samples, sum of dims] float32, keys `embedding_names`; zeros for a sample without ids. Where gradients
-            are recorded every rank runs one backward pass through it.
+            are recorded every rank runs one backward pass through it. On the meta device only its shape is right.
 
         Raises:
             DataError: ids, lengths, weights or inverses are not lawful.
             DeadlineError: a rank did not come in time.
+            RecipeError: torch.fx traces it.
         """
         from windrow.recsys.torchrec_adapter import KeyedTensor
 
-        rows = self.lookup_of(features, deduplicated).finish()
-        pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
+        if self.is_meta:
+            pooled = torch.empty(features.stride(), sum(self.embedding_dims), device=self.device)
+        else:
+            rows = self.lookup_of(features, deduplicated).finish()
+            pooled = Embeddings(rows, tuple(self.embedding_names)).pooled()
         return KeyedTensor(self.embedding_names, self.embedding_dims, pooled)
 
     def start_counts(
@@ -162,7 +170,9 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
 
         Raises:
             DataError: ids, lengths, weights or inverses are not lawful.
+            RecipeError: see `check_lookup`.
         """
+        self.check_lookup(features)
         samples = read_samples(features, deduplicated, self.layout, is_weighted=self._is_weighted)
         if self._is_direct:
             return _DirectBags(self, features, samples)
@@ -171,6 +181,11 @@ class EmbeddingBagCollection(ShardedTables[list[PooledRows]]):
     def embedding_bag_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
+
+    @property
+    def embedding_bags(self) -> WholeTables:
+        """Tables that this rank stores whole: ``embedding_bags["item"].weight``."""
+        return self.whole_tables()
 
     def is_weighted(self) -> bool:
         """Whether ids have weights."""

@@ -5,7 +5,7 @@ this rank asked for. Where a table is cut by rows, home knows which of its ids i
 rows in their places.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from itertools import accumulate
 from typing import TYPE_CHECKING
 
@@ -22,7 +22,8 @@ from windrow.recsys.batches.jagged import Deduplicated, Jagged
 from windrow.recsys.sharded.collection import InFlightLookup, ShardedTables
 from windrow.recsys.sharded.layout import Layout, Lookup, OwnerLayout
 from windrow.recsys.sharded.packing import LookupInput, Message, Samples, read_samples
-from windrow.recsys.tables.options import TableConfig, TableOptions
+from windrow.recsys.sharded.whole_tables import WholeTables
+from windrow.recsys.tables.options import TableConfig, TableOptions, embedding_names
 
 if TYPE_CHECKING:
     from windrow.comm.world import World
@@ -37,7 +38,11 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
 
     Args:
         tables: `EmbeddingConfig`, ours or TorchRec's, all of one dim; must agree.
-        device: of the tables; None for the CPU.
+        device: of the tables; None for PyTorch's default device. On the meta device there are names and shapes, but no
+            rows to look up.
+        need_indices: whether results have the ids as their weights.
+        use_gather_select, use_gather_select_per_sharding: say which of two kernels TorchRec's sharded classes take, for
+            the same results; there is no such choice here.
         world: None for this process alone.
         plan: or the name of a planner, "greedy" say; None for whole tables, one rank after another. Must agree.
         groups: features whose lists come deduplicated, as `windrow.recsys.batches.deduplication.ikjt` draws it, group
@@ -51,10 +56,15 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         PlanError: the plan does not fit the tables or the world.
     """
 
+    tables_attribute = "embeddings"
+
     def __init__(
         self,
         tables: Sequence[TableConfig],
         device: torch.device | None = None,
+        need_indices: bool = False,  # noqa: FBT001, FBT002  # TorchRec's signature
+        use_gather_select: bool = False,  # noqa: FBT001, FBT002
+        use_gather_select_per_sharding: Mapping[str, bool] | None = None,
         *,
         world: "World | None" = None,
         plan: Plan | str | None = None,
@@ -63,6 +73,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
         wire: WireOptions | None = None,
         seed: int = 0,
     ) -> None:
+        del use_gather_select, use_gather_select_per_sharding
         super().__init__(
             tables,
             pooled=False,
@@ -81,6 +92,7 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             raise RecipeError(
                 f"tables of one EmbeddingCollection have one embedding_dim, got {sorted(dims)}: make one for each"
             )
+        self._need_indices = need_indices
         owners = (*self.layout.owners, self.layout.replicated)
         self._outputs = [output_of(self.layout, owner) for owner in owners]
 
@@ -94,17 +106,33 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
             deduplicated: ids of the groups that the collection was made for, in their order; likewise.
 
         Returns:
-            For each key of `embedding_names` [ids of the feature, dim] float32, with the lengths of the batch. Where
-            gradients are recorded every rank runs one backward pass through them.
+            For each key of `embedding_names` [ids of the feature, dim] float32, with the lengths of the batch, and with
+            `need_indices` the ids as weights. Where gradients are recorded every rank runs one backward pass through
+            them.
 
         Raises:
             DataError: ids, lengths or inverses are not lawful.
             DeadlineError: a rank did not come in time.
+            RecipeError: see `check_lookup`.
         """
         from windrow.recsys.torchrec_adapter import JaggedTensor
 
         found = {name: rows.expand() for name, rows in self.lookup_of(features, deduplicated).finish().items()}
-        return {name: JaggedTensor(rows.values, lengths=rows.lengths) for name, rows in found.items()}
+        ids = self._ids(features, deduplicated) if self._need_indices else {}
+        return {
+            name: JaggedTensor(rows.values, lengths=rows.lengths, weights=ids.get(name)) for name, rows in found.items()
+        }
+
+    def _ids(
+        self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]"
+    ) -> dict[str, Tensor]:
+        """The ids of each result, sample after sample."""
+        layout = self.layout
+        parts = [features, *(group.expand() for group in deduplicated)]
+        return {
+            name: parts[layout.groups[feature]][layout.features[feature]].values()
+            for name, (_, feature, _) in zip(self.embedding_names, layout.outputs, strict=True)
+        }
 
     def start_counts(
         self, features: "KeyedJaggedTensor", deduplicated: "Sequence[InverseKeyedJaggedTensor]" = ()
@@ -120,12 +148,31 @@ class EmbeddingCollection(ShardedTables[dict[str, Deduplicated[Tensor]]]):
 
         Raises:
             DataError: ids, lengths or inverses are not lawful.
+            RecipeError: see `check_lookup`.
         """
+        self.check_lookup(features)
         return InFlightLookup(self, read_samples(features, deduplicated, self.layout, is_weighted=False))
 
     def embedding_configs(self) -> list[TableConfig]:
         """The tables."""
         return self._tables
+
+    def embedding_dim(self) -> int:
+        """Columns of every table."""
+        return self._tables[0].embedding_dim
+
+    def embedding_names_by_table(self) -> list[list[str]]:
+        """Keys of the result, table by table."""
+        return embedding_names(self._tables)
+
+    def need_indices(self) -> bool:
+        """Whether results have the ids as their weights."""
+        return self._need_indices
+
+    @property
+    def embeddings(self) -> WholeTables:
+        """Tables that this rank stores whole: ``embeddings["item"].weight``."""
+        return self.whole_tables()
 
     def send(
         self,

@@ -7,14 +7,27 @@ needed ("exact" optimisers). With g the summed gradient of a row of D columns::
     sgd              w -= learning_rate * g
     adagrad          s += g ** 2;             w -= learning_rate * g / (sqrt(s) + eps)
     rowwise_adagrad  s += sum(g ** 2) / D;    w -= learning_rate * g / (sqrt(s) + eps)
+
+Its kernels work on four columns at a time, so other rows get columns of zeros at their end, P in all, which nobody sees
+and whose gradient is zero. Row-wise Adagrad then divides by P. With the gradient times a = sqrt(P / D), and a learning
+rate of 1 / a of what it is, the same formula comes out, and s is what it would be::
+
+    s += sum((a * g) ** 2) / P = sum(g ** 2) / D;    w -= learning_rate / a * a * g / (sqrt(s) + eps)
 """
+
+import math
+from collections.abc import Sequence
+from itertools import accumulate, groupby, pairwise
+from typing import Any
 
 import torch
 from fbgemm_gpu.split_embedding_configs import EmbOptimType, SparseType
 from fbgemm_gpu.split_table_batched_embeddings_ops_common import BoundsCheckMode, EmbeddingLocation, PoolingMode
 from fbgemm_gpu.split_table_batched_embeddings_ops_training import ComputeDevice, SplitTableBatchedEmbeddingBagsCodegen
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
+from windrow.partition.tables.plan import COLUMN_MULTIPLE
 from windrow.recsys.tables.options import TableOptions
 from windrow.recsys.tables.table import TableBatch
 from windrow.training.shard_files import LocalTable
@@ -29,7 +42,7 @@ _OPTIMIZERS = {
 
 
 class FBGEMMTableBatch(TableBatch):
-    """Members in one flat FBGEMM storage, fp32 or fp16, updated by ``backward()`` itself.
+    """Members in flat FBGEMM storage, fp32 or fp16, updated by ``backward()`` itself.
 
     Results are always float32, and so are the accumulators. fp16 values are rounded to nearest, on GPUs too, where
     FBGEMM can round stochastically: its draws would come from a global generator, and a resumed run would differ.
@@ -53,45 +66,34 @@ class FBGEMMTableBatch(TableBatch):
         super().__init__(members, lookups, pooled=pooled)
         assert not options.moves_every_row, f"{options.optimizer} needs dense gradients"
         device = device or torch.device("cpu")
-        on_cpu = device.type == "cpu"
-        location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
-        compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
-        kernel = SplitTableBatchedEmbeddingBagsCodegen(
-            # FBGEMM takes a batch without any row for one that lives elsewhere: each member gets one row at least.
-            [(max(member.num_rows, 1), member.dim, location, compute) for member in members],
-            feature_table_map=list(lookups),
-            weights_precision=SparseType.FP16 if options.precision == "fp16" else SparseType.FP32,
-            output_dtype=SparseType.FP32,
-            optimizer=_OPTIMIZERS[options.optimizer],
-            learning_rate=options.learning_rate,
-            eps=options.eps,
-            stochastic_rounding=False,
-            pooling_mode=PoolingMode.SUM if pooled else PoolingMode.NONE,
-            # The collection has checked the ids, all of them at once, where the user's batch came in.
-            bounds_check_mode=BoundsCheckMode.NONE,
-            device=device,
-        )
-        # Inside a tuple the kernel is no submodule: its weights are not parameters that someone else could reduce,
-        # update, count or move.
-        self._kernel = (kernel,)
-        self._weights: list[Tensor] = [
-            values[: member.num_rows] for values, member in zip(kernel.split_embedding_weights(), members, strict=True)
-        ]
-        # One list of states for each member; no lists at all where the optimiser keeps nothing.
-        self._squares: list[Tensor] = [
-            squares[: member.num_rows]
-            for (squares,), member in zip(kernel.split_optimizer_states(), members, strict=False)
-        ]
+        # One call has one learning rate, so neighbours with equal factors share one: all, unless dims are no multiples.
+        self._calls: list[_Call] = []
+        first = 0
+        for factor, found in groupby(members, lambda member: _gradient_factor(member, options)):
+            chosen = list(found)
+            own_lookups = [lookup - first for lookup in lookups if 0 <= lookup - first < len(chosen)]
+            self._calls.append(_Call(chosen, own_lookups, options, factor, pooled=pooled, device=device))
+            first += len(chosen)
+        self._weights = [weight for call in self._calls for weight in call.weights]
+        self._squares = [squares for call in self._calls for squares in call.squares]
 
     def forward(self, values: Tensor, offsets: Tensor, per_sample_weights: Tensor | None = None) -> Tensor:
-        """See `TableBatch.forward`."""
-        (kernel,) = self._kernel
+        """See `TableBatch.forward`. On GPUs it waits where members need several calls."""
         if torch.is_inference_mode_enabled():
             # FBGEMM has a CPU kernel for no_grad, but none for inference_mode.
             with torch.inference_mode(mode=False), torch.no_grad():
                 return self.forward(values, offsets, per_sample_weights)
-        looked_up: Tensor = kernel(values, offsets, per_sample_weights)
-        return looked_up
+        if len(self._calls) == 1:
+            return self._calls[0](values, offsets, per_sample_weights)
+        num_samples = (len(offsets) - 1) // len(self.lookups)
+        bounds = list(accumulate((call.num_lookups * num_samples for call in self._calls), initial=0))
+        columns = []
+        for call, (start, stop), (first, last) in zip(
+            self._calls, pairwise(bounds), pairwise(offsets[bounds].tolist()), strict=True
+        ):
+            weights = None if per_sample_weights is None else per_sample_weights[first:last]
+            columns.append(call(values[first:last], offsets[start : stop + 1] - first, weights))
+        return torch.cat(columns, dim=1)
 
     def rows(self, values: Tensor, offsets: Tensor) -> Tensor:
         """See `TableBatch.rows`: the kernel was made for one of the two."""
@@ -102,9 +104,103 @@ class FBGEMMTableBatch(TableBatch):
 
     def set_learning_rate(self, learning_rate: float) -> None:
         """See `TableBatch.set_learning_rate`."""
-        (kernel,) = self._kernel
-        kernel.set_learning_rate(learning_rate)
+        for call in self._calls:
+            call.set_learning_rate(learning_rate)
 
     def _stored(self, member: int) -> dict[str, Tensor]:
         squares = {"sum_of_squares": self._squares[member]} if self._squares else {}
         return {"weight": self._weights[member], **squares}
+
+
+def _padded(dim: int) -> int:
+    """Columns that are stored."""
+    return -(-dim // COLUMN_MULTIPLE) * COLUMN_MULTIPLE
+
+
+def _gradient_factor(member: LocalTable, options: TableOptions) -> float:
+    """What the gradient is multiplied by, and the learning rate divided by."""
+    return math.sqrt(_padded(member.dim) / member.dim) if options.optimizer == "rowwise_adagrad" else 1.0
+
+
+class _Call:
+    """Some members in one flat storage, padded, with their optimiser.
+
+    It is no module: weights would be parameters that someone else could reduce, update, count or move.
+
+    Args:
+        members, lookups, options, pooled, device: see `FBGEMMTableBatch`.
+        factor: `_gradient_factor` of the members.
+    """
+
+    def __init__(
+        self,
+        members: Sequence[LocalTable],
+        lookups: list[int],
+        options: TableOptions,
+        factor: float,
+        *,
+        pooled: bool,
+        device: torch.device,
+    ) -> None:
+        on_cpu = device.type == "cpu"
+        location = EmbeddingLocation.HOST if on_cpu else EmbeddingLocation.DEVICE
+        compute = ComputeDevice.CPU if on_cpu else ComputeDevice.CUDA
+        self.num_lookups = len(lookups)
+        self._factor = factor
+        self._kernel = SplitTableBatchedEmbeddingBagsCodegen(
+            # FBGEMM takes a batch without any row for one that lives elsewhere: each member gets one row at least.
+            [(max(member.num_rows, 1), _padded(member.dim), location, compute) for member in members],
+            feature_table_map=lookups,
+            weights_precision=SparseType.FP16 if options.precision == "fp16" else SparseType.FP32,
+            output_dtype=SparseType.FP32,
+            optimizer=_OPTIMIZERS[options.optimizer],
+            learning_rate=options.learning_rate / factor,
+            eps=options.eps,
+            stochastic_rounding=False,
+            pooling_mode=PoolingMode.SUM if pooled else PoolingMode.NONE,
+            # The collection has checked the ids, all of them at once, where the user's batch came in.
+            bounds_check_mode=BoundsCheckMode.NONE,
+            device=device,
+        )
+        self.weights: list[Tensor] = [
+            values[: member.num_rows, : member.dim]
+            for values, member in zip(self._kernel.split_embedding_weights(), members, strict=True)
+        ]
+        # One list of states for each member; no lists at all where the optimiser keeps nothing.
+        self.squares: list[Tensor] = [
+            squares[: member.num_rows] if squares.ndim == 1 else squares[: member.num_rows, : member.dim]
+            for (squares,), member in zip(self._kernel.split_optimizer_states(), members, strict=False)
+        ]
+        self._columns: Tensor | None = None
+        """Where a result has what was asked for; None for everywhere."""
+        dims = [members[lookup].dim for lookup in lookups] if pooled else [members[0].dim]
+        if any(dim != _padded(dim) for dim in dims):
+            starts = accumulate(map(_padded, dims), initial=0)
+            columns = [start + column for start, dim in zip(starts, dims, strict=False) for column in range(dim)]
+            self._columns = torch.tensor(columns, device=device)
+
+    def __call__(self, values: Tensor, offsets: Tensor, weights: Tensor | None) -> Tensor:
+        """See `TableBatch.forward`."""
+        if weights is not None and self._factor != 1:
+            weights = _ScaleGradient.apply(weights, 1 / self._factor)  # type: ignore[no-untyped-call]
+        found: Tensor = self._kernel(values, offsets, weights)
+        if self._columns is None:
+            return found
+        wanted = found.index_select(1, self._columns)
+        return wanted if self._factor == 1 else _ScaleGradient.apply(wanted, self._factor)  # type: ignore[no-untyped-call]
+
+    def set_learning_rate(self, learning_rate: float) -> None:
+        """See `TableBatch.set_learning_rate`."""
+        self._kernel.set_learning_rate(learning_rate / self._factor)
+
+
+class _ScaleGradient(torch.autograd.Function):
+    @staticmethod
+    def forward(context: Any, values: Tensor, factor: float) -> Tensor:
+        context.factor = factor
+        return values.view_as(values)
+
+    @staticmethod
+    @once_differentiable
+    def backward(context: Any, gradient: Tensor) -> tuple[Tensor, None]:
+        return gradient * context.factor, None

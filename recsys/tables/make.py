@@ -1,16 +1,22 @@
 """From options to a batch of tables with their first values, the same under every plan."""
 
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from typing import Any
 
 import torch
+from torch import Tensor, nn
 
 from windrow.comm.errors import RecipeError
 from windrow.recsys.tables.dense_gradient import DenseGradientTableBatch
 from windrow.recsys.tables.options import TableOptions
-from windrow.recsys.tables.table import TableBatch
+from windrow.recsys.tables.table import TableBatch, table_key
 from windrow.training.shard_files import LocalTable
 
-__all__ = ["make_table_batch"]
+__all__ = ["first_values", "initialise", "make_table_batch"]
+
+_GENERATOR_IN_USE = threading.Lock()
+"""Ranks that are threads share PyTorch's generator."""
 
 
 def make_table_batch(
@@ -58,11 +64,34 @@ def make_table_batch(
                 'rank), which need fp32: take precision = "fp32", or have the plan shard these tables'
             )
         batch = DenseGradientTableBatch(members, lookups, own, pooled=pooled, replicated=replicated, device=device)
-    batch.initialise(
-        seed=seed,
-        scales=[
-            options.of(member.name).initial_scale or float(max(table_rows[member.name], 1) ** -0.5)
-            for member in members
-        ],
-    )
+    initialise(batch, options, table_rows, seed=seed)
     return batch
+
+
+def initialise(batch: TableBatch, options: TableOptions, table_rows: Mapping[str, int], *, seed: int) -> None:
+    """Write the first values of `make_table_batch`, whose arguments these are."""
+    scales = [
+        options.of(member.name).initial_scale or float(max(table_rows[member.name], 1) ** -0.5)
+        for member in batch.members
+    ]
+    batch.initialise(seed=seed, scales=scales)
+
+
+def first_values(init_fn: Callable[[Tensor], Any], name: str, shape: tuple[int, int], *, seed: int) -> Tensor:
+    """Have a user's function write the first values of a whole table.
+
+    Args:
+        init_fn: writes into a parameter that holds normally distributed numbers, as TorchRec's. What it draws from
+            PyTorch's CPU generator depends on seed and table alone, and no one else's draws depend on it.
+        name: of the table.
+        shape: rows and columns.
+        seed: the run's seed.
+
+    Returns:
+        [rows, dim] float32 on the CPU.
+    """
+    with _GENERATOR_IN_USE, torch.random.fork_rng(devices=[]), torch.no_grad():
+        torch.default_generator.manual_seed(table_key(name, seed))
+        table = nn.Parameter(torch.randn(shape, device="cpu"))
+        init_fn(table)
+    return table.detach()

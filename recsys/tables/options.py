@@ -3,17 +3,26 @@
 Names and meaning of configs are TorchRec's, so code moves over by its imports.
 """
 
-import difflib
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, fields, replace
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import KW_ONLY, dataclass, field, fields, replace
 from enum import Enum, unique
-from pathlib import Path
-from typing import Any, Literal, Protocol, get_args
+from functools import partial
+from typing import Any, Literal, Protocol
 
 import torch
+from torch import Tensor, nn
 
-from windrow.comm.errors import RecipeError
+from windrow.comm.errors import RecipeError, nearest_name
+from windrow.comm.options import (
+    NonNegativeFloat,
+    PathOption,
+    PositiveFloat,
+    PositiveInt,
+    Probability,
+    Sections,
+    checked_dataclass,
+)
 
 __all__ = [
     "EmbeddingBagConfig",
@@ -29,6 +38,7 @@ __all__ = [
     "check_names",
     "embedding_names",
     "features_of",
+    "init_fn_of",
     "pooling_of",
 ]
 
@@ -50,18 +60,23 @@ class TableConfig(Protocol):
     feature_names: list[str]
 
 
-@dataclass(kw_only=True, slots=True)
+@dataclass(slots=True)
 class EmbeddingConfig:
     """One embedding table whose rows are returned one by one."""
 
     num_embeddings: int
     """Rows."""
     embedding_dim: int
-    """Columns, a multiple of 4."""
+    """Columns. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     name: str
     """Unique in its collection."""
+    _: KW_ONLY
     feature_names: list[str] = field(default_factory=list)
     """Features whose ids are row numbers of this table; none given: one, of the table's own name."""
+    init_fn: Callable[[Tensor], Any] | None = None
+    """Writes the first values into the table, a parameter [rows, dim] float32 on the CPU, in place of uniform ones.
+    Every rank that stores a part of the table calls it once, with PyTorch's CPU generator seeded alike, and keeps its
+    part: values do not depend on the plan, but the whole table is in memory for a moment."""
 
     def __post_init__(self) -> None:
         self.feature_names = self.feature_names or [self.name]
@@ -76,8 +91,6 @@ class EmbeddingBagConfig(EmbeddingConfig):
 
 
 _UNSUPPORTED: dict[str, tuple[object, str]] = {
-    "weight_init_max": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
-    "weight_init_min": (None, "set initial_scale of the tables' options, or load_state() of local_tables()"),
     "need_pos": (False, "give the positions' weights as weights of the ids"),
     "use_virtual_table": (False, "hash the ids into a table of fixed size"),
 }
@@ -92,7 +105,7 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
         pooled: whether they are for pooled embeddings.
 
     Raises:
-        RecipeError: no table; a name twice; no row; columns that are no multiple of 4; a feature twice in one table;
+        RecipeError: no table; a name twice; no row; no column; a feature twice in one table;
             a pooling or a TorchRec option that is not understood.
     """
     if not tables:
@@ -103,8 +116,8 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
     for table in tables:
         if table.num_embeddings < 1:
             raise RecipeError(f"table {table.name!r}: num_embeddings = {table.num_embeddings}: at least 1")
-        if table.embedding_dim < 4 or table.embedding_dim % 4:
-            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: must be a multiple of 4")
+        if table.embedding_dim < 1:
+            raise RecipeError(f"table {table.name!r}: embedding_dim = {table.embedding_dim}: at least 1")
         if len(set(features_of(table))) != len(features_of(table)):
             raise RecipeError(f"table {table.name!r}: a feature twice in feature_names {table.feature_names}")
         if pooled and pooling_of(table) not in {"SUM", "MEAN"}:
@@ -115,6 +128,18 @@ def check_configs(tables: Sequence[TableConfig], *, pooled: bool) -> None:
 def features_of(table: TableConfig) -> list[str]:
     """The features of a table: its own name where it names none."""
     return list(table.feature_names) or [table.name]
+
+
+def init_fn_of(table: TableConfig) -> Callable[[Tensor], Any] | None:
+    """What writes a table's first values; None for the usual ones, which each rank makes for its own rows.
+
+    TorchRec's configurations name a function for these as well, which is not called.
+    """
+    found: Callable[[Tensor], Any] | None = getattr(table, "init_fn", None)
+    usual = (1 / table.num_embeddings) ** 0.5
+    if isinstance(found, partial) and found.func is nn.init.uniform_ and not found.args:
+        return None if found.keywords == {"a": -usual, "b": usual} else found
+    return found
 
 
 def pooling_of(table: Any) -> str:
@@ -148,14 +173,11 @@ def check_names(section: str, names: Iterable[str], tables: Sequence[str]) -> No
         tables: the tables there are.
 
     Raises:
-        RecipeError: says the nearest name, and all of them.
+        RecipeError: says the nearest name, or all of them.
     """
     for name in names:
         if name not in tables:
-            nearest = difflib.get_close_matches(name, tables, n=1, cutoff=0.5) or list(tables)
-            raise RecipeError(
-                f"{section}.{name}: there is no such table. Did you mean {nearest[0]!r}? Tables: {', '.join(tables)}"
-            )
+            raise RecipeError(f"{section}.{name}: there is no such table. {nearest_name(name, tables)}")
 
 
 def _check_unsupported(table: TableConfig) -> None:
@@ -174,35 +196,32 @@ Optimizer = Literal["rowwise_adagrad", "adagrad", "sgd", "adam"]
 Precision = Literal["fp32", "fp16"]
 Form = Literal["dense"]
 
-_DIM_MULTIPLE = 4
-"""FBGEMM's kernels work on groups of four columns."""
 
-
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TableOverrides:
     """What differs for one table: the recipe's section [tables.NAME]. None: as [tables] says."""
 
-    dim: int | None = None
+    dim: PositiveInt | None = None
     """Columns. Collections made in Python take them from the table's configuration."""
     optimizer: Optimizer | None = None
     """Which one."""
-    learning_rate: float | None = None
+    learning_rate: PositiveFloat | None = None
     """Step size; a schedule changes it by the same factor as that of [tables]."""
-    eps: float | None = None
+    eps: PositiveFloat | None = None
     """Added to the square root in the denominator."""
     precision: Precision | None = None
     """How values are stored."""
     form: Form | None = None
     """How rows are represented."""
-    initial_scale: float | None = None
+    initial_scale: PositiveFloat | None = None
     """First values are uniform in [-initial_scale, initial_scale)."""
-    weight_decay: float | None = None
+    weight_decay: NonNegativeFloat | None = None
     """What each value, times itself, adds to its gradient in every step."""
-    betas: tuple[float, float] | None = None
+    betas: tuple[Probability, Probability] | None = None
     """adam only: decay of the moments."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class TableOptions:
     """How embedding tables are stored, and how they learn.
 
@@ -210,54 +229,39 @@ class TableOptions:
     rate, precision and form are looked up by one call for each kind on a rank.
     """
 
-    dim: int = 64
-    """Columns of every table: a multiple of 4."""
+    dim: PositiveInt = 64
+    """Columns of every table. Those beyond the last multiple of 4 cost as much memory and time as 4."""
     optimizer: Optimizer = "rowwise_adagrad"
     """rowwise_adagrad: Adagrad with one accumulator per row, 4 bytes; adagrad: one per value; sgd: none; adam: two
     per value, moves every row in every step, and needs memory for a gradient of each table as well."""
-    learning_rate: float = 0.02
+    learning_rate: PositiveFloat = 0.02
     """Step size of the tables; the dense part of the model has its own."""
-    eps: float = 1e-8
+    eps: PositiveFloat = 1e-8
     """Added to the square root in the denominator; not used by sgd."""
     precision: Precision = "fp32"
     """How values are stored; fp16 halves the memory and rounds each update to nearest, so small ones may be lost. The
     optimiser's accumulators are fp32 either way. Not for tables of which every rank holds a copy."""
     form: Form = "dense"
     """How rows are represented; dense: every value is stored."""
-    initial_scale: float | None = None
+    initial_scale: PositiveFloat | None = None
     """First values are uniform in [-initial_scale, initial_scale); "none" for sqrt(1 / rows), as in DLRM."""
-    pretrained: Mapping[str, Path] = field(default_factory=dict)
+    pretrained: Mapping[str, PathOption] = field(default_factory=dict)
     """First values by table, instead of random ones: .npy or .safetensors files of [rows, dim], row k for id k. Each
     rank reads its own part."""
-    weight_decay: float = 0.0
+    weight_decay: NonNegativeFloat = 0.0
     """What each value, times itself, adds to its gradient in every step (an L2 penalty, as PyTorch's optimisers have
     it). It moves every row in every step, so it has the costs of adam."""
-    betas: tuple[float, float] = (0.9, 0.999)
+    betas: tuple[Probability, Probability] = (0.9, 0.999)
     """adam only: decay of the first and of the second moment for each step."""
-    per_table: Mapping[str, TableOverrides] = field(default_factory=dict, metadata={"sections": True})
+    per_table: Sections[TableOverrides] = field(default_factory=dict)
     """What differs for single tables, by name; in a recipe the sections [tables.NAME]."""
 
     def __post_init__(self) -> None:
-        """Check the ranges, and what goes together.
+        """Check what goes together.
 
         Raises:
-            RecipeError: names the field, its value and what is allowed.
+            RecipeError: names the fields, their values and the cure.
         """
-        for name, kind in (("optimizer", Optimizer), ("precision", Precision), ("form", Form)):
-            if getattr(self, name) not in get_args(kind):
-                raise RecipeError(
-                    f'tables.{name} = "{getattr(self, name)}": expected one of {", ".join(get_args(kind))}'
-                )
-        if self.dim < _DIM_MULTIPLE or self.dim % _DIM_MULTIPLE:
-            raise RecipeError(f"tables.dim = {self.dim}: must be a multiple of {_DIM_MULTIPLE}, for example 64")
-        for name in ("learning_rate", "eps", "initial_scale"):
-            value = getattr(self, name)
-            if value is not None and not 0 < value < float("inf"):
-                raise RecipeError(f"tables.{name} = {value}: must be above 0 and finite")
-        if not 0 <= self.weight_decay < float("inf"):
-            raise RecipeError(f"tables.weight_decay = {self.weight_decay}: must be 0 or above, and finite")
-        if not all(0 <= beta < 1 for beta in self.betas):
-            raise RecipeError(f"tables.betas = {list(self.betas)}: each must be at least 0 and below 1")
         if self.precision == "fp16" and self.moves_every_row:
             raise RecipeError(
                 f'tables.precision = "fp16" does not go with optimizer = "{self.optimizer}" and weight_decay = '
@@ -281,7 +285,7 @@ class TableOptions:
 
     def of_one_batch(self, table: str) -> "TableOptions":
         """What tables have in common that one call can look up; equal for those that can."""
-        return replace(self.of(table), dim=_DIM_MULTIPLE, initial_scale=None, pretrained={})
+        return replace(self.of(table), dim=1, initial_scale=None, pretrained={})
 
     def only(self, tables: Iterable[str]) -> "TableOptions":
         """The same without what is said of other tables than these."""

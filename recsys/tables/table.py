@@ -11,7 +11,7 @@ from torch import Tensor, nn
 from windrow.comm.random import Stream, stream_key
 from windrow.training.shard_files import LocalTable, StateAxis, StateTensor
 
-__all__ = ["TableBatch"]
+__all__ = ["TableBatch", "table_key"]
 
 
 class TableBatch(nn.Module, ABC):
@@ -126,6 +126,12 @@ class TableBatch(nn.Module, ABC):
         return sum(found.tensor.nbytes for found in self.state())
 
 
+def table_key(name: str, seed: int) -> int:
+    """Key of the first values of a table, in [0, 2**64)."""
+    digest = hashlib.blake2b(name.encode(), digest_size=8).digest()
+    return stream_key(seed, Stream.INITIALISE, int.from_bytes(digest, "little"))
+
+
 _CHUNK_VALUES = 1 << 20
 """Values made at a time where they must be converted or sent to another device: 4 MB, so they stay in a cache."""
 
@@ -134,8 +140,7 @@ def _fill_rectangle(weight: Tensor, place: LocalTable, scale: float, seed: int) 
     """First values of a rectangle; rounded from float32 where `weight` is shorter."""
     from windrow.recsys.tables.table_kernels import fill_uniform
 
-    digest = hashlib.blake2b(place.name.encode(), digest_size=8).digest()
-    key = np.uint64(stream_key(seed, Stream.INITIALISE, int.from_bytes(digest, "little")))
+    key = np.uint64(table_key(place.name, seed))
     first_row, first_column = place.rows[0], place.columns[0]
     if weight.device.type == "cpu" and weight.dtype == torch.float32:
         fill_uniform(weight.numpy(), key, first_row, first_column, np.float32(scale))

@@ -110,7 +110,7 @@ def test_check_takes_rows_of_any_shape(codec, shape):
 
 
 def test_a_misspelt_name_is_answered_with_the_nearest():
-    with pytest.raises(RecipeError, match=r"no codec is called 'float16'; did you mean 'fp16'\? There are"):
+    with pytest.raises(RecipeError, match=r"no codec is called 'float16'. Did you mean 'fp16'\?"):
         make_codec("float16")
 
 

@@ -97,7 +97,7 @@ def test_repeats_fit_into_their_time(expected_s, budget_s, repeats):
     "changes", [*({"sizes_bytes": sizes} for sizes in ((), (8, 8), (0, 8))), {"min_repeats": 0}, {"min_repeats": 99}]
 )
 def test_options_that_measure_nothing_are_refused(changes):
-    with pytest.raises(ValueError, match="expected"):
+    with pytest.raises(ValueError, match=next(iter(changes))):
         ProbeOptions(**changes)
 
 

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from windrow.comm import inline_kernels
-from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, Stream, hash_ids, mix64, stream_key
+from windrow.comm.random import FIRST_MULTIPLIER, GOLDEN, Stream, hash_ids, mix64, permuted, stream_key
 
 UNSIGNED = st.integers(0, 2**64 - 1)
 
@@ -40,6 +40,20 @@ def test_stream_key_folds_one_counter_at_a_time(seed: int, counters: list[int], 
     key = stream_key(seed, *counters)
     assert 0 <= key < 2**64
     assert stream_key(seed, *counters, last) == mix64(key + mix64(last ^ FIRST_MULTIPLIER))
+
+
+@given(UNSIGNED, st.integers(1, 300))
+def test_a_permutation_has_every_number_once(key: int, size: int) -> None:
+    everything = permuted(key, np.arange(size), size)
+    assert sorted(everything.tolist()) == list(range(size))
+    assert permuted(key, np.arange(size)[::3], size).tolist() == everything[::3].tolist()
+
+
+def test_every_number_is_as_likely_at_every_place_of_a_permutation() -> None:
+    drawn = np.stack([permuted(stream_key(key), np.arange(5), 5) for key in range(6000)])
+    counts = np.stack([np.bincount(column, minlength=5) for column in drawn.T])
+    assert np.abs(counts - 1200).max() < 5 * np.sqrt(6000 * 0.2 * 0.8)
+    assert len(np.unique(drawn, axis=0)) == 120
 
 
 def test_stream_key_tells_all_nearby_counters_apart() -> None:

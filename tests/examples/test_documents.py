@@ -65,7 +65,7 @@ def test_the_archive_becomes_a_store(recipes: Path) -> None:
 
 
 def test_tables_become_a_store(recipes: Path) -> None:
-    Path("friends.csv").write_text("from,to\nanna,bert\nbert,carl\ncarl,dora\n")
+    Path("friends.csv").write_text("from,to,strength\nanna,bert,1\nbert,carl,2\ncarl,dora,.5\n")
     Path("people.csv").write_text(
         "id,age,income,group,split\nbert,3,1.5,1,train\nanna,7,.2,0,train\ncarl,5,1,1,validation\ndora,1,2,0,test\n"
     )
@@ -94,7 +94,7 @@ def test_programs_for_graphs_run(recipes: Path, program: str, made: str) -> None
 RECIPE, LIBFM, SEQUENCES, SELF_ATTENTION, TRANSFORMS, TABLE, PLAN_FILE, PLAN_SECTION, PRETRAINED = (
     tomllib.loads(text) for text in blocks("recommendation.md", "toml")
 )
-WRITE_LOG, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS = blocks("recommendation.md", "python")
+WRITE_LOG, READ_SAFETENSORS, LOAD_IN_TORCHREC, WRITE_ROWS, SAVE_MODEL = blocks("recommendation.md", "python")
 
 
 def merged(recipe: dict[str, Any], change: dict[str, Any]) -> dict[str, Any]:
@@ -120,6 +120,11 @@ def train(recipe: dict[str, Any], run_folder: str) -> None:
 def test_recipes_of_logs_are_accepted(change: dict[str, Any], tmp_path: Path) -> None:
     values = {"name": "mine", **merged(RECIPE, change)}
     make_recommendation_recipe(values, source="recommendation.md", base=tmp_path)
+
+
+def test_a_model_with_tables_is_saved_and_loaded(recipes: Path) -> None:
+    run(SAVE_MODEL)
+    assert torch.load("model.pt")["bags.embedding_bags.item.weight"].shape == (100, 10)
 
 
 def test_the_plan_fits(prepared: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -40,6 +40,40 @@ def test_equals_the_reference(edges, symmetrise, self_loops, deduplicate):
     assert lists == reference(edges, 7, symmetrise, self_loops, deduplicate)
 
 
+@given(EDGES, st.booleans(), st.sampled_from(["keep", "add", "remove"]), st.booleans())
+def test_data_of_edges_follows_them(edges, symmetrise, self_loops, deduplicate):
+    array = np.array(edges, dtype=np.int64).reshape(-1, 2)
+    # The same for both directions of an edge, so that repeated edges agree.
+    weight = array.sum(1) + 100.0 * array.prod(1)
+    options = {"symmetrise": symmetrise, "self_loops": self_loops, "deduplicate": deduplicate}
+    graph = assemble_graph(array[:, 0], array[:, 1], 7, edge_weight=weight, **options)
+    sources, targets = edges_of(graph.indptr, graph.indices)
+    expected = (sources + targets + 100 * sources * targets).float()
+    if self_loops == "add":
+        expected[sources == targets] = 1
+    assert torch.equal(graph.edge_weight, expected)
+    if self_loops == "keep":
+        attributes = assemble_graph(array[:, 0], array[:, 1], 7, edge_attr=np.stack([weight, -weight], 1), **options)
+        assert torch.equal(attributes.edge_attr, torch.stack([expected, -expected], 1))
+
+
+def test_data_of_edges_that_does_not_fit_is_refused():
+    ends = np.array([0, 1, 0]), np.array([1, 0, 1])
+    with pytest.raises(
+        DataError, match="edge 0 and edge 1 join the same vertices, but their weights or features differ"
+    ):
+        assemble_graph(*ends, 2, edge_weight=np.array([1, 2, 1]))
+    assert assemble_graph(*ends, 2, edge_weight=np.array([1, 2, 1]), symmetrise=False).edge_weight.tolist() == [2, 1]
+    with pytest.raises(DataError, match="there are 2 rows of edge_weight for 3 edges; give one for each"):
+        assemble_graph(*ends, 2, edge_weight=np.array([1, 2]))
+    with pytest.raises(DataError, match=r"edge_attr of edge 0 is .*nan.*; it must be finite"):
+        assemble_graph(*ends, 2, edge_attr=np.full(3, np.nan), symmetrise=False, deduplicate=False)
+    with pytest.raises(DataError, match=r"edge_weight is torch.float32 of shape \(2, 2\) for 2 edges"):
+        assemble_graph(*ends, 2, edge_weight=np.ones((3, 2)))
+    with pytest.raises(RecipeError, match='self_loops = "add" with edge features'):
+        assemble_graph(*ends, 2, edge_attr=np.ones(3), self_loops="add")
+
+
 @given(EDGES)
 def test_edges_of_is_the_inverse(edges):
     array = np.array(edges, dtype=np.int64).reshape(-1, 2)

@@ -1,5 +1,7 @@
 """Layers against DGL, against loops and dense formulas, and their independence of the minibatch."""
 
+from dataclasses import replace
+
 import pytest
 import torch
 from torch import nn
@@ -63,23 +65,29 @@ def test_gin_equals_dgl(assert_equals_dgl, generator):
     assert_equals_dgl(layer, ("GINConv", (mlp, "sum"), {"init_eps": 0.3, "learn_eps": True}), 7, names)
 
 
-def symmetric_graph():
-    adjacency = (torch.rand(30, 30, generator=torch.Generator().manual_seed(5)) < 0.2).float()
-    adjacency = ((adjacency + adjacency.T) > 0).float()
+def symmetric_graph(weighted=False):
+    drawn = torch.rand(30, 30, generator=torch.Generator().manual_seed(5))
+    adjacency = torch.maximum(drawn, drawn.T)
+    adjacency = torch.where(adjacency < 0.6, adjacency if weighted else 1.0, 0.0)
+    adjacency[3] = adjacency[:, 3] = 0
+    places = adjacency.nonzero(as_tuple=True)
     indptr = torch.zeros(31, dtype=torch.int64)
-    indptr[1:] = adjacency.sum(1).long().cumsum(0)
-    return Block.whole(indptr, adjacency.nonzero()[:, 1]), adjacency
+    indptr[1:] = (adjacency > 0).sum(1).cumsum(0)
+    return replace(Block.whole(indptr, places[1]), edge_weight=adjacency[places] if weighted else None), adjacency
 
 
+@pytest.mark.parametrize("weighted", [False, True])
+@pytest.mark.parametrize("normalisation", ["both", "right", "none"])
 @pytest.mark.parametrize("projects_first", [True, False])
-def test_gcn_equals_the_dense_formula_in_both_orders(generator, monkeypatch, projects_first):
+def test_gcn_equals_the_dense_formula_in_both_orders(generator, monkeypatch, projects_first, normalisation, weighted):
     monkeypatch.setattr(layers, "_projects_first", lambda *shape: projects_first)
-    block, adjacency = symmetric_graph()
-    layer = GCNLayer(6, 4, generator=generator)
+    block, adjacency = symmetric_graph(weighted)
+    layer = GCNLayer(6, 4, normalisation=normalisation, generator=generator)
     x = torch.randn(30, 6, generator=generator)
-    scale = adjacency.sum(1).clamp(min=1).rsqrt()
-    expected = layer.linear(scale[:, None] * (adjacency @ (scale[:, None] * x)))
-    torch.testing.assert_close(layer(block, x), expected)
+    sums = adjacency.sum(1, keepdim=True)
+    sums[sums == 0] = 1
+    left, right = {"both": (sums.rsqrt(), sums.rsqrt()), "right": (1 / sums, 1), "none": (1, 1)}[normalisation]
+    torch.testing.assert_close(layer(block, x), layer.linear(left * (adjacency @ (right * x))))
 
 
 def test_projection_comes_first_where_that_costs_less():
@@ -91,16 +99,19 @@ def test_projection_comes_first_where_that_costs_less():
     assert not layers._projects_first(one_edge_each, torch.zeros(1000, 64, requires_grad=True), 8)
 
 
-def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generator):
-    whole, _ = symmetric_graph()
+@pytest.mark.parametrize("weighted", [False, True])
+def test_with_graph_degrees_a_subset_of_destinations_gives_the_same_rows(generator, weighted):
+    whole, adjacency = symmetric_graph(weighted)
     layer = GCNLayer(6, 4, generator=generator)
     x = torch.randn(30, 6, generator=generator)
+    edges = slice(int(whole.indptr[7]))
     some = Block(
         num_src=30,
         num_dst=7,
         indptr=whole.indptr[:8],
-        indices=whole.indices[: int(whole.indptr[7])],
-        source_degrees=whole.degrees,
+        indices=whole.indices[edges],
+        source_degrees=adjacency.sum(1),
+        edge_weight=whole.edge_weight[edges] if weighted else None,
     )
     torch.testing.assert_close(layer(some, x), layer(whole, x)[:7])
 

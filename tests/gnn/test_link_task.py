@@ -1,5 +1,6 @@
 """windrow.gnn.link_task: links are split without a leak, and learnt the same on any world."""
 
+from dataclasses import replace
 from typing import Any
 
 import numpy as np
@@ -9,6 +10,7 @@ from torch import Tensor, nn
 
 import windrow as wr
 from windrow import gnn
+from windrow.caching.selection import CacheOptions
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.world import World
@@ -54,7 +56,9 @@ def test_links_are_split_and_those_to_measure_on_leave_the_graph(directed: bool)
 
 
 def train(world: World, kind: str = "graphsage", **options: Any) -> tuple[list[float], dict[str, dict[str, float]]]:
-    graph, links = gnn.split_links(make_graph(), validation_fraction=0.1, test_fraction=0.1)
+    nothing = torch.empty(0, dtype=torch.int64)
+    unlabelled = replace(make_graph(), labels=None, train_ids=nothing, validation_ids=nothing, test_ids=nothing)
+    graph, links = gnn.split_links(unlabelled, validation_fraction=0.1, test_fraction=0.1)
     part = gnn.partition(graph, world, PartitionOptions(method="random"))
     task = gnn.LinkTask(part, links, (-1, -1), evaluation_negatives=50, **options)
     shape = gnn.ModelOptions(kind=kind, hidden=16, num_layers=2)  # type: ignore[arg-type]
@@ -78,6 +82,29 @@ def test_other_negatives_train_too(negatives: str) -> None:
     for losses, figures in Loopback.run(2, lambda world: train(world, negatives=negatives)):
         assert losses[-1] < losses[0]
         assert 0 < figures["validation"]["mrr"] <= figures["validation"]["hits@10"] <= 1
+
+
+@pytest.mark.parametrize("negatives", ["uniform", "degree", "in-batch"])
+def test_the_cache_is_chosen_by_what_minibatches_of_links_need(negatives: Any) -> None:
+    graph, links = gnn.split_links(community_graph(1500, 5, seed=1, average_degree=6, num_features=FEATURES))
+    shape = gnn.ModelOptions(hidden=4, num_layers=1)
+
+    def body(world: World) -> tuple[int, float, str]:
+        part = gnn.partition(graph, world, PartitionOptions(method="random"))
+        cache = CacheOptions(alpha=0.3)
+        task = gnn.LinkTask(part, links, (3,), negatives=negatives, num_negatives=2, cache=cache)
+        model = gnn.build_model(shape, in_features=FEATURES, out_features=4, seed=1)
+        with wr.Trainer(world, model, task, batch_size=60) as trainer:
+            trainer.train_epoch(0)
+            (line,) = task.opening_lines()
+            assert task.placement()["ranks"][0]["cached_rows"] == 225
+            return task.traffic().rows_received, sum(task._expected_rows), line
+
+    found = Loopback.run(2, body)
+    received, expected = sum(rows for rows, _, _ in found), found[0][1]
+    # An end of a link is often found as a neighbour of the other one too, which the analysis does not know.
+    assert received == pytest.approx(expected, rel=0.08)
+    assert f"will ask for about {expected:,.0f} more" in found[0][2]
 
 
 def test_no_message_goes_along_an_edge_that_is_predicted() -> None:

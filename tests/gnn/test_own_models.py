@@ -1,6 +1,7 @@
 """Programs of a user's own: models of PyTorch Geometric, DGL and plain torch, on a graph in memory and in a store."""
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -68,18 +69,104 @@ def losses_of(world: World, part: gnn.PartitionedGraph, make: Callable[[], nn.Mo
 
 
 def make_graph() -> gnn.Graph:
-    return community_graph(240, CLASSES, seed=1, average_degree=8, num_features=FEATURES)
+    graph = community_graph(240, CLASSES, seed=1, average_degree=8, num_features=FEATURES)
+    known = torch.rand(graph.num_edges, 3, generator=torch.Generator().manual_seed(2))
+    return replace(graph, edge_weight=known[:, 0].contiguous(), edge_attr=known[:, 1:].contiguous())
 
 
+class GraphConvNet(nn.Module):
+    """Two GraphConv of PyTorch Geometric, with edge weights."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torch_geometric.nn import GraphConv
+
+        self.convs = nn.ModuleList([GraphConv(FEATURES, HIDDEN, aggr="mean"), GraphConv(HIDDEN, CLASSES, aggr="mean")])
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        for conv, block in zip(self.convs, blocks, strict=True):
+            x = conv((x.relu(), x[: block.num_dst].relu()), block.edge_index, block.edge_weight)
+        return x
+
+
+class MessageMLP(nn.Module):
+    """Messages from features of sources and of edges, averaged."""
+
+    def __init__(self, inputs: int, outputs: int) -> None:
+        super().__init__()
+        self.linear = nn.Linear(inputs + 2, outputs)
+
+    def forward(self, x: Tensor | tuple[Tensor, Tensor], edge_index: Tensor, edge_attr: Tensor | None) -> Tensor:
+        assert edge_attr is not None
+        sources, targets = x if isinstance(x, tuple) else (x, x)
+        messages: Tensor = self.linear(torch.cat([sources[edge_index[0]], edge_attr], 1))
+        return messages.new_zeros(len(targets), messages.shape[1]).index_add(0, edge_index[1], messages) / 8
+
+
+class AttributeNet(nn.Module):
+    """Two of these."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.convs = nn.ModuleList([MessageMLP(FEATURES, HIDDEN), MessageMLP(HIDDEN, CLASSES)])
+
+    def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
+        for conv, block in zip(self.convs, blocks, strict=True):
+            x = conv((x.relu(), x[: block.num_dst].relu()), block.edge_index, block.edge_attr)
+        return x
+
+
+def weighted_gcn() -> nn.Module:
+    """Ours."""
+    options = gnn.ModelOptions(kind="gcn", hidden=HIDDEN, num_layers=2, edge_weights=True)
+    return gnn.build_model(options, in_features=FEATURES, out_features=CLASSES, seed=0)
+
+
+class GCNConvNet(nn.Module):
+    """The same in PyTorch Geometric, with the weights of a `weighted_gcn`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        from torch_geometric.nn import GCNConv
+
+        options = {"add_self_loops": False}
+        self.convs = nn.ModuleList([GCNConv(FEATURES, HIDDEN, **options), GCNConv(HIDDEN, CLASSES, **options)])
+        ours: Any = weights_of(weighted_gcn())
+        with torch.no_grad():
+            for conv, layer in zip(self.convs, ours.layers, strict=True):
+                conv.lin.weight.copy_(layer.linear.weight)  # type: ignore[union-attr]
+                conv.bias.copy_(layer.linear.bias)  # type: ignore[union-attr]
+
+
+SAGE = PyGNet, lambda: weights_of(PyGNet()), lambda graph: ()
+GRAPH_CONV = GraphConvNet, lambda: weights_of(GraphConvNet()), lambda graph: (graph.edge_weight,)
+ATTRIBUTES = AttributeNet, lambda: weights_of(AttributeNet()), lambda graph: (graph.edge_attr,)
+GCN = weighted_gcn, GCNConvNet, lambda graph: (graph.edge_weight,)
+
+
+@pytest.mark.parametrize(
+    ("make", "make_plain", "known_of_edges"),
+    [pytest.param(*case, id=case[0].__name__) for case in (SAGE, GRAPH_CONV, ATTRIBUTES, GCN)],
+)
 @pytest.mark.parametrize("ranks", [1, pytest.param(2, marks=pytest.mark.parallel(2))])
-def test_losses_are_those_of_a_plain_loop_of_pytorch_geometric(ranks: int) -> None:
+def test_losses_are_those_of_a_plain_loop_of_pytorch_geometric(
+    ranks: int, make: Any, make_plain: Any, known_of_edges: Any
+) -> None:
     pytest.importorskip("torch_geometric")
     graph = make_graph()
     assert graph.features is not None
     assert graph.labels is not None
     edge_index = torch.stack([graph.indices.long(), torch.arange(240).repeat_interleave(graph.indptr.diff())])
     with torch.random.fork_rng():
-        plain, ours = weights_of(PyGNet()), weights_of(PyGNet())
+        plain, ours = make_plain(), weights_of(make())
+
+    def outputs() -> Tensor:
+        x = graph.features
+        for number, conv in enumerate(plain.convs):
+            # A `GNN` has no activation before its first layer.
+            x = conv(x if number == 0 and make is weighted_gcn else x.relu(), edge_index, *known_of_edges(graph))
+        return x
+
     optimizer = torch.optim.AdamW(plain.parameters(), lr=0.01, weight_decay=0.01)
     with wr.connect() as world:
         assert world.size == ranks
@@ -90,16 +177,14 @@ def test_losses_are_those_of_a_plain_loop_of_pytorch_geometric(ranks: int) -> No
                 epoch, step = divmod(number, trainer.steps_per_epoch)
                 own = task.graph.original_ids[task.seeds(epoch, step).seeds]
                 seeds = torch.cat(world.all_gather(own, stage="seeds"))
-                x = graph.features
-                for conv in plain.convs:  # type: ignore[union-attr]
-                    x = conv(x.relu(), edge_index)
-                loss = nn.functional.cross_entropy(x[seeds], graph.labels[seeds])
+                loss = nn.functional.cross_entropy(outputs()[seeds], graph.labels[seeds])
                 optimizer.zero_grad()
                 loss.backward()
                 optimizer.step()
                 total = torch.tensor(trainer.train_step(epoch, step), dtype=torch.float64)
                 world.all_reduce(total, stage="loss")
                 assert float(total) / len(seeds) == pytest.approx(loss.item(), rel=1e-5)
+            torch.testing.assert_close(trainer.predict(), outputs(), rtol=1e-3, atol=1e-3)
 
 
 def test_a_graph_of_pytorch_geometric() -> None:
@@ -109,9 +194,11 @@ def test_a_graph_of_pytorch_geometric() -> None:
     targets = torch.arange(240).repeat_interleave(graph.indptr.diff())
     masks = {"train_mask": graph.train_ids, "val_mask": graph.validation_ids, "test_mask": graph.test_ids}
     filled = {name: torch.zeros(240, dtype=torch.bool).index_fill(0, ids, True) for name, ids in masks.items()}
-    taken = gnn.from_pyg(data(x=graph.features, edge_index=torch.stack([sources, targets]), y=graph.labels, **filled))
+    edges = {"edge_weight": graph.edge_weight, "edge_attr": graph.edge_attr}
+    index = torch.stack([sources, targets])
+    taken = gnn.from_pyg(data(x=graph.features, edge_index=index, y=graph.labels, **edges, **filled))
     single = Loopback.single()
-    found = [losses_of(single, gnn.partition(each, single), PyGNet) for each in (taken, graph)]
+    found = [losses_of(single, gnn.partition(each, single), PlainNet) for each in (taken, graph)]
     assert found[0] == pytest.approx(found[1], rel=1e-4)
 
 
@@ -135,6 +222,7 @@ def test_a_graph_of_another_library_and_one_from_a_store(tmp_path: Path) -> None
     for name, ids in masks.items():
         other.ndata[name] = torch.zeros(240, dtype=torch.bool).index_fill(0, ids, True)
     other.ndata["feat"], other.ndata["label"] = graph.features, graph.labels
+    other.edata["weight"], other.edata["feat"] = graph.edge_weight, graph.edge_attr
     single = Loopback.single()
     taken = gnn.partition(gnn.from_dgl(other), single)
     graph_to_store(graph, tmp_path / "store", PartitionOptions(num_parts=1))
@@ -145,7 +233,7 @@ def test_a_graph_of_another_library_and_one_from_a_store(tmp_path: Path) -> None
 
 
 class PlainNet(nn.Module):
-    """One linear map of the sum over neighbours."""
+    """One linear map of the sum over neighbours, with weights and features of edges."""
 
     def __init__(self) -> None:
         super().__init__()
@@ -154,6 +242,9 @@ class PlainNet(nn.Module):
     def forward(self, blocks: Sequence[Block], x: Tensor) -> Tensor:
         for block in blocks:
             source, destination = block.edge_index
-            x = x[: block.num_dst].index_add(0, destination, x[source]) / 9
+            assert block.edge_weight is not None
+            assert block.edge_attr is not None
+            messages = x[source] * block.edge_weight.unsqueeze(1) + block.edge_attr.repeat(1, 3)
+            x = x[: block.num_dst].index_add(0, destination, messages) / 9
         output: Tensor = self.linear(x)
         return output

@@ -8,13 +8,15 @@ import torch
 from windrow.comm.errors import DataError, StoreError
 from windrow.gnn.partitioned import PartitionedGraph
 from windrow.gnn.synthetic import community_graph
+from windrow.gnn.task import NodeTask
 from windrow.launch.partitioning import store_arrays
 from windrow.partition.book import PartitionBook, VertexOrder, order_to_metadata
 from windrow.partition.store import write_store
 
 
 def make_graph():
-    return community_graph(50, 3, seed=1, num_features=4)
+    graph = community_graph(50, 3, seed=1, num_features=4)
+    return dataclasses.replace(graph, edge_weight=torch.arange(float(graph.num_edges)))
 
 
 def make_book(graph, parts=2):
@@ -47,6 +49,10 @@ def test_what_is_opened_is_what_was_cut(tmp_path):
     graph = make_graph()
     book = make_book(graph)
     path = written_store(tmp_path / "store", graph, book)
+    bare = written_store(tmp_path / "bare", dataclasses.replace(graph, labels=None, edge_weight=None), book)
+    assert PartitionedGraph.open(bare, rank=0, size=2).labels is None
+    with pytest.raises(DataError, match="the graph has no labels"):
+        NodeTask(PartitionedGraph.open(bare, rank=0, size=2), (2,))
     for rank in range(2):
         opened = PartitionedGraph.open(path, rank=rank, size=2)
         cut = PartitionedGraph.from_graph(graph, book, rank)
@@ -70,12 +76,12 @@ def test_the_order_of_the_store_is_kept(tmp_path):
     assert PartitionedGraph.open(old, rank=1, size=2).order is None
 
 
-def test_a_graph_without_features_or_labels_is_refused(tmp_path):
+def test_a_graph_without_features_is_refused(tmp_path):
     graph = dataclasses.replace(make_graph(), features=None)
-    with pytest.raises(DataError, match="no features or no labels"):
+    with pytest.raises(DataError, match="the graph has no features: a model needs them"):
         PartitionedGraph.from_graph(graph, make_book(graph), 0)
     path = written_store(tmp_path / "store", graph, make_book(graph))
-    with pytest.raises(DataError, match=r"has no features: training needs both"):
+    with pytest.raises(DataError, match=r"has no features: a model needs them"):
         PartitionedGraph.open(path, rank=0, size=2)
 
 

@@ -97,6 +97,26 @@ def test_sample_equals_the_slow_reference(numbers, dtype, num_vertices, largest_
 
 
 @pytest.mark.parametrize("numbers", ["direct", "hashed"])
+def test_data_of_edges_comes_along(numbers):
+    indptr, indices = csc(random_lists(50, 90, 1))
+    targets = torch.arange(50).repeat_interleave(indptr.diff())
+    weight = (100 * targets + indices).float()
+    attributes = torch.stack([weight, -weight], 1)
+    sampler = NeighborSampler(
+        indptr, indices, [3, 70, -1], seed=1, numbers=numbers, edge_weight=weight, edge_attr=attributes
+    )
+    plain = NeighborSampler(indptr, indices, [3, 70, -1], seed=1, numbers=numbers)
+    seeds = torch.tensor([4, 0])
+    minibatch = sampler.sample(seeds, epoch=1, step=2)
+    assert as_lists(minibatch) == as_lists(plain.sample(seeds, epoch=1, step=2))
+    left_out = torch.stack([indices[::3], targets[::3]])
+    for block in (*minibatch.blocks, *minibatch.without(left_out).blocks):
+        source, target = minibatch.input_ids[block.edge_index]
+        assert torch.equal(block.edge_weight, (100 * target + source).float())
+        assert torch.equal(block.edge_attr, torch.stack([block.edge_weight, -block.edge_weight], 1))
+
+
+@pytest.mark.parametrize("numbers", ["direct", "hashed"])
 @pytest.mark.parametrize(
     ("degree", "fanout"), [(5, 2), (7, 3), (63, 2), (64, 2), (65, 2), (64, 63), (65, 64), (130, 1)]
 )

@@ -1,6 +1,7 @@
 """Training on every kind of world: the answer does not depend on the number of ranks."""
 
 import io
+from dataclasses import replace
 
 import pytest
 import torch
@@ -8,10 +9,13 @@ import torch
 from windrow.comm.errors import DataError, RecipeError
 from windrow.comm.loopback import Loopback
 from windrow.comm.wire import WireOptions
+from windrow.gnn.evaluation import EvaluationOptions
+from windrow.gnn.message_passing import Block
 from windrow.gnn.models import ModelOptions, build_model
-from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.partitioned import PartitionedGraph, partition
 from windrow.gnn.synthetic import community_graph
-from windrow.gnn.task import NodeTask, TrainingOptions
+from windrow.gnn.task import NodeTask
+from windrow.partition import PartitionOptions
 from windrow.partition.book import PartitionBook
 from windrow.training.trainer import Trainer
 
@@ -22,11 +26,14 @@ def make_graph():
     return community_graph(240, 3, seed=1, average_degree=8, num_features=6)
 
 
-def make_trainer(world, graph, *, kind="graphsage", order="global", fanouts=(4, 3), wire="fp32", **training):
+def make_trainer(
+    world, graph, *, kind="graphsage", residual=True, order="global", fanouts=(4, 3), wire="fp32", **training
+):
     # Neighbouring vertices land on different ranks: nearly everything must be fetched.
     book = PartitionBook.from_assignment(torch.arange(graph.num_vertices).numpy() % world.size, world.size)
     part = PartitionedGraph.from_graph(graph, book, world.rank)
-    options = ModelOptions(kind=kind, hidden=8, num_layers=2, dropout=0.3, normalise="layer", residual=True, heads=2)
+    shape = {"kind": kind, "hidden": 8, "num_layers": 2, "heads": 2, "residual": residual}
+    options = ModelOptions(dropout=0.3, normalise="layer", **shape)
     return Trainer(
         world,
         build_model(options, in_features=6, out_features=part.num_outputs, seed=5),
@@ -109,17 +116,46 @@ def test_features_that_the_wire_cannot_carry_are_refused():
         make_trainer(Loopback.single(), graph, wire="fp16")
 
 
-@pytest.mark.parametrize(
-    ("field", "value"), [("epochs", 0), ("batch_size", 0), ("learning_rate", 0.0), ("weight_decay", -1.0)]
-)
-def test_options_out_of_range_are_refused(field, value):
-    with pytest.raises(RecipeError, match=f"training.{field} = {value}"):
-        TrainingOptions(**{field: value})
-
-
 @pytest.mark.parametrize("kind", ["graphsage", "gcn", "gat", "gin"])
 def test_layers_run_under_autocast(kind):
     trainers = (make_trainer(Loopback.single(), make_graph(), kind=kind, autocast=name) for name in ("none", "bf16"))
     exact, rounded = (trainer.train_epoch(0) for trainer in trainers)
     assert rounded != exact
     assert rounded == pytest.approx(exact, rel=0.02)
+
+
+@pytest.mark.parametrize("residual", [True, False])
+def test_vertices_that_came_later_and_hidden_vectors(spmd, residual):
+    graph = make_graph()
+    nothing = torch.empty(0, dtype=torch.int64)
+    grown = community_graph(300, 3, seed=2, average_degree=8, num_features=6)
+    grown = replace(grown, labels=None, num_classes=0, train_ids=nothing, validation_ids=nothing, test_ids=nothing)
+
+    def body(world):
+        with make_trainer(world, graph, residual=residual) as trainer:
+            trainer.train_epoch(0)
+            later = partition(grown, world, PartitionOptions(method="random"))
+            found = [trainer.predict(), trainer.predict(hidden=True)]
+            found += [trainer.predict(graph=later), trainer.predict(graph=later, hidden=True)]
+            with pytest.raises(DataError, match="the graph has 5 features for each vertex"):
+                trainer.predict(graph=replace(later, features=later.features[:, 1:]))
+            return found, trainer.model
+
+    for found, model in spmd(body):
+        for of, (outputs, hidden) in ((graph, found[:2]), (grown, found[2:])):
+            block = Block.whole(of.indptr, of.indices)
+            with torch.no_grad():
+                torch.testing.assert_close(outputs, model([block, block], of.features), rtol=1e-4, atol=1e-4)
+                made = model.readout(hidden) if residual else model.layer_forward(1, block, hidden)
+            torch.testing.assert_close(outputs, made, rtol=1e-4, atol=1e-4)
+            assert hidden.shape == (of.num_vertices, 8)
+
+
+def test_hidden_vectors_that_are_not_there_are_refused():
+    single = Loopback.single()
+    part = partition(make_graph(), single)
+    for num_layers, method, message in ((1, "exact", "has no hidden vectors"), (2, "sampled", "evaluated exactly")):
+        model = build_model(ModelOptions(num_layers=num_layers), in_features=6, out_features=3, seed=0)
+        task = NodeTask(part, (2, 2)[:num_layers], evaluation=EvaluationOptions(method=method))
+        with Trainer(single, model, task) as trainer, pytest.raises(RecipeError, match=message):
+            trainer.predict(hidden=True)

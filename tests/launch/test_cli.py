@@ -1,9 +1,10 @@
 """windrow.launch.cli: help, errors in one line, exit status; python -m windrow.launch."""
 
 import argparse
+import shutil
 import subprocess
 import sys
-import time
+from pathlib import Path
 
 import pytest
 
@@ -17,6 +18,8 @@ ALONE = {
     "explain": ["r.toml"],
     "generate-log": ["a.parquet"],
     "prepare": ["r.toml"],
+    "completion": ["bash"],
+    "doctor": [],
     "export": ["run", "--out", "f"],
     "groups": ["r.toml"],
     "network": ["--describe", "n.toml"],
@@ -79,10 +82,72 @@ def test_exit_status(monkeypatch: pytest.MonkeyPatch, error: BaseException, stat
     assert cli.main(["train", "r.toml"]) == status
 
 
-def test_parsing_is_quick() -> None:
-    start = time.perf_counter()
-    cli.build_parser()
-    assert time.perf_counter() - start < 1
+EARLY = """
+import contextlib, sys
+from windrow.launch.cli import main
+for line in sys.stdin.read().splitlines():
+    arguments = line.split()
+    status = 0
+    with contextlib.suppress(SystemExit):
+        status = main(arguments)
+    loaded = {"torch", "numpy", "numba"} & sys.modules.keys()
+    assert not loaded, f"{line} imported {loaded}"
+    assert status == (0 if "--help" in arguments else 2), line
+"""
+
+
+def test_help_and_refusals_come_before_heavy_libraries(tmp_path: Path) -> None:
+    recipes = {"broken": "[graph\n", "neither": "store = 's'\n", "graph": "[graph]\n", "log": "[log]\n"}
+    for name, text in recipes.items():
+        (tmp_path / f"{name}.toml").write_text(text)
+    either = ("missing", "broken", "neither")
+    wrong = {
+        **dict.fromkeys(("train", "explain"), either),
+        "partition": (*either, "log"),
+        **dict.fromkeys(("prepare", "groups", "plan --ranks 2"), (*either, "graph")),
+    }
+    lines = ["--help", *(f"{name} --help" for name in cli.COMMANDS), "tarin"]
+    lines += [f"{command} {tmp_path}/{name}.toml" for command, names in wrong.items() for name in names]
+    lines += [f"{command} {tmp_path}" for command in ("train --resume", "report", "evaluate", "export --out x")]
+    command = [sys.executable, "-P", "-c", EARLY]
+    done = subprocess.run(
+        command, input="\n".join(lines), capture_output=True, text=True, check=False, timeout=60, cwd=tmp_path
+    )
+    assert done.returncode == 0, done.stderr
+    assert done.stderr.count("windrow: error: ") == len(lines) - len(cli.COMMANDS) - 1
+
+
+@pytest.mark.parametrize(
+    ("typed", "said"), [("tarin", "Did you mean 'train'? Commands: pa"), ("xyz", "'xyz'. Commands: pa")]
+)
+def test_a_misspelt_command_is_answered_with_the_nearest(
+    capsys: pytest.CaptureFixture[str], typed: str, said: str
+) -> None:
+    assert cli.main([typed, "r.toml"]) == 2
+    captured = capsys.readouterr()
+    assert captured.err.startswith(f"windrow: error: no command '{typed}'. ")
+    assert said in captured.err
+
+
+REFUSED = [
+    ["train", "missing.toml"],
+    ["train", "r.toml", "--set", "model.kindd=gat"],
+    ["train", "r.toml"],  # there is no store
+    ["train", "--resume", "missing"],
+    ["prepare", "r.toml"],
+    ["tarin"],
+]
+
+
+@pytest.mark.parametrize("arguments", REFUSED, ids=" ".join)
+def test_ranks_refuse_once_and_mpi_says_nothing(tmp_path: Path, arguments: list[str]) -> None:
+    (tmp_path / "r.toml").write_text('store = "s"\n[graph]\npath = "g.npz"\n')
+    command = [str(shutil.which("mpirun")), "-n", "2", sys.executable, "-P", "-m", "windrow.launch", *arguments]
+    done = subprocess.run(command, capture_output=True, text=True, check=False, timeout=100, cwd=tmp_path)
+    assert (done.returncode, done.stdout) == (2, "")
+    [line] = done.stderr.splitlines()
+    assert line.startswith("windrow: error: ")
+    assert str(tmp_path) not in line
 
 
 def test_it_runs_as_a_module() -> None:

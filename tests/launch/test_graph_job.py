@@ -1,18 +1,20 @@
 """windrow.launch.training: the trainer of a graph's recipe. Whole runs are in test_training.py."""
 
 import shutil
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 import torch
 
-from windrow.comm.errors import StoreError
+from windrow.comm.errors import DataError, RecipeError, StoreError
 from windrow.comm.loopback import Loopback
 from windrow.comm.meter import Meter
 from windrow.comm.world import World
 from windrow.gnn.partitioned import PartitionedGraph
+from windrow.gnn.readers import read_graph
 from windrow.launch.explain_caches import explain
-from windrow.launch.partitioning import PartitionJob, partition_to_store
+from windrow.launch.partitioning import PartitionJob, graph_to_store, partition_to_store
 from windrow.launch.recipe import Recipe, make_recipe
 from windrow.launch.training import make_trainer
 from windrow.training.trainer import Trainer
@@ -91,6 +93,26 @@ def test_the_size_of_copies_is_the_one_that_they_have(recipe: Recipe) -> None:
         assert "alpha 0.5, up to 60 rows of other ranks (720 B)" in line
         # The figure that windrow explain has.
         assert f"; all ranks together will ask for about {explained:,.0f} more in an epoch" in line
+
+
+def test_edge_weights_are_used_where_the_recipe_asks(recipe: Recipe) -> None:
+    graph = read_graph(recipe.graph)
+    weight = torch.rand(graph.num_edges, generator=torch.Generator().manual_seed(1))
+
+    def first_loss(edge_weight: torch.Tensor | None, **model: bool) -> tuple[float, str]:
+        shape = {"hidden": 8, "num_layers": 2, "kind": "gcn", **model}
+        changed = recipe.settings() | {"store": "weights", "model": shape}
+        asked = make_recipe(changed, source="r.toml", base=recipe.store.parent)
+        graph_to_store(replace(graph, edge_weight=edge_weight), asked.store, asked.partition, overwrite=True)
+        with make_trainer(Loopback.single(), asked, torch.device("cpu")) as trainer:
+            return trainer.train_step(0, 0), "".join(trainer.task.opening_lines())
+
+    assert first_loss(weight)[0] == first_loss(None)[0] != first_loss(weight, edge_weights=True)[0]
+    assert "has edge weights, which the model does not use" in first_loss(weight)[1]
+    with pytest.raises(RecipeError, match=r"model\.edge_weights = true, but the graph has no edge weights"):
+        first_loss(None, edge_weights=True)
+    with pytest.raises(DataError, match="an edge weight is negative"):
+        first_loss(-weight, edge_weights=True)
 
 
 def test_gradient_sums_of_half_the_bytes_leave_all_ranks_with_the_same_weights(recipe: Recipe) -> None:

@@ -9,6 +9,7 @@ import pytest
 import torch
 from pyarrow import csv, parquet
 
+from windrow import recsys
 from windrow.comm.launcher import launched_rank
 from windrow.launch.cli import main
 from windrow.launch.recommendation_recipe import RecommendationRecipe
@@ -62,6 +63,16 @@ def test_figures_of_the_run_and_of_later_samples(run_folder: Path, tmp_path: Pat
     later = json.loads((tmp_path / "later.json").read_text())
     assert set(later) == {"test"}
     assert 0.5 < later["test"]["auc"] <= 1
+
+
+def test_the_exported_model_says_the_same(run_folder: Path, tmp_path: Path) -> None:
+    out = tmp_path / "served"
+    assert main(["export", str(run_folder), "--format", "model", "--out", str(out)]) == 0
+    log = run_folder.parent / "log.csv"
+    scores = tmp_path / "scores.parquet"
+    assert main(["predict", str(run_folder), "--log", str(log), "--out", str(scores)]) == 0
+    expected = torch.tensor(parquet.read_table(scores)["click"].to_pylist())
+    torch.testing.assert_close(recsys.load(out).predict(csv.read_csv(log)), expected, rtol=1e-5, atol=1e-6)
 
 
 def test_refusals_name_the_cure(run_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:

@@ -3,6 +3,7 @@
 import dataclasses
 import errno
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 from unittest.mock import Mock
@@ -30,10 +31,12 @@ from windrow.launch import prediction
 from windrow.launch.partitioning import graph_to_store
 from windrow.launch.prediction import PredictionOptions, PredictionResult, predict, prediction_file
 from windrow.launch.recipe import Recipe, make_recipe
-from windrow.launch.training import train
+from windrow.launch.recommendation_recipe import RecommendationRecipe
+from windrow.launch.training import make_trainer, train
 from windrow.partition import atomic_writes as atomic_file
 from windrow.partition.book import PartitionBook
 from windrow.partition.options import PartitionOptions
+from windrow.recsys.log.prepare import prepare_log
 from windrow.training import journal
 from windrow.training.checkpoint import load_best, load_latest
 from windrow.training.journal import read_records
@@ -187,6 +190,96 @@ def test_other_tasks(tmp_path: Path, task: Task, column: str) -> None:
     assert result.metric == "roc_auc"
 
 
+def new_graph(width: int = 6) -> Graph:
+    return community_graph(300, 3, seed=8, num_features=width, signal=1.0)
+
+
+def save_graph(path: Path, graph: Graph, **arrays: Any) -> None:
+    targets = torch.arange(graph.num_vertices).repeat_interleave(graph.in_degrees)
+    assert graph.features is not None
+    np.savez(path, edges=torch.stack([graph.indices.long(), targets], 1), x=graph.features, **arrays)
+
+
+def test_vertices_of_another_graph(prepared: Path, tmp_path: Path) -> None:
+    recipe, run, graph = make(prepared), prepared / "run", new_graph()
+    # Few labels, and of fewer classes: all that is wanted are predictions.
+    few = np.where(np.arange(300) < 4, np.arange(300) % 2, -1)
+    save_graph(tmp_path / "bare.npz", graph)
+    save_graph(tmp_path / "few.npz", graph, y=few)
+    nothing = torch.empty(0, dtype=torch.int64)
+    bare = dataclasses.replace(graph, labels=None, train_ids=nothing, validation_ids=nothing, test_ids=nothing)
+    store_graph(tmp_path, bare, 1)
+    options: dict[str, Path]
+    for options in ({"graph": tmp_path / "bare.npz"}, {"graph": tmp_path / "few.npz"}, {"store": tmp_path / "store-1"}):
+        out = tmp_path / "p.parquet"
+        result = predicted(recipe, run, out, **options)
+        assert_single_label(table(out), expected_logits(recipe, run, graph))
+        assert (result.num_vertices, result.figures) == (300, {})
+        about = json.loads(parquet.read_schema(out).metadata[b"windrow"])
+        assert about["graph"] == str(*options.values())
+        assert "accuracy" not in about
+
+
+def test_another_graph_is_measured_where_a_split_is_asked_for(prepared: Path, tmp_path: Path) -> None:
+    recipe, run, graph = make(prepared), prepared / "run", new_graph()
+    store_graph(tmp_path, graph, 1)
+    result = predicted(recipe, run, tmp_path / "p.parquet", store=tmp_path / "store-1", splits=("test",))
+    assert graph.labels is not None
+    right = expected_logits(recipe, run, graph).argmax(1)[graph.test_ids] == graph.labels[graph.test_ids]
+    assert result.figures == {"test": pytest.approx(float(right.float().mean()))}
+
+
+def test_another_graph_that_does_not_fit_is_refused(prepared: Path, tmp_path: Path) -> None:
+    recipe, run, out = make(prepared), prepared / "run", tmp_path / "p.parquet"
+    save_graph(tmp_path / "wide.npz", new_graph(7))
+    refused(recipe, run, out, DataError, "the graph has 7 features for each vertex", graph=tmp_path / "wide.npz")
+    refused(recipe, run, out, DataError, "no such file", graph=tmp_path / "none.npz")
+    store_graph(tmp_path, community_graph(60, 4, seed=1, num_features=6), 1)
+    options: dict[str, Any] = {"store": tmp_path / "store-1", "splits": ("test",)}
+    refused(recipe, run, out, DataError, r"has 4 classes .single-label., but the model was trained on 3", **options)
+
+
+def test_hidden_vectors(prepared: Path, tmp_path: Path) -> None:
+    recipe, run, out = make(prepared), prepared / "run", tmp_path / "hidden.npy"
+    save_graph(tmp_path / "new.npz", new_graph())
+    options: dict[str, Any]
+    for graph, options in ((make_graph(), {}), (new_graph(), {"graph": tmp_path / "new.npz"})):
+        predicted(recipe, run, out, hidden=True, **options)
+        found = torch.from_numpy(np.load(out))
+        assert found.shape == (graph.num_vertices, 8)
+        model = build_model(recipe.model, in_features=6, out_features=3, seed=0)
+        model.load_state_dict(load_best(run / "checkpoints").state["trainer"]["model"])
+        with torch.no_grad():
+            logits = model.layer_forward(1, Block.whole(graph.indptr, graph.indices), found)
+        torch.testing.assert_close(logits, expected_logits(recipe, run, graph), rtol=1e-4, atol=1e-4)
+
+
+def test_hidden_vectors_are_the_first_rows_of_an_embedding_table(
+    prepared: Path, tmp_path: Path, click_recipe: Callable[..., RecommendationRecipe]
+) -> None:
+    vectors = tmp_path / "hidden.npy"
+    predicted(make(prepared), prepared / "run", vectors, hidden=True)
+    clicks = [f"{number % 2},{number % NUM_VERTICES},{number % 7}" for number in range(400)]
+    (tmp_path / "log.csv").write_text("\n".join(["click,item,day", *clicks]) + "\n")
+    recipe = click_recipe(
+        tmp_path,
+        log={
+            "dense": [],
+            "features": {"item": {"ids": "rows", "rows": NUM_VERTICES}, "day": {"ids": "rows", "rows": 7}},
+        },
+        tables={"dim": 8, "pretrained": {"item": str(vectors)}},
+        model={"top": [8]},
+    )
+    prepare_log(recipe.store, recipe.log, recipe.split)
+    with make_trainer(Loopback.single(), recipe, torch.device("cpu")) as trainer:
+        tables = trainer.task.local_tables()
+        assert tables is not None
+        parts = [part for table in tables for part in table.state()]
+        (rows,) = [part.tensor for part in parts if (part.piece.name, part.name) == ("item", "weight")]
+        assert torch.equal(rows, torch.from_numpy(np.load(vectors)))
+        assert trainer.train_epoch(0) > 0
+
+
 def test_ids_of_a_vertex_file_come_along(prepared: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
     vertices = tmp_path / "people.csv"
     names = [f"p{number * 7 % NUM_VERTICES}" for number in range(NUM_VERTICES)]
@@ -219,6 +312,12 @@ def test_two_ranks_predict_what_one_does(shared_tmp_path: Path) -> None:
     exact = predicted(recipe, folder / "run", folder / "exact.parquet")
     sampled = predicted(recipe, folder / "run", folder / "sampled.parquet", method="sampled")
     some = predicted(recipe, folder / "run", folder / "some.parquet", method="sampled", splits=("test",))
+    if launched_rank() == 0:
+        save_graph(folder / "new.npz", new_graph())
+    MPI.COMM_WORLD.Barrier()
+    new = {"graph": folder / "new.npz"}
+    predicted(recipe, folder / "run", folder / "new.parquet", **new)
+    predicted(recipe, folder / "run", folder / "hidden.npy", hidden=True, **new)
     for result in (exact, sampled, some):
         assert len({repr(each) for each in MPI.COMM_WORLD.allgather(result)}) == 1
     if launched_rank() == 0:
@@ -231,6 +330,9 @@ def test_two_ranks_predict_what_one_does(shared_tmp_path: Path) -> None:
             expected = predicted(alone, folder / "run", out, method=method)
             torch.testing.assert_close(table(out), table(folder / f"{method}.parquet"), rtol=1e-4, atol=1e-5)
             assert result.figures == pytest.approx(expected.figures)
+        assert_single_label(table(folder / "new.parquet"), expected_logits(recipe, folder / "run", new_graph()))
+        predicted(alone, folder / "run", folder / "alone.npy", hidden=True, **new)
+        np.testing.assert_allclose(np.load(folder / "hidden.npy"), np.load(folder / "alone.npy"), rtol=1e-4, atol=1e-5)
         wanted = graph.test_ids.sort().values
         rows = table(folder / "some.parquet")
         assert torch.equal(rows["vertex"], wanted)

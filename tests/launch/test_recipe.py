@@ -1,5 +1,8 @@
 """windrow.launch.recipe, recommendation_recipe: what is read, and refused with file, section and key."""
 
+import collections.abc
+import dataclasses
+import typing
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +17,7 @@ from windrow.launch.recommendation_recipe import (
     load_recommendation_recipe,
     make_recommendation_recipe,
 )
-from windrow.launch.settings import read_toml, write_toml
+from windrow.launch.settings import PATHS, read_toml, write_toml
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
 RECIPES = {
@@ -51,6 +54,30 @@ def test_paths_start_from_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: 
     relative = load_recipe(Path("sub/r.toml"))
     assert (relative.store, relative.graph.path) == (tmp_path / "sub" / "s", str(tmp_path / "sub" / "g"))
     assert relative.name == "r"
+    write_toml(tmp_path / "sub" / "r.toml", {"store": "../s", "graph": {"path": "g"}})
+    assert load_recipe(Path("sub/r.toml")).store == tmp_path / "s"
+    typed = load_recipe(Path("sub/r.toml"), ["store=s", "graph.path=../g", "run.folder=none"])
+    assert (typed.store, typed.graph.path) == (tmp_path / "s", str(tmp_path.parent / "g"))
+    assert typed.run.folder is None
+
+
+def paths_among(kind: Any, place: str = "") -> set[str]:
+    """Settings that are paths, by their names with the sections; ``*`` for a name that the user chooses."""
+    if typing.get_origin(kind) is collections.abc.Mapping:
+        return paths_among(typing.get_args(kind)[1], f"{place}*.")
+    if dataclasses.is_dataclass(kind):
+        fields = typing.get_type_hints(kind).items()
+        return {found for name, inner in fields for found in paths_among(inner, f"{place}{name}.")}
+    inside = typing.get_args(kind)
+    return {found for inner in inside for found in paths_among(inner, place)} | (
+        {place[:-1]} if kind is Path else set()
+    )
+
+
+def test_every_path_may_be_typed() -> None:
+    found = paths_among(Recipe) | paths_among(RecommendationRecipe)
+    assert {"store", "run.folder", "log.paths", "tables.pretrained.*"} <= found
+    assert not [name for name in found if not PATHS.fullmatch(name)]
 
 
 @pytest.mark.parametrize(
@@ -64,12 +91,12 @@ def test_paths_start_from_the_folder_of_the_recipe(tmp_path: Path, monkeypatch: 
             {"evaluation": {"method": "sampled", "fanouts": [5]}},
             "evaluation.fanouts = [5] has 1 hops, but model.num_layers = 3",
         ),
-        ({"sampler": {"fanouts": [5, 0, 5]}}, "sampler.fanouts = [5, 0, 5]: each must be at least 1, or -1"),
-        ({"evaluation": {"fanouts": [5, 0, 5]}}, "evaluation.fanouts = [5, 0, 5]: each must be at least 1"),
+        ({"sampler": {"fanouts": [5, 0, 5]}}, "[sampler] fanouts[1] = 0 must be an integer of at least 1 or -1"),
+        ({"evaluation": {"fanouts": [5, 0, 5]}}, "[evaluation] fanouts[1] = 0 must be an integer of at least 1"),
         ({"training": {"schedule": {"kind": "cosin"}}}, "[training.schedule] kind = 'cosin'"),
         ({"partition": {"num_parts": 0}}, "num_parts = 0"),
         ({"graph": {}}, "[graph] needs a value for 'path'"),
-        ({"wire": {"vectors": "fp8"}}, "[wire] vectors = 'fp8' has the wrong type: expected one of 'fp32'"),
+        ({"wire": {"vectors": "fp8"}}, "[wire] vectors = 'fp8' must be one of 'fp32'"),
         (
             {"wire": {"vectors": "bf16"}, "sampler": {"storage": "fp16"}},
             'wire.vectors = "bf16" with sampler.storage = "fp16": rows travel as they are stored',
@@ -99,8 +126,6 @@ def test_decisive_settings_leave_out_places_and_machines() -> None:
 
 def test_a_section_of_data_is_needed() -> None:
     values = {"name": "x", "store": "s"}
-    with pytest.raises(RecipeError, match=r"section \[log\].*windrow prepare prepares its log"):
-        make_recipe(values | {"log": {}}, source="r.toml", base=Path("/base"))
     with pytest.raises(RecipeError, match="needs the section 'graph'"):
         make_recipe(values, source="r.toml", base=Path("/base"))
     with pytest.raises(RecipeError, match="needs the section 'log'"):
@@ -130,6 +155,21 @@ def test_neither_and_both_are_refused(tmp_path: Path, sections: dict[str, object
     write_toml(tmp_path / "r.toml", {"store": "s", **sections})
     with pytest.raises(RecipeError, match=words):
         load_any_recipe(tmp_path / "r.toml")
+
+
+@pytest.mark.parametrize(
+    ("section", "load", "words"),
+    [
+        ("log", load_recipe, r"section \[log\].*windrow prepare prepares its log"),
+        ("graph", load_recommendation_recipe, r"section \[graph\].*windrow partition prepares it"),
+    ],
+)
+def test_the_other_kind_is_refused_with_what_it_is_for(
+    tmp_path: Path, section: str, load: Callable[[Path], object], words: str
+) -> None:
+    write_toml(tmp_path / "r.toml", {"store": "s", section: {}})
+    with pytest.raises(RecipeError, match=words):
+        load(tmp_path / "r.toml")
 
 
 INTERACTIONS = {"log": {"paths": ["g.npz"], "format": "interactions"}, "model": {"kind": "two_tower"}}
@@ -166,7 +206,7 @@ def test_contradictions_are_refused(values: dict[str, Any], words: str) -> None:
     ("changes", "words"),
     [
         ({"log": {"features": {"item": {"row": 3}}}}, r"\[log\.features\.item\] has no key 'row'. Did you mean 'rows'"),
-        ({"tables": {"dim": 3}}, r"\[tables\].*dim = 3"),
+        ({"tables": {"dim": 0}}, r"\[tables\].*dim = 0"),
         ({"training": {"epochs": 0}}, r"\[training\].*epochs = 0"),
         ({"plan": {"planner": "magic"}}, r'\[plan\] planner = "magic": expected one of'),
     ],

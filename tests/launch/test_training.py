@@ -129,7 +129,7 @@ def test_a_run_leaves_everything_behind(folder: Path, capsys: pytest.CaptureFixt
     assert summary["run_folder"] == str(run)
     assert load_best(run / "checkpoints").header.epoch == result.best_epoch
     assert load_latest(run / "checkpoints").header.position == (8, 0)
-    assert "val accuracy" in capsys.readouterr().out
+    assert "valid accuracy" in capsys.readouterr().out
 
 
 def test_a_run_folder_is_found_where_none_is_named(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -290,7 +290,7 @@ def test_what_cannot_be_trained_on(folder: Path) -> None:
     refused(folder, StoreError, r"manifest.json is missing.*windrow partition")
     np.savez(folder / "graph.npz", edges=np.array([[0, 1], [1, 2]]))
     partition(make(folder))
-    refused(folder, DataError, "no features and no labels")
+    refused(folder, DataError, "has no features")
 
 
 def test_a_run_folder_in_use(folder: Path) -> None:

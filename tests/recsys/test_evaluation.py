@@ -6,7 +6,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.errors import DataError
 from windrow.comm.loopback import Loopback
 from windrow.comm.rows import near_equal_split
 from windrow.recsys import evaluation
@@ -14,7 +14,6 @@ from windrow.recsys.batches.batch import Batch
 from windrow.recsys.evaluation import (
     ClickEvaluator,
     ClickMetrics,
-    RecommendationEvaluationOptions,
     auc_of_histogram,
     check_split_can_be_scored,
     exact_auc,
@@ -95,12 +94,6 @@ def test_which_way_is_better(metric, higher):
     recommender = Recommender(EmbeddingBagCollection(TABLES), None, DenseIsTheLogit())
     evaluator = ClickEvaluator(Loopback.single(), recommender, {}, metric=metric)
     assert (evaluator.metric, evaluator.higher_is_better) == (metric, higher)
-
-
-@pytest.mark.parametrize("field", ["batch_size", "every_epochs", "k"])
-def test_options_out_of_range_are_refused(field):
-    with pytest.raises(RecipeError, match=f"evaluation.{field} = 0"):
-        RecommendationEvaluationOptions(**{field: 0})
 
 
 @given(

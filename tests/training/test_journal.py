@@ -130,7 +130,7 @@ def test_a_record_that_is_gone_is_named(tmp_path: Path, click_recipe: Make) -> N
 
 def test_rows_stand_under_their_header() -> None:
     header, rule, row = EpochTable().lines(record(1))
-    names = ["epoch", "loss", "val roc_auc", "test roc_auc", "total s", "sample", "fetch", "rows", "fetched"]
+    names = ["epoch", "loss", "valid roc_auc", "test roc_auc", "total s", "sample", "fetch", "rows", "fetched"]
     assert re.split(r" {2,}", header.strip()) == names
     assert set(rule) == {"-", " "}
     assert row.split() == ["1", "0.50000", "0.8123", "0.8000", "1.25", "0.50", "0.25", "12.3k", "1.0", "MiB"]
@@ -156,9 +156,40 @@ def test_chosen_figures_get_columns() -> None:
     table = EpochTable(figures={"test normalised entropy": "test NE", "samples per second": "samples/s"})
     figures = {"test normalised entropy": 0.98765, "other": 1.0, "samples per second": 12_345.6}
     header, _, row = table.lines(record(1, figures=figures))
-    assert re.split(r" {2,}", header.strip())[2:7] == ["val roc_auc", "test roc_auc", "test NE", "samples/s", "total s"]
+    assert re.split(r" {2,}", header.strip())[2:7] == [
+        "valid roc_auc",
+        "test roc_auc",
+        "test NE",
+        "samples/s",
+        "total s",
+    ]
     assert row.split()[4:6] == ["0.9877", "12346"]
     assert table.lines(record(2))[0].split()[4:6] == ["-", "-"]
+
+
+def test_a_table_fits_its_width_and_sums_up_the_shortest_stages() -> None:
+    stages = {"sample": 2.0, "wait for samples": 0.5, "fetch": 0.25, "forward": 1.0, "backward": 1.5, "evaluate": 3.0}
+    wide = EpochTable(width=200).lines(record(1, stage_seconds=stages))
+    assert "other" not in wide[0]
+    for width in (len(wide[0]), 100, 60):
+        table = EpochTable(figures={"test auc": "AUC"}, width=width)
+        lines = [line for epoch in (1, 2) for line in table.lines(record(epoch, stage_seconds=stages))]
+        assert {len(line) for line in lines} == {len(lines[0])}
+        assert len(lines[0]) <= width
+    assert re.split(r" {2,}", lines[0].strip()) == [
+        "epoch",
+        "loss",
+        "valid roc_auc",
+        "test roc_auc",
+        "total s",
+        "other",
+    ]
+    assert lines[-1].split()[-1] == "8.25"
+
+
+def test_without_a_metric_there_are_no_columns_of_it() -> None:
+    header = EpochTable().lines(record(1, metric="", validation=None, test=None))[0]
+    assert header.split() == ["epoch", "loss", "total", "s", "sample", "fetch", "rows", "fetched"]
 
 
 NUMBERS = st.floats(allow_nan=False)

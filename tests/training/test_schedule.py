@@ -67,18 +67,9 @@ def test_a_run_may_be_all_warm_up_but_not_shorter():
         learning_rate_factor(options, 0, 3)
 
 
-@pytest.mark.parametrize(
-    ("make", "message"),
-    [
-        (lambda: ScheduleOptions(kind="cosin"), "kind = 'cosin': must be one of constant, linear, cosine"),
-        (lambda: ScheduleOptions(warmup_steps=-1), "warmup_steps = -1: must not be negative"),
-        (lambda: ScheduleOptions(final_fraction=1.5), r"final_fraction = 1\.5: must be between 0 and 1"),
-        (lambda: EarlyStopping(patience=0), "patience = 0 epochs: must be at least 1"),
-    ],
-)
-def test_options_out_of_range_are_refused(make, message):
-    with pytest.raises(RecipeError, match=message):
-        make()
+def test_no_patience_is_refused():
+    with pytest.raises(RecipeError, match="patience = 0 epochs: must be at least 1"):
+        EarlyStopping(patience=0)
 
 
 VALUES = st.lists(st.floats(-1, 1) | st.just(math.nan), max_size=20)

@@ -1,6 +1,11 @@
 """windrow.training.terminal: bars and lines, tables, numbers with units."""
 
 import io
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
 
 import pytest
 
@@ -31,11 +36,62 @@ class Clock:
         return self.now
 
 
-def test_the_display_follows_rank_and_stream() -> None:
-    assert isinstance(make_progress(rank=0, stream=Terminal()), BarProgress)
-    assert isinstance(make_progress(rank=0, stream=io.StringIO()), LineProgress)
-    assert type(make_progress(rank=1, stream=Terminal())) is Progress
-    assert isinstance(make_progress(rank=0), LineProgress)
+@pytest.mark.parametrize(
+    ("rank", "stream", "wanted", "display"),
+    [
+        (0, Terminal(), None, BarProgress),
+        (0, Terminal(), "off", LineProgress),
+        (0, io.StringIO(), None, LineProgress),
+        (0, io.StringIO(), "on", BarProgress),
+        (0, None, None, LineProgress),
+        (1, Terminal(), "on", Progress),
+    ],
+)
+def test_the_display_follows_rank_stream_and_environment(
+    monkeypatch: pytest.MonkeyPatch, rank: int, stream: io.StringIO | None, wanted: str | None, display: type[Progress]
+) -> None:
+    if wanted:
+        monkeypatch.setenv("WINDROW_PROGRESS", wanted)
+    with make_progress(rank=rank, stream=stream) as progress:
+        assert type(progress) is display
+
+
+UNDER_MPIRUN = """
+import sys
+from windrow.comm.launcher import launched_rank
+from windrow.training.terminal import terminal_columns
+if launched_rank() == 0:
+    print(terminal_columns(sys.stdout))
+"""
+
+
+@pytest.mark.parametrize(("piped", "columns"), [("", "70"), (" | cat", "None")])
+def test_under_mpirun_the_launchers_terminal_counts(tmp_path: Path, piped: str, columns: str) -> None:
+    if shutil.which("script") is None or shutil.which("stty") is None:
+        pytest.skip("no script and stty to make a terminal with")
+    (tmp_path / "ask.py").write_text(UNDER_MPIRUN)
+    command = f"stty cols 70; mpirun -n 2 {sys.executable} -P {tmp_path}/ask.py{piped}"
+    done = subprocess.run(
+        ["script", "-qec", command, "/dev/null"], capture_output=True, text=True, check=True, timeout=100
+    )
+    assert done.stdout.split() == [columns]
+
+
+def test_compiling_is_said_once_and_where_the_code_is_kept(tmp_path: Path) -> None:
+    program = (
+        "import torch\n"
+        "from windrow.comm.rows import group_by_owner\n"
+        "from windrow.training.terminal import make_progress\n"
+        "with make_progress(rank=0):\n"
+        "    group_by_owner(torch.tensor([3, 1]), torch.tensor([0, 2, 4]))  # two kernels\n"
+    )
+    environment = os.environ | {"NUMBA_CACHE_DIR": str(tmp_path)}
+    command = [sys.executable, "-P", "-c", program]
+    printed = [
+        subprocess.run(command, capture_output=True, text=True, check=True, timeout=100, env=environment).stdout
+        for _ in range(2)
+    ]
+    assert printed == [f"compiling kernels for this machine: about 10 s, once; kept in {tmp_path}\n", ""]
 
 
 def test_lines_come_once_per_interval() -> None:

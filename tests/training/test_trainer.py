@@ -266,10 +266,10 @@ def test_settings_of_a_run_without_a_recipe_are_kept(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"clip_nrom": 1.0}, "there is no option 'clip_nrom'.*did you mean 'clip_norm'"),
-        ({"clip_norm": -1.0}, "training.clip_norm = -1.0: must not be negative"),
-        ({"accumulate": 0}, "training.accumulate = 0: must be at least 1"),
-        ({"wire": "bf17"}, "no codec is called 'bf17'"),
+        ({"clip_nrom": 1.0}, "has no key 'clip_nrom'. Did you mean 'clip_norm'"),
+        ({"clip_norm": -1.0}, "^clip_norm = -1.0 must be a number of at least 0$"),
+        ({"accumulate": 0}, "^accumulate = 0 must be an integer of at least 1$"),
+        ({"wire": "bf17"}, "vectors = 'bf17' must be one of 'fp32', 'fp16', 'bf16'"),
         ({"net": nn.Sequential(nn.BatchNorm1d(3))}, r"^0 is BatchNorm1d: .*Use nn.LayerNorm"),
     ],
     ids=str,

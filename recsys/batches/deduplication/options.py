@@ -25,9 +25,9 @@ session with probability 1 / S. A rank's batch has one such piece for each lane 
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 from windrow.comm.errors import DataError, RecipeError
+from windrow.comm.options import checked_dataclass
 
 __all__ = [
     "INVERSE_BYTES",
@@ -41,7 +41,7 @@ __all__ = [
 ]
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class DeduplicationOptions:
     """Seven steps of RecD (Zhao et al., MLSys 2023, its O1 to O7), each with a switch of its own."""
 

@@ -16,9 +16,12 @@ import shutil
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
+from typing import Annotated, Any
+
+from pydantic import Field
 
 from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.options import PathOption, PositiveInt, checked_dataclass
 from windrow.partition.atomic_writes import atomic_folder
 from windrow.recsys.log.clustering.external_sort import rank_rows, sort_rows
 from windrow.recsys.log.clustering.log_files import (
@@ -40,13 +43,13 @@ MOST_FILES = 100_000
 """Their names have five digits, and sort as their numbers do."""
 
 
-@dataclass(frozen=True, kw_only=True, slots=True)
+@checked_dataclass
 class ClusterOptions:
     """A log to cluster, and how."""
 
-    inputs: tuple[Path, ...]
+    inputs: tuple[PathOption, ...]
     """Parquet files, patterns with * and ?, or folders, of which every *.parquet below counts."""
-    output: Path
+    output: PathOption
     """Folder to write; appears whole or not at all."""
     by: str
     """Column of sessions: whole numbers, text or bytes. Each row without one is a session of its own."""
@@ -55,11 +58,11 @@ class ClusterOptions:
     `sort` is off."""
     sort: bool = True
     """O2: rows of a session stand together, in order of time. Off: rows of a file stay in the order of the log (O1)."""
-    files: int | None = None
+    files: Annotated[int, Field(ge=1, le=MOST_FILES)] | None = None
     """Files to deal sessions to; "none" for one to each 256 MiB of the log."""
-    row_group_rows: int | None = None
+    row_group_rows: PositiveInt | None = None
     """The most rows of a row group; "none" for as many as take 32 MiB in memory, up to 65,536."""
-    memory_bytes: int = 2 << 30
+    memory_bytes: Annotated[int, Field(ge=LEAST_MEMORY_BYTES)] = 2 << 30
     """What may be held in memory at a time, beside the program itself; the rest goes to the disk."""
     overwrite: bool = False
     """Whether a clustered log that is already there is replaced."""
@@ -84,13 +87,6 @@ class ClusterOptions:
                 f"--time {self.time} orders the rows of a session, and --no-sort leaves rows in the order of the log: "
                 "give one of them"
             )
-        for option, value in (("files", self.files), ("row_group_rows", self.row_group_rows)):
-            if value is not None and value < 1:
-                raise RecipeError(f"{option} = {value}: expected at least 1")
-        if self.files is not None and self.files > MOST_FILES:
-            raise RecipeError(f"files = {self.files}: expected at most {MOST_FILES}")
-        if self.memory_bytes < LEAST_MEMORY_BYTES:
-            raise RecipeError(f"memory_bytes = {self.memory_bytes}: expected at least {LEAST_MEMORY_BYTES} (256 MiB)")
 
 
 FILE_BYTES = 256 << 20

@@ -5,14 +5,13 @@ the order of a clustered log: here is what they may hold, and how they are compa
 """
 
 import contextlib
-import difflib
 import os
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Self
 
-from windrow.comm.errors import DataError
+from windrow.comm.errors import DataError, nearest_name
 from windrow.recsys.log.files import resolve_files
 
 __all__ = [
@@ -376,10 +375,8 @@ def _value_type(kind: Any) -> Any:
 def _column_type(log: LogFiles, name: str, option: str) -> Any:
     """The type of a column that an option of the command names."""
     if name not in log.schema.names:
-        nearest = difflib.get_close_matches(name, log.schema.names, n=1, cutoff=0.5)
-        meant = f" Did you mean {nearest[0]!r}?" if nearest else ""
         raise DataError(
-            f"{log.files[0]}: {option} names {name!r}, but there is no such column.{meant} Columns: "
-            f"{', '.join(log.schema.names)}"
+            f"{log.files[0]}: {option} names {name!r}, but there is no such column. "
+            f"{nearest_name(name, log.schema.names)}"
         )
     return log.schema.field(name).type

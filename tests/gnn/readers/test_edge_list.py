@@ -32,6 +32,18 @@ def test_first_two_columns_are_the_ends_and_weights_are_passed_over(tmp_path):
     assert names.tolist() == [0, 1, 2, 3]
 
 
+@pytest.mark.parametrize("ids", ["rows", "names"])
+def test_weights_and_features_of_edges(tmp_path, ids):
+    text = "from,to,weight,age,km\n2,1,0.5,3,7\n0,1,2,4,8\n"
+    columns = {"weight_column": "weight", "edge_feature_columns": ("km", "age"), "ids": ids}
+    graph, names = read_edge_list_and_names(options(tmp_path, text, **columns))
+    order = np.argsort(names[graph.indices.numpy()].astype(str))
+    assert graph.edge_weight[order].tolist() == [2, 0.5]
+    assert graph.edge_attr[order].tolist() == [[8, 4], [7, 3]]
+    with pytest.raises(DataError, match="there is no column 'cost'"):
+        read_edge_list_and_names(options(tmp_path, text, weight_column="cost"))
+
+
 def test_a_tab_separated_file_with_comments(tmp_path):
     text = "# a graph\n# FromNodeId\tToNodeId\n0\t1\n1\t2\n"
     graph, _ = read_edge_list_and_names(options(tmp_path, text, "edges.tsv", has_header=False, skip_rows=2))

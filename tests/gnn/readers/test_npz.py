@@ -63,6 +63,34 @@ def test_sparse_features_and_lists_of_ids(tmp_path):
     assert (graph.labels.tolist(), graph.num_classes) == ([0, 1, 2, -1], 3)
 
 
+@pytest.mark.parametrize("names", [("train_mask", "val_mask", "test_mask"), ("train", "valid_mask", "test_masks")])
+@pytest.mark.parametrize("make", [lambda *ids: masks(ids)[0], lambda *ids: masks(ids)])
+def test_masks_by_their_usual_names(tmp_path, names, make):
+    arrays = dict(zip(names, (make(3, 1), make(2), make(0)), strict=True))
+    graph = read_npz(save(tmp_path, edges=EDGES, y=np.array([0, 1, 2, 1]), **arrays))
+    assert [ids.tolist() for ids in (graph.train_ids, graph.validation_ids, graph.test_ids)] == [[1, 3], [2], [0]]
+
+
+@pytest.mark.parametrize("names", [("train_idx", "valid_idx", "test_idx"), ("train_ids", "val_ids", "test")])
+def test_lists_of_ids_by_their_usual_names(tmp_path, names):
+    arrays = dict(zip(names, map(np.array, ([3, 1], [2], [0])), strict=True))
+    graph = read_npz(save(tmp_path, edges=EDGES, y=np.array([0, 1, 2, 1]), **arrays))
+    assert [ids.tolist() for ids in (graph.train_ids, graph.validation_ids, graph.test_ids)] == [[3, 1], [2], [0]]
+
+
+@pytest.mark.parametrize("name", ["edge_attr", "edge_features"])
+def test_data_of_edges(tmp_path, name):
+    options = save(tmp_path, edges=EDGES, edge_weight=np.array([1, 2, 3]), **{name: np.array([[1, 4], [2, 5], [3, 6]])})
+    graph = read_npz(options)
+    assert (graph.indices.tolist(), graph.edge_weight.tolist()) == ([1, 3, 0, 2, 1, 0], [1, 3, 1, 2, 2, 3])
+    assert graph.edge_attr[:, 1].tolist() == [4, 6, 4, 5, 5, 6]
+
+
+def test_arrays_without_a_meaning_are_named(tmp_path):
+    with pytest.warns(UserWarning, match=r"graph.npz: arrays \['year'\] have no meaning here and are passed over"):
+        read_npz(save(tmp_path, edges=EDGES, year=np.arange(4)))
+
+
 def test_no_split_gives_a_random_one_by_seed(tmp_path):
     options = save(tmp_path, edges=EDGES, y=np.array([0, 1, 2, 1]))
     graph = read_npz(options)
@@ -78,7 +106,10 @@ def test_edges_only_and_ids_from_one(tmp_path):
 
 
 BROKEN: list[tuple[dict[str, Any], str]] = [
-    ({"edge": EDGES}, "there is no array 'edges' among ['edge']; add it, shape [E, 2]."),
+    ({"y": np.arange(4)}, "there is no array 'edges' among ['y']; add it, shape [E, 2]."),
+    ({"edge": EDGES}, "array 'edge' has no meaning here; did you mean 'edges'? Rename it, or leave it out."),
+    ({"edges": EDGES, "training_mask": masks([0])}, "did you mean 'train_mask'?"),
+    ({"edges": EDGES, "val": np.array([0]), "val_mask": masks([0])}, "are all the validation split; leave one"),
     ({"edges": EDGES.T}, "edges has dtype int32 and shape (2, 3); it must be integers [E, 2]."),
     ({"edges": EDGES, "x": np.eye(3)}, "row 2 of edges: source 3 is not a vertex; the graph has 3 vertices"),
     ({"edges": EDGES, "x": np.array([["a", None]] * 4, dtype=object)}, "array 'x' holds Python objects"),

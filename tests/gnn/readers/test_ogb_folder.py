@@ -1,11 +1,14 @@
 """OGB folders, made as the benchmark lays them out."""
 
 import gzip
+from dataclasses import replace
 
 import numpy as np
 import pytest
+import torch
 
 from windrow.comm.errors import DataError
+from windrow.gnn.build import edges_of
 from windrow.gnn.readers.ogb_folder import read_ogb_folder
 from windrow.gnn.readers.options import GraphOptions
 from windrow.gnn.synthetic import community_graph
@@ -33,10 +36,13 @@ def make(folder, graph, *, binary=False):
             num_edges_list=np.array([len(edges)]),
             node_feat=graph.features.numpy(),
             node_year=np.zeros(graph.num_vertices),
+            **({} if graph.edge_attr is None else {"edge_feat": edges}),
         )
         np.savez(raw / "node-label.npz", node_label=graph.labels.numpy()[:, None].astype(np.float32))
     else:
         write(raw / "edge.csv.gz", edges)
+        if graph.edge_attr is not None:
+            write(raw / "edge-feat.csv.gz", edges)
         write(raw / "num-node-list.csv.gz", np.array([graph.num_vertices]))
         write(raw / "node-feat.csv.gz", graph.features.numpy())
         write(raw / "node-label.csv.gz", graph.labels.numpy())
@@ -51,6 +57,8 @@ def graph():
 
 @pytest.mark.parametrize("binary", [False, True])
 def test_the_same_graph_comes_out(tmp_path, graph, binary):
+    ends = torch.stack(edges_of(graph.indptr, graph.indices), 1)
+    graph = replace(graph, edge_attr=ends.sort(1).values.float())
     make(tmp_path, graph, binary=binary)
     assert read_ogb_folder(GraphOptions(path=str(tmp_path))).fingerprint() == graph.fingerprint()
 

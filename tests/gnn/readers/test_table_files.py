@@ -72,6 +72,18 @@ def test_broken_csv_is_refused_with_its_row(tmp_path, text, message):
     assert str(path) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("text", "place"), [("José,b\n1,2\n", "line 1, byte 4"), ("a,b\n1,2\n1,José\n", "line 3, byte 6")]
+)
+@pytest.mark.parametrize("name", ["t.csv", "t.csv.gz"])
+@pytest.mark.parametrize("kind", ["int64", "string"])
+def test_a_file_in_latin_1_is_refused_with_the_byte(tmp_path, text, place, name, kind):
+    path, data = tmp_path / name, text.encode("latin-1")
+    path.write_bytes(gzip.compress(data) if name.endswith("gz") else data)
+    with pytest.raises(DataError, match=rf"{name}, {place} is 0xe9, which is not UTF-8; save the file as UTF-8"):
+        rows(path, {"a": "int64", "b": kind})
+
+
 @pytest.mark.parametrize("name", ["t.csv", "t.parquet"])
 def test_a_missing_file_is_refused(tmp_path, name):
     with pytest.raises(DataError, match=r"no readable .* file"):

@@ -54,8 +54,14 @@ def test_a_log_that_repeats_becomes_smaller(tmp_path: Path, capsys: pytest.Captu
         (["--by", "sesion", "--time", "at"], "Did you mean 'session'?"),
         (["--by", "session", "--time", "name"], "expected numbers, dates or times"),
         (["--by", "session"], "name its column with --time, or turn this off with --no-sort"),
-        (["--by", "session", "--time", "at", "--memory", "1MiB"], "expected at least 268435456"),
-        (["--by", "session", "--time", "at", "--files", "0"], "files = 0: expected at least 1"),
+        (
+            ["--by", "session", "--time", "at", "--memory", "1MiB"],
+            "memory_bytes = 1048576 must be an integer of at least 268435456",
+        ),
+        (
+            ["--by", "session", "--time", "at", "--files", "0"],
+            "files = 0 must be an integer of at least 1 and at most 100000",
+        ),
     ],
 )
 def test_wrong_use_is_refused(

@@ -56,8 +56,11 @@ def test_a_recipe_names_graph_and_store_and_options_win(graph_file: Path, tmp_pa
         (["--graph", "g.npz", "--out", "s"], "g.npz: no such file"),
         (["--graph", "g.npz", "--out", "s", "--method", "metiss"], "method = 'metiss'"),
         (["--graph", "g.npz", "--out", "s", "--parts", "0"], "num_parts = 0"),
-        (["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[0]"], "sampler.fanouts = [0]: each must be"),
-        (["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[]"], "sampler.fanouts = []: give one"),
+        (["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[0]"], "[sampler] fanouts[0] = 0 must be"),
+        (
+            ["--graph", "g.npz", "--out", "s", "--set", "sampler.fanouts=[]"],
+            "[sampler] fanouts = [] must be a list of one or more",
+        ),
     ],
 )
 def test_wrong_use_is_refused(

@@ -72,6 +72,32 @@ def test_arguments_are_passed_on(run_folder: Path, tmp_path: Path, calls: list[A
     )
 
 
+def test_another_graph_and_hidden_vectors(run_folder: Path, tmp_path: Path, calls: list[Any]) -> None:
+    assert main(["predict", str(run_folder), "--hidden", "--graph", "new.npz"]) == 0
+    assert main(["predict", str(run_folder), "--store", "stores/new"]) == 0
+    assert [options for _, _, options in calls] == [
+        PredictionOptions(out=run_folder / "hidden.npy", graph=Path("new.npz"), hidden=True),
+        PredictionOptions(out=run_folder / "predictions.parquet", store=Path("stores/new")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--graph", "a.npz", "--store", "b"], "--graph a.npz with --store b: give one of them"),
+        (["--hidden", "--split", "test"], "leave out --method and --split"),
+        (["--hidden", "--method", "sampled"], "leave out --method and --split"),
+        (["--hidden", "--out", "h.parquet"], "--out h.parquet: hidden vectors are written as a NumPy array"),
+    ],
+)
+def test_options_that_contradict_each_other_are_refused(
+    run_folder: Path, calls: list[Any], capsys: pytest.CaptureFixture[str], arguments: list[str], message: str
+) -> None:
+    assert main(["predict", str(run_folder), *arguments]) == 2
+    assert message in capsys.readouterr().err
+    assert not calls
+
+
 def test_summary(tmp_path: Path) -> None:
     out = tmp_path / "p.parquet"
     out.write_bytes(bytes(2048))
@@ -93,8 +119,7 @@ def test_a_recommendation_run_and_no_run_are_refused(
     run = create_run_folder(tmp_path / "run", click_recipe(tmp_path).settings()).path
     assert main(["predict", str(run)]) == 2
     said = capsys.readouterr().err
-    assert "run of a recommendation model, and windrow predict knows graphs only" in said
-    assert "summary.json; windrow export" in said
+    assert "is no prepared log: run `windrow prepare` again" in said
     assert not calls
     assert main(["predict", str(tmp_path)]) == 2
     assert "holds no run" in capsys.readouterr().err

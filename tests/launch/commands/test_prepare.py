@@ -59,7 +59,7 @@ def test_wrong_use_is_refused(
 
 def test_a_graph_is_not_prepared(repository: Path, capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["prepare", str(repository / "examples" / "cora.toml")]) == 2
-    assert "run that" in capsys.readouterr().err
+    assert "windrow partition prepares it" in capsys.readouterr().err
 
 
 def test_open_bandit(repository: Path, tmp_path: Path) -> None:

@@ -102,7 +102,7 @@ def test_resume_and_run_folder_exclude_each_other(capsys: pytest.CaptureFixture[
 def test_summary() -> None:
     assert summary_lines(result()) == [
         "finished 5 epochs in 12.00 s",
-        "best epoch 3: validation roc_auc 0.8300, test roc_auc 0.8200",
+        "best epoch 3: valid roc_auc 0.8300, test roc_auc 0.8200",
         "everything about the run is in runs/r-1",
     ]
     figures = {"test normalised entropy": 0.98765, "test log loss": 0.5, "test auc": 0.7}

@@ -53,8 +53,8 @@ def test_some_rows_of_a_table_may_be_on_every_rank() -> None:
     plan = Plan((USER, Shard("item", 1, (2, 7), (0, 6))), (DAY, Replica("item", (0, 2))))
     check_plan(plan, SPECS, 2)
     assert plan.kind_of("item") == "partly replicated"
-    copies = 3 * 4 * 4 + 2 * (6 * 4 + 4)
-    assert rank_bytes(plan, SPECS, 2) == [640 + copies, 5 * (6 * 4 + 4) + copies]
+    copies = 3 * 4 * 4 + 2 * (8 * 4 + 4)  # Of 6 columns 8 are stored.
+    assert rank_bytes(plan, SPECS, 2) == [640 + copies, 5 * (8 * 4 + 4) + copies]
     for rows, message in (
         ((0, 1), "rows 1, columns 0-5 are on no rank"),
         ((0, 3), "rows 2, columns 0-5 are covered 2 times, by rank 1, every rank"),
@@ -73,7 +73,7 @@ def test_costs_add_up_part_by_part() -> None:
 
 def test_bytes_by_rank() -> None:
     day = 3 * 4 * 4
-    grid = 4 * (6 * 4 + 4), 3 * (4 * 4 + 4) + 3 * (2 * 4 + 4)
+    grid = 4 * (8 * 4 + 4), 3 * (4 * 4 + 4) + 3 * (4 * 4 + 4)
     assert rank_bytes(PLAN, SPECS, 3) == [640 + grid[0] + day, grid[1] + day, day]
 
 
@@ -105,7 +105,7 @@ def test_no_ranks_and_too_little_memory_are_refused() -> None:
     check_plan(PLAN, SPECS, 2, rank_memory_bytes=fullest)
     with pytest.raises(PlanError, match="at least 1 rank, got 0"):
         check_plan(PLAN, SPECS, 0)
-    error = refused(PLAN, "rank 0 needs 800 bytes .* has 795: it lacks 5", rank_memory_bytes=fullest - 5)
+    error = refused(PLAN, "rank 0 needs 832 bytes .* has 827: it lacks 5", rank_memory_bytes=fullest - 5)
     assert error.shortfall_bytes == 5
 
 

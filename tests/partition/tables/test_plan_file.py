@@ -92,7 +92,7 @@ def test_round_trip(tmp_path_factory: pytest.TempPathFactory, names: list[str], 
     [
         ("[user_id\n", r"plan\.toml: not valid TOML"),
         ("[user]\nrank = 0", r"plan\.toml: \[user\] is no table of this model\. Did you mean 'user_id'\?"),
-        ("[zzz]\nrank = 0", r"\[zzz\] is no table .*Known are user_id, item_id, country"),
+        ("[zzz]\nrank = 0", r"\[zzz\] is no table .*There are: user_id, item_id, country"),
         ("user_id = 3", r"\[user_id\] is 3: expected the keys rank, shards, replicated"),
         ("[user_id]\nrnk = 0", r"\[user_id\] has no key 'rnk'\. Did you mean 'rank'\?"),
         ("[user_id]", r"\[user_id\] needs one of the keys rank, shards, replicated, got none"),

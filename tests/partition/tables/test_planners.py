@@ -155,8 +155,6 @@ def test_ones_own_planner(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> No
         ({"planner": "best"}, 'planner = "best": expected one of round_robin, greedy, greedy_size'),
         ({"planner": "no_module:f"}, ":f\": No module named 'no_module': name a function"),
         ({"planner": "math:best"}, "module 'math' has no attribute 'best'"),
-        ({"rank_memory_bytes": -1}, "rank_memory_bytes = -1: expected 0 or more"),
-        ({"replicate_below_bytes": -1}, "replicate_below_bytes = -1: expected 0 or more"),
     ],
 )
 def test_nonsense_is_refused(changes: dict, message: str) -> None:

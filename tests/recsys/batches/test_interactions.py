@@ -8,7 +8,6 @@ from hypothesis import strategies as st
 
 from windrow.comm.errors import DataError, RecipeError
 from windrow.recsys.batches.interactions import (
-    InteractionOptions,
     Interactions,
     carve_validation,
     check_interactions,
@@ -98,24 +97,6 @@ def test_the_fingerprint_is_that_of_the_data():
     again = make({(0, 2), (0, 5), (2, 0)}, {(0, 1)}, {(1, 4)})
     assert GOOD.fingerprint() == again.fingerprint()
     assert len({GOOD.fingerprint(), other.fingerprint(), moved.fingerprint()}) == 3
-
-
-@pytest.mark.parametrize(
-    ("name", "value"),
-    [
-        ("validation_fraction", -0.1),
-        ("validation_fraction", 1.0),
-        ("validation_fraction", float("nan")),
-        ("max_history", -1),
-        ("max_audience", -1),
-        ("num_negatives", 0),
-        ("negative_exponent", -0.5),
-        ("negative_exponent", float("nan")),
-    ],
-)
-def test_values_out_of_range_are_named(name, value):
-    with pytest.raises(RecipeError, match=f"interactions.{name} = "):
-        InteractionOptions(**{name: value})
 
 
 ARRAYS = {

@@ -76,6 +76,21 @@ def test_one_value_that_is_missing_is_refused_not_the_column(monday: recsys.LogS
 VALUES = st.lists(st.text("abcdef", min_size=1, max_size=2), min_size=1, max_size=20)
 
 
+@pytest.mark.parametrize("rule", [{}, {"ids": "hash", "rows": 1000}])
+def test_numbers_as_text_are_the_same_values(tmp_path: Path, rule: dict[str, Any]) -> None:
+    """Tools write a column as numbers one day and as text the next."""
+    features = {"item": recsys.FeatureOptions(**rule)}
+    text = write(tmp_path / "text.parquet", label=[0, 1, 1], item=["7", "5", "7"])
+    numbers = write(tmp_path / "numbers.parquet", label=[0, 1, 1], item=[7, 5, 7])
+    for first, later in ((text, numbers), (numbers, text)):
+        store = recsys.prepare(first, tmp_path / "first", features=features, split=ALL_TRAIN, overwrite=True)
+        mapped = recsys.prepare_rows(tmp_path / "later", [later], store, overwrite=True)
+        assert samples(mapped, "test")["item"] == samples(store, "train")["item"]
+    words = write(tmp_path / "words.parquet", item=["seven"])
+    with pytest.raises(Exception, match="has 'seven', expected a whole number, as before"):
+        recsys.prepare_rows(tmp_path / "later", [words], store, overwrite=True)
+
+
 @given(before=VALUES, after=VALUES)
 def test_known_values_keep_their_rows(
     tmp_path_factory: pytest.TempPathFactory, before: list[str], after: list[str]

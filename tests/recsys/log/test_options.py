@@ -36,18 +36,13 @@ def test_columns_and_tables() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"ids": "names"}, "expected one of vocabulary, hash, rows"),
         ({"ids": "hash"}, "needs rows"),
         ({"ids": "rows"}, "needs rows"),
         ({"ids": "hash", "rows": 1}, "rows = 1: expected at least 2"),
         ({"rows": 1}, "rows = 1: expected at least 2"),
-        ({"ids": "rows", "rows": 0}, "rows = 0: expected at least 1"),
-        ({"min_count": 0}, "min_count = 0"),
         ({"ids": "hash", "rows": 5, "min_count": 2}, 'needs ids = "vocabulary"'),
         ({"max_length": 3}, "set multi_hot = true"),
         ({"weights": "w"}, "set multi_hot = true"),
-        ({"multi_hot": True, "max_length": 0}, "max_length = 0"),
-        ({"separator": ""}, "separator = ''"),
     ],
 )
 def test_a_feature_is_checked(options: dict[str, Any], words: str) -> None:
@@ -58,9 +53,6 @@ def test_a_feature_is_checked(options: dict[str, Any], words: str) -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"paths": ()}, "paths is empty"),
-        ({"format": "xml"}, "expected one of parquet"),
-        ({"dense_transform": "sqrt"}, "expected one of none, log1p, standard"),
         ({"dense": ("a", "a")}, "names a column twice"),
         ({"dense": ("label",)}, "is also an input"),
         ({"dense": ("x", "X")}, "dense columns 'x' and 'X' differ only in upper and lower case"),
@@ -122,10 +114,7 @@ def test_expected_splits() -> None:
 @pytest.mark.parametrize(
     ("options", "words"),
     [
-        ({"by": "day"}, "expected one of time, hash, files"),
         ({"fractions": (0.5, 0.1, 0.1)}, "add up to 1"),
-        ({"fractions": (0.0, 0.5, 0.5)}, "the first of them above 0"),
-        ({"fractions": (1.5, -0.5, 0.0)}, "shares of 0 or more"),
         ({"instants": ("1", "2")}, "expected two"),
         ({"by": "time", "instants": ("1",)}, "expected two"),
         ({"by": "time", "instants": ("2", "1")}, "validation must begin before test"),

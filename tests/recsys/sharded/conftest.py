@@ -13,7 +13,7 @@ from windrow.recsys.tables.options import EmbeddingBagConfig, EmbeddingConfig, P
 
 TABLES = [
     EmbeddingBagConfig(name="user", num_embeddings=11, embedding_dim=8, feature_names=["user"]),
-    EmbeddingBagConfig(name="item", num_embeddings=37, embedding_dim=12, feature_names=["item", "history"]),
+    EmbeddingBagConfig(name="item", num_embeddings=37, embedding_dim=10, feature_names=["item", "history"]),
     EmbeddingBagConfig(
         name="tag", num_embeddings=23, embedding_dim=8, feature_names=["tag", "item"], pooling=PoolingType.MEAN
     ),
@@ -21,7 +21,7 @@ TABLES = [
 ]
 SUMS = [replace(table, pooling=PoolingType.SUM) for table in TABLES]
 EQUAL_DIMS = [
-    EmbeddingConfig(name=t.name, num_embeddings=t.num_embeddings, embedding_dim=12, feature_names=t.feature_names)
+    EmbeddingConfig(name=t.name, num_embeddings=t.num_embeddings, embedding_dim=11, feature_names=t.feature_names)
     for t in TABLES
 ]
 FEATURES = ["history", "flag", "user", "item", "tag"]
@@ -48,7 +48,7 @@ def cut_often(table, size):
 def cut_columns(table, size):
     columns = list(range(0, table.embedding_dim, 4))
     return [
-        Shard(table.name, (n + 1) % size, (0, table.num_embeddings), (column, column + 4))
+        Shard(table.name, (n + 1) % size, (0, table.num_embeddings), (column, min(column + 4, table.embedding_dim)))
         for n, column in enumerate(columns)
     ]
 

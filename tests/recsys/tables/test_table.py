@@ -24,6 +24,8 @@ MEMBERS = (
     LocalTable(name="b", rows=(5, 12), columns=(4, 16)),
     LocalTable(name="c", rows=(9, 9), columns=(0, 4)),
 )
+ODD = tuple(replace(member, columns=(member.columns[0], member.columns[1] - 1)) for member in MEMBERS)
+"""Each with dims that FBGEMM has no kernels for."""
 LOOKUPS = (0, 1, 1, 2)
 KINDS = [FBGEMMTableBatch, DenseGradientTableBatch]
 FUSED = ["sgd", "adagrad", "rowwise_adagrad"]
@@ -90,9 +92,11 @@ def learn(batch: TableBatch, values: Tensor, offsets: Tensor, weights: Tensor | 
 
 @settings(max_examples=30)
 @given(st.integers(0, 5), st.integers(0, 4), st.integers(0, 1000), st.booleans(), st.booleans())
-@pytest.mark.parametrize("kind", KINDS)
-def test_pooled_sums_and_gradients_of_weights(kind, num_samples, longest, seed, weighted, short):
-    batch = make(kind)
+@pytest.mark.parametrize(
+    ("kind", "members"), [*((kind, MEMBERS) for kind in KINDS), (FBGEMMTableBatch, ODD)], ids=[*"FD", "F-odd dims"]
+)
+def test_pooled_sums_and_gradients_of_weights(kind, members, num_samples, longest, seed, weighted, short):
+    batch = make(kind, members)
     tables = state(batch)
     values, offsets = random_bags(batch, num_samples, seed, longest)
     dtype = torch.int32 if short else torch.int64
@@ -110,8 +114,9 @@ def test_pooled_sums_and_gradients_of_weights(kind, num_samples, longest, seed, 
         torch.testing.assert_close(weights.grad, wanted, rtol=1e-4, atol=1e-5)
 
 
-def test_rows_one_by_one(kind):
-    members = (*MEMBERS[:1], LocalTable(name="d", rows=(0, 4), columns=(0, 8)))
+@pytest.mark.parametrize("dim", [8, 7])
+def test_rows_one_by_one(kind, dim):
+    members = (replace(MEMBERS[0], columns=(0, dim)), LocalTable(name="d", rows=(0, 4), columns=(0, dim)))
     batch = make(kind, members, (0, 0, 1), pooled=False, optimizer="sgd", learning_rate=1.0)
     first, second = state(batch)
     values, offsets = random_bags(batch, 5)
@@ -123,7 +128,7 @@ def test_rows_one_by_one(kind):
     expected = first - torch.bincount(values[:cut], minlength=30)[:, None]
     torch.testing.assert_close(state(batch)[0], expected)
     nothing = batch.rows(values[:0], torch.zeros(4, dtype=torch.int64))
-    assert nothing.shape == (0, 8)
+    assert nothing.shape == (0, dim)
 
 
 @pytest.mark.parametrize("mode", [torch.no_grad, torch.inference_mode])
@@ -149,12 +154,14 @@ def test_lookups_that_break_the_contract(kind, lookups, said):
 
 @pytest.mark.parametrize("weight_decay", [0.0, 0.3])
 @pytest.mark.parametrize("optimizer", ["sgd", "adagrad", "rowwise_adagrad", "adam"])
-def test_learns_as_plain_pytorch(kind, optimizer, weight_decay):
+@pytest.mark.parametrize("members", [MEMBERS, ODD], ids=["multiples of 4", "odd dims"])
+def test_learns_as_plain_pytorch(kind, members, optimizer, weight_decay):
     """Sums in one table after another, and PyTorch's optimisers; row-wise Adagrad by its formula, in float64."""
     if kind is FBGEMMTableBatch and (optimizer == "adam" or weight_decay):
         pytest.skip("needs dense gradients")
     betas = (0.8, 0.99)
-    batch = make(kind, optimizer=optimizer, learning_rate=0.05, eps=1e-2, betas=betas, weight_decay=weight_decay)
+    options = {"learning_rate": 0.05, "eps": 1e-2, "betas": betas, "weight_decay": weight_decay}
+    batch = make(kind, members, optimizer=optimizer, **options)
     tables = [nn.Parameter(table) for table in state(batch)]
     squares = [torch.zeros(len(table), dtype=torch.float64) for table in tables]
     theirs: torch.optim.Optimizer | None = {
@@ -213,10 +220,11 @@ def test_gradients_of_any_layout(kind):
     assert torch.equal(state(batch)[0], state(other)[0])
 
 
+@pytest.mark.parametrize("members", [MEMBERS, ODD], ids=["multiples of 4", "odd dims"])
 @pytest.mark.parametrize("optimizer", FUSED)
-def test_half_precision(optimizer):
-    single = make(FBGEMMTableBatch, optimizer=optimizer)
-    half = make(FBGEMMTableBatch, optimizer=optimizer, precision="fp16")
+def test_half_precision(optimizer, members):
+    single = make(FBGEMMTableBatch, members, optimizer=optimizer)
+    half = make(FBGEMMTableBatch, members, optimizer=optimizer, precision="fp16")
     load(single, [table.half() for table in state(single)])
     values, offsets = random_bags(half, 6)
     torch.testing.assert_close(half(values, offsets), single(values, offsets), rtol=1e-6, atol=1e-6)
@@ -264,11 +272,14 @@ def test_gradients_stay_where_they_are():
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
 @pytest.mark.parametrize("precision", ["fp32", "fp16"])
 @pytest.mark.parametrize("optimizer", [*FUSED, "adam"])
-def test_cuda_learns_as_the_cpu_does(kind, optimizer, precision):
+@pytest.mark.parametrize("members", [MEMBERS, ODD], ids=["multiples of 4", "odd dims"])
+def test_cuda_learns_as_the_cpu_does(kind, members, optimizer, precision):
     if (precision == "fp16" and kind is not FBGEMMTableBatch) or (optimizer == "adam" and kind is FBGEMMTableBatch):
         pytest.skip("not supported")
     cuda = torch.device("cuda")
-    here, there = (make(kind, device=device, optimizer=optimizer, precision=precision) for device in (None, cuda))
+    here, there = (
+        make(kind, members, device=device, optimizer=optimizer, precision=precision) for device in (None, cuda)
+    )
     for step in range(3):
         values, offsets = random_bags(here, 6, seed=step)
         learn(here, values, offsets)
@@ -307,11 +318,10 @@ def filled(rows=(0, 40), columns=(0, 16), *, name="items", seed=3, scale=0.5, **
 @settings(max_examples=30)
 @given(
     rows=st.tuples(st.integers(0, 40), st.integers(0, 40)).map(sorted),
-    columns=st.tuples(st.integers(0, 3), st.integers(1, 4)).filter(lambda both: both[0] < both[1]),
+    columns=st.tuples(st.integers(0, 15), st.integers(1, 16)).filter(lambda both: both[0] < both[1]),
 )
 def test_a_rectangle_starts_with_the_values_of_the_whole_table(rows, columns):
-    left, right = (4 * column for column in columns)
-    assert torch.equal(filled(tuple(rows), (left, right)), filled()[rows[0] : rows[1], left:right])
+    assert torch.equal(filled(tuple(rows), columns), filled()[slice(*rows), slice(*columns)])
 
 
 def test_first_values_are_uniform_and_uncorrelated():

@@ -1,0 +1,145 @@
+"""Serving: latency and throughput of an exported DLRM, against plain PyTorch with the same weights.
+
+A DLRM of 26 tables is exported by `recsys.export` and opened by `recsys.load`. The peer is what one writes by hand: an
+`nn.EmbeddingBag` for each table, `nn.Linear` layers and a batched product, with the same weights, in inference mode.
+Both answer the same requests in turn, of one sample and of 1,024, given dense values and one id for each feature; all
+use one thread. The same requests as rows of a log, from values to probability, are timed beside them, and their
+outputs compared.
+
+    python benchmarks/serving.py [--short]
+"""
+
+import tempfile
+from itertools import pairwise
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import torch
+from pyarrow import parquet
+from torch import Tensor, nn
+
+from benchmarks.harness.compare import Variant, compare
+from benchmarks.harness.program import Program, run_benchmark
+from windrow import recsys
+from windrow.comm.loopback import Loopback
+from windrow.launch.benchmark_result import Aim, Comparison, Findings
+from windrow.recsys.models.options import ModelOptions
+
+NUM_DENSE, NUM_TABLES, DIM, ROWS, SAMPLES = 13, 26, 64, 20_000, 2048
+BOTTOM, TOP = (256,), (256, 128)
+SIZES = (1, 1024)
+AIM = 1.1
+OURS, PEER, OF_ROWS = "recsys.load, ids", "plain torch, ids", "recsys.load, rows of a log"
+
+
+class PlainDLRM(nn.Module):
+    """The peer."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.tables = nn.ModuleList(nn.EmbeddingBag(ROWS, DIM, mode="sum") for _ in range(NUM_TABLES))
+        self.bottom = nn.Sequential(*_layers((NUM_DENSE, *BOTTOM, DIM)))
+        vectors = NUM_TABLES + 1
+        row, column = torch.tril_indices(vectors, vectors, -1)
+        self.pairs: Tensor
+        self.register_buffer("pairs", row * vectors + column)
+        self.top = nn.Sequential(*_layers((DIM + len(row), *TOP)))
+        self.logit = nn.Linear(TOP[-1], 1)
+
+    def forward(self, dense: Tensor, ids: Tensor) -> Tensor:
+        """Logits [B] of dense values [B, D] and ids [F, B]."""
+        begun = self.bottom(dense)
+        bags = [table(of_feature.unsqueeze(1)) for table, of_feature in zip(self.tables, ids, strict=True)]
+        vectors = torch.stack([begun, *bags], 1)
+        dots = torch.bmm(vectors, vectors.transpose(1, 2)).flatten(1)[:, self.pairs]
+        logits: Tensor = self.logit(self.top(torch.cat([begun, dots], 1)))
+        return logits.squeeze(1)
+
+
+def _layers(sizes: tuple[int, ...]) -> list[nn.Module]:
+    return [layer for columns, width in pairwise(sizes) for layer in (nn.Linear(columns, width), nn.ReLU())]
+
+
+def make_models(folder: Path) -> tuple[recsys.ServedModel, PlainDLRM, Any]:
+    """The exported model, opened; the peer with its weights; and the log that both know."""
+    chance = np.random.default_rng(0)
+    columns: dict[str, Any] = {f"x{place}": chance.normal(size=SAMPLES) for place in range(NUM_DENSE)}
+    columns |= {f"f{place}": chance.integers(0, ROWS, SAMPLES) for place in range(NUM_TABLES)}
+    rows = pa.table({"label": chance.integers(0, 2, SAMPLES)} | columns)
+    parquet.write_table(rows, folder / "log.parquet")
+    log = recsys.prepare(
+        folder / "log.parquet",
+        folder / "log",
+        dense=[f"x{place}" for place in range(NUM_DENSE)],
+        features={f"f{place}": recsys.FeatureOptions(ids="rows", rows=ROWS) for place in range(NUM_TABLES)},
+    )
+    bags = recsys.EmbeddingBagCollection(log.tables(dim=DIM), world=Loopback.single())
+    dims = dict(zip(bags.embedding_names, bags.embedding_dims, strict=True))
+    options = ModelOptions(bottom=BOTTOM, top=TOP)
+    model = recsys.build_model(options, num_dense=NUM_DENSE, pooled_dims=dims, seed=0)
+    recommender = recsys.Recommender(bags, None, model)
+    recsys.export(recommender, log, folder / "model")
+    peer = PlainDLRM().eval()
+    layers = [layer for part in (peer.bottom, peer.top) for layer in part if isinstance(layer, nn.Linear)]
+    theirs = [layer for layer in model.modules() if isinstance(layer, nn.Linear)]
+    with torch.no_grad():
+        for mine, other in zip([*layers, peer.logit], theirs, strict=True):
+            mine.weight.copy_(other.weight)
+            mine.bias.copy_(other.bias)
+        for name, table in zip(bags.embedding_bags, peer.tables, strict=True):
+            assert isinstance(table, nn.EmbeddingBag)
+            table.weight.copy_(bags.embedding_bags[name].weight)
+    return recsys.load(folder / "model"), peer, rows
+
+
+def time_requests(served: recsys.ServedModel, peer: PlainDLRM, rows: Any, size: int, repeats: int) -> Comparison:
+    """Time requests of one size."""
+    request = rows.slice(0, size).drop_columns(["label"])
+    dense = torch.tensor(np.column_stack([request[f"x{place}"] for place in range(NUM_DENSE)]), dtype=torch.float32)
+    ids = torch.tensor(np.stack([request[f"f{place}"] for place in range(NUM_TABLES)]))
+    with torch.inference_mode():
+        expected = peer(dense, ids)
+    torch.testing.assert_close(served.score(dense, ids), expected, rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(served.predict(request), expected.sigmoid(), rtol=1e-5, atol=1e-6)
+
+    def ask_peer() -> Tensor:
+        with torch.inference_mode():
+            found: Tensor = peer(dense, ids)
+        return found
+
+    variants = {
+        PEER: Variant(run=ask_peer, rows=size),
+        OURS: Variant(run=lambda: served.score(dense, ids), rows=size),
+        OF_ROWS: Variant(run=lambda: served.predict(request), rows=size),
+    }
+    return compare(variants, baseline=PEER, repeats=repeats, warm_up=5)
+
+
+def measure(program: Program) -> Findings:
+    """Time requests of both sizes."""
+    torch.set_num_threads(1)
+    repeats = 200 if program.short else 2000
+    figures: dict[str, float] = {}
+    comparisons: dict[str, Comparison] = {}
+    with tempfile.TemporaryDirectory(prefix="serving-") as name:
+        served, peer, rows = make_models(Path(name))
+        for size in SIZES:
+            compared = comparisons[f"requests of {size}"] = time_requests(served, peer, rows, size, repeats)
+            for variant, key in ((OURS, "served"), (PEER, "torch"), (OF_ROWS, "served_rows")):
+                seconds = np.array(compared.variants[variant].seconds)
+                for percentile in (50, 99):
+                    milliseconds = 1000 * float(np.percentile(seconds, percentile))
+                    figures[f"{key}_{size}_p{percentile}_milliseconds"] = milliseconds
+                figures[f"{key}_{size}_samples_per_second"] = size / float(np.median(seconds))
+            for percentile in (50, 99):
+                ours, theirs = (figures[f"{key}_{size}_p{percentile}_milliseconds"] for key in ("served", "torch"))
+                figures[f"{size}_p{percentile}_time_over_torch_ratio"] = ours / theirs
+    worst = max(figures[f"{size}_p50_time_over_torch_ratio"] for size in SIZES)
+    aims = {"latency": Aim(f"requests of any size: at most {AIM} times the time of plain torch", worst <= AIM)}
+    return Findings(figures=figures, aims=aims, comparisons=comparisons)
+
+
+if __name__ == "__main__":
+    run_benchmark(__file__, __doc__, measure)

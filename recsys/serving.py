@@ -1,0 +1,510 @@
+"""A trained model of clicks for serving: written as one folder, loaded and asked without MPI.
+
+    MODEL/model.json             features and tables in order, what labels are
+    MODEL/dense.pt2              the dense part, `torch.export`: dense values and embeddings -> outputs
+    MODEL/tables.safetensors     every table under its name, float32; mapped, not read
+    MODEL/log/                   rules and vocabularies of the prepared log, without samples
+
+A request, from values of a log to probabilities::
+
+    rows of a log --rules, vocabularies--> ids --one lookup for all tables of a width--> pooled --dense part--> outputs
+
+Tables of one width stand one after another in their file, so that all their features are looked up as one matrix::
+
+    features   item  user  item of the last visit          ids      3      0      5
+    tables     item: 9 rows from row 0, user: 4 from 9     rows     3      9      5
+"""
+
+import contextlib
+import copy
+import shutil
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
+from itertools import accumulate
+from pathlib import Path
+from typing import TYPE_CHECKING, Any, TypeAlias, cast
+
+import torch
+import torch.nn.functional as F
+from torch import Tensor, nn
+
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.partition.atomic_writes import atomic_folder
+from windrow.partition.manifest import read_document, write_document
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.batches.jagged import Deduplicated, Jagged
+from windrow.recsys.batches.row_groups import ColumnChoice, decoded
+from windrow.recsys.batches.transforms import TransformOptions, Transforms
+from windrow.recsys.batches.windows import GroupBatches, Piece, batch_of_pieces, read_window
+from windrow.recsys.embeddings import Embeddings, PooledRows
+from windrow.recsys.log.files import check_replaceable
+from windrow.recsys.log.options import LogSplitOptions
+from windrow.recsys.log.prepare import SampleMapper, are_text, read_vocabularies
+from windrow.recsys.log.readers import RawBlock
+from windrow.recsys.log.staging import conformed, staged_columns
+from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
+from windrow.recsys.models.retrieval import RetrievalModel
+from windrow.recsys.recommender import Recommender, collections_of
+from windrow.recsys.sharded.collection import ShardedTables
+from windrow.recsys.sharded.pooled import EmbeddingBagCollection
+from windrow.recsys.sharded.sequences import EmbeddingCollection
+from windrow.recsys.tables.options import features_of, pooling_of
+from windrow.training.shard_files import write_safetensors
+
+if TYPE_CHECKING:
+    from windrow.recsys.torchrec_adapter import KeyedJaggedTensor
+
+__all__ = ["ServedModel", "export", "load"]
+
+FORMAT_VERSION = 1
+MODEL, DENSE, TABLES, LOG = "model.json", "dense.pt2", "tables.safetensors", "log"
+CURE = "export the model again"
+
+
+@dataclass(frozen=True, kw_only=True, slots=True)
+class Output:
+    """One key that a collection of tables gives."""
+
+    name: str
+    """Of the key."""
+    feature: str
+    """Whose ids are looked up."""
+    table: str
+    """Where."""
+    rows: int
+    """Of the table."""
+    dim: int
+    """Columns."""
+    pooled: bool
+    """Whether rows are added up; without, they come one by one."""
+    mean: bool
+    """Whether the sum is divided by the number of ids."""
+
+
+# ------------------------------------------------------------------------------------------------------------ export
+
+
+def export(
+    model: nn.Module,
+    log: LogStore,
+    folder: Path | str,
+    *,
+    transforms: Mapping[str, TransformOptions] | None = None,
+    overwrite: bool = False,
+) -> None:
+    """Write a trained model for `load`. Collective: all ranks of its tables call it; rank 0 writes.
+
+    Args:
+        model: a `Recommender` of a model of clicks, or any module that holds collections of tables and is called as
+            ``model(batch)``. Its forward method is traced by `torch.export` for any number of samples: shapes come
+            from ``tensor.shape``, and nothing depends on values.
+        log: that it was trained on; must agree.
+        folder: to write; appears whole or not at all.
+        transforms: that ids went through while the log was read.
+        overwrite: replace an existing folder.
+
+    Raises:
+        RecipeError: the model cannot be traced, with the reason; or it predicts no labels.
+        StoreError: the folder exists, or cannot be written.
+
+    Memory: the largest table, on every rank.
+    """
+    check_replaceable(Path(folder), overwrite=overwrite, what="exported model", marker=MODEL)
+    collections = collections_of(model)
+    outputs = [_outputs(cast("EmbeddingBagCollection | EmbeddingCollection", one)) for one in collections]
+    widths = sorted({output.dim for of_collection in outputs for output in of_collection})
+    tables = {
+        output.table: (collection, output)
+        for dim in widths
+        for collection, of_collection in zip(collections, outputs, strict=True)
+        for output in of_collection
+        if output.dim == dim
+    }
+    if len(tables) < len({(id(collection), spec.name) for collection in collections for spec in collection.specs}):
+        raise RecipeError("two collections of the model have tables of one name: give each table a name of its own")
+    with contextlib.ExitStack() as stack:
+        if collections[0].world.rank != 0:
+            for name, (collection, _) in tables.items():
+                collection.whole_table(name)
+            return
+        program = _traced(model, collections, outputs, log)
+        path = stack.enter_context(atomic_folder(Path(folder), overwrite=overwrite))
+        torch.export.save(program, path / DENSE)
+        layout = {name: (torch.float32, (output.rows, output.dim)) for name, (_, output) in tables.items()}
+        write_safetensors(
+            path / TABLES, layout, lambda name: [tables[name][0].whole_table(name)], metadata={"format": "pt"}
+        )
+        _write_rules(log, path / LOG)
+        described = {
+            "outputs": [[asdict(output) for output in of_collection] for of_collection in outputs],
+            "tables": list(tables),
+            "transforms": {name: asdict(options) for name, options in (transforms or {}).items()},
+        }
+        write_document(path / MODEL, described, format_version=FORMAT_VERSION)
+
+
+def _outputs(collection: EmbeddingBagCollection | EmbeddingCollection) -> list[Output]:
+    """The keys of a collection, in order."""
+    if isinstance(collection, EmbeddingBagCollection):
+        pooled, configs = True, collection.embedding_bag_configs()
+    else:
+        pooled, configs = False, collection.embedding_configs()
+    names = iter(collection.embedding_names)
+    return [
+        Output(
+            name=next(names),
+            feature=feature,
+            table=config.name,
+            rows=config.num_embeddings,
+            dim=config.embedding_dim,
+            pooled=pooled,
+            mean=pooled and pooling_of(config) == "MEAN",
+        )
+        for config in configs
+        for feature in features_of(config)
+    ]
+
+
+def _write_rules(log: LogStore, folder: Path) -> None:
+    """A prepared log without samples."""
+    folder.mkdir()
+    if log.manifest.vocabularies:
+        shutil.copytree(log.path / VOCABULARIES, folder / VOCABULARIES)
+    replace(log.manifest, splits={}).write(folder / MANIFEST_NAME)
+
+
+def _traced(
+    model: nn.Module, collections: Sequence[ShardedTables[Any]], outputs: Sequence[Sequence[Output]], log: LogStore
+) -> Any:
+    program = _Program(model, collections, outputs, num_labels=len(log.labels)).eval()
+    samples, items = torch.export.Dim("samples", min=1), 0
+    generator = torch.Generator().manual_seed(0)
+    example: list[Tensor] = [torch.rand(3, log.num_dense, generator=generator)]
+    shapes: list[dict[int, Any]] = [{0: samples}]
+    for of_collection in outputs:
+        if of_collection[0].pooled:
+            example.append(torch.rand(3, sum(output.dim for output in of_collection), generator=generator))
+            shapes.append({0: samples})
+            continue
+        for output in of_collection:
+            example += [torch.rand(5, output.dim, generator=generator), torch.tensor([2, 0, 3])]
+            shapes += [{0: torch.export.Dim(f"items_{items}", min=1)}, {0: samples}]
+            items += 1
+    try:
+        with torch.no_grad():
+            return torch.export.export(
+                program, tuple(example), dynamic_shapes=(shapes[0], tuple(shapes[1:])), strict=False
+            )
+    except (RuntimeError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
+        reason = str(error).strip().partition("\n")[0]
+        raise RecipeError(
+            f"{type(model).__name__} cannot be exported: torch.export says {reason}. Take sizes from tensor.shape, let "
+            "nothing depend on values, and use torch's operations alone; windrow export writes its tables in any case"
+        ) from error
+
+
+class _Program(nn.Module):
+    """A model without its tables: what they give comes as tensors, those of collection after collection."""
+
+    def __init__(
+        self,
+        model: nn.Module,
+        collections: Sequence[ShardedTables[Any]],
+        outputs: Sequence[Sequence[Output]],
+        *,
+        num_labels: int,
+    ) -> None:
+        super().__init__()
+        self._outputs = outputs
+        self._num_labels = num_labels
+        self._given: list[list[Tensor]] = [[] for _ in collections]
+        self._is_recommender = isinstance(model, Recommender)
+        if isinstance(model, Recommender):
+            if isinstance(model.model, RetrievalModel):
+                raise RecipeError("the model recommends items, and predicts no labels: see windrow recommend")
+            self.model: nn.Module = copy.deepcopy(model.model)
+        else:
+            stubs = {
+                id(collection): _Given(given, of_collection)
+                for collection, given, of_collection in zip(collections, self._given, outputs, strict=True)
+            }
+            self.model = copy.deepcopy(model, cast("dict[int, Any]", stubs))
+
+    def forward(self, dense: Tensor, *embeddings: Tensor) -> Tensor:
+        """Outputs [B] or [B, L] of dense values [B, D]; see `_Program`."""
+        rest = iter(embeddings)
+        for given, of_collection in zip(self._given, self._outputs, strict=True):
+            count = 1 if of_collection[0].pooled else 2 * len(of_collection)
+            given[:] = [next(rest) for _ in range(count)]
+        result: Tensor
+        try:
+            if self._is_recommender:
+                result = self.model(dense, self._embeddings())
+            else:
+                labels = dense.new_zeros(dense.shape[0], self._num_labels)
+                numbers = torch.zeros(dense.shape[0], dtype=torch.int64, device=dense.device)
+                result = self.model(Batch(dense, cast("KeyedJaggedTensor", None), labels, numbers))
+        finally:
+            for given in self._given:
+                given.clear()
+        return result
+
+    def _embeddings(self) -> Embeddings:
+        groups: list[PooledRows] = []
+        order: tuple[str, ...] = ()
+        sequences: dict[str, Deduplicated[Tensor]] = {}
+        for given, of_collection in zip(self._given, self._outputs, strict=True):
+            names = tuple(output.name for output in of_collection)
+            if of_collection[0].pooled:
+                dims = tuple(output.dim for output in of_collection)
+                groups, order = [PooledRows(names, dims, given[0], None)], names
+            else:
+                for place, name in enumerate(names):
+                    values, lengths = given[2 * place : 2 * place + 2]
+                    sequences[name] = Deduplicated(Jagged.of_lengths(values, lengths))
+        return Embeddings(groups, order, sequences)
+
+
+class _Given(nn.Module):
+    """Stands for a collection of tables in a traced model."""
+
+    def __init__(self, given: list[Tensor], outputs: Sequence[Output]) -> None:
+        super().__init__()
+        self._given = given
+        self._outputs = outputs
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Given":
+        return self
+
+    def forward(self, features: object, deduplicated: Sequence[object] = ()) -> Any:
+        from windrow.recsys.torchrec_adapter import JaggedTensor, KeyedTensor
+
+        del features, deduplicated
+        names = [output.name for output in self._outputs]
+        if self._outputs[0].pooled:
+            return KeyedTensor(names, [output.dim for output in self._outputs], self._given[0])
+        pairs = zip(self._given[::2], self._given[1::2], strict=True)
+        return {
+            name: JaggedTensor(values, lengths=lengths) for name, (values, lengths) in zip(names, pairs, strict=True)
+        }
+
+
+# ------------------------------------------------------------------------------------------------------------- serve
+
+
+def load(folder: Path | str) -> "ServedModel":
+    """Open what `export` wrote, without MPI. Tables are mapped, not read, and processes of one machine share them.
+
+    Raises:
+        StoreError: the folder is not there, of another version, or damaged.
+    """
+    folder = Path(folder)
+    described = read_document(folder / MODEL, format_version=FORMAT_VERSION, store="exported model", cure=CURE)
+    try:
+        outputs = [[Output(**output) for output in of_collection] for of_collection in described["outputs"]]
+        transforms = {name: _transform(options) for name, options in described["transforms"].items()}
+        program = torch.export.load(folder / DENSE).module(check_guards=False)
+        shapes = {output.table: (output.rows, output.dim) for of_one in outputs for output in of_one}
+        tables = _mapped(folder / TABLES, {name: shapes[name] for name in described["tables"]})
+    except (KeyError, TypeError, OSError, RuntimeError, ValueError) as error:
+        raise StoreError(f"{folder} is damaged ({error}): {CURE}") from error
+    return ServedModel(LogStore.open(folder / LOG), transforms, outputs, tables, program)
+
+
+def _transform(options: Mapping[str, Any]) -> TransformOptions:
+    fields: dict[str, Any] = {key: tuple(value) if isinstance(value, list) else value for key, value in options.items()}
+    return TransformOptions(**fields)
+
+
+def _mapped(path: Path, shapes: Mapping[str, tuple[int, int]]) -> dict[int, tuple[Tensor, dict[str, int]]]:
+    """For each width the matrix of all its tables, and in which row each begins; nothing is read.
+
+    Args:
+        path: of `write_safetensors`, float32.
+        shapes: tables in the file's order, those of one width together.
+    """
+    with path.open("rb") as file:
+        header_bytes = 8 + int.from_bytes(file.read(8), "little")
+    total = sum(rows * dim for rows, dim in shapes.values())
+    if path.stat().st_size != header_bytes + 4 * total:
+        raise StoreError(f"{path} has {path.stat().st_size} bytes, expected {header_bytes + 4 * total}: {CURE}")
+    values = torch.from_file(str(path), shared=False, size=header_bytes // 4 + total, dtype=torch.float32)
+    found: dict[int, tuple[Tensor, dict[str, int]]] = {}
+    start = header_bytes // 4
+    for dim in dict.fromkeys(dim for _, dim in shapes.values()):
+        rows = {name: of for name, (of, width) in shapes.items() if width == dim}
+        first = dict(zip(rows, accumulate(rows.values(), initial=0), strict=False))
+        stop = start + dim * sum(rows.values())
+        found[dim] = (values[start:stop].view(-1, dim), first)
+        start = stop
+    return found
+
+
+_List: TypeAlias = tuple[Tensor, Tensor | None, Tensor | None]
+"""Ids of a feature, how many each sample has (None: one), and their weights."""
+
+
+class ServedModel:
+    """Answers requests; made by `load`. Threads may share it.
+
+    Attributes:
+        features: names of the features whose ids `score` takes, in this order.
+        num_dense: dense values of a sample.
+        labels: names of the outputs.
+    """
+
+    def __init__(
+        self,
+        log: LogStore,
+        transforms: Mapping[str, TransformOptions],
+        outputs: Sequence[Sequence[Output]],
+        tables: Mapping[int, tuple[Tensor, dict[str, int]]],
+        program: nn.Module,
+    ) -> None:
+        self._log = log
+        self._rules = replace(log.log_options((log.path,)), label=(), sample_weight="", time="", session="")
+        self._columns = staged_columns(self._rules, LogSplitOptions(), are_text(log))
+        vocabularies = {table: log.vocabulary_file(table) for table in log.vocabulary_tables}
+        self._vocabularies = read_vocabularies(vocabularies)
+        self._choice = ColumnChoice(
+            features=log.features,
+            num_dense=log.num_dense,
+            num_labels=0,
+            transforms=Transforms(transforms, log.features, log.dense) if transforms else None,
+        )
+        self._program = program
+        self.features = [feature.name for feature in self._choice.given]
+        self.num_dense = log.num_dense
+        self.labels = log.labels
+        self._rows = torch.tensor([[feature.rows] for feature in self._choice.given])
+        self._collections = outputs
+        self._matrices = {dim: matrix for dim, (matrix, _) in tables.items()}
+        self._first = {table: row for _, first in tables.values() for table, row in first.items()}
+        self._places = {name: place for place, name in enumerate(self.features)}
+
+    @torch.inference_mode()
+    def predict(self, rows: Any) -> Tensor:
+        """Probabilities of binary labels, values of real ones, for samples as they stand in a log.
+
+        Args:
+            rows: columns of the log by name, without labels: ``pyarrow.Table``, ``pandas.DataFrame``, or a mapping from
+                names to sequences.
+
+        Returns:
+            [n], or [n, L] of several labels, float32.
+
+        Raises:
+            DataError: a column is missing, or a value does not fit; values that no vocabulary knows do.
+        """
+        batch = self._batch(rows)
+        ids = batch.sparse
+        found = self.score(batch.dense, ids.values(), ids.lengths(), ids.weights_or_none())
+        return found.sigmoid() if self._log.manifest.label_kind == "binary" else found
+
+    @torch.inference_mode()
+    def score(self, dense: Tensor, ids: Tensor, lengths: Tensor | None = None, weights: Tensor | None = None) -> Tensor:
+        """Outputs of the model for samples whose ids are known: logits of binary labels.
+
+        Args:
+            dense: [B, D] float32.
+            ids: int64 row numbers, features first, samples second: with `lengths` [V], else [F * B] or [F, B].
+            lengths: [F * B] int64 ids of each feature of each sample; None: one each.
+            weights: [V] float32 of the ids; None: 1.
+
+        Returns:
+            [B], or [B, L] of several labels.
+
+        Raises:
+            DataError: there are not as many ids as the shapes say, or one is past its table.
+        """
+        samples, features = dense.shape[0], len(self.features)
+        if lengths is None:
+            if ids.numel() != features * samples:
+                raise DataError(f"{ids.numel()} ids for {samples} samples of {features} features: give one each")
+            lists = ids.view(features, samples)
+            self._check(lists, (lists < 0) | (lists >= self._rows))
+        else:
+            owners = torch.arange(features).repeat_interleave(lengths.view(features, samples).sum(1))
+            if len(owners) != len(ids):
+                raise DataError(f"lengths add up to {len(owners)}, but there are {len(ids)} ids")
+            self._check(ids, (ids < 0) | (ids >= self._rows[owners, 0]))
+        given: list[Tensor] = []
+        for outputs in self._collections:
+            given += self._looked_up(outputs, samples, ids, lengths, weights)
+        result: Tensor = self._program(dense, *given)
+        return result
+
+    def _check(self, ids: Tensor, wrong: Tensor) -> None:
+        if bool(wrong.any()):
+            raise DataError(f"id {int(ids[wrong][0])} is outside its table: rows are {self._rows.flatten().tolist()}")
+
+    def _looked_up(
+        self, outputs: Sequence[Output], samples: int, ids: Tensor, lengths: Tensor | None, weights: Tensor | None
+    ) -> list[Tensor]:
+        """What a collection gives for samples."""
+        lists = [self._list(output.feature, samples, ids, lengths, weights) for output in outputs]
+        rows = [own + self._first[output.table] for output, (own, _, _) in zip(outputs, lists, strict=True)]
+        if not outputs[0].pooled:
+            found = (F.embedding(own, self._matrices[output.dim]) for output, own in zip(outputs, rows, strict=True))
+            ones = torch.ones(samples, dtype=torch.int64)
+            counts = (ones if count is None else count for _, count, _ in lists)
+            return [part for pair in zip(found, counts, strict=True) for part in pair]
+        pooled: dict[int, Tensor] = {}
+        for dim, matrix in self._matrices.items():
+            places = [place for place, output in enumerate(outputs) if output.dim == dim]
+            if places:
+                sums = self._sums(
+                    matrix, [rows[place] for place in places], [lists[place] for place in places], weights
+                )
+                pooled |= zip(places, sums.view(len(places), samples, dim), strict=True)
+        for place, (output, (_, count, _)) in enumerate(zip(outputs, lists, strict=True)):
+            if output.mean and count is not None:
+                pooled[place] /= count.clamp(min=1).unsqueeze(1)
+        return [torch.cat([pooled[place] for place in range(len(outputs))], 1)]
+
+    def _sums(self, matrix: Tensor, rows: Sequence[Tensor], lists: Sequence["_List"], weights: Tensor | None) -> Tensor:
+        """Sums of the rows of each list, features first, samples second."""
+        together = torch.cat(list(rows))
+        counts = [count for _, count, _ in lists if count is not None]
+        if not counts:
+            return F.embedding(together, matrix)
+        given = None if weights is None else torch.cat([own for _, _, own in lists if own is not None])
+        offsets = F.pad(torch.cat(counts).cumsum(0), (1, 0))
+        return F.embedding_bag(
+            together, matrix, offsets, mode="sum", per_sample_weights=given, include_last_offset=True
+        )
+
+    def _list(self, feature: str, samples: int, ids: Tensor, lengths: Tensor | None, weights: Tensor | None) -> "_List":
+        place = self._places[feature]
+        if lengths is None:
+            return ids.view(len(self.features), samples)[place], None, None
+        of_features = lengths.view(len(self.features), samples)
+        stop = int(of_features[: place + 1].sum())
+        own = slice(stop - int(of_features[place].sum()), stop)
+        return ids[own], of_features[place].long(), None if weights is None else weights[own]
+
+    def _batch(self, rows: Any) -> Batch:
+        import pyarrow as pa
+
+        if isinstance(rows, Mapping):
+            rows = pa.table(dict(rows))
+        elif not isinstance(rows, pa.Table):
+            rows = pa.Table.from_pandas(rows, preserve_index=False)
+        if not rows.num_rows:
+            raise DataError("no samples to predict")
+        (batch,) = rows.combine_chunks().to_batches()
+        block = RawBlock(
+            batch=batch,
+            file=Path("request"),
+            columns_in_file=tuple(rows.schema.names),
+            unit="row",
+            first=0,
+            file_share=1.0,
+        )
+        columns = {use.name: conformed(block, use, "", self._rules)[1] for use in self._columns}
+        staged = pa.RecordBatch.from_pydict(columns)
+        # Of its own, since it counts what it maps.
+        mapper = SampleMapper(self._rules, self._vocabularies, self._log.manifest.moments)
+        group = decoded(pa.Table.from_batches([mapper.map(staged, "served")]), self._choice)
+        window = read_window([(group, 0, rows.num_rows)], 0, None)
+        return batch_of_pieces([Piece(window, 0, rows.num_rows)], self._choice.plain, GroupBatches((), []))

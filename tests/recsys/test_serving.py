@@ -1,0 +1,186 @@
+"""windrow.recsys.serving: a trained model written, loaded without its ranks, and asked; equal to training."""
+
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+import torch
+from pyarrow import parquet
+from torch import Tensor, nn
+
+import windrow as wr
+from windrow import recsys
+from windrow.comm.errors import DataError, RecipeError, StoreError
+from windrow.comm.loopback import Loopback
+from windrow.comm.world import World
+from windrow.recsys.batches.batch import Batch
+from windrow.recsys.models.options import ModelOptions
+from windrow.recsys.serving import ServedModel
+from windrow.training.dense import make_linear
+
+ROWS = 300
+
+
+@pytest.fixture(scope="module")
+def log(tmp_path_factory: pytest.TempPathFactory) -> recsys.LogStore:
+    folder = tmp_path_factory.mktemp("served")
+    draw = np.random.default_rng(1)
+    lists = [draw.integers(0, 20, draw.integers(0, 4)).tolist() for _ in range(ROWS)]
+    columns = {
+        "click": draw.integers(0, 2, ROWS),
+        "buy": draw.integers(0, 2, ROWS),
+        "x": draw.normal(size=ROWS),
+        "item": [f"item {number}" for number in draw.integers(0, 20, ROWS)],
+        "past": lists,
+        "weights": [[0.5 + number for number in range(len(of_row))] for of_row in lists],
+    }
+    parquet.write_table(pa.table(columns), folder / "log.parquet")
+    features = {
+        "item": recsys.FeatureOptions(),
+        "past": recsys.FeatureOptions(ids="hash", rows=30, multi_hot=True, weights="weights"),
+    }
+    store = recsys.prepare(
+        folder / "log.parquet", folder / "log", label=["click", "buy"], dense=["x"], features=features
+    )
+    recsys.prepare_rows(folder / "all", [folder / "log.parquet"], store)
+    return store
+
+
+class OwnNet(nn.Module):
+    """Tables of two widths, and a mean over the samples' own values; calls tables and shapes as users do."""
+
+    def __init__(self, world: World, log: recsys.LogStore) -> None:
+        super().__init__()
+        item, past = log.tables(dim=8)
+        past = recsys.EmbeddingBagConfig(
+            name=past.name, num_embeddings=past.num_embeddings, embedding_dim=3, feature_names=past.feature_names
+        )
+        self.tables = recsys.EmbeddingBagCollection([item, past], is_weighted=True, world=world, plan="row_wise")
+        self.head = make_linear(12, 2, generator=torch.Generator().manual_seed(2))
+
+    def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
+        pooled = self.tables(batch.sparse)
+        width = torch.cat([pooled["past"], pooled["item"], batch.dense], 1)
+        outputs: Tensor = self.head(torch.relu(width.view(batch.num_samples, -1)))
+        return outputs
+
+
+def kind_of_recommender(**options: Any) -> Any:
+    def make(world: World, log: recsys.LogStore) -> recsys.Recommender:
+        sequences = options.get("sequences", ())
+        tables = [table for table in log.tables(dim=4) if table.name not in sequences]
+        bags = recsys.EmbeddingBagCollection(tables, is_weighted=True, world=world)
+        of_sequences = None
+        if sequences:
+            config = recsys.EmbeddingConfig(name="past", num_embeddings=30, embedding_dim=4, feature_names=["past"])
+            of_sequences = recsys.EmbeddingCollection([config], world=world)
+        model = recsys.build_model(
+            ModelOptions(top=(8,), **options),
+            num_dense=1,
+            pooled_dims=dict(zip(bags.embedding_names, bags.embedding_dims, strict=True)),
+            sequence_dims=dict.fromkeys(sequences, 4),
+            num_labels=2,
+            seed=1,
+        )
+        return recsys.Recommender(bags, of_sequences, model)
+
+    return make
+
+
+MODELS = {
+    "own": OwnNet,
+    "dlrm": kind_of_recommender(bottom=(8,)),
+    "sequence": kind_of_recommender(bottom=(8,), sequences=("past",), sequence_query="item"),
+}
+
+
+@pytest.mark.parametrize("kind", MODELS)
+def test_a_served_model_says_what_the_trained_one_says(spmd: Any, log: recsys.LogStore, kind: str) -> None:
+    def body(world: World) -> Tensor:
+        model = MODELS[kind](world, log)
+        with wr.Trainer(world, model, recsys.ClickTask(log), epochs=1, batch_size=64, lanes=4) as trainer:
+            trainer.train_epoch(0)
+            recsys.export(model, log, log.path.parent / kind, overwrite=True)
+            return trainer.predict(log=recsys.LogStore.open(log.path.parent / "all"))
+
+    expected = spmd(body)[0]
+    served = recsys.load(log.path.parent / kind)
+    rows = parquet.read_table(log.path.parent / "log.parquet").drop_columns(["click", "buy"])
+    torch.testing.assert_close(served.predict(rows), expected.sigmoid(), rtol=1e-5, atol=1e-6)
+    # Any number of samples, in any of the forms that users have.
+    torch.testing.assert_close(served.predict(rows.slice(5, 1)), expected[5:6].sigmoid(), rtol=1e-5, atol=1e-6)
+    as_lists = rows.slice(7, 2).to_pydict()
+    torch.testing.assert_close(served.predict(as_lists), expected[7:9].sigmoid(), rtol=1e-5, atol=1e-6)
+    torch.testing.assert_close(served.predict(rows.to_pandas()), expected.sigmoid(), rtol=1e-5, atol=1e-6)
+
+
+@pytest.fixture(scope="module")
+def served(log: recsys.LogStore) -> ServedModel:
+    recsys.export(OwnNet(Loopback.single(), log), log, log.path.parent / "served")
+    return recsys.load(log.path.parent / "served")
+
+
+def test_requests_of_ids(served: ServedModel) -> None:
+    dense = torch.zeros(2, 1)
+    one_each = served.score(dense, torch.tensor([[2, 3], [4, 5]]))
+    listed = served.score(dense, torch.tensor([2, 3, 4, 5]), torch.tensor([1, 1, 1, 1]))
+    torch.testing.assert_close(one_each, listed)
+    weighted = served.score(
+        dense, torch.tensor([2, 3, 4, 4, 5]), torch.tensor([1, 1, 2, 1]), torch.tensor([1.0, 1.0, 0.25, 0.75, 1.0])
+    )
+    torch.testing.assert_close(one_each, weighted)
+    for ids, lengths, words in (
+        ([2, 3, 4, 30], None, "id 30 is outside its table"),
+        ([2, -1, 4, 5], [1, 1, 1, 1], "id -1 is outside its table"),
+        ([2, 3, 4], None, "3 ids for 2 samples of 2 features"),
+        ([2, 3, 4], [1, 1, 1, 1], "lengths add up to 4, but there are 3 ids"),
+    ):
+        with pytest.raises(DataError, match=words):
+            served.score(dense, torch.tensor(ids), None if lengths is None else torch.tensor(lengths))
+
+
+def test_rows_that_do_not_fit(served: ServedModel) -> None:
+    with pytest.raises(DataError, match="there is no column 'x'"):
+        served.predict({"item": ["item 1"], "past": [[1]], "weights": [[1.0]]})
+    with pytest.raises(DataError, match="no samples"):
+        served.predict({"item": []})
+    unseen = served.predict({"x": [0.0], "item": ["never seen"], "past": [[]], "weights": [[]]})
+    assert unseen.shape == (1, 2)
+
+
+def test_loading_needs_no_mpi(log: recsys.LogStore, served: ServedModel) -> None:
+    del served
+    program = (
+        "import sys; from windrow import recsys; "
+        f"model = recsys.load({str(log.path.parent / 'served')!r}); "
+        "print(model.predict({'x': [1.0], 'item': ['item 3'], 'past': [[1]], 'weights': [[1.0]]}).shape); "
+        "assert 'mpi4py' not in sys.modules"
+    )
+    found = subprocess.run([sys.executable, "-c", program], capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stderr
+    assert "[1, 2]" in found.stdout
+
+
+class DependsOnValues(OwnNet):
+    """Decides by a value."""
+
+    def forward(self, batch: Batch, dropout: Any = None) -> Tensor:
+        outputs = super().forward(batch, dropout)
+        return outputs * 2 if float(outputs.sum()) > 0 else outputs
+
+
+def test_what_cannot_be_exported_or_loaded(log: recsys.LogStore, tmp_path: Path) -> None:
+    with pytest.raises(RecipeError, match=r"DependsOnValues cannot be exported: torch\.export says"):
+        recsys.export(DependsOnValues(Loopback.single(), log), log, tmp_path / "model")
+    assert list(tmp_path.iterdir()) == []
+    with pytest.raises(StoreError, match="no exported model"):
+        recsys.load(tmp_path)
+    recsys.export(OwnNet(Loopback.single(), log), log, tmp_path / "model")
+    tables = tmp_path / "model" / "tables.safetensors"
+    tables.write_bytes(tables.read_bytes()[:-4])
+    with pytest.raises(StoreError, match="export the model again"):
+        recsys.load(tmp_path / "model")
