@@ -20,7 +20,7 @@ from windrow.gnn.graph import Graph
 from windrow.gnn.readers.options import EdgeListOptions, GraphOptions
 from windrow.gnn.readers.read import read_graph
 from windrow.gnn.vertex_data import SplitOptions
-from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to_recipe
+from windrow.launch.starter_recipe import RecipeText, Starter, relative_to_recipe
 
 __all__ = ["graph_recipe"]
 
@@ -79,7 +79,7 @@ class _Table:
         return next((column for name in names for column in self.columns if column.strip().lower() == name), "")
 
 
-def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels: Sequence[str] = ()) -> StarterRecipe:
+def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels: Sequence[str] = ()) -> Starter:
     """Look at a graph and write a recipe for it.
 
     Args:
@@ -360,7 +360,7 @@ def _has_split(options: GraphOptions) -> bool:
     return bool(options.edge_list.split_column)
 
 
-def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> StarterRecipe:
+def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starter:
     trainable = graph.features is not None and graph.labels is not None
     text = RecipeText()
     about = f"{graph.num_vertices:,} vertices, {graph.num_edges:,} edges, counted in both directions"
@@ -388,7 +388,7 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
         _write_learning(text, graph)
     else:
         lines.append("to train it needs features and labels: an edge list has them in a file given by --vertices")
-    return StarterRecipe(text=str(text), understood=tuple(lines), commands=tuple(commands))
+    return Starter(text=str(text), understood=tuple(lines), commands=tuple(commands))
 
 
 def _task(graph: Graph) -> str:

@@ -20,7 +20,7 @@ import numpy as np
 
 from windrow.comm.errors import DataError
 from windrow.launch.log_sample import LogColumn, LogSample, log_format, read_sample
-from windrow.launch.starter_recipe import RecipeText, StarterRecipe, relative_to_recipe
+from windrow.launch.starter_recipe import RecipeText, Starter, relative_to_recipe
 from windrow.recsys.batches.interactions import read_interactions
 from windrow.recsys.log.files import resolve_files
 from windrow.recsys.log.options import RESERVED_NAMES, LogFormat
@@ -69,7 +69,7 @@ VALIDATION_SHARE = 0.1
 ROW_NUMBER = re.compile(r"unnamed.*|index|row|row_?id|row_?number", re.IGNORECASE)
 
 
-def log_recipe(paths: Sequence[Path], out: Path, *, labels: Sequence[str] = ()) -> StarterRecipe:
+def log_recipe(paths: Sequence[Path], out: Path, *, labels: Sequence[str] = ()) -> Starter:
     """Look at a log and write a recipe for it.
 
     Args:
@@ -259,7 +259,7 @@ class _LogWriter:
         allowed = {-1, 0, 1} if self._form == "libfm" else {0, 1}
         return all(set(self._sample.columns[name].values.unique().to_pylist()) <= allowed for name in self._labels)
 
-    def write(self) -> StarterRecipe:
+    def write(self) -> Starter:
         """The recipe."""
         sample, out = self._sample, self._out
         for feature in self._features:
@@ -285,7 +285,7 @@ class _LogWriter:
         for key, value, why in split:
             text.value(key, value, why)
         self._write_learning(text, settings, about)
-        return StarterRecipe(
+        return Starter(
             text=str(text),
             understood=self._understood(about, split),
             commands=(f"windrow prepare {out}", f"mpirun -n 2 windrow train {out}"),
@@ -440,7 +440,7 @@ def _is_called_id(name: str) -> bool:
     return any(word in ID_WORDS for word in _words(name))
 
 
-def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str) -> StarterRecipe:
+def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str) -> Starter:
     """A recipe for two towers; the columns are empty for npz files."""
     if len(files) > 1:
         raise DataError(
@@ -489,7 +489,7 @@ def _interactions_recipe(files: Sequence[Path], out: Path, user: str, item: str)
     text.section("evaluation", "When it is measured, and when it ends.")
     text.value("k", 20, "items recommended to a user, in recall@k and ndcg@k")
     text.value("patience_epochs", 3, "end after so many epochs without a better validation; 0: never")
-    return StarterRecipe(
+    return Starter(
         text=str(text),
         understood=(about, "no label: two towers learn which items go with which users"),
         commands=(f"mpirun -n 2 windrow train {out}",),
