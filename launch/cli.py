@@ -33,7 +33,7 @@ examples:
 """
 COMMANDS = (
     *("init", "partition", "cluster-log", "prepare", "generate-log", "groups", "plan", "explain", "train", "predict"),
-    *("evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
+    *("recommend", "evaluate", "export", "cluster", "network", "report", "doctor", "completion"),
 )
 """In the order in which the help shows them; each is a module of `windrow.launch.commands`."""
 

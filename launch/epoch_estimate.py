@@ -27,7 +27,6 @@ from windrow.comm.wire import make_codec
 from windrow.gnn.cache_choice import seed_order
 from windrow.gnn.models import GNN, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.task import loss_sum
 from windrow.launch.recipe import Recipe
 from windrow.training.dropout import DropoutContext
@@ -161,14 +160,7 @@ class _Bench:
             self.recipe.model, in_features=width, out_features=self.graph.num_outputs, seed=self.recipe.run.seed
         ).to(self.device)
         self._optimizer = torch.optim.AdamW(self._model.parameters(), lr=self.recipe.training.learning_rate)
-        self._sampler = NeighborSampler(
-            self.graph.indptr,
-            self.graph.indices,
-            self.recipe.sampler.fanouts,
-            seed=self.recipe.run.seed,
-            original_ids=self.graph.original_ids,
-            source_degrees=self._model.needs_source_degrees,
-        )
+        self._sampler = self.graph.sampler(self.recipe.sampler.fanouts, self._model, seed=self.recipe.run.seed)
         generator = torch.Generator().manual_seed(0)
         made_up = torch.randn(min(MADE_UP_ROWS, self.graph.num_vertices), width, generator=generator)
         self._rows = make_codec(self.recipe.sampler.storage).encode(made_up)

@@ -21,9 +21,9 @@ examples:
   windrow report runs/open_bandit-1 --benchmarks benchmarks/results
   windrow report --benchmarks benchmarks/results/exchange.json benchmarks/results/reader.json
 
-The page needs no network and no other file: mail it, or open it in any browser. Several runs share the figures of
+The page needs no network and no other file: mail it, or open it in any browser. Several runs share the charts of
 curves and stand side by side in the others, with a table of the settings in which they differ. docs/report.md says
-what each figure shows.
+what each chart shows.
 """
 
 

@@ -1,4 +1,4 @@
-"""Results of benchmarks: aims, ratios with their intervals, byte matrices, figures.
+"""Results of benchmarks: aims, ratios with their intervals, byte matrices, metrics.
 
 Ratios are drawn as dots, their intervals as whiskers.
 """
@@ -51,7 +51,7 @@ def _section(result: BenchmarkResult, number: int) -> Section:
     again = f" ({number})" if number else ""
     figures = [(name, f"{value:,.6g}") for name, value in result.figures.items()]
     panels = [_aims_panel(result)] if result.aims else []
-    panels.append(Panel(title="Figures", table=Table(header=("figure", "value"), rows=figures)))
+    panels.append(Panel(title="Metrics", table=Table(header=("metric", "value"), rows=figures)))
     panels += [Panel(title=title, table=_table(table)) for title, table in result.tables.items()]
     if any(len(comparison.variants) > 1 for comparison in result.comparisons.values()):
         panels.append(_ratios_panel(result))

@@ -30,7 +30,7 @@ def test_what_holds_no_result_is_refused(tmp_path: Path) -> None:
 def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
     (section,) = benchmark_sections([result])
     panels = {panel.title: panel for panel in section.panels}
-    assert list(panels) == ["Aims", "Figures", "More", "Ratios to the baseline", "bytes sent"]
+    assert list(panels) == ["Aims", "Metrics", "More", "Ratios to the baseline", "bytes sent"]
     assert section.name == "benchmark-exchange-short"
     assert section.title == "Benchmark: exchange, short form"
     assert "abc" in section.lead
@@ -43,7 +43,7 @@ def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
     more = panels["More"].table
     assert more is not None
     assert [row[1] for row in more.rows] == ["1", "2.5"]
-    figures = panels["Figures"].table
+    figures = panels["Metrics"].table
     assert figures is not None
     assert figures.rows == [("ours_over_raw_ratio", "2")]
 
@@ -51,7 +51,7 @@ def test_everything_of_a_result_is_shown(result: BenchmarkResult) -> None:
 def test_a_result_of_figures_alone(result: BenchmarkResult) -> None:
     bare = replace(result, form="full", aims={}, comparisons={}, tables={}, matrices={})
     (section,) = benchmark_sections([bare])
-    assert [panel.title for panel in section.panels] == ["Figures"]
+    assert [panel.title for panel in section.panels] == ["Metrics"]
     assert section.title == "Benchmark: exchange"
 
 
