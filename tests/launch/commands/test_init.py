@@ -12,6 +12,7 @@ import pytest
 from pyarrow import parquet
 
 from windrow.gnn.synthetic import community_graph
+from windrow.launch import starter_log
 from windrow.launch.cli import main
 
 ROWS = 1200
@@ -138,6 +139,17 @@ def test_a_parquet_log(capsys: pytest.CaptureFixture[str]) -> None:
     trains(["prepare"])
     several = init("log", "clicks.parquet", "--label", "clicked", "--label", "bought")
     assert several["log"]["label"] == ["clicked", "bought"]
+
+
+def test_a_large_log(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Numbers of a log with more values and samples than one wants to write."""
+    for name, value in (("LARGEST_VOCABULARY", 30), ("RARE_FROM_SAMPLES", ROWS), ("LARGE_LOG", 100)):
+        monkeypatch.setattr(starter_log, name, value)
+    parquet.write_table(pa.table(clicks()), "clicks.parquet")
+    recipe = init("log", "clicks.parquet")
+    assert recipe["log"]["features"]["item_id"] == {"ids": "hash", "rows": 64}
+    assert recipe["log"]["features"]["time_id"] == {"column": "time", "min_count": 5}
+    assert recipe["tables"]["optimizer"] == "rowwise_adagrad"
 
 
 def test_a_csv_log_with_lists_and_a_rating() -> None:
