@@ -9,6 +9,7 @@ import gzip
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -38,20 +39,8 @@ LABELS = ("label", "class", "y", "target", "category", "group", "labels", "commu
 SPLIT_COLUMNS = ("split", "set", "fold", "subset", "partition", "mask")
 SPLIT_VALUES = {"train", "validation", "valid", "val", "test", ""}
 
-TABLE_ENDINGS = (
-    ".csv",
-    ".tsv",
-    ".csv.gz",
-    ".tsv.gz",
-    ".parquet",
-    ".pq",
-    ".txt",
-    ".txt.gz",
-    ".edges",
-    ".edgelist",
-    ".el",
-)
-"""What is taken for an edge list; of those that no reader knows the format is written into the recipe."""
+OTHER_ENDINGS = (".npz", ".graph", ".metis", ".dgl", ".bin", ".pt", ".pth", ".pkl", ".pickle")
+"""Of files that are no edge lists; `windrow.gnn.readers.read` reads or refuses them."""
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -98,7 +87,7 @@ def graph_recipe(path: Path, out: Path, *, vertices: Path | None = None, labels:
     options: dict[str, Any] = {}
     if path.is_dir():
         options = _ogb(path)
-    elif ending in TABLE_ENDINGS:
+    elif ending not in OTHER_ENDINGS:
         options = _edge_list(path, vertices, labels)
     elif ending == ".npz":
         edges = load_arrays(path).get("edges", np.zeros(0))
@@ -372,7 +361,10 @@ def _write(path: Path, out: Path, options: GraphOptions, graph: Graph) -> Starte
     _write_graph(text, path, out, options, graph)
     text.section("partition", "How it is split among the ranks.")
     text.value("num_parts", 2, "one for each rank that trains; --parts changes it")
-    text.alternative("method", "fennel", "metis, the default, cuts fewer edges and needs DGL")
+    if find_spec("dgl") is None:
+        text.value("method", "fennel", "metis, the default, cuts fewer edges and needs DGL, which is not installed")
+    else:
+        text.alternative("method", "fennel", "instead of metis: for graphs that it cannot hold")
     lines = [about]
     if graph.features is None:
         lines.append("no features")

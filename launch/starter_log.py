@@ -364,7 +364,7 @@ class _LogWriter:
         if self._time:
             why = "earlier samples train, later ones are measured, as in use; hash: at random"
             return [("by", "time", why), fractions], self._files
-        if self._session:
+        if self._session and self._sample.columns[self._session].distinct >= MOST_CATEGORIES:
             why = "samples of a session stay together"
             return [("by", "hash", "at random"), fractions, ("column", self._session, why)], self._files
         return [("by", "hash", "at random; time: the last samples measure, needs log.time"), fractions], self._files

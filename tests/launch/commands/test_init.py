@@ -46,7 +46,7 @@ def write_edges_and_vertices() -> None:
     destinations = np.repeat(np.arange(200), np.diff(graph.indptr.numpy()))
     edges = zip(graph.indices.tolist(), destinations.tolist(), strict=True)
     lines = "".join(f"p{source}\tp{destination}\n" for source, destination in edges)
-    Path("friends.txt").write_text(f"# who knows whom\nfrom\tto\n{lines}")
+    Path("friends.edges").write_text(f"# who knows whom\nfrom\tto\n{lines}")
     rows = [
         f"{('town', 'village')[v % 2]}\tp{v}\t{a:.3f}\t{b:.3f}\t{c:.3f}\t{graph.labels[v]}\t{SPLITS[v % 4]}\n"
         for v, (a, b, c, _) in enumerate(graph.features.tolist())
@@ -56,7 +56,7 @@ def write_edges_and_vertices() -> None:
 
 def test_an_edge_list_with_a_vertex_table(capsys: pytest.CaptureFixture[str]) -> None:
     write_edges_and_vertices()
-    recipe = init("graph", "friends.txt", "--vertices", "people.tsv")
+    recipe = init("graph", "friends.edges", "--vertices", "people.tsv")
     assert recipe["graph"]["edge_list"] == {
         "source_column": "from",
         "destination_column": "to",
