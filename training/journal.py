@@ -17,6 +17,7 @@ lacks has its default: no row was found in a cache.
 import contextlib
 import json
 import math
+import statistics
 import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
@@ -45,6 +46,7 @@ __all__ = [
     "RankRecord",
     "TrainingResult",
     "best_record",
+    "first_epoch_dwarfs_others",
     "new_figure",
     "read_rank_records",
     "read_records",
@@ -96,6 +98,16 @@ def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
             if value > (best[0] if best else -math.inf):
                 best = value, record
     return best[1] if best else None
+
+
+LARGE_RATIO = 4.0
+"""Of the first epoch's time to the median of the others, from which on an axis that shows both flattens the others."""
+
+
+def first_epoch_dwarfs_others(records: Sequence[EpochRecord]) -> bool:
+    """Whether the first epoch, which compiles, took so long that the others could not be told apart beside it."""
+    others = [record.seconds for record in records[1:]]
+    return bool(others) and records[0].seconds > LARGE_RATIO * statistics.median(others)
 
 
 @dataclass(frozen=True, kw_only=True, slots=True)
@@ -251,11 +263,16 @@ def _draw_metric(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         told = {"validation": best.validation, "test": best.test}
         parts = [f"{split} {value:.4f}" for split, value in told.items() if value is not None]
         axes.set_title(f"Best epoch: {', '.join(parts)}")
-        axes.legend(loc="lower right" if best.higher_is_better else "upper right", edgecolor="none")
+        # Below the axes: wherever it stood inside, it would cover some run's curve.
+        axes.legend(loc="upper center", bbox_to_anchor=(0.5, -0.15), ncols=3, frameon=False)
     axes.set_ylabel(METRIC_NAMES.get(name, name))
 
 
 def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
+    title = "Seconds per stage"
+    if first_epoch_dwarfs_others(records):
+        first, *records = records
+        title += f"\n(epoch {first.epoch}, which compiles, took {first.seconds:.3g} s)"
     stages = list(dict.fromkeys(stage for record in records for stage in record.stage_seconds))
     epochs = np.array([record.epoch for record in records])
     bottom = np.zeros(len(records))
@@ -266,7 +283,7 @@ def _draw_seconds(axes: "Axes", records: Sequence[EpochRecord]) -> None:
         bottom += height
     axes.plot(epochs, [record.seconds for record in records], color="black", linewidth=1.0, label="whole epoch")
     axes.set_ylim(bottom=0)
-    axes.set_title("Seconds per stage")
+    axes.set_title(title)
     axes.set_ylabel("seconds (each stage: its slowest rank)")
     axes.legend(loc="upper left", bbox_to_anchor=(1.0, 1.0), frameon=False, reverse=True)
 

@@ -33,7 +33,7 @@ def run_example(repository: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytes
 
 def test_every_example_is_tested_and_short(repository: Path) -> None:
     examples = sorted((repository / "examples").glob("*.py"))
-    tested = ["compare_partitioners", "next_item", "own_click_model", "own_graph", "train_from_recipe"]
+    tested = ["compare_partitioners", "compare_runs", "next_item", "own_click_model", "own_graph", "train_from_recipe"]
     assert [path.stem for path in examples] == tested
     assert max(len(path.read_text().splitlines()) for path in examples) < 80
 

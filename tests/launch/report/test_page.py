@@ -173,3 +173,24 @@ def assert_not_blank(picture: Path, *, width: int) -> None:
     assert colours is not None
     assert len(colours) > 100
     assert max(count for count, _ in colours) < 0.95 * 200 * 800
+
+
+def test_the_example_that_compares_runs(
+    tmp_path: Path,
+    repository: Path,
+    make_run: Callable[..., Path],
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Best of 3 epochs; in each of them rank 0 sends 1000 bytes in each of two stages, rank 1 sends 2000."""
+    runs = [make_run("graph", "tolokers-3", name="tolokers"), make_run("log", "other-1", epochs=1)]
+    page = tmp_path / "page.html"
+    script = str(repository / "examples" / "compare_runs.py")
+    monkeypatch.setattr(sys, "argv", [script, *map(str, runs), "--out", str(page)])
+    with pytest.raises(SystemExit, match="0"):
+        runpy.run_path(script, run_name="__main__")
+    _, header, first, second = capsys.readouterr().out.splitlines()
+    assert header.split()[:4] == ["run", "metric", "test", "seconds"]
+    assert first.startswith("tolokers-3  roc_auc             0.630  4        17.6 KiB           24.0 KiB          0.824:")
+    assert second.split() == ["other-1", "normalised_entropy", "11.000", "2", "5.9", "KiB", "8.0", "KiB", "-"]
+    assert page.is_file()
