@@ -1,8 +1,8 @@
 """``windrow report``: show runs on one HTML page.
 
-Write one HTML page about runs: curves, seconds per stage, time in communication, bytes between ranks, rows found at
-home, memory, placement, settings. A run that still goes on is shown as far as it has come. One process does this:
-start it without mpirun.
+Write one HTML page about runs: curves, seconds per stage, time in communication, bytes between ranks, local rows, memory,
+placement, settings. A run that still goes on is shown as far as it has come. One process does this: start it without
+mpirun.
 """
 
 import argparse
@@ -19,9 +19,9 @@ examples:
   windrow report runs/tolokers-1
   windrow report runs/tolokers-1 runs/tolokers-2 --out compared.html
 
-The page needs no network and no other file: mail it, or open it in any browser. Several runs share the figures of
+The page needs no network and no other file: mail it, or open it in any browser. Several runs share the charts of
 curves and stand side by side in the others, with a table of the settings in which they differ. docs/report.md says
-what each figure shows.
+what each chart shows.
 """
 
 

@@ -95,7 +95,7 @@ def _other_figures(runs: Sequence[ReportedRun]) -> Panel:
         for label, (title, value) in values.items()
     }
     return Panel(
-        title="Other figures",
+        title="Other metrics",
         description=f"Line chart by epoch of whatever else was measured, for {_names(runs)}.",
         views=views,
     )

@@ -1,4 +1,4 @@
-"""What ranks did, from ranks.jsonl: seconds per stage, waiting, bytes between ranks, rows found at home, memory.
+"""What ranks did, from ranks.jsonl: seconds per stage, waiting, bytes between ranks, local rows, memory.
 
 Each is a section of the page with a panel per run.
 """
@@ -147,14 +147,14 @@ def _locality_panel(run: ReportedRun, title: str) -> Panel:
         return Panel(title=title, missing=NOT_RECORDED)
     share = home_share(run.costs)
     if share is None:
-        return Panel(title=title, missing="No rows were asked for.")
+        return Panel(title=title, missing="No rows were requested.")
     hits = cache_hit_rate(run.costs)
     note = f"{share:.2%} over all ranks and epochs."
     if hits is not None:
         note += f" Of the rows of other ranks, {hits:.2%} were in the cache."
     return Panel(
         title=title,
-        description=f"Share of rows found at home in {run.name}: {share:.1%} over all ranks and epochs.",
+        description=f"Share of local rows in {run.name}: {share:.1%} over all ranks and epochs.",
         views={"by rank, all epochs": _locality_by_rank(run), "by epoch": _locality_by_epoch(run)},
         note=note,
     )
@@ -164,11 +164,11 @@ locality_section = partial(
     per_run,
     panel=_locality_panel,
     name="locality",
-    title="Rows found at home",
+    title="Local rows",
     lead="Of the rows of features or embeddings that a rank needed, the share that it had itself: its own ones, "
     "and copies in its cache where it has one (ranks.jsonl). The rest travelled.",
 )
-"""The share of rows found at home, by rank and by epoch."""
+"""The share of local rows, by rank and by epoch."""
 
 
 def _locality_by_rank(run: ReportedRun) -> Any:
@@ -296,7 +296,7 @@ def _traffic_panel(run: ReportedRun, title: str) -> Panel:
         )
     stages = traffic_stages(run.rank_epochs)
     if not stages:
-        reason = "one rank trained alone" if run.num_ranks == 1 else "all that was needed was at home"
+        reason = "one rank trained alone" if run.num_ranks == 1 else "all that was needed was local"
         return Panel(title=title, missing=f"No bytes went from rank to rank: {reason}.")
     everything = mean_traffic(run.rank_epochs, stages)
     size = run.num_ranks

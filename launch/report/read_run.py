@@ -73,7 +73,7 @@ def _by_amount(amounts: Iterable[Mapping[str, float]]) -> dict[str, float]:
 def mean_traffic(epochs: RankEpochs, stages: Iterable[str]) -> list[list[float]]:
     """Bytes from rank to rank in an epoch, [from, to], of these stages together, on average over the epochs.
 
-    Epochs with another number of ranks than the last one are passed over.
+    Epochs with another number of ranks than the last one are skipped.
     """
     size = len(list(epochs.values())[-1])
     wanted, nothing = list(stages), [0] * size

@@ -173,7 +173,9 @@ def test_the_example_that_compares_runs(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     """Best of 3 epochs; in each of them rank 0 sends 1000 bytes in each of two stages, rank 1 sends 2000."""
-    runs = [make_run("graph", "tolokers-3", name="tolokers"), make_run("log", "other-1", epochs=1)]
+    runs = [make_run("graph", "tolokers-3"), make_run("log", "other-1", epochs=1)]
+    recipe = runs[0] / "recipe.toml"
+    recipe.write_text(recipe.read_text().replace("graph-recipe", "tolokers"))
     page = tmp_path / "page.html"
     script = str(repository / "examples" / "compare_runs.py")
     monkeypatch.setattr(sys, "argv", [script, *map(str, runs), "--out", str(page)])
@@ -181,6 +183,6 @@ def test_the_example_that_compares_runs(
         runpy.run_path(script, run_name="__main__")
     _, header, first, second = capsys.readouterr().out.splitlines()
     assert header.split()[:4] == ["run", "metric", "test", "seconds"]
-    assert first.split()[:8] == ["tolokers-3", "roc_auc", "0.630", "4", "17.6", "KiB", "24.0", "KiB"]
+    assert first.split()[:9] == ["tolokers-3", "roc_auc", "0.630", "4", "17.6", "KiB", "24.0", "KiB", "0.824:"]
     assert second.split() == ["other-1", "normalised_entropy", "11.000", "2", "5.9", "KiB", "8.0", "KiB", "-"]
     assert page.is_file()

@@ -158,7 +158,7 @@ def test_a_cache_has_a_bar_and_a_curve(panel_of: PanelOf) -> None:
 
 
 def test_ranks_without_rows(panel_of: PanelOf) -> None:
-    assert panel_of(locality_section, (RankCost(), RankCost())).missing == "No rows were asked for."
+    assert panel_of(locality_section, (RankCost(), RankCost())).missing == "No rows were requested."
     panel = panel_of(locality_section, (RankCost(), RankCost(rows_local=3, rows_remote=1)))
     assert [list(curve.y) for curve in panel.views["by epoch"].data] == [[75]] * 3
 
@@ -202,7 +202,7 @@ def test_of_many_ranks_a_heat_map_shows_less() -> None:
 
 def test_a_rank_that_sends_nothing_says_so(panel_of: PanelOf) -> None:
     assert "one rank trained alone" in panel_of(traffic_section, (RankCost(),)).missing
-    assert "all that was needed was at home" in panel_of(traffic_section, (RankCost(), RankCost())).missing
+    assert "all that was needed was local" in panel_of(traffic_section, (RankCost(), RankCost())).missing
 
 
 # --------------------------------------------------------------------------------------------------------------- memory
