@@ -1,8 +1,8 @@
 """``windrow report``: show runs on one HTML page.
 
-Write one HTML page about runs: curves, seconds per stage, time in communication, bytes between ranks, local rows, memory,
-placement, settings. A run that still goes on is shown as far as it has come. One process does this: start it without
-mpirun.
+Write one HTML page about runs: curves, seconds per stage, time in communication, bytes between ranks, local rows,
+memory, placement, settings. A run that still goes on is shown as far as it has come. One process does this: start it
+without mpirun.
 """
 
 import argparse
