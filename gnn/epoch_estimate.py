@@ -27,7 +27,6 @@ from windrow.comm.wire import make_codec
 from windrow.gnn.cache_choice import Sampling, seed_order
 from windrow.gnn.models import GNN, ModelOptions, build_model
 from windrow.gnn.partitioned import PartitionedGraph
-from windrow.gnn.sampler import NeighborSampler
 from windrow.gnn.task import loss_sum
 from windrow.training.dropout import DropoutContext
 
@@ -168,14 +167,7 @@ class _Bench:
             self.options, in_features=width, out_features=self.graph.num_outputs, seed=self.sampling.seed
         ).to(self.device)
         self._optimizer = torch.optim.AdamW(self._model.parameters())
-        self._sampler = NeighborSampler(
-            self.graph.indptr,
-            self.graph.indices,
-            self.sampling.sampler.fanouts,
-            seed=self.sampling.seed,
-            original_ids=self.graph.original_ids,
-            source_degrees=self._model.needs_source_degrees,
-        )
+        self._sampler = self.graph.sampler(self.sampling.sampler.fanouts, self._model, seed=self.sampling.seed)
         generator = torch.Generator().manual_seed(0)
         made_up = torch.randn(min(MADE_UP_ROWS, self.graph.num_vertices), width, generator=generator)
         self._rows = make_codec(self.sampling.sampler.storage).encode(made_up)

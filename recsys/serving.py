@@ -39,8 +39,9 @@ from windrow.recsys.batches.windows import GroupBatches, Piece, batch_of_pieces,
 from windrow.recsys.embeddings import Embeddings, PooledRows
 from windrow.recsys.log.files import check_replaceable
 from windrow.recsys.log.options import LogSplitOptions
-from windrow.recsys.log.prepare import SampleMapper, are_text, read_vocabularies
+from windrow.recsys.log.prepare import are_text
 from windrow.recsys.log.readers import RawBlock
+from windrow.recsys.log.sample_mapper import SampleMapper, read_vocabularies
 from windrow.recsys.log.staging import conformed, staged_columns
 from windrow.recsys.log.store import MANIFEST_NAME, VOCABULARIES, LogStore
 from windrow.recsys.models.retrieval import RetrievalModel

@@ -480,10 +480,9 @@ class _Run:
         source = self._options.init_from
         if source is None:
             return
-        has_best = self._world.rank == 0 and has_best_checkpoint(RunFolder(Path(source)).checkpoint_folder)
-        which: WhichCheckpoint = (
-            "best" if self._world.broadcast_object(has_best, root=0, stage="checkpoint") else "latest"
-        )
+        has_best = has_best_checkpoint(RunFolder(source).checkpoint_folder)
+        which: WhichCheckpoint = "best" if has_best else "latest"
+        which = self._world.broadcast_object(which, root=0, stage="checkpoint")
         found = self._trainer.load_weights(source, which, grown=True)
         if self._world.rank == 0:
             print(f"windrow: starting from the weights of {found.path}, after epoch {found.header.epoch}")
