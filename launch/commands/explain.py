@@ -89,11 +89,11 @@ def run(arguments: argparse.Namespace) -> int:
 
 
 def _explain_deduplication(recipe: "RecommendationRecipe", arguments: argparse.Namespace) -> int:
-    from windrow.launch.explain_deduplication import describe_deduplication, explain_deduplication
-    from windrow.launch.log_survey import open_and_survey
+    from windrow.recsys.explain_deduplication import describe_deduplication, explain_deduplication
+    from windrow.recsys.log_survey import open_and_survey
 
     ranks = 1 if arguments.ranks is None else arguments.ranks
-    store, found = open_and_survey(recipe, ranks=ranks, max_rows=arguments.rows)
+    store, found = open_and_survey(recipe, ranks=ranks, seed=recipe.run.seed, max_rows=arguments.rows)
     explained = explain_deduplication(recipe, store, found, ranks=ranks)
     print(f"{recipe.name}: {describe_deduplication(explained, found, recipe)}")
     write_json(arguments.json, asdict(explained))

@@ -22,15 +22,6 @@ def few_plots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -
         monkeypatch.setattr(journal, "write_plot", lambda *_, **__: None)
 
 
-@pytest.fixture(scope="session")
-def planted_recipes(planted_store: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> dict[str, Path]:
-    """Files of recipes whose stores hold the planted log: in order of "time", and in that of "sessions"."""
-    folders = {order: tmp_path_factory.mktemp(order) for order in ("time", "sessions")}
-    for order, folder in folders.items():
-        planted_store(folder, order=order)
-    return {order: folder / "planted.toml" for order, folder in folders.items()}
-
-
 @pytest.fixture
 def make_run(tmp_path: Path) -> Callable[..., Path]:
     """Write a run folder: ``make_run("graph", "one", ranks=2, epochs=3, old=False)``."""
