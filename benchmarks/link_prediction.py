@@ -26,10 +26,10 @@ import windrow as wr
 from benchmarks.harness.compare import mean_and_standard_error
 from benchmarks.harness.data_sets import data_option
 from benchmarks.harness.program import MissingDataError, Program, run_benchmark
+from benchmarks.harness.result import Aim, Findings, Table
 from windrow import gnn
 from windrow.gnn.build import edges_of
 from windrow.gnn.readers import GraphOptions, read_graph
-from windrow.launch.benchmark_result import Aim, Findings, Table
 
 RANKS = 2
 SEEDS = (0, 1, 2)

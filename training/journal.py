@@ -22,13 +22,14 @@ import sys
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, Generic, Self, TypeVar
+from typing import TYPE_CHECKING, Any, ClassVar, Generic, Self, TypeVar
 
 import numpy as np
+from pydantic import TypeAdapter, ValidationError
 
 from windrow.comm.errors import StoreError
 from windrow.partition.atomic_writes import write_atomically
-from windrow.training.epoch_cost import RankCost
+from windrow.training.epoch_cost import STRICT, RankCost
 from windrow.training.run_folder import create_run_folder, next_run_folder, open_run_folder, write_json
 from windrow.training.terminal import byte_size, count, terminal_columns
 
@@ -85,6 +86,8 @@ class EpochRecord:
     bytes_fetched: int = 0
     """Bytes of those rows on the wire."""
 
+    __pydantic_config__: ClassVar = STRICT
+
 
 def best_record(records: Iterable[EpochRecord]) -> EpochRecord | None:
     """The epoch with the best validation metric; None where nothing was evaluated.
@@ -118,6 +121,16 @@ class RankRecord:
     """Epochs finished, this one included: the first has 1."""
     ranks: tuple[RankCost, ...]
     """One for each rank."""
+
+    __pydantic_config__: ClassVar = STRICT
+
+    def __post_init__(self) -> None:
+        for place, rank in enumerate(self.ranks):
+            for stage, row in rank.bytes_sent.items():
+                if len(row) != len(self.ranks):
+                    raise ValueError(
+                        f"bytes_sent of rank {place} in {stage!r} has {len(row)} numbers for {len(self.ranks)} ranks"
+                    )
 
 
 Record = TypeVar("Record", EpochRecord, RankRecord)
@@ -190,16 +203,18 @@ def _read_lines(path: Path, kind: type[Record]) -> list[Record]:
     if not path.exists():
         return []
     finished = path.read_text(encoding="utf-8").split("\n")[:-1]
+    parser = TypeAdapter[Record](kind)
     found: list[Record] = []
     for number, line in enumerate(finished, start=1):
         try:
-            values = json.loads(line)
-            if kind is RankRecord:
-                values["ranks"] = tuple(RankCost(**rank) for rank in values["ranks"])
-            found.append(kind(**values))
-        except (KeyError, TypeError, ValueError) as error:
-            what = f": {error}" if isinstance(error, ValueError) else f": not the record of an epoch: {line[:100]!r}"
-            raise StoreError(f"{path}, line {number}{what}. Remove that line.") from error
+            found.append(parser.validate_json(line))
+        except ValidationError as error:
+            first = error.errors()[0]
+            place = ".".join(map(str, first["loc"])) or "line"
+            raise StoreError(
+                f"{path}, line {number}: not the record of an epoch: {place}: {first['msg']}, got "
+                f"{first['input']!r:.100}. Remove that line."
+            ) from error
     return found
 
 
